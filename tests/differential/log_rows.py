@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from whimbrel.log.columns import to_arrow
-from whimbrel.log.layout import create, part_path
+from whimbrel.log.layout import create
 from whimbrel.log.writer import LogWriter
-from whimbrel.model.facts import Fact, Outcome
-from whimbrel.model.rows import row_of
+from whimbrel.model.facts import Fact, Outcome, WillChange, WillChanged, time_of
 from whimbrel.model.tables import TIME_TYPE
 from whimbrel.pipeline.single import Delivery, Match
 
@@ -24,32 +20,21 @@ __all__ = ["deliveries_in", "matches_in", "write_facts"]
 def write_facts(log: Path, facts: Iterable[Fact]) -> dict[str, tuple[int, int]]:
     """Write facts of some nodes, each node's in order; return its first and last numbers.
 
-    A node without some of its numbers is written as Parquet, as logs of others are.
+    Numbers that a node lacks are of facts that change nothing: a log is dense.
     """
     by_node: dict[str, list[Fact]] = {}
     for fact in facts:
         by_node.setdefault(fact.node, []).append(fact)
     create(log)
     for node, own in by_node.items():
-        if [fact.seq for fact in own] != list(range(1, len(own) + 1)):
-            _write_parts(log, node, own)
-            continue
         with LogWriter(log, node) as writer:
             for fact in own:
+                while writer.next_seq < fact.seq:
+                    at, seq = time_of(fact), writer.next_seq
+                    gone = WillChange.WITHDRAWN
+                    writer.append(WillChanged(node=node, seq=seq, changed_at=at, device="nobody", change=gone))
                 writer.append(fact)
     return {node: (0, own[-1].seq) for node, own in by_node.items()}
-
-
-def _write_parts(log: Path, node: str, facts: list[Fact]) -> None:
-    rows: dict[str, list[dict[str, object]]] = {}
-    for fact in facts:
-        table, row = row_of(fact)
-        rows.setdefault(table, []).append(row)
-    for table, own in rows.items():
-        seqs = [int(str(row["seq"])) for row in own]
-        path = part_path(log, table, day=date(2026, 1, 1), node=node, first=min(seqs), last=max(seqs))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(to_arrow(table, own), path)
 
 
 def matches_in(rows: pa.Table) -> list[Match]:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import snapshot
-from whimbrel.pipeline.fold.beginnings import first_taken
+from whimbrel.pipeline.files.visibility import NO_PATIENCE
+from whimbrel.pipeline.fold.beginnings import first_taken, left_out
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.stream import node_fold, window_fold
 from whimbrel.pipeline.stream.blob_store import Head, MemoryBlobs
@@ -41,15 +43,15 @@ def forget() -> None:
 class StreamRig:
     """The tables of *log* below *out*; Spark's checkpoint is a folder of JSON beside them."""
 
-    def __init__(self, *, log: Path, out: Path, plan: StreamPlan, **limits: int) -> None:
-        self._log, self._folder = log, out / "_stream"
+    def __init__(self, *, log: Path, out: Path, plan: StreamPlan, now: int | None = None, **given: Any) -> None:
+        self._log, self._folder, self._now = log, out / "_stream", now
         self._folder.mkdir(parents=True, exist_ok=True)
         self.checkpoint = self._folder / "checkpoint"
         self.checkpoint.mkdir(exist_ok=True)
         self.plan = settled_plan(self._folder / "plan.json", plan)
         self.commits = BatchCommits(out, self.plan)
-        self.job = Job(stream=str(out), log=str(log), out=str(out), plan=self.plan)
-        self.job = replace(self.job, **limits) if limits else self.job  # type: ignore[arg-type]  # all are ints
+        self.job = Job(stream=str(out), log=str(log), out=str(out), plan=self.plan, patience=NO_PATIENCE)
+        self.job = replace(self.job, **given)
         self.scratch = out / "_stream" / "matchers"
         self.scratch.mkdir(exist_ok=True)
         self.last: Taken | None = None
@@ -79,10 +81,12 @@ class StreamRig:
             path.write_text(json.dumps(end))
         state: dict[str, Any] = dict(before["state"])
         began_s = time.monotonic()
+        now = time.time_ns() // 1_000 if self._now is None else self._now
         made: list[Made] = []
         for node, first, last, nodes in spans(start, end):
+            missing = tuple(left_out(self._log, node)) if first == NOTHING_APPLIED + 1 else ()
             blobs = _blobs(state.get(node))
-            made += fold_node(self.job, node, Span(first, last, nodes), blobs, self.scratch)
+            made += fold_node(self.job, node, Span(first, last, nodes, now, missing), blobs, self.scratch)
             state[node] = _written(blobs)
         blobs = _blobs(state.get(WINDOWS))
         made = list(fold_windows(self.job, made, blobs))
@@ -96,11 +100,11 @@ class StreamRig:
 
     def states(self) -> list[NodeState]:
         """Return what is remembered of the nodes."""
-        return [kept.state for (stream, _), kept in node_fold._kept.items() if stream == self.job.stream]
+        return [kept.state for (stream, *_), kept in node_fold._kept.items() if stream == self.job.stream]
 
     def windows(self) -> Windows:
         """Return what is remembered of time."""
-        return window_fold._kept[self.job.stream].windows
+        return window_fold._kept[self.job.stream, self.job.out].windows
 
 
 def _read(path: Path) -> Any:

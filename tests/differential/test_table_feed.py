@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.files.delta import DeltaOutput
+from whimbrel.pipeline.files.delta import DeltaOutput, open_table, replace_table
 from whimbrel.pipeline.files.schemas import SCHEMAS
 from whimbrel.pipeline.spark.source import register
-from whimbrel.pipeline.spark.table_feed import LostCommitError, TableStreamReader
+from whimbrel.pipeline.spark.table_feed import LostCommitError, ReplacedRowsError, TableStreamReader
 
 ROWS = 3
 
@@ -55,6 +55,39 @@ def test_each_row_comes_once_through_compaction_and_removal_of_old_ones(spark: S
     found = spark.read.format("whimbrel").option("table", "matches").load((tmp_path / "out").as_uri())
     assert sorted({row["notification_seq"] for row in found.collect()}) == [2, 3, 4, 5]
     assert found.schema == SCHEMAS["matches"]
+    replaced(tmp_path / "out", 6)  # as a batch run does
+    with pytest.raises(Exception, match=r"version [0-9]+ replaced rows"):
+        follow()
+    assert max(seen.values()) == 1
+
+
+@pytest.mark.parametrize("is_interval", [False, True], ids=["run", "run --since"])
+def test_replaced_rows_are_refused_by_name(tmp_path: Path, *, is_interval: bool) -> None:
+    """A follower that took them for additions would act twice on each row that stayed."""
+    output = DeltaOutput(tmp_path, "matches")
+    reader = TableStreamReader(tmp_path, "matches", SCHEMAS["matches"])
+    replaced(tmp_path, 1, is_interval=is_interval)  # of nothing: these rows are new
+    begun = reader.latestOffset()
+    assert len(reader.partitions(reader.initialOffset(), begun)) == 1
+    output.add(0, matched(5))
+    added = reader.latestOffset()
+    assert len(reader.partitions(begun, added)) == 1
+    replaced(tmp_path, 2, is_interval=is_interval)
+    with pytest.raises(ReplacedRowsError, match=r"version 3 replaced rows.*begin anew, with another checkpoint"):
+        reader.partitions(added, reader.latestOffset())
+    assert reader.partitions(reader.initialOffset(), reader.latestOffset())
+
+
+def replaced(out: Path, batch: int, *, is_interval: bool = False) -> None:
+    """Replace rows of ``matches`` as a batch run does: all of them, or those of an interval."""
+    path = out / "matches" / f"part-run-{batch}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    open_table(out, "matches")
+    pq.write_table(matched(batch), path)
+    if is_interval:
+        DeltaOutput(out, "matches").replace_between([path], None, 1_000)
+    else:
+        replace_table(out, "matches", [path])
 
 
 def test_a_commit_that_was_cleaned_up_is_said(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def test_programs_get_an_object() -> None:
         "state_bytes": 310_400,
         "took_s": 0.5,
         "notes": [],
+        "late": {},
         "rows_per_s": 2_000,
         "lag": {"a": 3, "b": 0},
         "lag_s": 10.0,
@@ -166,7 +167,7 @@ def test_prometheus_counts_each_batch_once_and_asks_for_the_lag() -> None:
     """A batch that hangs must show: lag is looked up when Prometheus asks, not when a batch ends."""
     now = told(_taken(), {"a": 100, "b": 50}, now=100 * SECOND)
     meters = Meters(lambda: now)
-    meters.take(told(_taken(40), {}, now=90 * SECOND, is_new=True))
+    meters.take(told(_taken(40, late={"popularity": 3}), {}, now=90 * SECOND, is_new=True))
     meters.take(told(_taken(41, took_s=3.0), {}, now=95 * SECOND, is_new=True))
     meters.take(told(_taken(41), {}, now=96 * SECOND, is_new=False))
     now = told(_taken(), {"a": 107, "b": 50}, now=100 * SECOND)
@@ -175,6 +176,7 @@ def test_prometheus_counts_each_batch_once_and_asks_for_the_lag() -> None:
         "whimbrel_pipeline_batch 41.0",
         "whimbrel_pipeline_facts_total 2000.0",
         'whimbrel_pipeline_rows_total{table="matches"} 60.0',
+        'whimbrel_pipeline_late_total{table="popularity"} 3.0',
         'whimbrel_pipeline_lag_facts{node="a"} 7.0',
         'whimbrel_pipeline_lag_facts{node="b"} 0.0',
         "whimbrel_pipeline_lag_seconds 10.0",

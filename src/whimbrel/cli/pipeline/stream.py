@@ -180,7 +180,7 @@ class _Totals:
 
     def __init__(self) -> None:
         self.batch: int | None = None
-        self._batches = self._facts = self._rows = 0
+        self._batches = self._facts = self._rows = self._late = 0
         self._applied: Mapping[str, int] = {}
 
     def take(self, told: Told) -> None:
@@ -190,6 +190,7 @@ class _Totals:
             self._batches += 1
             self._facts += taken.facts
             self._rows += sum(taken.rows.values())
+            self._late += sum(taken.late.values())
             self._applied = taken.applied
 
     def line(self, out: Path, *, is_whole: bool) -> str:
@@ -199,6 +200,8 @@ class _Totals:
         ends = ", ".join(f"{node}:{seq}" for node, seq in sorted(self._applied.items()))
         batches = "1 batch" if self._batches == 1 else f"{self._batches:,} batches"
         made = f"{self._facts:,} facts became {self._rows:,} rows in {batches}"
+        if self._late:
+            made += f", {self._late:,} came too late and are not counted in their windows"
         return f"stopped: {made}{cut}; the tables in {out} are those of {ends}"
 
 

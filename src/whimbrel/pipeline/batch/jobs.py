@@ -31,7 +31,7 @@ from whimbrel.pipeline.batch.worker_files import Mapped, Work, write_files
 from whimbrel.pipeline.files.delta import DeltaOutput, check_folder, open_table, replace_table
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
 from whimbrel.pipeline.files.snapshots import snapshot
-from whimbrel.pipeline.fold.beginnings import beginning
+from whimbrel.pipeline.fold.beginnings import beginning, left_out
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.spark.log_frames import LogFrame, extents, may_have
 from whimbrel.pipeline.spark.paths import read_parquet
@@ -39,7 +39,7 @@ from whimbrel.pipeline.tables.contacts import contacts, meetings, no_contacts, n
 from whimbrel.pipeline.tables.latency import latency
 from whimbrel.pipeline.tables.matches import MovingRows, matching
 from whimbrel.pipeline.tables.popularity import popularity
-from whimbrel.pipeline.tables.replicas import replicas
+from whimbrel.pipeline.tables.replicas import replicas, window_end
 
 __all__ = ["Interval", "Made", "Plan", "run"]
 
@@ -139,7 +139,9 @@ class _Log:
         self.begun = {node: begun for node in found.last if (begun := beginning(path, node)) is not None}
         """By node whose log was cut, the checkpoint that it begins at."""
         self._at = replace(found, begins={node: begun.seq + 1 for node, begun in self.begun.items()})
-        self._now = time.time_ns() // 1_000
+        self._missing = {node: left_out(path, node) for node in found.last}
+        """By node, the numbers that tables are not made of, because they are not there."""
+        self.now = time.time_ns() // 1_000
         self.days: tuple[date, date] | None = None
         """Those whose publications are read; None: all."""
         self._files: dict[str, list[Path]] | None = None
@@ -160,7 +162,7 @@ class _Log:
         begun: dict[str, Any] = {}
         if name == "interests":
             begun = {node: each.interest_rows() for node, each in self.begun.items()}
-        found = LogFrame.at(self.spark, self._path, name, self._at, now=self._now, begun=begun)
+        found = LogFrame.at(self.spark, self._path, name, self._at, now=self.now, begun=begun)
         return found.of_days(*self.days) if name == "publications" and self.days is not None else found
 
     def folded_files(self, name: str, interval: Interval | None) -> list[Path]:
@@ -190,11 +192,13 @@ class _Log:
             tables=tables,
             retention=self.plan.retention,
             assume_receipts=assumes_receipts(self._path) if assumed is None else assumed,
-            now=self._now,
+            now=self.now,
             interval=interval,
         )
         spans = {node: (self._at.begins.get(node, 0), last) for node, last in self._at.last.items()}
-        return fold_log(self.spark, job, spans, on_progress=lambda done: self.doing(f"{name} {done:.0%}"))
+        return fold_log(
+            self.spark, job, spans, missing=self._missing, on_progress=lambda done: self.doing(f"{name} {done:.0%}")
+        )
 
     def contacts(self) -> DataFrame:
         """Return the contacts of each node, for two tables: kept on the workers' disks."""
@@ -263,6 +267,7 @@ def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
             slots_per_node=plan.slots_per_node,
             sample_bytes=plan.sample_bytes,
             horizon_us=plan.horizon_us,
+            newest_at=window_end(log.now, plan.window_us),
         )
     tables = (log.table(each) for each in ("publications", "interests", "sessions"))
     return popularity(*tables, window_us=plan.window_us)

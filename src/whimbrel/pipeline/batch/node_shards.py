@@ -27,9 +27,10 @@ from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.pipeline.batch.intervals import Interval, has_intervals
 from whimbrel.pipeline.batch.worker_files import file_paths, made_frame
 from whimbrel.pipeline.files.dead_letters import missing_letters
-from whimbrel.pipeline.files.snapshots import missing_numbers
+from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
-from whimbrel.pipeline.fold.beginnings import beginning
+from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError
+from whimbrel.pipeline.fold.beginnings import Beginning, seen_beginning
 from whimbrel.pipeline.fold.garbage import uncollected
 from whimbrel.pipeline.fold.shards import shard_of
 from whimbrel.pipeline.spark.spark_session import parallelism
@@ -69,6 +70,8 @@ class ShardTask(NamedTuple):
     last: int
     number: int = 0
     of: int = 1
+    missing: tuple[Missing, ...] = ()
+    """The numbers that are not in the node's log, or left out of it, as the driver sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,7 @@ class ShardJob:
     piece_facts: int = PIECE_FACTS
     piece_bytes: int = PIECE_BYTES
     file_bytes: int = FILE_BYTES
+    patience: Patience = PATIENT
 
     @property
     def folds(self) -> bool:
@@ -123,16 +127,19 @@ def fold_log(
     job: ShardJob,
     spans: Mapping[str, tuple[int, int]],
     *,
+    missing: Mapping[str, Sequence[Missing]] | None = None,
     shards: int | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> dict[str, list[Path]]:
     """Fold all nodes; return the files of each table, which are no part of it yet.
 
+    *missing* has, by node, the numbers that are not in its log.
     *shards* is how many each node has, where that is not left to us; *on_progress* is told how much is done, of 1.
     """
     tasks = divided(spans, parallelism(spark) if job.folds else 1)
     if shards is not None:
         tasks = [ShardTask(node, *span, number, shards) for node, span in spans.items() for number in range(shards)]
+    tasks = [task._replace(missing=tuple((missing or {}).get(task.node, ()))) for task in tasks]
     for table in job.tables:
         Path(job.out, table, job.folder).mkdir(parents=True, exist_ok=True)
     count = max(1, len(tasks))
@@ -150,22 +157,29 @@ def _tasks(job: ShardJob, tasks: Sequence[ShardTask], batches: Iterable[Any]) ->
 def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
     """Fold a shard; yield the files that were made."""
     node, first, log = task.node, task.first, Path(job.log)
-    begun = beginning(log, node)
-    if first != (0 if begun is None else begun.seq + 1):
-        raise CutLogError(node)
-    reader = SpanReader(log, node, most_facts=job.piece_facts, most_bytes=job.piece_bytes)
-    shard = shard_of(reader, first, task.last, number=task.number, of=task.of, begun=begun, decides=job.assume_receipts)
+    begun = _seen_beginning(job, task)
+    reader = SpanReader(log, node, most_facts=job.piece_facts, most_bytes=job.piece_bytes, patience=job.patience)
+    shard = shard_of(
+        reader,
+        first,
+        task.last,
+        number=task.number,
+        of=task.of,
+        begun=begun,
+        decides=job.assume_receipts,
+        missing=task.missing,
+    )
     store = MemoryStore()
     if begun is not None:
         store.replace(begun.seq, begun_rows(shard.own_beginning(begun)))
     state = NodeState(node, store, retention=job.retention, assume_receipts=job.assume_receipts)
     files, progress = TableFiles(Path(job.out), node, job.tables, job.file_bytes, job.folder), _Progress(job, task)
     if shard.is_first:
-        missing = missing_numbers(log, node) if begun is None else [begun.left_out()]
-        yield from files.add("dead_letters", missing_letters(missing, job.now).to_batches())
+        yield from files.add("dead_letters", missing_letters(task.missing, job.now).to_batches())
     with tempfile.TemporaryDirectory(prefix="whimbrel-matchers-") as scratch:
         matchers = Matchers(Path(scratch))
         options: dict[str, Any] = {"window_us": None, "now": job.now, "shard": shard, "folds": job.folds}
+        options["missing"] = task.missing
         taken = take(reader, first, task.last, state, matchers, **options)
         for piece in uncollected(taken):
             for table, batches in piece.rows.items():
@@ -173,6 +187,17 @@ def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
             state.discard_changes()
             progress.note(piece.last - first + 1)
     yield from files.end()
+
+
+def _seen_beginning(job: ShardJob, task: ShardTask) -> Beginning | None:
+    """Return the checkpoint that the node's log begins at, if it is cut, as the driver saw it."""
+    try:
+        begun = seen_beginning(Path(job.log), task.node, task.missing, last=task.last, patience=job.patience)
+    except UnseenNumbersError as error:
+        raise CutLogError(task.node) from error
+    if task.first != (0 if begun is None else begun.seq + 1):
+        raise CutLogError(task.node)
+    return begun
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ All jobs read a log here: no row passes through Java. Parquet is read row group 
 segments record by record; what cannot be read is kept aside as dead letters (``dead_letters``).
 
 Rule: every row once. Parquet is the truth up to what the node says is exported, its segments after that.
+Rule: a span is read whole. What is not to be seen yet is waited for, and then an error (``visibility``).
 Rule: a piece has a bounded number of rows, and no more bytes than one record, or the rows of Parquet that have as many
 as its footer says that rows have.
 Rule: files are immutable. One that goes while it is looked for was merged or exported, and is looked for again.
@@ -11,7 +12,8 @@ Rule: files are immutable. One that goes while it is looked for was merged or ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,7 @@ import pyarrow.parquet as pq
 
 from whimbrel.log.columns import completed, values_to_arrow
 from whimbrel.log.errors import CorruptLogError
-from whimbrel.log.layout import Part
+from whimbrel.log.layout import Part, segments_folder
 from whimbrel.log.reader import LogReader
 from whimbrel.log.record_columns import UNREADABLE, RecordColumns
 from whimbrel.log.records import TABLE_NAMES
@@ -32,9 +34,19 @@ from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.dead_letters import judged
 from whimbrel.pipeline.files.schemas import TIMES
-from whimbrel.pipeline.files.snapshots import parts_up_to, settled_seq, undisturbed
+from whimbrel.pipeline.files.snapshots import Missing, parts_up_to, settled_seq, undisturbed
+from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError, first_unseen
 
-__all__ = ["PIECE_BYTES", "PIECE_FACTS", "Piece", "SpanReader", "found_schema", "judged_batches", "part_batches"]
+__all__ = [
+    "PIECE_BYTES",
+    "PIECE_FACTS",
+    "Piece",
+    "SpanReader",
+    "check_parts_whole",
+    "found_schema",
+    "judged_batches",
+    "part_batches",
+]
 
 Arrow = Any
 """A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
@@ -89,54 +101,116 @@ class SpanReader:
         most_facts: int = PIECE_FACTS,
         most_bytes: int = PIECE_BYTES,
         tables: Iterable[str] = TIMES,
+        patience: Patience = PATIENT,
     ) -> None:
         self._log, self.node = log, node
+        self.patience = patience
         self._most_facts, self._most_bytes = most_facts, most_bytes
         self._wanted = frozenset(tables)
         self._skipped = frozenset(number for number, table in TABLE_NAMES.items() if table not in self._wanted)
         self._segments: LogReader | None = None
         self._cursors: dict[Path, _Cursor] = {}
+        self._numbers: dict[Path, _Numbers] = {}
+        """The numbers of parts of tables that are not read."""
         self._parts: dict[str, list[Part]] = {}
         """By table, where Parquet is: as it was when it was looked for last."""
         self._settled = -1
         """Up to which number it goes."""
+        self._place: tuple[object, ...] = ()
+        """Which folders were read."""
 
     def only(self, tables: Iterable[str]) -> SpanReader:
         """Return a reader of the same log that reads some tables."""
-        return SpanReader(self._log, self.node, most_facts=self._most_facts, most_bytes=self._most_bytes, tables=tables)
+        return SpanReader(
+            self._log,
+            self.node,
+            most_facts=self._most_facts,
+            most_bytes=self._most_bytes,
+            tables=tables,
+            patience=self.patience,
+        )
 
-    def pieces(self, first: int, last: int, *, now: int) -> Iterator[Piece]:
-        """Yield what there is from *first* to *last*, in order; *now* is when dead letters are found."""
+    def pieces(self, first: int, last: int, *, now: int, missing: Sequence[Missing] = ()) -> Iterator[Piece]:
+        """Yield all numbers from *first* to *last*, in order; *now* is when dead letters are found.
+
+        Those that are *missing* from the log need not be there. Where others are not to be seen, wait for them; then
+        raise ``UnseenNumbersError``.
+        """
         self._look()
         while first <= last:
-            piece = undisturbed(partial(self._piece, first, last, now))
+            read = partial(self._undisturbed_piece, first, last, now, missing)
+            piece = self.patience.wait_for(read, self._look_again)
             first = piece.last + 1
             yield piece
-            del piece  # before the next one is read
+            del piece, read  # before the next one is read
 
     def _look(self) -> None:
         """Find out where the numbers are."""
+        place = tuple(map(_identity, (self._log, segments_folder(self._log, self.node))))
+        if place != self._place:  # nothing that was read of another folder is of use
+            self._forget()
+            self._place = place
         settled = settled_seq(self._log, self.node)
         if settled != self._settled or settled == INT64_MAX:  # without segments nothing tells of what is added
-            self._parts = {table: parts_up_to(self._log, table, self.node, settled) for table in self._wanted}
+            self._parts = {table: parts_up_to(self._log, table, self.node, settled) for table in TIMES}
             self._settled = settled
         there = {part.path for own in self._parts.values() for part in own}
         self._cursors = {path: cursor for path, cursor in self._cursors.items() if path in there}
+        self._numbers = {path: numbers for path, numbers in self._numbers.items() if path in there}
 
-    def _piece(self, first: int, last: int, now: int) -> Piece:
+    def _look_again(self) -> None:
+        self._forget()
+        self._look()
+
+    def _forget(self) -> None:
+        self._settled, self._segments = -1, None
+        self._cursors.clear()  # one of them may have been read further than the others
+        self._numbers.clear()
+
+    def _undisturbed_piece(self, first: int, last: int, now: int, missing: Sequence[Missing]) -> Piece:
+        try:
+            return undisturbed(partial(self._piece, first, last, now, missing))
+        except FileNotFoundError:
+            raise UnseenNumbersError(self._log, self.node, first, last) from None
+
+    def _piece(self, first: int, last: int, now: int, missing: Sequence[Missing]) -> Piece:
         try:
             if first <= self._settled:
-                return self._from_parquet(first, min(last, self._settled), now)
+                piece = self._from_parquet(first, min(last, self._settled), now)
+                self._check_whole(piece, missing)
+                return piece
             return self._from_segments(first, last, now)
         except FileNotFoundError:
-            self._settled, self._segments = -1, None
-            self._cursors.clear()  # one of them may have been read further than the others
-            self._look()
+            self._look_again()
             raise
+
+    def _check_whole(self, piece: Piece, missing: Sequence[Missing]) -> None:
+        """Raise if a number of a piece is in no part of any table."""
+        found: list[_Numbers] = []
+        for table, own in self._parts.items():
+            for part in own:
+                if part.first <= piece.last and part.last >= piece.first:
+                    numbers = self._cursors.get(part.path) if table in self._wanted else None
+                    found.append(numbers or self._numbers.get(part.path) or self._read_numbers(part))
+        unseen = first_unseen(
+            piece.first,
+            piece.last,
+            [numbers.seqs for numbers in found],
+            missing=missing,
+            spare=sum(numbers.unnumbered for numbers in found),
+        )
+        if unseen is not None:
+            raise UnseenNumbersError(self._log, self.node, unseen, piece.last)
+        self._cursors = {path: each for path, each in self._cursors.items() if each.last > piece.last}
+        self._numbers = {path: each for path, each in self._numbers.items() if each.last > piece.last}
+
+    def _read_numbers(self, part: Part) -> _Numbers:
+        found = self._numbers[part.path] = _Numbers(part)
+        return found
 
     def _from_parquet(self, first: int, last: int, now: int) -> Piece:
         end = min(last, first + self._most_facts - 1)
-        own_parts = [(table, part) for table, own in self._parts.items() for part in own if part.last >= first]
+        own_parts = [(table, part) for table in self._wanted for part in self._parts[table] if part.last >= first]
         cursors = [(table, self._cursor(table, part, first)) for table, part in own_parts if part.first <= end]
         later = min((part.first for _, part in own_parts if part.first > end), default=INT64_MAX)
         begin = min((cursor.next_seq for _, cursor in cursors), default=INT64_MAX)
@@ -152,7 +226,6 @@ class SpanReader:
             found.setdefault(table, []).extend(cursor.take(piece.last))
         for table, batches in found.items():
             self._judge(piece, table, batches, now)
-        self._cursors = {path: cursor for path, cursor in self._cursors.items() if cursor.last > piece.last}
         return piece
 
     def _cursor(self, table: str, part: Part, first: int) -> _Cursor:
@@ -166,14 +239,17 @@ class SpanReader:
         if reader is None or reader.next_seq != first:
             reader = self._segments = LogReader(self._log, self.node, first=first)
         reader.extend(min(last, first + self._most_facts - 1))
-        full, end = reader.read_bytes + self._most_bytes, min(last, first + self._most_facts - 1)
+        full, count = reader.read_bytes + self._most_bytes, 0
         found = RecordColumns(self.node)
         for _, seq, number, payload in reader.records():
+            count += 1
             if number not in self._skipped:
                 found.add(seq, number, payload)
             if reader.read_bytes >= full:
-                end = reader.next_seq - 1
                 break
+        end = reader.next_seq - 1
+        if not count or count != end - first + 1:
+            raise UnseenNumbersError(self._log, self.node, first, last)
         rows = self._tables(found, first, end)
         if settled_seq(self._log, self.node) != self._settled:
             raise FileNotFoundError("an export went on meanwhile, and may have removed what was to be read")
@@ -206,19 +282,27 @@ class SpanReader:
             piece.tables[table] = rows if len(good) == 1 else rows.sort_by("seq")
 
 
-class _Cursor:
+class _Numbers:
+    """The numbers of a part."""
+
+    def __init__(self, part: Part) -> None:
+        self.last = part.last
+        self._file = _opened(part.path)
+        self.seqs, self.unnumbered = _numbers(self._file, part)
+        """The number of each row, and how many rows have none."""
+
+
+class _Cursor(_Numbers):
     """A part that is read row group by row group, in the order of its numbers."""
 
     def __init__(self, table: str, part: Part, first: int, most_rows: int, most_bytes: int) -> None:
+        super().__init__(part)
         self._table, self._most_rows, self._most_bytes = table, most_rows, most_bytes
-        self.last = part.last
         self.reads_from = first
         """The number from which on its rows were not taken yet."""
-        self._file = _opened(part.path)
         self.row_bytes = _row_bytes(self._file, part.path)
-        self._seqs = _numbers(self._file, part)
-        self._row = int(np.searchsorted(self._seqs, first))
-        self._whole = None if _is_sorted(self._seqs) else self._sorted_rows(first)
+        self._row = int(np.searchsorted(self.seqs, first))
+        self._whole = None if _is_sorted(self.seqs) else self._sorted_rows(first)
         self._batches: Iterator[Arrow] | None = None
         self._left: Arrow | None = None
         """What was read and not taken."""
@@ -226,11 +310,11 @@ class _Cursor:
     @property
     def next_seq(self) -> int:
         """The number of the next row; the last there is, if there is none."""
-        return int(self._seqs[self._row]) if self._row < self._seqs.size else INT64_MAX
+        return int(self.seqs[self._row]) if self._row < self.seqs.size else INT64_MAX
 
     def take(self, last: int) -> list[Arrow]:
         """Return the rows up to the number *last*."""
-        end = int(np.searchsorted(self._seqs, last, side="right"))
+        end = int(np.searchsorted(self.seqs, last, side="right"))
         found, count = [], end - self._row
         while count > 0:
             batch = self._next() if self._left is None else self._left
@@ -262,11 +346,20 @@ class _Cursor:
 
     def _sorted_rows(self, first: int) -> list[Arrow]:
         """Return the batches of a part that others wrote in another order: it is read as a whole."""
-        order = np.argsort(self._seqs, kind="stable")
-        self._seqs = self._seqs[order]
-        self._row = int(np.searchsorted(self._seqs, first))
+        order = np.argsort(self.seqs, kind="stable")
+        self.seqs = self.seqs[order]
+        self._row = int(np.searchsorted(self.seqs, first))
         rows = self._file.read(use_threads=False).take(pa.array(order[self._row :])).combine_chunks()
         return [_fitted(self._table, batch) for batch in rows.to_batches(max_chunksize=self._most_rows)]
+
+
+def check_parts_whole(log: Path, node: str, parts: Iterable[Part], first: int, last: int) -> None:
+    """Raise ``UnseenNumbersError`` if a number from *first* to *last* is in none of *parts*, those of all tables."""
+    found = [_Numbers(part) for part in parts if part.first <= last and part.last >= first]
+    spare = sum(numbers.unnumbered for numbers in found)
+    unseen = first_unseen(first, last, [numbers.seqs for numbers in found], spare=spare)
+    if unseen is not None:
+        raise UnseenNumbersError(log, node, unseen, last)
 
 
 def _opened(path: Path) -> Arrow:
@@ -276,12 +369,25 @@ def _opened(path: Path) -> Arrow:
         raise CorruptLogError(path, 0, f"no readable Parquet: {error}") from None
 
 
-def _numbers(file: Arrow, part: Part) -> Any:  # a numpy array
-    """Return the number of each row; one without has that of the row before it, so that it is told once."""
+def _numbers(file: Arrow, part: Part) -> tuple[Any, int]:  # a numpy array
+    """Return the number of each row, and how many rows have none.
+
+    One without has the number of the row before it, so that it is told once.
+    """
     column = file.read(["seq"], use_threads=False).column("seq").combine_chunks()
-    if column.null_count:
+    unnumbered = column.null_count
+    if unnumbered:
         column = pc.fill_null(pc.fill_null_forward(column), part.first)
-    return column.cast(pa.int64()).to_numpy()
+    return column.cast(pa.int64()).to_numpy(), unnumbered
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return which folder has this path now; None if there is none."""
+    try:
+        found = os.stat(folder)  # noqa: PTH116 # a batch of one fact should take microseconds here
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_sorted(seqs: Any) -> bool:

@@ -11,7 +11,7 @@ other has, from 0 up: it is in force for all that follows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -37,11 +37,12 @@ from whimbrel.model.proximity import Sighting
 from whimbrel.model.rows import fact_of, row_of
 from whimbrel.model.subscription import InterestChange
 from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers, undisturbed
+from whimbrel.pipeline.files.visibility import Patience, UnseenNumbersError
 from whimbrel.pipeline.fold.policies import KeptContent, PolicyFold, attributes_bytes, body_seen
 from whimbrel.shape.rows import KINDS as SHAPE_KINDS
 from whimbrel.shape.variables import LinkState
 
-__all__ = ["Beginning", "Known", "begin_of", "beginning", "first_taken", "known_of", "left_out"]
+__all__ = ["Beginning", "Known", "begin_of", "beginning", "first_taken", "known_of", "left_out", "seen_beginning"]
 
 _HOLD = frozenset({"session", "subscription", "member", "pending", "copy", "shaped", "turn", "now"})
 """The kinds of rows that are the hold's; a broker's view has others beside them."""
@@ -167,6 +168,25 @@ def left_out(directory: Path, node: str) -> list[Missing]:
     if path is None:
         return missing_numbers(directory, node)
     return [Missing(node, 1, first - 1, path.name)]
+
+
+def seen_beginning(
+    directory: Path, node: str, missing: Sequence[Missing], *, last: int, patience: Patience
+) -> Beginning | None:
+    """Return the ``beginning``, once what is *missing* before it is what the driver saw; *last* is the batch's.
+
+    Else a worker that sees the log later than the driver would take what it does not see yet for cut.
+    """
+
+    def found() -> Beginning | None:
+        begun = beginning(directory, node)
+        here = missing_numbers(directory, node) if begun is None else [begun.left_out()]
+        if here != [*missing]:
+            first = next((each.first for each in here if each not in missing), 1)
+            raise UnseenNumbersError(directory, node, first, last)
+        return begun
+
+    return patience.wait_for(found)
 
 
 def _restored(node: str, seq: int, at: int, rows: Iterable[tuple[Key, bytes]], path: Path) -> Beginning:

@@ -8,7 +8,7 @@ Rule: all shards of a node together make the rows that one fold of it makes (``t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from whimbrel.hold.private import SHARE, is_shared
 from whimbrel.hold.rows import Key
+from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.fold.beginnings import Beginning
 from whimbrel.pipeline.fold.components import Components
@@ -121,9 +122,17 @@ def _of(known: Mapping[int, Any], seqs: Iterable[int]) -> dict[int, Any]:
 
 
 def shard_of(
-    reader: SpanReader, first: int, last: int, *, number: int, of: int, begun: Beginning | None, decides: bool
+    reader: SpanReader,
+    first: int,
+    last: int,
+    *,
+    number: int,
+    of: int,
+    begun: Beginning | None,
+    decides: bool,
+    missing: Sequence[Missing] = (),
 ) -> Shard:
-    """Return a shard of the node whose log *reader* reads, from the number *first* to *last*.
+    """Return a shard of the node whose log *reader* reads, from the number *first* to *last* without the *missing*.
 
     Where policies decide again (*decides*), one that failed too often is suspended for all devices: the sessions that
     such a policy decides for are in one shard.
@@ -133,7 +142,7 @@ def shard_of(
     shares: set[tuple[str, str]] = set()
     named: set[tuple[str, str]] = set()
     policies: list[Arrow] = []
-    for piece in reader.only(tables).pieces(first, last, now=0):
+    for piece in reader.only(tables).pieces(first, last, now=0, missing=missing):
         policies.append(piece.table("policies", LogPolicies.COLUMNS))
         devices.update(_pairs(piece.table("presence"), "device"))
         devices.update(_pairs(piece.table("sessions"), "device"))  # with its own session a device's choices end

@@ -28,6 +28,7 @@ from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.schemas import TIMES
 from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, undisturbed
 from whimbrel.pipeline.files.spans import found_schema, judged_batches, part_batches
+from whimbrel.pipeline.files.visibility import PATIENT, UnseenNumbersError
 from whimbrel.pipeline.spark.source import Span, read_tail
 from whimbrel.pipeline.spark.spark_session import parallelism
 
@@ -163,13 +164,28 @@ def _of_rows(table: str, node: str, rows: Arrow) -> _Portion:
 
 def _of_part(node: str, first: int, last: int, path: Path, day: date) -> Iterator[_Portion]:
     with pq.ParquetFile(path) as file:
-        sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    ends = _ends_of_groups(groups)
     begin = rows = 0
-    for number, size in enumerate(sizes):
-        rows += size
-        if rows >= _ROWS_PER_TASK or number == len(sizes) - 1:
-            yield _Portion(node, first, last, str(path), day, (begin, number + 1), rows)
-            begin, rows = number + 1, 0
+    for number, group in enumerate(groups):
+        rows += group.num_rows
+        is_last = number == len(groups) - 1
+        if is_last or (ends is not None and rows >= _ROWS_PER_TASK):
+            end = last if is_last or ends is None else min(ends[number], last)
+            yield _Portion(node, first, end, str(path), day, (begin, number + 1), rows)
+            begin, rows, first = number + 1, 0, end + 1
+
+
+def _ends_of_groups(groups: Sequence[Any]) -> list[int] | None:
+    """Return the last number of each row group, or None if it is not certain that they follow each other."""
+    ends: list[int] = []
+    for group in groups:
+        columns = map(group.column, range(group.num_columns))
+        told = next((each.statistics for each in columns if each.path_in_schema == "seq"), None)
+        if told is None or not told.has_min_max or told.null_count or (ends and told.min <= ends[-1]):
+            return None
+        ends.append(told.max)
+    return ends
 
 
 def _divided(portions: Sequence[_Portion], most: int) -> list[list[_Portion]]:
@@ -246,14 +262,14 @@ def _found(log: Path, table: str, portion: _Portion, columns: tuple[str, ...] | 
         found = part_batches(table, Path(portion.path), range(*portion.groups), columns)
         for batch in found:
             yield _up_to(batch, portion.last, portion.first)
-    except FileNotFoundError:  # it was merged with others since; those have the row groups of other parts too
-        yield from undisturbed(partial(_again, log, table, portion))
+    except FileNotFoundError:  # it was merged with others since
+        yield from PATIENT.wait_for(partial(undisturbed, partial(_again, log, table, portion)))
 
 
 def _again(log: Path, table: str, portion: _Portion) -> list[Any]:
-    if portion.groups[0]:
-        return []  # the task with the part's first row group reads all of it
     found = [part for part in parts(log, table, portion.node) if part.date == portion.day]
+    if not any(part.first <= portion.first and part.last >= portion.last for part in found):
+        raise UnseenNumbersError(log, portion.node, portion.first, portion.last)
     return [
         _up_to(batch, portion.last, portion.first)
         for part in found

@@ -21,6 +21,8 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,15 +37,17 @@ from pyspark.sql.types import StructType
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.columns import to_arrow
-from whimbrel.log.layout import FORMAT_FILE, check_format, nodes
-from whimbrel.log.reader import read_rows
+from whimbrel.log.layout import FORMAT_FILE, Part, check_format, nodes
+from whimbrel.log.reader import LogReader
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.files.delta import check_folder
 from whimbrel.pipeline.files.log_watch import LogWatch
-from whimbrel.pipeline.files.schemas import SCHEMAS, log_table
+from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES, log_table
 from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, settled_seq, snapshot
+from whimbrel.pipeline.files.spans import check_parts_whole
+from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError
 from whimbrel.pipeline.spark.spark_session import is_connect, is_local
 from whimbrel.pipeline.spark.table_feed import TableReader, TableStreamReader
 
@@ -213,12 +217,14 @@ class _StreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         asked = self._asked
         at = snapshot(asked.directory, self._watch)
-        return [
-            span
-            for node, last in sorted(end.items())
-            if node in at.last
-            for span in _spans(asked, at, node, start.get(node, asked.first - 1) + 1, last)
-        ]
+        spans: list[InputPartition] = []
+        for node, last in sorted(end.items()):
+            first = start.get(node, asked.first - 1) + 1
+            if first <= last and at.last.get(node, -1) < last:
+                raise UnseenNumbersError(asked.directory, node, max(first, at.last.get(node, -1) + 1), last)
+            if node in at.last:
+                spans += _spans(asked, at, node, first, last)
+        return spans
 
     def read(self, partition: InputPartition) -> Batches:
         assert isinstance(partition, Span)
@@ -251,19 +257,37 @@ def _read(asked: _Asked, span: Span, schema: StructType) -> Batches:
     yield from read_tail(asked.directory, asked.table, span, target)
 
 
-def read_tail(directory: Path, table: str, span: Span, target: Any) -> Batches:  # a pyarrow.Schema
-    """Yield a table's rows of a span with the schema *target*.
+def read_tail(
+    directory: Path,
+    table: str,
+    span: Span,
+    target: Any,  # a pyarrow.Schema
+    *,
+    patience: Patience = PATIENT,
+) -> Batches:
+    """Yield a table's rows of a span, whole, with the schema *target*.
 
-    What was a tail when the read was planned may be Parquet by now, and its segments gone.
+    What was a tail when the read was planned may be Parquet by now, and its segments gone. What is not to be seen yet
+    is waited for; then ``UnseenNumbersError`` is raised.
     """
-    settled = settled_seq(directory, span.node)
-    exported = Span(span.node, span.first, min(span.last, settled))
-    for part in parts_up_to(directory, table, span.node, settled):
-        if part.first <= exported.last and exported.first <= part.last:
-            yield from _part_batches(part.path, table, exported, target)
-    first = max(span.first, settled + 1)
-    if first <= span.last:
-        yield from _segment_batches(directory, table, Span(span.node, first, span.last), target)
+    exported, parts = patience.wait_for(partial(_exported, directory, table, span))
+    for part in parts:
+        yield from _part_batches(part.path, table, exported, target)
+    if exported.last < span.last:
+        tail = Span(span.node, exported.last + 1, span.last)
+        yield from _segment_batches(directory, table, tail, target, patience)
+
+
+def _exported(directory: Path, table: str, span: Span) -> tuple[Span, list[Part]]:
+    """Return what of a span is Parquet by now, and the parts that have a table's rows of it."""
+    node, settled = span.node, settled_seq(directory, span.node)
+    found = Span(node, span.first, min(span.last, settled))
+    if found.last < found.first:
+        return Span(node, span.first, span.first - 1), []
+    parts = {name: parts_up_to(directory, name, node, settled) for name in TIMES}
+    check_parts_whole(directory, node, chain.from_iterable(parts.values()), found.first, found.last)
+    own = [part for part in parts.get(table, ()) if part.first <= found.last and found.first <= part.last]
+    return found, own
 
 
 def _part_batches(path: Path, table: str, span: Span, target: Any) -> Batches:  # a pyarrow.Schema
@@ -276,16 +300,29 @@ def _part_batches(path: Path, table: str, span: Span, target: Any) -> Batches:  
             yield _fitted(batch, target)
 
 
-def _segment_batches(directory: Path, table: str, span: Span, target: Any) -> Batches:  # a pyarrow.Schema
-    rows: list[dict[str, object]] = []
-    for own, row in read_rows(directory, span.node, first=span.first, last=span.last):
-        if own == table:
-            rows.append(row)
-        if len(rows) == _TAIL_ROWS:
+def _segment_batches(
+    directory: Path,
+    table: str,
+    span: Span,
+    target: Any,  # a pyarrow.Schema
+    patience: Patience,
+) -> Batches:
+    reader = LogReader(directory, span.node, first=span.first)
+    while reader.next_seq <= span.last:
+        reader.extend(min(span.last, reader.next_seq + _TAIL_ROWS - 1))
+        found = patience.wait_for(partial(_some_rows, reader, directory, span.last))
+        rows = [row for own, row in found if own == table]
+        if rows:
             yield from _batches(to_arrow(table, rows), target)
-            rows = []
-    if rows:
-        yield from _batches(to_arrow(table, rows), target)
+
+
+def _some_rows(reader: LogReader, directory: Path, last: int) -> list[tuple[str, dict[str, object]]]:
+    """Return the rows that are next, of all tables."""
+    first = reader.next_seq
+    found = list(reader.rows())
+    if not found or found[0][1]["seq"] != first:
+        raise UnseenNumbersError(directory, reader.node, first, last)
+    return found
 
 
 def _batches(table: Any, target: Any) -> Batches:  # a pyarrow.Table and a pyarrow.Schema

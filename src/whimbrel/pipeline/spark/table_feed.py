@@ -5,6 +5,8 @@ new, unless it only copied rows (compaction, the removal of old ones). It begins
 
 Rule: each row once, also over a compaction and a restart: an offset that was written down is read again as it was, as
 long as the table keeps its commits (a week) and its files (a day after they were replaced).
+Rule: a commit that replaces rows, as a batch run's does, ends the stream with an error: which of its rows are new is
+not known, and rows that a reader already has would come again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pyspark.sql.types import StructType
 from whimbrel.errors import InvalidInputError, InvalidValueError
 from whimbrel.pipeline.files.delta import TIME_COLUMNS, data_files, delta_schema, files_of
 
-__all__ = ["LostCommitError", "TableReader", "TableStreamReader"]
+__all__ = ["LostCommitError", "ReplacedRowsError", "TableReader", "TableStreamReader"]
 
 _BATCH_ROWS = 20_000
 _NOTHING = -1
@@ -39,6 +41,20 @@ class LostCommitError(InvalidInputError):
 
     def __str__(self) -> str:
         return f"{self.folder}: version {self.version} is not there any more; begin anew, with another checkpoint"
+
+
+class ReplacedRowsError(InvalidInputError):
+    """A commit replaced rows of a table that is followed. Reaction: begin the stream anew; read the table whole."""
+
+    def __init__(self, folder: str, version: int) -> None:
+        super().__init__(folder, version)
+        self.folder, self.version = folder, version
+
+    def __str__(self) -> str:
+        return (
+            f"{self.folder}: version {self.version} replaced rows, as `whimbrel pipeline run` does without "
+            "--continuous; which of them are new is not known: begin anew, with another checkpoint"
+        )
 
 
 @dataclass(frozen=True)
@@ -104,6 +120,8 @@ class TableStreamReader(DataSourceStreamReader):
             raise LostCommitError(self._folder, version) from None
         operation = next((each["commitInfo"].get("operation") for each in actions if "commitInfo" in each), None)
         if operation == "WRITE":
+            if any(each["remove"]["dataChange"] for each in actions if "remove" in each):
+                raise ReplacedRowsError(self._folder, version)
             yield from (
                 str(Path(self._folder, each["add"]["path"]))
                 for each in actions

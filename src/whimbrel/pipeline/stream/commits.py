@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,7 @@ class Taken:
     done_with: dict[str, int]
     """By node, the last number that is never read again: this batch is, if the driver dies before Spark knows of it."""
     newest_at: int
-    """The time of the newest fact in them, in microseconds."""
+    """The time of the newest fact in them, in microseconds, as far as it is not in the future."""
     state: int
     """How many things are remembered."""
     state_bytes: int
@@ -149,6 +149,8 @@ class Taken:
     took_s: float
     notes: tuple[str, ...] = ()
     """What an observer should know."""
+    late: Mapping[str, int] = field(default_factory=dict)
+    """By table, how much came for windows that are final, and is not counted."""
 
 
 class BatchCommits:
@@ -217,4 +219,5 @@ class BatchCommits:
             state_bytes=windows.size_bytes + sum(each.size_bytes for each in self._record.nodes.values()),
             took_s=time.monotonic() - began_s,
             notes=(*notes, *windows.notes),
+            late=windows.late,
         )

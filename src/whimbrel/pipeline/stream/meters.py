@@ -27,6 +27,7 @@ class Meters:
         self._lock = threading.Lock()
         self._facts = 0
         self._rows: Counter[str] = Counter()
+        self._late: Counter[str] = Counter()
         self._last_at: int | None = None
         self.registry = CollectorRegistry(auto_describe=False)
         help_text = "how long batches took"
@@ -42,6 +43,7 @@ class Meters:
         with self._lock:
             self._facts += told.taken.facts
             self._rows.update(told.taken.rows)
+            self._late.update(told.taken.late)
             self._last_at = told.at
         self._seconds.observe(told.taken.took_s)
 
@@ -49,12 +51,18 @@ class Meters:
         """Yield everything but the histogram, which Prometheus' library keeps itself."""
         told = self._look()
         with self._lock:
-            facts, by_table, last_at = self._facts, dict(self._rows), self._last_at
+            facts, by_table, too_late, last_at = self._facts, dict(self._rows), dict(self._late), self._last_at
         yield CounterMetricFamily("whimbrel_pipeline_facts", "facts taken from the log so far", value=facts)
         rows = CounterMetricFamily("whimbrel_pipeline_rows", "rows written so far", labels=["table"])
         for table, count in by_table.items():
             rows.add_metric([table], count)
         yield rows
+        late = CounterMetricFamily(
+            "whimbrel_pipeline_late", "what came too late to be counted so far", labels=["table"]
+        )
+        for table, count in too_late.items():
+            late.add_metric([table], count)
+        yield late
         if told.taken is None:
             return
         lag = GaugeMetricFamily("whimbrel_pipeline_lag_facts", "facts of the log not in the tables", labels=["node"])

@@ -9,9 +9,11 @@ Rule: whatever fails leaves nothing in the cache.
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +23,12 @@ import pyarrow as pa
 from pyspark import SparkFiles
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.pipeline.files.dead_letters import missing_letters
-from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers
+from whimbrel.pipeline.files.snapshots import Missing, missing_numbers
 from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
-from whimbrel.pipeline.fold.beginnings import beginning
+from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError
+from whimbrel.pipeline.fold.beginnings import seen_beginning
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.fold.garbage import uncollected
 from whimbrel.pipeline.plans import StreamPlan
@@ -35,7 +39,7 @@ from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.node_state import NodeState, begun_rows
 from whimbrel.pipeline.unit.take import TakenPiece, begun_piece, take
 
-__all__ = ["Job", "NodeReport", "Span", "fold_node", "scratch", "unpacked_tallies"]
+__all__ = ["Job", "NodeReport", "Span", "fold_node", "scratch", "span_of", "unpacked_tallies"]
 
 _TALLIES_BYTES = 8 << 20
 _INTERVAL = ("node", "interest_seq", "session", "subject_filter", "began_at", "ended_at")
@@ -54,6 +58,7 @@ class Job:
     piece_bytes: int = PIECE_BYTES
     file_bytes: int = FILE_BYTES
     """Rows of a table that have so many bytes in memory go to a file."""
+    patience: Patience = PATIENT
     tells_away: bool = False
     """Whether a node tells how much waits for each device that is away: for a small fleet."""
 
@@ -69,6 +74,16 @@ class Span(NamedTuple):
     last: int
     nodes: int
     """How many nodes the log has."""
+    now: int = INT64_MAX
+    """The driver's time as the batch was begun, in microseconds: no node's time counts as later."""
+    missing: tuple[Missing, ...] = ()
+    """Of a node that is new here, the numbers that are not in its log as the driver sees it."""
+
+
+def span_of(row: Any) -> Span:  # a row of the source
+    """Return the span that a row of the source tells of (``span_source``)."""
+    missing = tuple(Missing(*each) for each in json.loads(row["missing"]))
+    return Span(row["first"], row["last"], row["nodes"], row["now"], missing)
 
 
 class NodeReport(NamedTuple):
@@ -78,7 +93,7 @@ class NodeReport(NamedTuple):
     last: int
     nodes: int
     last_at: int | None
-    """The time of its last fact, in microseconds."""
+    """The time of its last fact, in microseconds, or the driver's if that is earlier."""
     oldest_at: int
     """When the oldest notification was published of which something is held."""
     size: int
@@ -88,6 +103,8 @@ class NodeReport(NamedTuple):
     """Whether its state was in the worker's memory."""
     notes: tuple[str, ...]
     away: dict[str, int] | None
+    now: int
+    """The driver's time, in microseconds."""
 
 
 @dataclass(slots=True)
@@ -98,8 +115,8 @@ class _Kept:
     reader: SpanReader
 
 
-_kept: dict[tuple[str, str], _Kept] = {}
-"""By stream and node, what this process remembers."""
+_kept: dict[tuple[str, str, str, str], _Kept] = {}
+"""By stream, its log, its tables and the node, what this process remembers."""
 _folder: list[Path] = []
 
 
@@ -115,7 +132,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
 
     The state is that of the span's end once everything was yielded.
     """
-    key = (job.stream, node)
+    key = (job.stream, job.log, job.out, node)
     kept, is_cached = _kept.pop(key, None), True
     if kept is not None and kept.store.applied == blobs.head().applied:
         kept.store.follow(blobs)
@@ -124,31 +141,28 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
     log, applied = Path(job.log), kept.store.applied
     if applied != span.first - 1:
         raise LostStateError(f"node {node}", f"number {applied}", f"number {span.first - 1}")
-    missing: list[Missing] = []
-    begun = beginning(log, node) if applied == NOTHING_APPLIED else None
+    begun = None
+    if applied == NOTHING_APPLIED:
+        with _named_lost(log, node, span):
+            begun = seen_beginning(log, node, span.missing, last=span.last, patience=job.patience)
     if begun is not None:
         if begun.seq > span.last:  # the log was cut since the batch was begun
             raise LostLogError(node, span.last)
-        missing, span = [begun.left_out()], span._replace(first=begun.seq + 1)
+        span = span._replace(first=begun.seq + 1)
         kept.store.replace(begun.seq, begun_rows(begun))
         kept = _restored(job, node, blobs, folder)
-    elif applied == NOTHING_APPLIED:
-        missing = missing_numbers(log, node)
-    is_whole = begun is not None or applied != NOTHING_APPLIED
-    if is_whole:
-        _check_nothing_missing(log, node, span)
     files, tallies = job.files(node), _Tallies(node)
     now = time.time_ns() // 1_000
-    yield from files.add("dead_letters", missing_letters(missing, now).to_batches())
+    yield from files.add("dead_letters", missing_letters(span.missing, now).to_batches())
     if begun is not None:
         yield from tallies.add(begun_piece(kept.state, begun.seq))
-    taken = take(kept.reader, span.first, span.last, kept.state, kept.matchers, window_us=job.plan.window_us, now=now)
-    for piece in uncollected(taken):
-        for table, batches in piece.rows.items():
-            yield from files.add(table, batches)
-        yield from tallies.add(piece)
-    if is_whole:
-        _check_nothing_missing(log, node, span)  # after it was read: it may have been cut meanwhile
+    options: dict[str, Any] = {"window_us": job.plan.window_us, "now": now, "missing": span.missing}
+    taken = take(kept.reader, span.first, span.last, kept.state, kept.matchers, **options)
+    with _named_lost(log, node, span):
+        for piece in uncollected(taken):
+            for table, batches in piece.rows.items():
+                yield from files.add(table, batches)
+            yield from tallies.add(piece)
     yield from files.end()
     yield from tallies.end()
     kept.state.commit(span.last)
@@ -156,13 +170,14 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
         first=span.first,
         last=span.last,
         nodes=span.nodes,
-        last_at=kept.state.last_at,
+        last_at=None if kept.state.last_at is None else min(kept.state.last_at, span.now),
         oldest_at=kept.state.oldest_at,
         size=kept.state.size,
         size_bytes=kept.store.size_bytes,
         is_cached=is_cached,
-        notes=tuple(map(str, missing)),
+        notes=tuple(map(str, span.missing)),
         away=kept.state.away() if job.tells_away else None,
+        now=span.now,
     )
     _kept[key] = kept
     yield Made("node", node, None, 0, cbor2.dumps(report))
@@ -175,15 +190,21 @@ def _restored(job: Job, node: str, blobs: Blobs, folder: Path) -> _Kept:
     state = NodeState(
         node, store, retention=plan.retention, assume_receipts=bool(plan.assume_receipts), contact=contact
     )
-    reader = SpanReader(Path(job.log), node, most_facts=job.piece_facts, most_bytes=job.piece_bytes)
+    bounds: dict[str, Any] = {"most_facts": job.piece_facts, "most_bytes": job.piece_bytes}
+    reader = SpanReader(Path(job.log), node, **bounds, patience=job.patience)
     return _Kept(store, state, Matchers(folder), reader)
 
 
-def _check_nothing_missing(log: Path, node: str, span: Span) -> None:
-    """Raise if a node's log has lost any of these numbers: a stream cannot go on over a gap."""
-    for each in missing_numbers(log, node, first_number(log, node)):
-        if each.first <= span.last and each.last >= span.first:
-            raise LostLogError(node, max(each.first, span.first))
+@contextmanager
+def _named_lost(log: Path, node: str, span: Span) -> Iterator[None]:
+    """Say of numbers that are not to be seen whether they were cut: a stream cannot go on over a gap."""
+    try:
+        yield
+    except UnseenNumbersError:
+        for each in missing_numbers(log, node):
+            if each not in span.missing and each.first <= span.last and each.last >= span.first:
+                raise LostLogError(node, max(each.first, span.first)) from None
+        raise
 
 
 # -- tallies ---------------------------------------------------------------------------------------------------------

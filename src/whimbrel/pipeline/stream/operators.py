@@ -44,10 +44,10 @@ class NodeFold(_Fold):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 # Spark's names
         """Fold the spans of the node *key*; there is one in a batch."""
-        from whimbrel.pipeline.stream.node_fold import Span, fold_node, scratch
+        from whimbrel.pipeline.stream.node_fold import fold_node, scratch, span_of
 
         del timerValues
-        found, job = [Span(row["first"], row["last"], row["nodes"]) for row in rows], self._job()
+        found, job = [span_of(row) for row in rows], self._job()
         for span in sorted(found):
             for made in fold_node(job, key[0], span, self._blobs, scratch()):
                 yield Row(**made._asdict())

@@ -8,9 +8,12 @@ Rule: what a batch has follows from its two offsets alone, so that a batch that 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -19,11 +22,14 @@ from pyspark.sql.types import StructType
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import snapshot, undisturbed
-from whimbrel.pipeline.fold.beginnings import first_taken
+from whimbrel.pipeline.fold.beginnings import first_taken, left_out
 
 __all__ = ["SpanReader", "SpanSource", "next_ends", "spans"]
 
-SCHEMA = "node string, first long, last long, nodes long"
+SCHEMA = "node string, first long, last long, nodes long, now long, missing string"
+Row: TypeAlias = tuple[str, int, int, int, int, str]
+"""The columns of ``SCHEMA``: a span, how many nodes there are, the driver's time in microseconds and, as JSON, which
+numbers of a node that is new are not there as the driver sees it."""
 
 
 class SpanSource(DataSource):
@@ -52,8 +58,15 @@ class SpanSource(DataSource):
 class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
     """Looks how far the log goes."""
 
-    def __init__(self, log: Path, *, most: int, until: Mapping[str, int] | None = None) -> None:
-        self._log, self._most, self._until = log, most, until
+    def __init__(
+        self,
+        log: Path,
+        *,
+        most: int,
+        until: Mapping[str, int] | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._log, self._most, self._until, self._clock_ns = log, most, until, clock_ns
         self._watch = LogWatch(log)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
@@ -64,16 +77,23 @@ class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         """Go as far as the log goes now."""
         self._until = self._ends()
 
-    def read(self, start: dict[str, int]) -> tuple[Iterator[tuple[str, int, int, int]], dict[str, int]]:
+    def read(self, start: dict[str, int]) -> tuple[Iterator[Row], dict[str, int]]:
         """Return the next batch after *start*, and where it ends."""
         end = next_ends(start, self._ends(), self._most, partial(first_taken, self._log))
         return self.readBetweenOffsets(start, end), end
 
     def readBetweenOffsets(  # noqa: N802 # Spark's name
         self, start: dict[str, int], end: dict[str, int]
-    ) -> Iterator[tuple[str, int, int, int]]:
+    ) -> Iterator[Row]:
         """Return a batch that was begun."""
-        return iter(spans(start, end))
+        now = self._clock_ns() // 1_000
+        rows = [(*span, now, self._missing(span)) for span in spans(start, end)]
+        return iter(rows)  # PySpark copies it, and no generator can be
+
+    def _missing(self, span: tuple[str, int, int, int]) -> str:
+        node, first, _, _ = span
+        found = left_out(self._log, node) if first == NOTHING_APPLIED + 1 else []
+        return json.dumps([astuple(each) for each in found])
 
     def _ends(self) -> dict[str, int]:
         last = undisturbed(partial(snapshot, self._log, self._watch)).last

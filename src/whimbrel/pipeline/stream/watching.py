@@ -70,9 +70,21 @@ class Told:
         taken = self.taken
         batch: dict[str, Any] = {}
         if taken is not None:
-            names = ("batch", "facts", "rows", "applied", "newest_at", "state", "state_bytes", "took_s", "notes")
+            names = (
+                "batch",
+                "facts",
+                "rows",
+                "applied",
+                "newest_at",
+                "state",
+                "state_bytes",
+                "took_s",
+                "notes",
+                "late",
+            )
             batch = {name: getattr(taken, name) for name in names}
             batch["took_s"], batch["notes"] = round(taken.took_s, 3), list(taken.notes)
+            batch["late"] = dict(taken.late)
         rate = {"rows_per_s": round(self.rows_per_s, 1)}
         return {"at": self.at, **batch, **rate, "lag": dict(self.lag), "lag_s": round(self.lag_s, 3)}
 

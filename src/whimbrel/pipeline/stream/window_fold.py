@@ -8,6 +8,7 @@ Rule: rows that changed go to a file of their own, which the driver merges into 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import cbor2
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.replicas import TooManySubjectsError
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import WHOLE
@@ -32,6 +34,10 @@ __all__ = ["WINDOWS", "WindowsReport", "fold_windows", "scratch_of"]
 
 WINDOWS = "$windows"
 """The operator's key; no node is called so."""
+_LATE = {
+    "latency": "{:,} outcomes came too late and are not counted in latency",
+    "popularity": "{:,} publications came too late and are not counted in popularity",
+}
 
 
 class WindowsReport(NamedTuple):
@@ -44,6 +50,8 @@ class WindowsReport(NamedTuple):
     size: int
     size_bytes: int
     notes: tuple[str, ...]
+    late: dict[str, int]
+    """By table, how much came for windows that are final."""
 
 
 @dataclass(slots=True)
@@ -52,8 +60,8 @@ class _Kept:
     windows: Windows
 
 
-_kept: dict[str, _Kept] = {}
-"""By stream, what this process remembers."""
+_kept: dict[tuple[str, str], _Kept] = {}
+"""By stream and its tables, what this process remembers."""
 
 
 def scratch_of(out: Path) -> Path:
@@ -63,7 +71,8 @@ def scratch_of(out: Path) -> Path:
 
 def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]:
     """Take what was made of all nodes in a batch into the windows; yield it, and what is made of these."""
-    kept = _kept.pop(job.stream, None)
+    key = (job.stream, job.out)
+    kept = _kept.pop(key, None)
     if kept is not None and kept.store.applied == blobs.head().applied:
         kept.store.follow(blobs)
     else:
@@ -73,7 +82,7 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
     late: list[Late] = []
     # In the order of the nodes, however Spark sends them: what is late, and its row, is the same each time.
     tallies: list[tuple[str, int, bytes]] = []
-    nodes = 0
+    nodes, now = 0, INT64_MAX
     for place, made in enumerate(rows):
         if made.kind == "tallies":
             tallies.append((made.node, place, made.told))
@@ -84,14 +93,15 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
         if made.kind == "node":
             report = NodeReport(*cbor2.loads(made.told))
             windows.hear(made.node, report.last_at, report.oldest_at)
-            nodes = report.nodes
+            nodes, now = report.nodes, report.now
         yield made
     for _, _, told in sorted(tallies):
         counts, tally, intervals = unpacked_tallies(told)
         late += windows.count(zip(*(column.to_pylist() for column in counts.columns), strict=True))
         late += windows.tally(tally)
         windows.change(intervals)
-    notes: list[str] = []
+    too_late = _by_table(late)
+    notes = [_LATE[table].format(count) for table, count in too_late.items()]
     if late and "dead_letters" in job.plan.tables:
         yield job.files(WINDOWS).write("dead_letters", _late_letters(late))
     yield from _changed(job, "popularity", windows.popularity())
@@ -99,13 +109,13 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
     if windows.has_met:
         found = meetings_table(windows.meetings, TABLES["meetings"].schema)
         yield from _changed(job, "meetings", {WHOLE: found})
-    windows.forget()
+    windows.forget(now=now)
     yield from _planned(job, windows, notes)
     mark = windows.watermark(nodes, lateness_us=job.plan.lateness_us)
     windows.advance(mark)
     windows.commit(windows.applied + 1)
-    _kept[job.stream] = kept
-    report_of = WindowsReport(mark, windows.first_open, windows.size, kept.store.size_bytes, tuple(notes))
+    _kept[key] = kept
+    report_of = WindowsReport(mark, windows.first_open, windows.size, kept.store.size_bytes, tuple(notes), too_late)
     yield Made("windows", WINDOWS, None, 0, cbor2.dumps(report_of))
 
 
@@ -134,6 +144,13 @@ def _changed(job: Job, table: str, windows: dict[int, Any]) -> Iterator[Made]:  
     path = folder / f"{table}-{uuid4().hex}.parquet"
     pq.write_table(rows, path, compression="zstd")
     yield Made("window", WINDOWS, table, rows.num_rows, str(path).encode())
+
+
+def _by_table(late: Iterable[Late]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for each in late:
+        found[each.table] += each.number
+    return dict(sorted(found.items()))
 
 
 def _late_letters(late: Iterable[Late]) -> Any:  # a pyarrow.Table

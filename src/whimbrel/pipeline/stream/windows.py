@@ -3,8 +3,9 @@
 Everything in here adds up (counts, histograms), so it does not matter how the log was cut into batches.
 Rule: a window is final once every node's time has passed its end (``watermark``), and for latency once nothing that was
 published in it is held any more. A final window is forgotten here; its rows stay in the tables.
+Rule: no node's time counts as later than the driver's (``node_fold``): one whose clock is ahead makes no window final.
 Rule: a node that is silent does not hold the others up for ever: they wait for it at most ``lateness_us``. What
-comes for a window that is final is told as a dead letter, and nothing is dropped silently.
+comes for a window that is final is told, in the notes of the batch and as a dead letter; nothing is dropped silently.
 Rule: bounded by the windows that are not final, the subjects in them and who subscribes. Histograms stay in the store
 until they are touched.
 """
@@ -27,7 +28,7 @@ from whimbrel.pipeline.files.delta import by_window
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.tables.latency import TALLY, measured
 from whimbrel.pipeline.tables.popularity import Wishes
-from whimbrel.pipeline.tables.replicas import silent
+from whimbrel.pipeline.tables.replicas import silent, window_end
 
 __all__ = ["Late", "Windows", "merged", "watermark"]
 
@@ -292,9 +293,10 @@ class Windows:
 
     # -- the passage of time -----------------------------------------------------------------------------------------
 
-    def forget(self) -> None:
-        """Let go of subjects that were silent for longer than the horizon."""
-        for subject in silent(self.latest, horizon_us=self._horizon_us):
+    def forget(self, *, now: int = INT64_MAX) -> None:
+        """Let go of subjects that were silent for longer than the horizon; *now* is the driver's time."""
+        newest = window_end(now, self._window_us)
+        for subject in silent(self.latest, newest_at=newest, horizon_us=self._horizon_us):
             del self.latest[subject]
             self._touched.touch((_LATEST, subject))
 

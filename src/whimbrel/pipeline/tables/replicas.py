@@ -13,11 +13,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.replicas import TARGET, plan
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.schemas import SCHEMAS
 
-__all__ = ["HORIZON_US", "SAMPLE_BYTES", "planned", "replicas", "silent"]
+__all__ = ["HORIZON_US", "SAMPLE_BYTES", "planned", "replicas", "silent", "window_end"]
 
 SAMPLE_BYTES = 100
 """The size of a sample in the paper: ten of them fit a chip of 8 KiB."""
@@ -33,10 +34,11 @@ def replicas(
     target: float = TARGET,
     sample_bytes: int = SAMPLE_BYTES,
     horizon_us: int = HORIZON_US,
+    newest_at: int = INT64_MAX,
 ) -> DataFrame:
     """Return the plan for the subjects of *popularity*, with the subscribers of each one's last window.
 
-    A subject counts if that window ends within *horizon_us* of the newest.
+    A subject counts if that window ends within *horizon_us* of the newest, or of *newest_at* if that is earlier.
 
     in:  the table ``popularity``
     out: the table ``replicas``
@@ -48,6 +50,7 @@ def replicas(
     made = partial(
         _planned,
         horizon_us=horizon_us,
+        newest_at=newest_at,
         nodes=nodes,
         slots_per_node=slots_per_node,
         target=target,
@@ -56,9 +59,19 @@ def replicas(
     return last.coalesce(1).mapInArrow(made, SCHEMAS["replicas"])
 
 
-def silent(latest: Mapping[str, tuple[int, int]], *, horizon_us: int = HORIZON_US) -> list[str]:
-    """Return the subjects whose last window, whose end stands first, ended before the horizon of the newest."""
-    newest = max((end for end, _ in latest.values()), default=0)
+def window_end(at: int, window_us: int) -> int:
+    """Return when the window ends that the time *at* is in."""
+    return min(at - at % window_us + window_us, INT64_MAX)
+
+
+def silent(
+    latest: Mapping[str, tuple[int, int]], *, newest_at: int = INT64_MAX, horizon_us: int = HORIZON_US
+) -> list[str]:
+    """Return the subjects whose last window, whose end stands first, ended before the horizon of the newest.
+
+    No window counts as newer than *newest_at*: a node whose clock is ahead must not make other subjects old.
+    """
+    newest = min(max((end for end, _ in latest.values()), default=0), newest_at)
     return [subject for subject, (end, _) in latest.items() if end <= newest - horizon_us]
 
 
@@ -82,11 +95,11 @@ def planned(
     return pa.RecordBatch.from_pydict(columns, schema=TABLES["replicas"].schema)
 
 
-def _planned(batches: Iterable[Any], *, horizon_us: int, **options: Any) -> Iterator[Any]:
+def _planned(batches: Iterable[Any], *, horizon_us: int, newest_at: int, **options: Any) -> Iterator[Any]:
     latest: dict[str, tuple[int, int]] = {}
     for batch in batches:
         subjects, ends, subscribers = (column.to_pylist() for column in batch.columns)
         latest.update(zip(subjects, zip(ends, subscribers, strict=True), strict=True))
-    for subject in silent(latest, horizon_us=horizon_us):
+    for subject in silent(latest, newest_at=newest_at, horizon_us=horizon_us):
         del latest[subject]
     yield planned({subject: count for subject, (_, count) in latest.items()}, **options)

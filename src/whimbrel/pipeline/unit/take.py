@@ -9,13 +9,14 @@ Rule: what a piece costs follows what stands in it, not how much is subscribed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.fold.events import EVENT_TABLES, Seen, other_events, published_events
@@ -73,15 +74,17 @@ def take(  # what, from where, to what
     now: int,
     shard: Shard | None = None,
     folds: bool = True,
+    missing: Sequence[Missing] = (),
 ) -> Iterator[TakenPiece]:
     """Take the numbers *first* to *last* of a node's log into its *state*, and yield what they become, piece by piece.
 
     *window_us* is the length of windows, None where nothing is counted for them, and *now* the time at which dead
     letters are found, in microseconds. Nothing is committed: ``NodeState.commit`` does, once what was yielded is safe.
     With a *shard*, the state has the sessions of that one, and rows are about them. Where nothing is matched and folded
-    (not *folds*), there are the rows of ``link_quality``, ``contacts`` and ``dead_letters``.
+    (not *folds*), there are the rows of ``link_quality``, ``contacts`` and ``dead_letters``. All numbers must be there
+    but for those that are known to be *missing*.
     """
-    for whole in reader.pieces(first, last, now=now):
+    for whole in reader.pieces(first, last, now=now, missing=missing):
         piece = whole if shard is None else shard.own(whole)
         rows: dict[str, list[Arrow]] = {"matches": [], "deliveries": []}
         changed, deleted = piece.table("interests", CHANGED), piece.table("sessions", DELETED)
