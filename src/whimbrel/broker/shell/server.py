@@ -34,7 +34,7 @@ from whimbrel.broker.shell.net.doorkeeper import Doorkeeper
 from whimbrel.broker.shell.net.http import Answer
 from whimbrel.broker.shell.net.listeners import Listeners
 from whimbrel.broker.shell.operating.control_socket import ControlSocket
-from whimbrel.broker.shell.operating.exposure import exposures
+from whimbrel.broker.shell.operating.exposure import exposures, note_users
 from whimbrel.broker.shell.operating.reloading import Reloading
 from whimbrel.broker.shell.operating.status import starting_status
 from whimbrel.broker.shell.preparation import Preparation
@@ -87,6 +87,7 @@ class Server:
         self._kernels = Kernels(PackingProcess(), say=_say)
         self._storage = Storage(config, accepts_loss=accepts_loss)
         self._storage.open_files()
+        note_users(config)
         self._preparation = Preparation()
         self._doorkeeper = Doorkeeper(config, lambda: self._preparation.reason)
         self._listeners = Listeners(config, self._doorkeeper, self._answer, self._reloading.rules_of)

@@ -22,7 +22,7 @@ from whimbrel.broker.config import SECTIONS, Config, ListenerSettings
 from whimbrel.broker.settings.fields import ConfigError, settings_of
 from whimbrel.broker.shell.net.handshakes import TlsContext
 from whimbrel.broker.shell.net.listeners import tls_context, tls_of
-from whimbrel.broker.shell.operating.exposure import check_exposure, with_users_of_data
+from whimbrel.broker.shell.operating.exposure import check_exposure, note_users, with_users_of_data
 from whimbrel.broker.shell.running import Running
 from whimbrel.broker.shell.user_files import UserFiles
 from whimbrel.broker.wire.listener_rules import ListenerRules, Verify
@@ -114,7 +114,10 @@ class Reloading:
         if old.access.users and not wanted.access.users:
             sentence = f"{old.access.users} is gone: a reload does not take the users away from a broker that has some"
             raise ConfigError("", "access.users", "", old.access.users, sentence=sentence)
-        return wanted, AccessFiles.read(replace(wanted, listeners=old.listeners))
+        wanted_now = replace(wanted, listeners=old.listeners)
+        files = AccessFiles.read(wanted_now)
+        note_users(wanted_now)
+        return wanted, files
 
     def _apply(self, running: Running, wanted: Config, files: AccessFiles) -> str:
         broker, old, before = running.broker, self.config, self.files
