@@ -107,6 +107,10 @@ class Sessions:
         if len(link.joining) > self._settings.joined:
             raise self._joined_too_many()
 
+    def may_stay(self, link: Link, device: str) -> bool:
+        """Return whether rights still let a device join sessions, if it has joined any over this connection."""
+        return not (link.joining or link.rights) or self._authorizer.may_publish(link, device, f"{SESSIONS}join")
+
     def joined_by(self, link: Link, device: str, seq: int, now: int) -> list[PresenceChanged]:
         """Return the facts, numbered from *seq*, that a device joins what its CONNECT asks for."""
         for joining in link.joining:

@@ -17,6 +17,7 @@ from typing import Protocol, cast
 from whimbrel.broker.access.users import MAX_NAME_BYTES
 from whimbrel.broker.config import Config
 from whimbrel.broker.counters import Counters
+from whimbrel.broker.shell.net.handshakes import late_refusal
 from whimbrel.broker.shell.net.http import Answer, BadRequestError, HttpExchange
 from whimbrel.broker.shell.net.unix_sockets import peer_name
 from whimbrel.broker.shell.net.websocket import Framing, accept
@@ -118,8 +119,12 @@ class Stream(asyncio.BaseProtocol):
         self.begin()
 
     def begin(self) -> None:
-        """Make the core's link."""
+        """Make the core's link; cut a client whose certificate was revoked between its handshake and now."""
         assert self.transport is not None
+        if late_refusal(self.transport) is not None:
+            self.server.counters.failed_handshakes += 1
+            self.transport.abort()
+            return
         user = certified_user(self.transport.get_extra_info("peercert"))
         self.link = self.server.open(self, _address(self.transport), user, self._listener)
 
@@ -251,9 +256,12 @@ class WebStream(Stream, asyncio.BufferedProtocol):
                 self.transport.write(self._exchange.send(error.answer))
                 self.transport.close()
                 return
-            self.transport.write(self._exchange.send(answer))
+            upgrade = self._exchange.send(answer)
             self._exchange = None
             super().begin()
+            if self.link is None:  # it was cut
+                return
+            self.transport.write(upgrade)
             data = request.rest
         assert self.link is not None
         framing, before = self._framing, self._framing.frames

@@ -192,7 +192,10 @@ def tls_context(tls: TlsSettings) -> TlsContext | None:
         load_authorities(context, tls.client_ca)
         if tls.revoked:
             load_revoked(context, tls.revoked)
+        from whimbrel.broker.shell.net.client_certificates import ClientCertificates  # loads a library
+
         context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_certificate else ssl.CERT_OPTIONAL
+        context.trusted = ClientCertificates.read(tls)
     return context
 
 
