@@ -20,6 +20,7 @@ from whimbrel.broker.counters import Counters
 from whimbrel.broker.shell.net.handshakes import late_refusal
 from whimbrel.broker.shell.net.http import Answer, BadRequestError, HttpExchange
 from whimbrel.broker.shell.net.unix_sockets import peer_name
+from whimbrel.broker.shell.net.web_hosts import WebHosts
 from whimbrel.broker.shell.net.websocket import Framing, accept
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.listener_rules import ListenerRules
@@ -213,8 +214,16 @@ class WebStream(Stream, asyncio.BufferedProtocol):
     smaller yet where other clients' frames have filled the turn.
     """
 
-    def __init__(self, server: Host, admits: Callable[[Stream], bool], listener: ListenerRules | None = None) -> None:
+    def __init__(
+        self,
+        server: Host,
+        admits: Callable[[Stream], bool],
+        listener: ListenerRules | None = None,
+        *,
+        hosts: WebHosts,
+    ) -> None:
         super().__init__(server, admits, listener)
+        self._hosts = hosts
         self._exchange: HttpExchange | None = HttpExchange()
         self._framing = Framing(max_frame_bytes=server.config.limits.packet_bytes + 1_024)
         self._read_bytes = _LEAST_WEB_READ
@@ -251,6 +260,7 @@ class WebStream(Stream, asyncio.BufferedProtocol):
                 request = self._exchange.receive(data)
                 if request is None:
                     return
+                self._hosts.check(request)
                 answer = accept(request, origins=self.server.config.listen.ws_origins)
             except BadRequestError as error:
                 self.transport.write(self._exchange.send(error.answer))
@@ -288,8 +298,8 @@ class WebStream(Stream, asyncio.BufferedProtocol):
 class ObservedStream(asyncio.Protocol):
     """A request for metrics or health, to be made within *timeout_s*; *answer* is called with method and path."""
 
-    def __init__(self, answer: Callable[[str, str], Answer], timeout_s: float) -> None:
-        self._answer, self._timeout_s = answer, timeout_s
+    def __init__(self, answer: Callable[[str, str], Answer], timeout_s: float, hosts: WebHosts) -> None:
+        self._answer, self._timeout_s, self._hosts = answer, timeout_s, hosts
         self._exchange = HttpExchange()
         self._transport: asyncio.Transport | None = None
 
@@ -308,6 +318,7 @@ class ObservedStream(asyncio.Protocol):
             request = self._exchange.receive(data)
             if request is None:
                 return
+            self._hosts.check(request)
             answer = self._answer(request.method, request.path)
         except BadRequestError as error:
             answer = error.answer

@@ -16,6 +16,7 @@ from whimbrel.broker.shell.net.connections import Host, ObservedStream, Stream, 
 from whimbrel.broker.shell.net.handshakes import TlsContext, Unwanted
 from whimbrel.broker.shell.net.http import Answer
 from whimbrel.broker.shell.net.unix_sockets import UnixSocket
+from whimbrel.broker.shell.net.web_hosts import WebHosts
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.errors import WhimbrelError
 from whimbrel.mqtt.certificates import load_authorities, load_certificate, load_revoked
@@ -58,20 +59,23 @@ class Listeners:
         self._loop = asyncio.get_running_loop()
         secured = contexts.get("")
         listen, timeout_s = self._config.listen, self._config.limits.connect_timeout_s
+        web = partial(WebStream, hosts=WebHosts(listen.host, listen.web_hosts))
         await self._listen("mqtt", listen.port, partial(self._accept, Stream))
-        await self._listen("ws", listen.ws_port, partial(self._accept, WebStream))
+        await self._listen("ws", listen.ws_port, partial(self._accept, web))
         await self._listen("mqtts", listen.tls_port, partial(self._shake_hands, Stream, secured), secured=secured)
-        await self._listen("wss", listen.wss_port, partial(self._shake_hands, WebStream, secured), secured=secured)
+        await self._listen("wss", listen.wss_port, partial(self._shake_hands, web, secured), secured=secured)
+        hosts = WebHosts(listen.http_host, listen.web_hosts)
         await self._listen(
-            "http", listen.http_port, lambda: ObservedStream(self._answer, timeout_s), host=listen.http_host
+            "http", listen.http_port, lambda: ObservedStream(self._answer, timeout_s, hosts), host=listen.http_host
         )
-
         for each in self._config.listeners:
             await self._open(each, contexts.get(each.name))
 
     async def _open(self, each: ListenerSettings, secured: TlsContext | None) -> None:
         """Open a listener that has settings of its own."""
-        kind: Callable[..., Stream] = WebStream if each.protocol == "websocket" else Stream
+        kind: Callable[..., Stream] = Stream
+        if each.protocol == "websocket":
+            kind = partial(WebStream, hosts=WebHosts("" if each.socket else each.host, self._config.listen.web_hosts))
         kind = partial(kind, listener=self._rules(each))
         make = partial(self._accept, kind) if secured is None else partial(self._shake_hands, kind, secured)
         if not each.socket:

@@ -12,16 +12,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
 from whimbrel.broker.config import Config, ListenerSettings
 from whimbrel.broker.settings.fields import ConfigError
+from whimbrel.broker.shell.net.web_hosts import is_loopback
 from whimbrel.log.backup.manifest import USERS, USERS_NEEDED
 from whimbrel.log.files import make_folder, put
 
-__all__ = ["Warned", "check_exposure", "exposures", "is_loopback", "note_users", "with_users_of_data"]
+__all__ = ["Warned", "check_exposure", "exposures", "note_users", "with_users_of_data"]
 
 _MOST_NOTE_BYTES = 1 << 20
 
@@ -39,16 +39,6 @@ def with_users_of_data(config: Config) -> Config:
     if config.access.users or not path.exists():
         return config
     return replace(config, access=replace(config.access, users=str(path)))
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches *host*; a name that is not localhost may be reached by others."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 def _open_to_others(config: Config) -> bool:
