@@ -459,6 +459,11 @@ def _endless_handshakes(target: Target) -> Counter[str]:
     return _held_open(target, target.ports["ws"], target.size(2_000), [first], b"x")
 
 
+def _silent_requests(target: Target) -> Counter[str]:
+    """Use up file descriptors through the port for metrics and health."""
+    return _held_open(target, target.ports["http"], target.size(5_000))
+
+
 # -- WebSocket ---------------------------------------------------------------------------------------------------------
 
 
@@ -575,6 +580,12 @@ ATTACKS = (
     Attack(name="WebSocket: frames of one byte", act=_tiny_frames, options=_WS, wanted=("MB sent",)),
     Attack(name="WebSocket: 1 MB in fragments", act=_fragments, options=_WS, wanted=("MB sent",), allowed_mib=192),
     Attack(name="connections: 5,000 that say nothing", act=_silent, wanted=("opened",)),
+    Attack(
+        name="connections: 5,000 to the HTTP port that say nothing",
+        act=_silent_requests,
+        options=("--http-port", "0"),
+        wanted=("opened",),
+    ),
 )
 _BY_NAME = {each.name: each for each in ATTACKS}
 

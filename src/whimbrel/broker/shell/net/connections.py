@@ -25,7 +25,7 @@ from whimbrel.broker.shell.net.websocket import Framing, accept
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.listener_rules import ListenerRules
 
-__all__ = ["MOST_WEB_READ", "Host", "ObservedStream", "Stream", "WebStream"]
+__all__ = ["MOST_WEB_READ", "Host", "ObservedStream", "Stream", "WebRequests", "WebStream"]
 
 _LINGER_S = 2.0
 """How long a client may take to close a connection that we have said our last word on."""
@@ -295,19 +295,45 @@ class WebStream(Stream, asyncio.BufferedProtocol):
         super().close()
 
 
-class ObservedStream(asyncio.Protocol):
-    """A request for metrics or health, to be made within *timeout_s*; *answer* is called with method and path."""
+class WebRequests:
+    """The connections for metrics and health that are open; the oldest of *most* makes room for another."""
 
-    def __init__(self, answer: Callable[[str, str], Answer], timeout_s: float, hosts: WebHosts) -> None:
-        self._answer, self._timeout_s, self._hosts = answer, timeout_s, hosts
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[ObservedStream, asyncio.Transport] = {}
+
+    def add(self, stream: ObservedStream, transport: asyncio.Transport) -> None:
+        """Take in a connection that was opened."""
+        if len(self._open) >= self._most:
+            oldest = next(iter(self._open))
+            self._open.pop(oldest).abort()
+        self._open[stream] = transport
+
+    def remove(self, stream: ObservedStream) -> None:
+        """Take in that a connection is gone."""
+        self._open.pop(stream, None)
+
+
+class ObservedStream(asyncio.Protocol):
+    """A request for metrics or health, to be made, and its answer read, within *timeout_s*.
+
+    *answer* is called with method and path; *requests* are all such connections.
+    """
+
+    def __init__(
+        self, answer: Callable[[str, str], Answer], timeout_s: float, hosts: WebHosts, requests: WebRequests
+    ) -> None:
+        self._answer, self._timeout_s, self._hosts, self._requests = answer, timeout_s, hosts, requests
         self._exchange = HttpExchange()
         self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take in that it is open."""
         transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
         self._transport = transport
-        asyncio.get_running_loop().call_later(self._timeout_s, transport.close)
+        self._requests.add(self, transport)
+        self._timer = asyncio.get_running_loop().call_later(self._timeout_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Take in what came."""
@@ -324,6 +350,13 @@ class ObservedStream(asyncio.Protocol):
             answer = error.answer
         self._transport.write(self._exchange.send(answer))
         self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take in that it is gone."""
+        del exc
+        self._requests.remove(self)
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _address(transport: asyncio.Transport) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from whimbrel.broker.config import Config, ListenerSettings, TlsSettings
-from whimbrel.broker.shell.net.connections import Host, ObservedStream, Stream, WebStream
+from whimbrel.broker.shell.net.connections import Host, ObservedStream, Stream, WebRequests, WebStream
 from whimbrel.broker.shell.net.handshakes import TlsContext, Unwanted
 from whimbrel.broker.shell.net.http import Answer
+from whimbrel.broker.shell.net.open_files import MOST_REQUESTS, crowd
 from whimbrel.broker.shell.net.unix_sockets import UnixSocket
 from whimbrel.broker.shell.net.web_hosts import WebHosts
 from whimbrel.broker.wire.listener_rules import ListenerRules
@@ -23,8 +24,6 @@ from whimbrel.mqtt.certificates import load_authorities, load_certificate, load_
 
 __all__ = ["ListenError", "Listeners", "tls_context", "tls_of"]
 
-_FEW_MORE = 64
-"""How many connections beyond the limit may be open at least, so that they can be told of it."""
 _GRACE_S = 0.25
 """How long after its time-out a handshake is given up: the event loop comes first."""
 
@@ -64,9 +63,12 @@ class Listeners:
         await self._listen("ws", listen.ws_port, partial(self._accept, web))
         await self._listen("mqtts", listen.tls_port, partial(self._shake_hands, Stream, secured), secured=secured)
         await self._listen("wss", listen.wss_port, partial(self._shake_hands, web, secured), secured=secured)
-        hosts = WebHosts(listen.http_host, listen.web_hosts)
+        hosts, requests = WebHosts(listen.http_host, listen.web_hosts), WebRequests(MOST_REQUESTS)
         await self._listen(
-            "http", listen.http_port, lambda: ObservedStream(self._answer, timeout_s, hosts), host=listen.http_host
+            "http",
+            listen.http_port,
+            lambda: ObservedStream(self._answer, timeout_s, hosts, requests),
+            host=listen.http_host,
         )
         for each in self._config.listeners:
             await self._open(each, contexts.get(each.name))
@@ -169,8 +171,7 @@ class Listeners:
 
         A few more than are allowed may stay until their CONNECT is answered.
         """
-        most = self._config.limits.connections
-        is_crowded = len(self._host.streams) > most + max(_FEW_MORE, most // 10)
+        is_crowded = len(self._host.streams) > crowd(self._config.limits.connections)
         self._host.counters.refused_connections += is_crowded
         return is_crowded
 
