@@ -23,11 +23,17 @@ class SessionIndex:
         self._by_device: dict[str, SortedNames] = {}
         self._by_user: dict[str, SortedNames] = {}
         self._owners: dict[str, str] = {}
+        self._locked: set[str] = set()
         for session in hold.sessions():
             if not is_private(session):
                 self.note_access(session)
                 for device in hold.members(session):
                     self.note_member(device, session)
+
+    @property
+    def has_passwords(self) -> bool:
+        """Whether any session has a password."""
+        return bool(self._locked)
 
     def of_device(self, device: str) -> SortedNames | None:
         """Return the sessions that *device* is a member of; None if there are none."""
@@ -46,7 +52,12 @@ class SessionIndex:
 
     def note_access(self, session: str) -> None:
         """Take in that a session was made, or has another access."""
-        owner = _owner(self._hold.access(session))
+        access = self._hold.access(session)
+        owner = _owner(access)
+        if access is None or '"passwords"' not in access:
+            self._locked.discard(session)
+        else:
+            self._locked.add(session)
         before = self._owners.pop(session, None)
         if before is not None and before != owner:
             _discard(self._by_user, before, session)
