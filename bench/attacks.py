@@ -440,6 +440,51 @@ def _large_reports(target: Target) -> Counter[str]:
         return crowd.told
 
 
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+_POLICY = b"if (device.Battery < 0.5) { return NULL; } return m;"
+
+
+def _asked(topic: str, members: Mapping[str, object], packet_id: int) -> bytes:
+    """Return a request at QoS 1 that wants an answer."""
+    properties = Properties({Property.RESPONSE_TOPIC: "$whimbrel/session/answer"})
+    body = json.dumps(members).encode()
+    return encode(Publish(topic, body, 1, packet_id=packet_id, properties=properties), V5)
+
+
+def _make(target: Target, packets: Sequence[bytes]) -> None:
+    """Send *packets* of QoS 1, a few under way, and wait until all are acknowledged."""
+    with HostileLinks() as crowd:
+        link = crowd.open(target.port, connect())
+        assert link is not None
+        waiting = 0
+        for number, packet in enumerate(packets, start=1):
+            link.send(packet)
+            waiting += 1
+            while waiting >= 30 or (number == len(packets) and waiting):  # the broker's Receive Maximum is 32
+                crowd.turn()
+                waiting -= sum(isinstance(each, Puback) for each in link.take())
+                assert not link.is_closed
+        assert crowd.told["PUBACK 0x00"] == len(packets), crowd.told
+
+
+def _list_again(target: Target) -> Counter[str]:
+    """Ask for all policies and sessions on twenty links, again and again."""
+    policies, sessions = target.size(1_000, 10), target.size(20_000, 10)
+    _make(target, [publish(f"$whimbrel/policy/p{each}", _POLICY, 1, each + 1) for each in range(policies)])
+    create = "$whimbrel/session/create"
+    _make(target, [_asked(create, {"session": f"s{each}"}, each % 60_000 + 1) for each in range(sessions)])
+    listing = [
+        packet
+        for each in range(1, 101)
+        for packet in (
+            _asked("$whimbrel/policy", {"list": True}, 2 * each),
+            _asked("$whimbrel/session/list", {}, 2 * each + 1),
+        )
+    ]
+    return _again_and_again(target, listing, links=20, under_way=16)
+
+
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
@@ -475,6 +520,11 @@ def _silent(target: Target) -> Counter[str]:
 def _endless_handshakes(target: Target) -> Counter[str]:
     first = b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nX: "
     return _held_open(target, target.ports["ws"], target.size(2_000), [first], b"x")
+
+
+def _silent_requests(target: Target) -> Counter[str]:
+    """Use up file descriptors through the port for metrics and health."""
+    return _held_open(target, target.ports["http"], target.size(5_000))
 
 
 # -- WebSocket ---------------------------------------------------------------------------------------------------------
@@ -583,6 +633,12 @@ ATTACKS = (
         allowed_mib=384,
     ),
     Attack(
+        name="requests: lists of 1,000 policies and 20,000 sessions, 20 links",
+        act=_list_again,
+        wanted=("PUBACK 0x00",),
+        allowed_mib=192,
+    ),
+    Attack(
         name="TLS: 3,000 connections that never shake hands",
         act=_silent_tls,
         has_tls=True,
@@ -600,6 +656,12 @@ ATTACKS = (
     Attack(name="WebSocket: frames of one byte", act=_tiny_frames, options=_WS, wanted=("MB sent",)),
     Attack(name="WebSocket: 1 MB in fragments", act=_fragments, options=_WS, wanted=("MB sent",), allowed_mib=192),
     Attack(name="connections: 5,000 that say nothing", act=_silent, wanted=("opened",)),
+    Attack(
+        name="connections: 5,000 to the HTTP port that say nothing",
+        act=_silent_requests,
+        options=("--http-port", "0"),
+        wanted=("opened",),
+    ),
 )
 _BY_NAME = {each.name: each for each in ATTACKS}
 

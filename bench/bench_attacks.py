@@ -46,7 +46,7 @@ _HASH_MIB = 128
 _NICE = 5
 _FILES = 20_000
 _PREPARE_S = 400.0
-_PORTS = re.compile(r"\b(mqtt|mqtts|ws)=([0-9]+)")
+_PORTS = re.compile(r"\b(mqtt|mqtts|ws|http)=([0-9]+)")
 _BUSY = 1.0
 """From this load average on, the machine has other work, which the first row shows."""
 

@@ -65,13 +65,18 @@ class Forked:
         return self._code
 
 
-def fork_broker(arguments: Sequence[str], clock: SteppedClock | None = None) -> Forked:
-    """Start ``whimbrel serve`` with *arguments* in this folder; its standard error is a pipe."""
+def fork_broker(
+    arguments: Sequence[str], clock: SteppedClock | None = None, *, most_files: int | None = None
+) -> Forked:
+    """Start ``whimbrel serve`` with *arguments* in this folder; its standard error is a pipe.
+
+    It may open *most_files*, if that is given, and else as many as this process.
+    """
     request: dict[str, object] = {
         "arguments": list(arguments),
         "folder": str(Path.cwd()),
         "environment": dict(os.environ),
-        "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+        "files": (most_files, most_files) if most_files else resource.getrlimit(resource.RLIMIT_NOFILE),
     }
     if clock is not None:
         request |= {"steps": str(clock.path), "fsync_s": clock.fsync_s}

@@ -42,7 +42,8 @@ def _with_quick_passwords(settings: Settings) -> Settings:
 class BrokerProcess:
     """One broker in *folder*, with the settings of a configuration file and the *options* of the command line.
 
-    It listens for MQTT on any free port; options such as ``"--ws-port", "0"`` open more.
+    It listens for MQTT on any free port; options such as ``"--ws-port", "0"`` open more. It may have *most_files* open,
+    if that is given.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class BrokerProcess:
         settings: Settings | None = None,
         clock: SteppedClock | None = None,
         is_forked: bool = True,
+        most_files: int | None = None,
     ) -> None:
         self.data = folder / "data"
         self.ports: dict[str, int] = {}
         """Where it listens, by kind: mqtt, mqtts, ws, wss, http."""
         self.lines: list[str] = []
         """What all its processes wrote to standard error."""
-        self._options, self._clock, self._is_forked = options, clock, is_forked
+        self._options, self._clock, self._is_forked, self._most_files = options, clock, is_forked, most_files
         self._config = folder / "broker.toml"
         folder.mkdir(parents=True, exist_ok=True)
         self._config.write_text(_toml(_with_quick_passwords(settings or {})), encoding="utf-8")
@@ -82,7 +84,10 @@ class BrokerProcess:
         arguments = ["--config", str(self._config), "--data", str(self.data), "--port", "0", *self._options, *options]
         for kind, port in self.ports.items():
             arguments += [_OPTIONS[kind], str(port)]  # of two equal options the later one counts
-        process = fork_broker(arguments, self._clock) if self._is_forked else _execute(arguments)
+        if self._is_forked:
+            process: Forked | subprocess.Popen[str] = fork_broker(arguments, self._clock, most_files=self._most_files)
+        else:
+            process = _execute(arguments)
         written: queue.Queue[str | None] = queue.Queue()
         self._process, self._reader = process, Thread(target=self._read, args=(process, written), daemon=True)
         self._reader.start()

@@ -16,10 +16,11 @@ __all__ = ["Authority"]
 class Authority:
     """Whoever signs certificates in these tests."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "test authority", above: Authority | None = None) -> None:
         self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-        self.root = self._signed("root", self._name, self._key, is_authority=True)[0]
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        signer = self if above is None else above
+        self.root = signer._signed(f"root of {name}", self._name, self._key, is_authority=True, folder=folder)[0]
 
     def sign(self, file: str, common_name: str) -> tuple[Path, Path]:
         """Return a certificate and its key."""
@@ -40,8 +41,15 @@ class Authority:
         return path
 
     def _signed(
-        self, file: str, name: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool
+        self,
+        file: str,
+        name: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        *,
+        is_authority: bool,
+        folder: Path | None = None,
     ) -> tuple[Path, Path]:
+        folder = self._folder if folder is None else folder
         today = datetime.now(UTC)
         made = (
             x509.CertificateBuilder()
@@ -55,7 +63,7 @@ class Authority:
             .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
             .sign(self._key, hashes.SHA256())
         )
-        certificate, private = self._folder / f"{file}.pem", self._folder / f"{file}.key"
+        certificate, private = folder / f"{file}.pem", folder / f"{file}.key"
         certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
         form = serialization.PrivateFormat.PKCS8
         private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))

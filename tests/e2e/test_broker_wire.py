@@ -291,6 +291,32 @@ def _upgrade(port: int, host: str, origin: str | None) -> bytes:
         return stream.recv(4_096).split(b"\r\n")[0]
 
 
+def _get(port: int, path: str, host: str) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as stream:
+        stream.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        return stream.recv(4_096).split(b"\r\n")[0]
+
+
+def test_a_name_that_was_rebound_to_loopback_is_refused(tmp_path: Path) -> None:
+    """A page whose own name leads to 127.0.0.1 by now comes from the same host, by its Origin: the Host tells."""
+    ports, evil, own = ("--ws-port", "0", "--http-port", "0"), "evil.example", ("localhost", "127.0.0.1", "[::1]:8080")
+    with BrokerProcess(tmp_path / "default", *ports) as broker:
+        ws, http = broker.ports["ws"], broker.ports["http"]
+        for path in ("/metrics", "/healthz"):
+            assert b" 421 " in _get(http, path, evil)
+            assert [b" 200 " in _get(http, path, each) for each in own] == [True] * 3
+        assert b" 421 " in _upgrade(ws, f"{evil}:{ws}", f"http://{evil}:{ws}")
+        assert b" 421 " in _upgrade(ws, "127.0.0.1.evil.example", None)
+        assert [b" 101 " in _upgrade(ws, each, None) for each in own] == [True] * 3
+    settings: Settings = {"listen": {"web_hosts": "broker.example other.example"}}
+    with BrokerProcess(tmp_path / "told", *ports, settings=settings) as broker:
+        for name, code in (("broker.example", 101), ("Other.Example.:80", 101), ("localhost", 101), (evil, 421)):
+            assert str(code).encode() in _upgrade(broker.ports["ws"], name, None)
+    with BrokerProcess(tmp_path / "open", "--host", "0.0.0.0", "--insecure", *ports) as broker:  # noqa: S104
+        assert b" 101 " in _upgrade(broker.ports["ws"], "broker.example", None)
+        assert b" 421 " in _get(broker.ports["http"], "/metrics", "broker.example")
+
+
 def test_a_web_page_connects_from_its_own_host_or_as_told(tmp_path: Path) -> None:
     """Any page in a browser can open a WebSocket to loopback; without Origin it is a program, which has no browser."""
     with BrokerProcess(tmp_path / "default", "--ws-port", "0") as broker:

@@ -200,7 +200,10 @@ BROKER = [
     "shell",
 ]
 """The layers of the broker, from below: each imports only what stands before it."""
-HANDLERS = ["long_work", "driver", "shaping", "delivering", "publications", "subscriptions", "sessions", "connections"]
+HANDLERS = [
+    *("pages", "long_work", "driver", "shaping", "delivering"),
+    *("publications", "subscriptions", "sessions", "connections"),
+]
 PIPELINE = [
     *("files", "fold", "spark", "tables", "plans", "unit", "batch", "single", "accounts"),
     *("replay", "show", "stream", "doctor"),

@@ -13,6 +13,7 @@ from broker_rig import Peer, Rig, asking, publishing, quick_scrypt, subscribing
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.config import AccessSettings, Config, LimitSettings, MqttSettings, SessionSettings
+from whimbrel.hold.access import Cost
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import (
     V5,
@@ -144,6 +145,36 @@ def test_a_device_takes_unless_it_says_otherwise(rig: Rig) -> None:
     maker = _make(rig, "ann")
     _join(rig, "pda", "ann")
     assert _show(maker, "ann")["devices"][0]["receipt"] == "take"
+
+
+def test_a_session_that_is_not_there_costs_no_hash_where_no_session_has_a_password(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to hide then; as it was, each wrong name cost 128 MiB and most of a second."""
+    hashed: list[bytes] = []
+
+    def counted(password: bytes, salt: bytes, cost: Cost) -> bytes:
+        hashed.append(password)
+        return quick_scrypt(password, salt, cost)
+
+    monkeypatch.setattr("whimbrel.hold.access._scrypt", counted)
+    maker = _make(rig, "open")
+    assert maker.ask("create", session="listed", list={"owner": "ann"})["ok"]
+    for name in ("nowhere", "listed"):
+        assert _refusal(rig, name, password=WRONG)[0] == NOT_AUTHORIZED
+        assert maker.ask("show", session=name, password=WRONG)["code"] == NOT_AUTHORIZED
+    assert hashed == []
+    assert maker.ask("create", session="locked", passwords={"owner": WORD})["ok"]
+    costs: list[int] = []
+    for name in ("nowhere", "listed", "locked"):
+        hashed.clear()
+        assert _refusal(rig, name, password=WRONG)[0] == NOT_AUTHORIZED
+        costs.append(len(hashed))
+    assert min(costs) > 0  # how many levels a name has that is not there is drawn, so costs differ
+    assert maker.ask("delete", session="locked", password=WORD)["ok"]
+    hashed.clear()
+    assert _refusal(rig, "locked", password=WORD)[0] == NOT_AUTHORIZED
+    assert hashed == []
 
 
 @pytest.mark.parametrize("passwords", [WORD, (WORD, WORD)])

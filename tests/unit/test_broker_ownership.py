@@ -276,6 +276,28 @@ def test_a_client_identifier_that_is_taken_away_ends_its_connection(tmp_path: Pa
     assert ann.is_closed
 
 
+def test_an_identifier_that_the_broker_assigned_survives_a_reload(tmp_path: Path) -> None:
+    """CONNECT asked no right for it: as it was, every reload closed such connections where there are client rules."""
+    rights = _with_ids(ClientRule(ids=("{user}",)))
+    rig = _rig(tmp_path, rights)
+    ann = connect(rig, "", "ann")
+    rig.broker.replace_rights(rights)
+    rig.flush()
+    assert not ann.is_closed
+
+
+def test_a_right_to_join_sessions_that_is_taken_away_ends_the_connection(tmp_path: Path) -> None:
+    """With CONNECT it was asked for; those who joined nothing stay."""
+    rig = _rig(tmp_path)
+    maker, pda = connect(rig, "maker", "ann"), connect(rig, "pda", "ann")
+    assert maker.ask("create", session="ann")["ok"]
+    assert pda.ask("join", session="ann")["ok"]
+    none = Rule(topics=("$whimbrel/session/join",), actions=frozenset({Action.PUBLISH}), is_allowing=False)
+    rig.broker.replace_rights(Rights([none]))
+    rig.flush()
+    assert (maker.is_closed, pda.is_closed) == (False, True)
+
+
 # -- releasing ---------------------------------------------------------------------------------------------------------
 
 

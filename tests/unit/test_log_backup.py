@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from broker_data import FACTS, checkpointed, cut, started, written
 from ordered import NODE
 from typer.testing import CliRunner
 
+from whimbrel.broker.access.users import Users
 from whimbrel.cli.main import app
+from whimbrel.hold.access import Cost
 from whimbrel.log import layout
 from whimbrel.log.backup.making import NoNodeError, back_up, only_node
-from whimbrel.log.backup.manifest import MANIFEST
+from whimbrel.log.backup.manifest import MANIFEST, BackedUp, Manifest, digest_of
 from whimbrel.log.backup.restoring import check_backup, restore
 from whimbrel.log.errors import LogError, NewerLogError, NotALogError
 from whimbrel.log.reader import read
@@ -149,3 +152,72 @@ def test_the_commands_say_what_they_did(data: Path, tmp_path: Path) -> None:
     assert run(app, ["backup", str(tmp_path / "backup"), "--check"]).output.startswith("ok: ")
     done = run(app, ["restore", str(tmp_path / "backup"), str(tmp_path / "again"), "--json"])
     assert json.loads(done.output)["checkpoint"] == 210
+
+
+def test_users_are_in_the_backup_and_only_their_owner_reads_them(data: Path, tmp_path: Path) -> None:
+    """As it was: a restored broker had no users, and let any client in."""
+    Users.read(data / "users", missing_ok=True).add("ann", "secret", cost=Cost(n=2**10))
+    run = CliRunner().invoke
+    assert run(app, ["backup", str(tmp_path / "backup"), "--data", str(data)]).exit_code == 0
+    assert run(app, ["restore", str(tmp_path / "backup"), str(tmp_path / "again")]).exit_code == 0
+    restored = tmp_path / "again" / "users"
+    assert restored.read_bytes() == (data / "users").read_bytes()
+    assert restored.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_backup_is_restored_to_the_folder_that_one_is_in(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`restore DIR .` ended in a traceback; the folder stays the same, so that it may be a mounted one."""
+    copied(data, tmp_path / "backup")
+    (tmp_path / "again").mkdir()
+    before = (tmp_path / "again").stat().st_ino
+    monkeypatch.chdir(tmp_path / "again")
+    done = CliRunner().invoke(app, ["restore", "../backup", "."])
+    assert (done.exit_code, done.exception) == (0, None)
+    assert (tmp_path / "again").stat().st_ino == before
+    assert started(tmp_path / "again")[1].recovery.last_seq == FACTS
+
+
+def test_a_restore_that_was_cut_off_is_begun_again(data: Path, tmp_path: Path) -> None:
+    """What it had laid down until then is no data, and does not count as something in the folder."""
+    copied(data, tmp_path / "backup")
+    (tmp_path / "again" / ".restoring" / "log").mkdir(parents=True)
+    restore(tmp_path / "backup", tmp_path / "again")
+    assert sorted(each.name for each in (tmp_path / "again").iterdir()) == ["log"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [".bashrc", f"view-{NODE}.sqlite", "log/segments/other/00000000000000000001.seg", "log/segments/x"],
+)
+def test_only_what_a_backup_may_have_is_restored(data: Path, tmp_path: Path, path: str) -> None:
+    """A manifest is no word of honour: a file that no backup has is refused, whatever its checksum."""
+    copied(data, tmp_path / "backup")
+    target = tmp_path / "backup" / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(b"x")
+    manifest = Manifest.read(tmp_path / "backup")
+    size, digest = digest_of(iter([b"x"]))
+    named = (*manifest.files, BackedUp(path=path, size_bytes=size, sha256=digest))
+    replace(manifest, files=named).write(tmp_path / "backup")
+    for act in (check_backup, lambda backup: restore(backup, tmp_path / "again")):
+        with pytest.raises(LogError, match="no backup has"):
+            act(tmp_path / "backup")
+    assert not (tmp_path / "again").exists()
+
+
+def test_no_link_in_a_backup_is_followed(data: Path, tmp_path: Path) -> None:
+    """Neither of a file nor of a folder: what it leads to is no part of the backup."""
+    copied(data, tmp_path / "backup")
+    for path in (f"log/segments/{NODE}", layout.FORMAT_FILE):
+        inside = tmp_path / "backup" / ("log" if path == layout.FORMAT_FILE else "") / path
+        inside.rename(tmp_path / "elsewhere")
+        inside.symlink_to(tmp_path / "elsewhere")
+        for act in (check_backup, lambda backup: restore(backup, tmp_path / "again")):
+            with pytest.raises(LogError, match="a link"):
+                act(tmp_path / "backup")
+        inside.unlink()
+        (tmp_path / "elsewhere").rename(inside)
+    assert not (tmp_path / "again").exists()
+    check_backup(tmp_path / "backup")

@@ -13,7 +13,7 @@ nothing that a restart would have to know.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -39,6 +39,7 @@ from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.handlers.publications.reports import Reports
 from whimbrel.broker.handlers.publications.system_messages import publish_system_messages
+from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Ownership
 from whimbrel.broker.handlers.shaping import TransformJob
@@ -486,6 +487,16 @@ class Broker:
         self._let_go(self._commits.last_at)
         return closed
 
+    def end_untrusted(self, refused: Iterable[tuple[Link, str]]) -> int:
+        """Close the connections whose certificates are not good any more, each with why; return how many."""
+        closed = 0
+        for link, reason in refused:
+            if link.closing is None:
+                self._sender.fail(link, ReasonCode.NOT_AUTHORIZED, reason)
+                closed += 1
+        self._let_go(self._commits.last_at)
+        return closed
+
     def replace_rights(self, rights: Rights) -> None:
         """Let other rights decide of everything that is not yet accepted, also of what was subscribed to before."""
         self._commits.then(partial(self._replace_rights, rights))
@@ -494,8 +505,11 @@ class Broker:
         now = self._commits.last_at
         self._authorizer.replace(rights)
         for link in list(self.links):
-            if link.client is not None and not self._authorizer.may_connect(link.user, link.client.id):
-                self._sender.fail(link, ReasonCode.NOT_AUTHORIZED, NOT_YOURS)
+            if link.client is not None:
+                if not (link.has_assigned_id or self._authorizer.may_connect(link.user, link.client.id)):
+                    self._sender.fail(link, ReasonCode.NOT_AUTHORIZED, NOT_YOURS)
+                elif not self._sessions.may_stay(link, link.client.id):
+                    self._sender.fail(link, ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
             self._connecting.review_receipts(link, now)
         self._ownership.end_shares(now)
 

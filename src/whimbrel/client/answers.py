@@ -23,6 +23,7 @@ __all__ = [
     "change_of",
     "details_of",
     "members_of",
+    "next_of",
     "subscription_of",
     "subscriptions_of",
     "summaries_of",
@@ -32,6 +33,7 @@ Members: TypeAlias = Mapping[str, object]
 """An object of JSON."""
 
 _T = TypeVar("_T")
+_Cursor = TypeVar("_Cursor", int, str)
 _CHANGES = ("added", "modified", "removed", "left", "deleted")
 
 
@@ -140,6 +142,16 @@ def subscriptions_of(members: Members) -> tuple[SessionSubscription, ...]:
 def summaries_of(members: Members) -> tuple[SessionSummary, ...]:
     """Return the answer to ``list``."""
     return _array(members, "sessions", _summary_of)
+
+
+def next_of(members: Members, kind: type[_Cursor], after: _Cursor) -> _Cursor | None:
+    """Return where the next page begins, which is behind *after*; None if this is the last."""
+    found = members.get("next")
+    if found is None:
+        return None
+    if type(found) is not kind or not found > after:
+        raise MalformedAnswerError("next", "a place behind the last")
+    return found
 
 
 def details_of(members: Members) -> SessionDetails:

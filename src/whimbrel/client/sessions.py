@@ -9,6 +9,7 @@ would keep it from everything else.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from whimbrel.client.answers import (
     Members,
@@ -18,6 +19,7 @@ from whimbrel.client.answers import (
     change_of,
     details_of,
     members_of,
+    next_of,
     subscription_of,
     subscriptions_of,
     summaries_of,
@@ -96,7 +98,7 @@ class Sessions:
         join = Join(name, password, receipt)
         answer = await self._ask(Request("join", name, join_members(join)))
         self._joins.add(join)
-        return subscriptions_of(answer)
+        return await self._all_subscriptions(name, answer, None)
 
     async def leave(self, name: str, *, device: str | None = None) -> None:
         """Leave, so that nothing is held for this device any longer; or put another *device* out."""
@@ -119,12 +121,31 @@ class Sessions:
         return owner if isinstance(owner, str) else None
 
     async def list(self) -> tuple[SessionSummary, ...]:
-        """Return the sessions that this device is a member of or that its user owns."""
-        return summaries_of(await self._ask(Request("list", "", {})))
+        """Return the sessions that this device is a member of or that its user owns, by name, a page at a time."""
+        answer = await self._ask(Request("list", "", {}))
+        found, after = summaries_of(answer), ""
+        while (following := next_of(answer, str, after)) is not None:
+            after = following
+            answer = await self._ask(Request("list", "", {"after": after}))
+            found += summaries_of(answer)
+        return found
 
     async def show(self, name: str, *, password: str | None = None) -> SessionDetails:
-        """Return what the session has: subscriptions, devices, and how much is held."""
-        return details_of(await self._asked("show", name, {}, password))
+        """Return what the session has: subscriptions, a page at a time, devices, and how much is held."""
+        answer = await self._asked("show", name, {}, password)
+        subscriptions = await self._all_subscriptions(name, answer, password)
+        return replace(details_of(answer), subscriptions=subscriptions)
+
+    async def _all_subscriptions(
+        self, name: str, answer: Members, password: str | None
+    ) -> tuple[SessionSubscription, ...]:
+        """Return the subscriptions of an answer, and those of the pages behind it."""
+        found, after = subscriptions_of(answer), 0
+        while (following := next_of(answer, int, after)) is not None:
+            after = following
+            answer = await self._asked("show", name, {"after": after}, password)
+            found += subscriptions_of(answer)
+        return found
 
     async def subscriptions(self, name: str, *, password: str | None = None) -> tuple[SessionSubscription, ...]:
         """Return the session's subscriptions."""

@@ -101,6 +101,11 @@ class Hold:
         found = self._state.sessions.get(session)
         return () if found is None else tuple(found.subscriptions.values())
 
+    def sizes(self, session: str) -> tuple[int, int]:
+        """Return how many subscriptions and members a session has."""
+        found = self._state.sessions.get(session)
+        return (0, 0) if found is None else (len(found.subscriptions), len(found.members))
+
     def subscription(self, session: str, identity: Identity) -> Subscription | None:
         """Return a subscription of a session; None if there is none, or no such session."""
         found = self._state.sessions.get(session)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from whimbrel.log.descriptors import open_descriptor
 from whimbrel.log.errors import LogLockedError, LogWriteError
 
 __all__ = [
@@ -42,7 +43,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 def sync_file(path: Path) -> None:
     """Wait until *path*, a file or a folder, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = open_descriptor(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -70,7 +71,7 @@ def put(path: Path, data: bytes) -> None:
     """Let *path* hold *data*: all of it or what it held before."""
     beside = path.with_name(f".{path.name}.new")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
+        descriptor = open_descriptor(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
         try:
             write_all(descriptor, data)
             os.fsync(descriptor)

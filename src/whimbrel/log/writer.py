@@ -33,6 +33,7 @@ from zlib import crc32
 
 from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.log import layout
+from whimbrel.log.descriptors import open_descriptor
 from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError, MissingRecordsError
 from whimbrel.log.files import lock_folder, make_folder, put, rename, sync_file, write_all
 from whimbrel.log.records import HEAD, MAX_BODY_BYTES, body_of, mark, time_from
@@ -354,7 +355,7 @@ class LogWriter:
         path = layout.segment_path(self.directory, self.node, first)
         put(path, header.packed())
         try:
-            file = os.open(path, os.O_RDWR | os.O_APPEND)
+            file = open_descriptor(path, os.O_RDWR | os.O_APPEND)
         except OSError as error:
             raise LogWriteError(path, error.strerror or str(error)) from error
         self._drop_file()
@@ -409,7 +410,7 @@ class LogWriter:
         self, first: int, path: Path, given: int, knower: str, *, accepts_loss: bool
     ) -> tuple[int, int]:
         """Take up the segment at *path*; return how many records it holds and how many bytes were cut."""
-        self._path, self._file = path, os.open(path, os.O_RDWR | os.O_APPEND)
+        self._path, self._file = path, open_descriptor(path, os.O_RDWR | os.O_APPEND)
         with path.open("rb") as stream:
             header = read_header(stream, path)
             if (header.node, header.first) != (self.node, first):

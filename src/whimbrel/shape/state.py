@@ -16,7 +16,7 @@ from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes
 from whimbrel.model.facts import Decided, Fact, PolicyChange, PolicyChanged, Reported
 from whimbrel.model.place import Place
 from whimbrel.shape.faults import Fault
-from whimbrel.shape.variables import DEVICE_BYTES, AutomaticVariables, ManualVariables
+from whimbrel.shape.variables import DEVICE_BYTES, AutomaticVariables, Choices, ManualVariables
 
 __all__ = ["FAILURES", "PolicyVersion", "ShapeState", "policy_bytes"]
 
@@ -46,7 +46,7 @@ class ShapeState:
 
     def __init__(self) -> None:
         self.policies: dict[str, PolicyVersion] = {}
-        self.choices: dict[str, str] = {}
+        self.choices = Choices()
         self.devices: dict[str, AutomaticVariables] = {}
         self.variables: dict[tuple[str, str], ManualVariables] = {}
         self.failures: dict[str, int] = {}

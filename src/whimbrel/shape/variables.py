@@ -10,8 +10,9 @@ Rule: both are bounded: a device that reports ever new members loses those that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cbor2
 
@@ -28,6 +29,7 @@ __all__ = [
     "MOST_LINKS",
     "SILENCE_US",
     "AutomaticVariables",
+    "Choices",
     "LinkState",
     "LinkStates",
     "ManualVariables",
@@ -247,3 +249,29 @@ class LinkStates:
         """Take in the rows of a view."""
         found = {device: LinkState(*cbor2.loads(row)) for device, row in rows.items()}
         self.state = dict(sorted(found.items(), key=lambda each: (each[1].at, each[0])))
+
+
+class Choices(dict[str, str]):
+    """The policy that each device chose, by device; how many chose one is known without a look at all devices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._devices: Counter[str] = Counter()
+
+    def devices(self, policy: str) -> int:
+        """Return how many devices chose *policy*."""
+        return self._devices[policy]
+
+    def __setitem__(self, device: str, policy: str) -> None:
+        self.pop(device, None)
+        super().__setitem__(device, policy)
+        self._devices[policy] += 1
+
+    def pop(self, device: str, *otherwise: Any) -> Any:  # noqa: ANN401 # as dict has it
+        """Let a device have chosen none; return what it had chosen."""
+        if device in self:
+            before = self[device]
+            self._devices[before] -= 1
+            if not self._devices[before]:
+                del self._devices[before]
+        return super().pop(device, *otherwise)

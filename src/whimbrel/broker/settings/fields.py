@@ -25,6 +25,7 @@ __all__ = [
     "flag",
     "folder",
     "host",
+    "hosts",
     "nearest",
     "origins",
     "path",
@@ -40,6 +41,8 @@ __all__ = [
 
 MAX_PATH_BYTES = 4_096
 UINT16_MAX = 2**16 - 1
+_HOST = re.compile(r"\*|[^\x00-\x20/?#@:\[\]\x7f]+")
+"""A host name, or an address of IPv4, or any."""
 _ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://[^\x00-\x20/?#@\x7f]+")
 """What a browser sends as Origin (RFC 6454, 7): a scheme, a host and perhaps a port, or null."""
 
@@ -168,6 +171,20 @@ def origins(about: str) -> str:
     def check(value: str) -> str | None:
         words = text("origins", value, max_bytes=MAX_PATH_BYTES).split(" ")
         return value if not value or all(_ORIGIN.fullmatch(word) for word in words) else None
+
+    return checked_text("", allowed, check, about)
+
+
+def hosts(about: str) -> str:
+    """Return the field of the host names that web requests may be for."""
+    allowed = (
+        'names such as "broker.example", separated by spaces, without a port; "" is loopback names on loopback and any '
+        'name elsewhere, "*" any name'
+    )
+
+    def check(value: str) -> str | None:
+        words = text("hosts", value, max_bytes=MAX_PATH_BYTES).split(" ")
+        return value if not value or all(_HOST.fullmatch(word) for word in words) else None
 
     return checked_text("", allowed, check, about)
 

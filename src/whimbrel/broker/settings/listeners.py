@@ -65,6 +65,9 @@ class ListenSettings(Section):
     ws_origins: str = setting.origins(
         "The web pages that may connect over WebSocket, by their Origin; programs, which send none, always may.",
     )
+    web_hosts: str = setting.hosts(
+        "The names by which browsers reach the ports for WebSocket and HTTP, beside loopback ones; others are refused.",
+    )
     backlog: int = setting.whole(1_024, 1, setting.UINT16_MAX, "How many connections may wait to be accepted.")
 
 

@@ -36,6 +36,7 @@ class Running:
         "loop",
         "preparation",
         "started_us",
+        "too_few_files",
     )
 
     loop: asyncio.AbstractEventLoop
@@ -45,6 +46,8 @@ class Running:
         self.config, self.broker, self.clock, self.preparation = config, broker, clock, preparation
         self.failure: str | None = None
         """Why the broker has to stop."""
+        self.too_few_files: str | None = None
+        """Why fewer connections are allowed than the configuration says."""
         self.is_closed = False
         """The server has stopped: no timer may act any more."""
         self.started_us = monotonic_us()

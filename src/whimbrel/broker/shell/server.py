@@ -33,8 +33,9 @@ from whimbrel.broker.shell.log_clock import LogClock
 from whimbrel.broker.shell.net.doorkeeper import Doorkeeper
 from whimbrel.broker.shell.net.http import Answer
 from whimbrel.broker.shell.net.listeners import Listeners
+from whimbrel.broker.shell.net.open_files import make_room
 from whimbrel.broker.shell.operating.control_socket import ControlSocket
-from whimbrel.broker.shell.operating.exposure import exposures
+from whimbrel.broker.shell.operating.exposure import exposures, note_users
 from whimbrel.broker.shell.operating.reloading import Reloading
 from whimbrel.broker.shell.operating.status import starting_status
 from whimbrel.broker.shell.preparation import Preparation
@@ -81,12 +82,15 @@ class Server:
         reread: Callable[[], Config] | None = None,
         set_log_level: Callable[[str], None] = lambda _level: None,
     ) -> None:
+        config, self._too_few_files = make_room(config)
         self._pools = Pools.make(MOST_AT_ONCE)
-        self._reloading = Reloading(config, self._pools.learner, reread=reread, set_log_level=set_log_level)
+        again = (lambda: config) if reread is None else (lambda: make_room(reread())[0])
+        self._reloading = Reloading(config, self._pools.learner, reread=again, set_log_level=set_log_level)
         self.config = config = self._reloading.config
         self._kernels = Kernels(PackingProcess(), say=_say)
         self._storage = Storage(config, accepts_loss=accepts_loss)
         self._storage.open_files()
+        note_users(config)
         self._preparation = Preparation()
         self._doorkeeper = Doorkeeper(config, lambda: self._preparation.reason)
         self._listeners = Listeners(config, self._doorkeeper, self._answer, self._reloading.rules_of)
@@ -121,6 +125,8 @@ class Server:
         on_signals(loop, {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: self._note_reload})
         for warned in exposures(self.config):
             _say(warned.level, warned.text)
+        if self._too_few_files is not None:
+            _say("warning", self._too_few_files)
         self._kernels.begin()
         await self._control.start()
         await self._listeners.start(self._reloading.files.secured)
@@ -131,7 +137,7 @@ class Server:
         _tell_restored(restored, self.config.node.data)
         _name_refused(broker.state.routes)
         running = Running(self.config, broker, clock, self._preparation)
-        running.loop = loop
+        running.loop, running.too_few_files = loop, self._too_few_files
         self._preparation.pack(broker.state.routes)
         self._service = service = Service(
             running, self._storage, restored, self._pools, self._listeners, self._reloading, self._kernels, self.stop

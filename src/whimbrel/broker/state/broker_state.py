@@ -22,6 +22,7 @@ from whimbrel.broker.state.places.fences import Crossing, Fences
 from whimbrel.broker.state.places.retained_areas import RetainedAreas
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.routes import Found, Routes
+from whimbrel.broker.state.session_index import SessionIndex
 from whimbrel.broker.state.terms_cache import TermsCache
 from whimbrel.broker.state.volatile_state import VolatileState
 from whimbrel.broker.state.wills import Wills
@@ -100,6 +101,7 @@ class BrokerState:
         self.volatile = VolatileState()
         """What a restart does not know."""
         self.terms = TermsCache(self.hold, self.clients)
+        self.named = SessionIndex(self.hold)
         hand_overs = HandOvers(
             self.volatile, self.clients, self.held, self.decisions, self.terms, self.subscribed, self._touch
         )
@@ -312,7 +314,10 @@ class BrokerState:
         commands = yield from self.hold.applying(fact)
         self.memory.counted += session_bytes(self.hold, fact.session) - before
         if fact.session is not None and change in _MEMBERSHIP:
-            self.routes.near.members_changed(fact.session, is_named=not is_private(fact.session))
+            is_named = not is_private(fact.session)
+            self.routes.near.members_changed(fact.session, is_named=is_named)
+            if is_named:
+                self.named.note_member(fact.device, fact.session)
         return commands
 
     def _let_confirm(self, client: Client, *, is_confirming: bool) -> None:
@@ -376,9 +381,14 @@ class BrokerState:
                     self.memory.counted -= CLIENT_BYTES
                     gone.end()
                 self._touch(("client", fact.device))
+        is_named = not is_private(fact.session)
+        devices = tuple(self.hold.members(fact.session)) if is_named else ()
         commands = yield from self.hold.applying(fact)
         if fact.change is SessionChange.DELETED:
-            self.routes.near.members_changed(fact.session, is_named=not is_private(fact.session))
+            self.routes.near.members_changed(fact.session, is_named=is_named)
+            self.named.note_end(fact.session, devices)
+        elif is_named:
+            self.named.note_access(fact.session)
         return commands
 
     def settle(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> None:

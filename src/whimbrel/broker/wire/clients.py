@@ -96,6 +96,7 @@ class Link:
         "client",
         "closing",
         "confirms",
+        "has_assigned_id",
         "heard_at",
         "held",
         "incoming_bytes",
@@ -151,6 +152,7 @@ class Link:
         of the last SUBSCRIBE to each: only for that one it goes on."""
         self.client: Client | None = None
         self.user: str | None = None
+        self.has_assigned_id = False  # the broker chose its client identifier, which needs no right
         self.user_epoch: int | None = None  # which users file decided who it is (``UserCheck.epoch``); None: none yet
         self.closing: str | None = None
         """Why it is to be closed, once what is in ``out`` is written."""

@@ -38,7 +38,8 @@ def backup(
 ) -> None:
     """Copy the data of a broker, which may go on serving, to DIR, a folder that is empty or not there yet.
 
-    Everything that was acknowledged before the backup began is in it. Parquet, users and rights files are not.
+    Everything that was acknowledged before the backup began is in it, and the users file in DATA. Parquet, the rights
+    file and a users file elsewhere are not.
 
     Example: whimbrel backup /mnt/backups/today --data whimbrel-data
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ if TYPE_CHECKING:  # the broker's parts need not be loaded for other commands
 __all__ = ["Finding", "doctor", "findings"]
 
 _ROOM_BYTES = 1 << 30
-_FILES_BESIDE = 64
 _PORTS = ("port", "ws_port", "tls_port", "wss_port", "http_port")
 
 
@@ -61,13 +59,15 @@ def doctor(
 
 def findings(config: Config) -> Iterator[Finding]:
     """Yield what there is to say about a broker with these settings on this machine."""
+    from whimbrel.broker.shell.net.open_files import descriptors_needed
+    from whimbrel.log.descriptors import RESERVED, most_descriptors
     from whimbrel.match.first_use import is_compiled  # see above
 
     yield from _folder(Path(config.node.data))
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = config.limits.connections + _FILES_BESIDE
-    advice = f"{most} files may be open, and limits.connections is {config.limits.connections}"
-    yield Finding("open files", most >= needed, advice + ("" if most >= needed else f": ulimit -n {needed}"))
+    most, needed = most_descriptors(), descriptors_needed(config.limits.connections)
+    advice = f"{most + RESERVED} files may be open, and limits.connections is {config.limits.connections}"
+    remedy = "" if most >= needed else f": ulimit -n {needed + RESERVED}, else a broker lowers it"
+    yield Finding("open files", most >= needed, advice + remedy)
     for name in _PORTS:
         port = getattr(config.listen, name)
         if port > 0:

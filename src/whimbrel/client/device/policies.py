@@ -68,11 +68,20 @@ class Policies:
         await self._asked(None if name is None else check_policy(name), "choose")
 
     async def list(self) -> list[PolicySummary]:
-        """Return all policies of the broker, by name, without their texts."""
-        found = (await self._asked(True, "list")).get("policies")
-        if not isinstance(found, list):
-            raise MalformedAnswerError("policies", "an array")
-        return [_summary(each) for each in found]
+        """Return all policies of the broker, by name, without their texts; it asks for a page at a time."""
+        listed: list[PolicySummary] = []
+        asked: dict[str, object] = {"list": True}
+        while True:
+            answer = await self._ask(Request("list", "", asked, _TOPIC))
+            found, following = answer.get("policies"), answer.get("next")
+            if not isinstance(found, list):
+                raise MalformedAnswerError("policies", "an array")
+            listed += map(_summary, found)
+            if following is None:
+                return listed
+            if not isinstance(following, str) or following <= str(asked.get("after", "")):
+                raise MalformedAnswerError("next", "a name behind the last")
+            asked = {"list": True, "after": following}
 
     async def show(self, name: str) -> PolicySummary:
         """Return a policy with its text; ``SessionRefusedError`` if there is none."""

@@ -1,7 +1,8 @@
 """Making a backup of a broker's data directory, while the broker lives or not.
 
-What is copied: the checkpoints, then the segments from the oldest to the one that grows, and the heartbeat. All facts
-acknowledged before the backup began are in these files, for they were fsynced; of later facts some are there.
+What is copied: the checkpoints, then the segments from the oldest to the one that grows, the heartbeat, the users file
+of the data directory, and the note that its broker has users. All facts acknowledged before the backup began are in
+these files, for they were fsynced; of later facts some are there.
 The view is not copied: a start makes it of a checkpoint. Nor is Parquet, which others may copy as it is.
 Rule: nothing is locked and nothing asked of the broker. It may cut segments meanwhile: then those that were copied
 before the cut are left out, and if the checkpoints that were copied do not reach any more, all is done again.
@@ -15,18 +16,18 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.log import layout
-from whimbrel.log.backup.manifest import BackedUp, Manifest
+from whimbrel.log.backup.manifest import LOG, USERS, USERS_NEEDED, BackedUp, Manifest
 from whimbrel.log.checkpoints.folder import checked
 from whimbrel.log.errors import LogError, LogWriteError, NotALogError
 from whimbrel.log.files import PRIVATE_FILE, make_folder, sync_file, write_all
 
 __all__ = ["NoNodeError", "back_up", "only_node"]
 
-LOG = "log"
 _PIECE_BYTES = 1 << 20
 _TRIES = 5
 
@@ -102,9 +103,9 @@ def _attempt(copying: _Copying, node: str, now: int) -> Manifest | None:
     if not segments or segments[0][0] > newest + 1:
         return None
     files += [copied for _, copied in segments]
-    beat = copying.data / f"heartbeat-{node}"
-    if beat.exists():
-        files.append(copying.copy(beat))
+    for name in (f"heartbeat-{node}", USERS, USERS_NEEDED):
+        with suppress(FileNotFoundError):
+            files.append(copying.copy(copying.data / name))
     return Manifest(node=node, made_at=now, oldest=segments[0][0], checkpoint=newest, files=tuple(files))
 
 

@@ -2,23 +2,34 @@
 
 Rule: a backup without a whole manifest is none: it is written last.
 Rule: the manifest has a checksum of itself, so that a flipped byte in any file of a backup is noticed.
+Rule: a checksum finds accidents, not attackers. So a manifest may name only files that a backup has; each must be a
+regular file, reached through no symbolic link.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from whimbrel.log import layout
 from whimbrel.log.errors import CorruptLogError, NewerLogError, NotALogError
 from whimbrel.log.files import put
 
-__all__ = ["FORMAT", "MANIFEST", "BackedUp", "Manifest", "digest_of"]
+__all__ = ["FORMAT", "LOG", "MANIFEST", "USERS", "USERS_NEEDED", "BackedUp", "Manifest", "digest_of", "pieces_of"]
 
 FORMAT = 1
 MANIFEST = "whimbrel-backup.json"
+LOG = "log"
+USERS = "users"
+"""The users file in a data folder."""
+USERS_NEEDED = "users-needed"
+"""The file in a data folder that says that its broker has users, and in which files."""
 _MOST_BYTES = 64 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PIECE_BYTES = 1 << 20
@@ -77,9 +88,11 @@ class Manifest:
         if type(version) is not int or version > FORMAT:
             raise NewerLogError(path, version, FORMAT)
         try:
+            node = str(row["node"])
             files = tuple(_file(each) for each in row["files"])
+            _check_names(node, [each.path for each in files])
             numbers = {name: int(row[name]) for name in ("made_at", "oldest", "checkpoint")}
-            return cls(node=str(row["node"]), files=files, **numbers)
+            return cls(node=node, files=files, **numbers)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptLogError(path, 0, f"it is no list of files: {error}") from None
 
@@ -100,11 +113,46 @@ def _own_digest(row: dict[str, object]) -> str:
     return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
 
 
-def digest_of(path: Path) -> tuple[int, str]:
-    """Return how long a file is, and its SHA-256."""
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as stream:
+def _check_names(node: str, paths: list[str]) -> None:
+    """Raise ``ValueError`` unless each path is that of a file of the node's data, and named once."""
+    if not layout.is_node(node):
+        raise ValueError(f"no node is called {node!r}")
+    named, own = re.escape(node), re.escape(f"{LOG}/{layout.SEGMENTS}/{node}/")
+    known = re.compile(
+        rf"{LOG}/{re.escape(layout.FORMAT_FILE)}|{own}(?:[0-9]{{20}}\.seg|checkpoint-[0-9]{{20}})"
+        rf"|heartbeat-{named}|{USERS}|{USERS_NEEDED}"
+    )
+    for path in paths:
+        if not known.fullmatch(path):
+            raise ValueError(f"no backup has a file {path!r}")
+    if len(set(paths)) < len(paths):
+        raise ValueError("a file is named twice")
+
+
+def pieces_of(backup: Path, path: str) -> Iterator[bytes]:
+    """Yield the bytes of the file *path* of a backup; raise ``CorruptLogError`` where it is no file of its own."""
+    at, full = backup, backup / path
+    for part in PurePosixPath(path).parts:
+        at /= part
+        if at.is_symlink():
+            raise CorruptLogError(at, 0, "it is a link, and a backup has none")
+    try:
+        descriptor = os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise CorruptLogError(full, 0, "it is missing") from None
+    except OSError as error:
+        raise CorruptLogError(full, 0, f"it cannot be opened: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise CorruptLogError(full, 0, "it is no regular file")
         while piece := stream.read(_PIECE_BYTES):
-            digest.update(piece)
-            size += len(piece)
+            yield piece
+
+
+def digest_of(pieces: Iterator[bytes]) -> tuple[int, str]:
+    """Return how many bytes *pieces* have together, and their SHA-256."""
+    digest, size = hashlib.sha256(), 0
+    for piece in pieces:
+        digest.update(piece)
+        size += len(piece)
     return size, digest.hexdigest()

@@ -87,7 +87,8 @@ class ClientRequests:
     # -- list --------------------------------------------------------------------------------------------------------
 
     def _list(self, asked: Asked, members: Mapping[str, object]) -> Iterator[None]:
-        """Answer with a page of clients, by identifier."""
+        """Answer with a page of clients, by identifier; nothing of it in the turn that read the request."""
+        yield
         after, most = str(members.get("after", "")), int(str(members.get("most", _FEW)))
         is_wanted = _is_connected if members.get("connected") else _is_any
         found = yield from self._next(after, most + 1, is_wanted)

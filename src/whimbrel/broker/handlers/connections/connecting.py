@@ -153,6 +153,7 @@ class Connecting:
             if not is_allowed or (connect.version != V5 and not connect.clean_start):
                 raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a client identifier is needed")
             client_id = assigned = "auto-" + "".join(self._rng.choices(_ALPHABET, k=20))
+            link.has_assigned_id = True
         elif not self._authorizer.may_connect(link.user, client_id):
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
         refusal = None if connect.will is None else self._wills.refusal(link, client_id, connect.will)

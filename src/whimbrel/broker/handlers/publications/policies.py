@@ -14,7 +14,7 @@ Rule: what changed is a fact, and durable before it is answered at QoS 1 and 2.
 from __future__ import annotations
 
 import json
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -22,6 +22,8 @@ from whimbrel.broker.access.publication_keys import check_unlocked
 from whimbrel.broker.access.work_budget import WorkBudget
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.long_work import LongWork
+from whimbrel.broker.handlers.pages import MOST_ROWS, Row, cost_of_rows, page_of
+from whimbrel.broker.handlers.publications.policy_index import PolicyIndex
 from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.handlers.shaping import Shaping
 from whimbrel.broker.operator_notices import Notice
@@ -51,12 +53,15 @@ _MAX_NAME_BYTES = 255
 _LONGEST_REASON = 1_000
 _BYTES_A_UNIT = 2
 """As so many bytes of a policy as a unit of work counts: to read and compile 16 KB takes some 30 ms."""
+_BYTES_A_UNIT_SENT = 64
+"""As so many bytes of a policy that is shown."""
 _LONG = 1_024
 """Characters of a policy; to read a longer one takes several turns of the loop."""
 _AT_LEAST_ONCE = 1
 _LIMITS = Limits(max_bytes=MAX_POLICY_BYTES)
 _SUSPENDED = "the policy {} failed too often in a row; its devices get everything as it is until it is put anew"
 _FORM = 'the name of a policy, nothing, or one of {"choose": name or null}, {"list": true} and {"show": name}'
+_LIST_MEMBERS = {"list", "after", "most", "own", "id"}
 
 
 def check_policy_name(value: object) -> str:
@@ -94,6 +99,7 @@ class Policies:
         publishing.policy, shaping.on_suspended = self.received, self.suspended
         self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
         self._shape, self._agents = state.decisions.shape, state.decisions.agents
+        self._index = PolicyIndex(self._shape.policies.values())
         self._agents.most = max(self._agents.most, config.policies.count)
         self._limits, self._most, self._long_work = config.policies.limits, config.policies.count, long_work
         self._waiting: dict[Link, deque[tuple[Client, Publish, int]]] = {}
@@ -130,7 +136,10 @@ class Policies:
             if packet.topic == POLICY:
                 asked = _asked(packet.payload)
                 request_id = asked.get("id")
-                self._answer_or_choose(link, client, packet, asked, now)
+                if "list" in asked:
+                    yield from self._list(link, client, packet, asked, now)
+                else:
+                    self._answer_or_choose(link, client, packet, asked, now)
             else:
                 yield from self._put(link, client, packet, now)
         except PolicyError as error:
@@ -219,7 +228,9 @@ class Policies:
         is_owed = fact.change is not PolicyChange.CHOSEN or client.is_persistent or packet.qos > 0
         apply = partial(self._changed, link, client, packet, request_id, fact)
         self._commits.enter(fact, apply, is_owed=is_owed)
+        before = self._shape.policies.get(fact.name or "")
         self._state.take(fact)
+        self._index.change(before, self._shape.policies.get(fact.name or ""))
 
     def _changed(self, link: Link, client: Client, packet: Publish, request_id: object, fact: PolicyChanged) -> None:
         self._state.apply(fact)
@@ -243,18 +254,13 @@ class Policies:
         self, link: Link, client: Client, packet: Publish, asked: Mapping[str, object], now: int
     ) -> None:
         request_id, wanted = asked.get("id"), set(asked) - {"id"}
-        if wanted == {"list"}:
-            chosen_by = Counter(self._shape.choices.values())  # once: there may be many devices
-            listed = [self._told(version, chosen_by[version.name]) for version in self._listed()]
-            self._answer(link, client, packet, request_id, {"policies": listed})
-        elif wanted == {"show"}:
+        if wanted == {"show"}:
             name = check_policy_name(asked["show"])
             version = self._shape.policies.get(name)
             if version is None:
                 raise _unknown(name)
-            devices = sum(chosen == name for chosen in self._shape.choices.values())
-            told = {**self._told(version, devices), "text": version.text}
-            self._answer(link, client, packet, request_id, told)
+            self._budget.packet(client.session).spend(len(version.text) // _BYTES_A_UNIT_SENT, now)
+            self._answer(link, client, packet, request_id, {**self._told(version), "text": version.text})
         elif wanted == {"choose"}:
             chosen = None if asked["choose"] is None else check_policy_name(asked["choose"])
             self.check_known(chosen)
@@ -267,18 +273,31 @@ class Policies:
         else:
             raise InvalidValueError("request", Phrase(", ".join(sorted(wanted))[:80] or "no member"), _FORM)
 
-    def _listed(self) -> list[PolicyVersion]:
-        return sorted(self._shape.policies.values(), key=lambda version: version.name)
+    # -- listing -----------------------------------------------------------------------------------------------------
 
-    def _told(self, version: PolicyVersion, devices: int) -> dict[str, object]:
-        owner = None if is_private(version.owner) else version.owner
-        is_suspended = self._shape.is_suspended(version.name)
+    def _list(
+        self, link: Link, client: Client, packet: Publish, asked: Mapping[str, object], now: int
+    ) -> Iterator[None]:
+        """Answer with a page of policies, by name, yielding before each piece."""
+        after, most, is_own = _page_asked_for(asked)
+        index = self._index.of_owner(owner_of(link.user, client.id)) if is_own else self._index.names
+        names = index.behind(after, most + 1)
+        self._budget.packet(client.session).spend(cost_of_rows(len(names)), now)
+        page, count = yield from page_of(names, most, self._row)
+        told = {"policies": page, "next": names[count - 1] if count < len(names) else None}
+        self._answer(link, client, packet, asked.get("id"), told)
+
+    def _row(self, name: str) -> Row | None:
+        version = self._shape.policies.get(name)
+        return None if version is None else self._told(version)
+
+    def _told(self, version: PolicyVersion) -> Row:
         return {
             "policy": version.name,
             "version": version.seq,
-            "owner": owner,
-            "suspended": is_suspended,
-            "devices": devices,
+            "owner": None if is_private(version.owner) else version.owner,
+            "suspended": self._shape.is_suspended(version.name),
+            "devices": self._shape.choices.devices(version.name),
         }
 
     # -- telling -----------------------------------------------------------------------------------------------------
@@ -345,6 +364,22 @@ def _asked(body: bytes) -> Mapping[str, object]:
     if not isinstance(tree.get("id"), str | int | float | None):
         raise InvalidValueError("id", description_of(tree.get("id")), "text or a number")
     return tree
+
+
+def _page_asked_for(asked: Mapping[str, object]) -> tuple[str, int, bool]:
+    """Return behind which name a list is to begin, how many rows it may have, and whether of its asker's alone."""
+    after, most, is_own = asked.get("after", ""), asked.get("most", MOST_ROWS), asked.get("own", False)
+    if set(asked) - _LIST_MEMBERS or asked["list"] is not True:
+        found = ", ".join(sorted(set(asked) - {"id"}))[:80]
+        raise InvalidValueError("request", Phrase(found), '{"list": true}, perhaps with after, most and own')
+    if not isinstance(after, str):
+        raise InvalidValueError("after", description_of(after), "the name that the page before says is next")
+    if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MOST_ROWS:
+        found = str(most) if isinstance(most, int) else description_of(most)
+        raise InvalidValueError("most", Phrase(found), f"a whole number from 1 to {MOST_ROWS}")
+    if not isinstance(is_own, bool):
+        raise InvalidValueError("own", description_of(is_own), "true or false")
+    return after, most, is_own
 
 
 def _unknown(name: str) -> ProtocolError:

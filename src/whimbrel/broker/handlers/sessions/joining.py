@@ -4,6 +4,7 @@ CONNECT of version 5 names sessions, passwords and receipts as user properties (
 session at a time.
 Rule: whether there is no such session, or the password is wrong, or a list has no place for the user, the answer is
 the same and comes after the same time.
+Where no session has a password, that is at once: there is nothing to tell apart.
 Rule: hashing takes long, so it is a question for the shell; what is open, or allowed by a list, is known at once.
 Rule: a hash that costs less than is recommended today is replaced when its password is given; that is no change of who
 may do what.
@@ -150,7 +151,7 @@ class Doorkeeper:
         ]
         groups = self._authorizer.groups_of(link)
         at_once = [door.opens_at_once(link.user, groups) for door in doors]
-        if all(rights is not None for rights in at_once):
+        if not self._state.named.has_passwords or all(rights is not None for rights in at_once):
             return _joinings(doors, [rights or frozenset() for rights in at_once]), now
         salt, asker = self._rng.randbytes(MIN_SALT_BYTES), _asker(link, doors)
         ask = partial(_judge, tuple(doors), link.user, groups, self._key, salt, self._cost, self._lowest_cost())

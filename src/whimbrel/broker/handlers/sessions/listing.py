@@ -1,53 +1,85 @@
-"""Listing: what clients are told of the named sessions that concern them."""
+"""Listing: what clients are told of the named sessions that concern them, a page at a time."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable, Generator
+from functools import partial
+from itertools import islice
 
+from whimbrel.broker.handlers.driver import Procedure, Worked
+from whimbrel.broker.handlers.pages import MOST_ROWS, Row, cost_of_rows, page_of
+from whimbrel.broker.handlers.sessions.answers import Answers, Asked
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.sorted_names import names_behind
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.notices import subscription_tree
-from whimbrel.hold.access import AccessControlList, read_access
-from whimbrel.hold.private import is_private
+from whimbrel.errors import InvalidValueError
 from whimbrel.hold.sessions import Hold
 from whimbrel.model.facts import Mode
 
-__all__ = ["listed", "shown"]
+__all__ = ["Listing"]
 
-_MOST_LISTED = 1_000
-
-
-def listed(hold: Hold, link: Link, client: Client) -> list[dict[str, object]]:
-    """Return the sessions that a client is a device of, or that its user owns."""
-    user = link.user
-    found = [
-        {
-            "session": session,
-            "joined": session in link.rights,
-            "devices": len(hold.members(session)),
-            "subscriptions": len(hold.subscriptions(session)),
-            "held": hold.pending_count(session),
-        }
-        for session in hold.sessions()
-        if not is_private(session)
-        and (hold.is_member(session, client.id) or (user is not None and _owner(hold.access(session)) == user))
-    ]
-    return found[:_MOST_LISTED]
+_MOST_DIGITS = 9
 
 
-def shown(hold: Hold, session: str) -> dict[str, object]:
-    """Return what a device that may join a session is told of it."""
+class Listing:
+    """Answers requests to list and to show sessions; *spend* counts the work, or raises ``ProtocolError``."""
+
+    def __init__(self, state: BrokerState, answers: Answers, spend: Callable[[Client, int, int], None]) -> None:
+        self._state, self._answers, self._spend = state, answers, spend
+
+    def list(self, asked: Asked, now: int) -> Procedure[None]:
+        """Answer with a page of the sessions that the client is a device of or that its user owns, by name."""
+        most, named = asked.request.most or MOST_ROWS, self._state.named
+        kinds = (named.of_device(asked.client.id), named.of_user(asked.link.user))
+        names = names_behind(kinds, asked.request.after, most + 1)
+        self._spend(asked.client, cost_of_rows(len(names)), now)
+        page, count = yield Worked(asked.link, page_of(names, most, partial(_row, self._state.hold, asked.link)))
+        self._answers.answer(asked, {"sessions": page, "next": names[count - 1] if count < len(names) else None})
+
+    def show(self, asked: Asked, now: int) -> Procedure[None]:
+        """Answer with a session's devices, and a page of its subscriptions, in the order they came."""
+        request, hold = asked.request, self._state.hold
+        session, most, after = request.session, request.most or MOST_ROWS, request.after or "0"
+        if not (after.isascii() and after.isdigit() and len(after) <= _MOST_DIGITS):
+            raise InvalidValueError("after", after[:40], "the number that the page before says is next")
+        begin = int(after)
+        subscriptions = hold.subscriptions(session)[begin : begin + most + 1]
+        devices = _devices(hold, session)
+        self._spend(asked.client, cost_of_rows(len(subscriptions) + len(devices)), now)
+        page, count = yield Worked(asked.link, page_of(subscriptions, most, subscription_tree))
+        following = begin + count if count < len(subscriptions) else None
+        told = {"subscriptions": page, "next": following, "devices": devices, "held": hold.pending_count(session)}
+        self._answers.answer(asked, {"session": session, **told})
+
+    def spend_on(self, asked: Asked, now: int) -> None:
+        """Count the work of answering a request to join, or raise ``ProtocolError``."""
+        count, _ = self._state.hold.sizes(asked.request.session)
+        self._spend(asked.client, cost_of_rows(min(count, MOST_ROWS)), now)
+
+    def joined(self, session: str) -> Generator[None, None, Row]:
+        """Return the first page of the subscriptions of a session that a device has joined."""
+        subscriptions = self._state.hold.subscriptions(session)[: MOST_ROWS + 1]
+        page, count = yield from page_of(subscriptions, MOST_ROWS, subscription_tree)
+        following = count if count < len(subscriptions) else None
+        return {"session": session, "subscriptions": page, "next": following}
+
+
+def _row(hold: Hold, link: Link, session: str) -> Row | None:
+    if not hold.has(session):  # it was deleted meanwhile
+        return None
+    subscriptions, devices = hold.sizes(session)
     return {
         "session": session,
-        "subscriptions": [subscription_tree(each) for each in hold.subscriptions(session)],
-        "devices": [
-            {"device": device, "present": is_present, "receipt": (Mode.TAKE if takes else Mode.KEEP).value}
-            for device, (is_present, takes) in hold.members(session).items()
-        ],
+        "joined": session in link.rights,
+        "devices": devices,
+        "subscriptions": subscriptions,
         "held": hold.pending_count(session),
     }
 
 
-@lru_cache(maxsize=65_536)  # who lists sessions asks of all there are
-def _owner(access: str | None) -> str | None:
-    found = None if access is None else read_access(access)
-    return found.owner if isinstance(found, AccessControlList) else None
+def _devices(hold: Hold, session: str) -> list[Row]:
+    return [
+        {"device": device, "present": is_present, "receipt": (Mode.TAKE if takes else Mode.KEEP).value}
+        for device, (is_present, takes) in islice(hold.members(session).items(), MOST_ROWS)
+    ]

@@ -26,7 +26,7 @@ from whimbrel.broker.handlers.driver import ACCEPTED, Driver, Entered, Procedure
 from whimbrel.broker.handlers.sessions.absent_devices import AbsentDevices
 from whimbrel.broker.handlers.sessions.answers import Answers, Asked
 from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, Doorkeeper, Wanted
-from whimbrel.broker.handlers.sessions.listing import listed, shown
+from whimbrel.broker.handlers.sessions.listing import Listing
 from whimbrel.broker.handlers.sessions.requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.handlers.subscriptions.interests import OWN_TOPICS, Interests
 from whimbrel.broker.handlers.subscriptions.requested import Options, check_filter, identity_of, near_of, stale_of
@@ -51,7 +51,6 @@ __all__ = ["Sessions"]
 _SECOND_US = 1_000_000
 _RELEASE = SESSIONS + "release"
 _AT_LEAST_ONCE = 1
-_MOST_LISTED = 1_000
 _RETAINED_TOO, _NOTHING_RETAINED = 0, 2
 """Retain handling, as SUBSCRIBE says it (MQTT 5, 3.8.3.1)."""
 _NEEDED: Mapping[str, Right] = {
@@ -90,6 +89,7 @@ class Sessions:
         self._settings, self._commits, self._state, self._sender = config.sessions, commits, state, sender
         self._authorizer, self._interests, self._delivering = authorizer, interests, delivering
         self._driver, self._answers, self._rng = driver, Answers(commits, sender), rng
+        self._listing = Listing(state, self._answers, interests.spend_work)
         self._cost = config.access.password_cost
         self.door = Doorkeeper(state, authorizer, blocking_tasks, rng=rng, cost=self._cost, write=self._write_raised)
         self._entering: set[tuple[str, str]] = set()
@@ -106,6 +106,10 @@ class Sessions:
             self._check_devices(joining.session, device)
         if len(link.joining) > self._settings.joined:
             raise self._joined_too_many()
+
+    def may_stay(self, link: Link, device: str) -> bool:
+        """Return whether rights still let a device join sessions, if it has joined any over this connection."""
+        return not (link.joining or link.rights) or self._authorizer.may_publish(link, device, f"{SESSIONS}join")
 
     def joined_by(self, link: Link, device: str, seq: int, now: int) -> list[PresenceChanged]:
         """Return the facts, numbered from *seq*, that a device joins what its CONNECT asks for."""
@@ -209,7 +213,7 @@ class Sessions:
             case "create":
                 yield from self._create(asked, now)
             case "list":
-                self._answers.answer(asked, {"sessions": listed(self._state.hold, asked.link, asked.client)})
+                yield from self._listing.list(asked, now)
             case "release":
                 yield from self._release(asked, now)
             case "leave" if request.device in {None, asked.client.id}:
@@ -232,7 +236,7 @@ class Sessions:
             case "leave":
                 yield from self._leave(asked, now)
             case "show":
-                self._answers.answer(asked, shown(self._state.hold, joining.session))
+                yield from self._listing.show(asked, now)
             case "access":
                 yield from self._set_access(asked, joining, now)
             case "delete":
@@ -361,6 +365,7 @@ class Sessions:
         self._check_devices(session, device)
         if session not in rights and len(rights) >= self._settings.joined:
             raise self._joined_too_many()
+        self._listing.spend_on(asked, now)
         rights[session] = joining.rights
         self._entering.add((session, device))
         fact = self._presence(device, session, now, mode=joining.mode)
@@ -368,9 +373,8 @@ class Sessions:
         self._entering.discard((session, device))
         rights[session] = joining.rights  # it may have been put out while the disk was waited for
         commands = yield from self._state.applying_presence(fact)
-        subscriptions = [subscription_tree(each) for each in self._state.hold.subscriptions(session)]
         # The answer comes before what was held, which follows in the order that it was accepted.
-        self._answers.answer(asked, {"session": session, "subscriptions": subscriptions})
+        self._answers.answer(asked, (yield from self._listing.joined(session)))
         yield from self._state.performing(commands, fact.changed_at)
         asked.client.arrange()
         self._delivering.pump(asked.client, fact.changed_at)

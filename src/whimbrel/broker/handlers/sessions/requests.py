@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from whimbrel.broker.handlers.pages import MOST_ROWS
 from whimbrel.errors import InvalidValueError, MalformedBodyError, Phrase, description_of
 from whimbrel.hold.access import AccessControlList, read_access
 from whimbrel.model.attributes import Limits
@@ -55,6 +56,8 @@ class Request:
     policy: str | None = None
     near: str | None = None
     stale: str | None = None
+    after: str = ""
+    most: int | None = None
 
 
 def read_request(verb: str, body: bytes) -> Request:
@@ -154,6 +157,13 @@ def _number(what: str) -> Callable[[object], int]:
     return read
 
 
+def _most(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ROWS:
+        return value
+    found = value if isinstance(value, int) else description_of(value)
+    raise InvalidValueError("most", found, f"a whole number from 1 to {MOST_ROWS}")
+
+
 def _text_or_number(what: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if _is_text(value) or (isinstance(value, int | float) and not isinstance(value, bool)):
@@ -224,6 +234,8 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "policy": _text("policy"),
     "near": _text_or_number("near"),
     "stale": _text_or_number("stale"),
+    "after": _text_or_number("after"),
+    "most": _most,
 }
 
 _ONE = ("session",)
@@ -232,8 +244,8 @@ VERBS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "join": (_ONE, ("password", "receipt")),
     "leave": (_ONE, ("device",)),
     "delete": (_ONE, ("password",)),
-    "list": ((), ()),
-    "show": (_ONE, ("password",)),
+    "list": ((), ("after", "most")),
+    "show": (_ONE, ("password", "after", "most")),
     "access": (_ONE, ("password", "passwords", "list", "open")),
     "subscribe": (
         ("session", "topic"),

@@ -227,6 +227,10 @@ class Interests:
     def spend(self, client: Client, subscription: Subscription, now: int) -> None:
         """Count the work of a subscription that is asked for in a request, or raise ``ProtocolError``."""
         cost = topic_cost(subscription.subject_filter or "") + filter_cost(subscription.filter_text)
+        self.spend_work(client, cost, now)
+
+    def spend_work(self, client: Client, cost: int, now: int) -> None:
+        """Count the work of a request, or raise ``ProtocolError``."""
         self._budget.packet(client.session).spend(cost, now)
 
     def begin(self, link: Link, work: Pieces) -> None:

@@ -17,13 +17,15 @@ from typing import Protocol, cast
 from whimbrel.broker.access.users import MAX_NAME_BYTES
 from whimbrel.broker.config import Config
 from whimbrel.broker.counters import Counters
+from whimbrel.broker.shell.net.handshakes import late_refusal
 from whimbrel.broker.shell.net.http import Answer, BadRequestError, HttpExchange
 from whimbrel.broker.shell.net.unix_sockets import peer_name
+from whimbrel.broker.shell.net.web_hosts import WebHosts
 from whimbrel.broker.shell.net.websocket import Framing, accept
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.listener_rules import ListenerRules
 
-__all__ = ["MOST_WEB_READ", "Host", "ObservedStream", "Stream", "WebStream"]
+__all__ = ["MOST_WEB_READ", "Host", "ObservedStream", "Stream", "WebRequests", "WebStream"]
 
 _LINGER_S = 2.0
 """How long a client may take to close a connection that we have said our last word on."""
@@ -118,8 +120,12 @@ class Stream(asyncio.BaseProtocol):
         self.begin()
 
     def begin(self) -> None:
-        """Make the core's link."""
+        """Make the core's link; cut a client whose certificate was revoked between its handshake and now."""
         assert self.transport is not None
+        if late_refusal(self.transport) is not None:
+            self.server.counters.failed_handshakes += 1
+            self.transport.abort()
+            return
         user = certified_user(self.transport.get_extra_info("peercert"))
         self.link = self.server.open(self, _address(self.transport), user, self._listener)
 
@@ -208,8 +214,16 @@ class WebStream(Stream, asyncio.BufferedProtocol):
     smaller yet where other clients' frames have filled the turn.
     """
 
-    def __init__(self, server: Host, admits: Callable[[Stream], bool], listener: ListenerRules | None = None) -> None:
+    def __init__(
+        self,
+        server: Host,
+        admits: Callable[[Stream], bool],
+        listener: ListenerRules | None = None,
+        *,
+        hosts: WebHosts,
+    ) -> None:
         super().__init__(server, admits, listener)
+        self._hosts = hosts
         self._exchange: HttpExchange | None = HttpExchange()
         self._framing = Framing(max_frame_bytes=server.config.limits.packet_bytes + 1_024)
         self._read_bytes = _LEAST_WEB_READ
@@ -246,14 +260,18 @@ class WebStream(Stream, asyncio.BufferedProtocol):
                 request = self._exchange.receive(data)
                 if request is None:
                     return
+                self._hosts.check(request)
                 answer = accept(request, origins=self.server.config.listen.ws_origins)
             except BadRequestError as error:
                 self.transport.write(self._exchange.send(error.answer))
                 self.transport.close()
                 return
-            self.transport.write(self._exchange.send(answer))
+            upgrade = self._exchange.send(answer)
             self._exchange = None
             super().begin()
+            if self.link is None:  # it was cut
+                return
+            self.transport.write(upgrade)
             data = request.rest
         assert self.link is not None
         framing, before = self._framing, self._framing.frames
@@ -277,19 +295,45 @@ class WebStream(Stream, asyncio.BufferedProtocol):
         super().close()
 
 
-class ObservedStream(asyncio.Protocol):
-    """A request for metrics or health, to be made within *timeout_s*; *answer* is called with method and path."""
+class WebRequests:
+    """The connections for metrics and health that are open; the oldest of *most* makes room for another."""
 
-    def __init__(self, answer: Callable[[str, str], Answer], timeout_s: float) -> None:
-        self._answer, self._timeout_s = answer, timeout_s
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[ObservedStream, asyncio.Transport] = {}
+
+    def add(self, stream: ObservedStream, transport: asyncio.Transport) -> None:
+        """Take in a connection that was opened."""
+        if len(self._open) >= self._most:
+            oldest = next(iter(self._open))
+            self._open.pop(oldest).abort()
+        self._open[stream] = transport
+
+    def remove(self, stream: ObservedStream) -> None:
+        """Take in that a connection is gone."""
+        self._open.pop(stream, None)
+
+
+class ObservedStream(asyncio.Protocol):
+    """A request for metrics or health, to be made, and its answer read, within *timeout_s*.
+
+    *answer* is called with method and path; *requests* are all such connections.
+    """
+
+    def __init__(
+        self, answer: Callable[[str, str], Answer], timeout_s: float, hosts: WebHosts, requests: WebRequests
+    ) -> None:
+        self._answer, self._timeout_s, self._hosts, self._requests = answer, timeout_s, hosts, requests
         self._exchange = HttpExchange()
         self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take in that it is open."""
         transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
         self._transport = transport
-        asyncio.get_running_loop().call_later(self._timeout_s, transport.close)
+        self._requests.add(self, transport)
+        self._timer = asyncio.get_running_loop().call_later(self._timeout_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Take in what came."""
@@ -300,11 +344,19 @@ class ObservedStream(asyncio.Protocol):
             request = self._exchange.receive(data)
             if request is None:
                 return
+            self._hosts.check(request)
             answer = self._answer(request.method, request.path)
         except BadRequestError as error:
             answer = error.answer
         self._transport.write(self._exchange.send(answer))
         self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take in that it is gone."""
+        del exc
+        self._requests.remove(self)
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _address(transport: asyncio.Transport) -> str:

@@ -11,9 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-__all__ = ["TlsContext", "Unwanted"]
+if TYPE_CHECKING:  # it loads a library that only a listener with client certificates needs
+    from whimbrel.broker.shell.net.client_certificates import ClientCertificates
+
+__all__ = ["Chain", "TlsContext", "Unwanted", "late_refusal", "secured_by"]
+
+Chain: TypeAlias = tuple[bytes, ...]
+"""A client's certificate and those that lead to its root, as DER; empty if it showed none."""
+_DER = 2
+"""What ``_ssl`` calls DER."""
 
 
 _NO_TLS = {"HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG", "WRONG_VERSION_NUMBER"}
@@ -45,11 +53,29 @@ class TlsContext(ssl.SSLContext):
 
     sslobject_class = _TlsObject
     _to_refuse = 0
-    _successor: ssl.SSLContext | None = None
+    _successor: TlsContext | None = None
+    trusted: ClientCertificates | None = None
+    """The certificates of clients that it trusts; None if it does not ask for any."""
 
-    def hand_over(self, successor: ssl.SSLContext) -> None:
+    @property
+    def newest(self) -> TlsContext:
+        """The context that secures the connections that come now: this one, or the last of its successors."""
+        found = self
+        while found._successor is not None:
+            found = found._successor
+        return found
+
+    def refusal(self, chain: Chain) -> str | None:
+        """Return why a client with this *chain*, which another context let in, would not be let in by this one."""
+        if self.trusted is None:
+            return "certificates of clients do not count any more" if chain else None
+        return self.trusted.refusal(chain)
+
+    def hand_over(self, successor: TlsContext) -> None:
         """Let *successor*, which has other certificates, secure all connections that come from now on."""
-        self._successor = successor
+        before, self._successor = self.newest, successor
+        if before is not self:
+            before.hand_over(successor)
 
     def refuse_next(self) -> None:
         """Cut the connection that was accepted just now."""
@@ -63,6 +89,30 @@ class TlsContext(ssl.SSLContext):
         if self._successor is not None:
             return self._successor.wrap_bio(*args, **options)
         return super().wrap_bio(*args, **options)
+
+
+def secured_by(transport: asyncio.BaseTransport | None) -> tuple[TlsContext, Chain] | None:
+    """Return the context of a connection's handshake, and its client's chain; None for a connection without TLS."""
+    secured = None if transport is None else transport.get_extra_info("ssl_object")
+    if not isinstance(secured, ssl.SSLObject) or not isinstance(secured.context, TlsContext):
+        return None
+    first = secured.getpeercert(binary_form=True)
+    if first is None:
+        return secured.context, ()
+    if hasattr(secured, "get_verified_chain"):  # from Python 3.13 on
+        chain = tuple(secured.get_verified_chain())
+    else:
+        found = cast("Any", secured)._sslobj.get_verified_chain()  # noqa: SLF001 # there is no other way before
+        chain = tuple(each.public_bytes(_DER) for each in found or ())
+    return secured.context, chain or (first,)
+
+
+def late_refusal(transport: asyncio.BaseTransport) -> str | None:
+    """Return why a client may not go on whose handshake was begun before a reload, if it may not."""
+    found = secured_by(transport)
+    if found is None or (newest := found[0].newest) is found[0]:
+        return None
+    return newest.refusal(found[1])
 
 
 class Unwanted(asyncio.Protocol):

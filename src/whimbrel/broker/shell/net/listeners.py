@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from whimbrel.broker.config import Config, ListenerSettings, TlsSettings
-from whimbrel.broker.shell.net.connections import Host, ObservedStream, Stream, WebStream
+from whimbrel.broker.shell.net.connections import Host, ObservedStream, Stream, WebRequests, WebStream
 from whimbrel.broker.shell.net.handshakes import TlsContext, Unwanted
 from whimbrel.broker.shell.net.http import Answer
+from whimbrel.broker.shell.net.open_files import MOST_REQUESTS, crowd
 from whimbrel.broker.shell.net.unix_sockets import UnixSocket
+from whimbrel.broker.shell.net.web_hosts import WebHosts
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.errors import WhimbrelError
 from whimbrel.mqtt.certificates import load_authorities, load_certificate, load_revoked
 
 __all__ = ["ListenError", "Listeners", "tls_context", "tls_of"]
 
-_FEW_MORE = 64
-"""How many connections beyond the limit may be open at least, so that they can be told of it."""
 _GRACE_S = 0.25
 """How long after its time-out a handshake is given up: the event loop comes first."""
 
@@ -58,20 +58,26 @@ class Listeners:
         self._loop = asyncio.get_running_loop()
         secured = contexts.get("")
         listen, timeout_s = self._config.listen, self._config.limits.connect_timeout_s
+        web = partial(WebStream, hosts=WebHosts(listen.host, listen.web_hosts))
         await self._listen("mqtt", listen.port, partial(self._accept, Stream))
-        await self._listen("ws", listen.ws_port, partial(self._accept, WebStream))
+        await self._listen("ws", listen.ws_port, partial(self._accept, web))
         await self._listen("mqtts", listen.tls_port, partial(self._shake_hands, Stream, secured), secured=secured)
-        await self._listen("wss", listen.wss_port, partial(self._shake_hands, WebStream, secured), secured=secured)
+        await self._listen("wss", listen.wss_port, partial(self._shake_hands, web, secured), secured=secured)
+        hosts, requests = WebHosts(listen.http_host, listen.web_hosts), WebRequests(MOST_REQUESTS)
         await self._listen(
-            "http", listen.http_port, lambda: ObservedStream(self._answer, timeout_s), host=listen.http_host
+            "http",
+            listen.http_port,
+            lambda: ObservedStream(self._answer, timeout_s, hosts, requests),
+            host=listen.http_host,
         )
-
         for each in self._config.listeners:
             await self._open(each, contexts.get(each.name))
 
     async def _open(self, each: ListenerSettings, secured: TlsContext | None) -> None:
         """Open a listener that has settings of its own."""
-        kind: Callable[..., Stream] = WebStream if each.protocol == "websocket" else Stream
+        kind: Callable[..., Stream] = Stream
+        if each.protocol == "websocket":
+            kind = partial(WebStream, hosts=WebHosts("" if each.socket else each.host, self._config.listen.web_hosts))
         kind = partial(kind, listener=self._rules(each))
         make = partial(self._accept, kind) if secured is None else partial(self._shake_hands, kind, secured)
         if not each.socket:
@@ -165,8 +171,7 @@ class Listeners:
 
         A few more than are allowed may stay until their CONNECT is answered.
         """
-        most = self._config.limits.connections
-        is_crowded = len(self._host.streams) > most + max(_FEW_MORE, most // 10)
+        is_crowded = len(self._host.streams) > crowd(self._config.limits.connections)
         self._host.counters.refused_connections += is_crowded
         return is_crowded
 
@@ -192,7 +197,10 @@ def tls_context(tls: TlsSettings) -> TlsContext | None:
         load_authorities(context, tls.client_ca)
         if tls.revoked:
             load_revoked(context, tls.revoked)
+        from whimbrel.broker.shell.net.client_certificates import ClientCertificates  # loads a library
+
         context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_certificate else ssl.CERT_OPTIONAL
+        context.trusted = ClientCertificates.read(tls)
     return context
 
 

@@ -3,23 +3,27 @@
 Rule: a users file in the data folder is used although no setting names it, so that ``whimbrel user add`` and
 ``whimbrel serve`` agree.
 Rule: a broker that listens beyond loopback without users does not start, unless its operator says so (``--insecure``).
+Rule: a data folder whose broker had users is not served without any, unless its operator says so. A note in the folder
+says which users files there were: it is in a backup, and the files may not be.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
 from whimbrel.broker.config import Config, ListenerSettings
 from whimbrel.broker.settings.fields import ConfigError
+from whimbrel.broker.shell.net.web_hosts import is_loopback
+from whimbrel.log.backup.manifest import USERS, USERS_NEEDED
+from whimbrel.log.files import make_folder, put
 
-__all__ = ["USERS", "Warned", "check_exposure", "exposures", "is_loopback", "with_users_of_data"]
+__all__ = ["Warned", "check_exposure", "exposures", "note_users", "with_users_of_data"]
 
-USERS = "users"
-"""The users file in a data folder."""
+_MOST_NOTE_BYTES = 1 << 20
 
 
 class Warned(NamedTuple):
@@ -37,16 +41,6 @@ def with_users_of_data(config: Config) -> Config:
     return replace(config, access=replace(config.access, users=str(path)))
 
 
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches *host*; a name that is not localhost may be reached by others."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
-
-
 def _open_to_others(config: Config) -> bool:
     """Tell whether a client of another machine may connect without a password or certificate."""
     listen, tls = config.listen, config.tls
@@ -62,8 +56,48 @@ def _is_reached(listener: ListenerSettings) -> bool:
     return not listener.socket and not is_loopback(listener.host)
 
 
+def note_users(config: Config) -> None:
+    """Write into the data folder which users files its broker has, or that it has none any more."""
+    path = Path(config.node.data) / USERS_NEEDED
+    files = sorted({each for each in (config.access.users, *(each.users for each in config.listeners)) if each})
+    if not files:
+        path.unlink(missing_ok=True)
+    elif _noted(path) != files:
+        make_folder(path.parent)
+        put(path, json.dumps({"users": files}, ensure_ascii=False).encode() + b"\n")
+
+
+def _noted(path: Path) -> list[str] | None:
+    """Return the users files that the note names; None if there is no note."""
+    try:
+        with path.open("rb") as stream:
+            found: object = json.loads(stream.read(_MOST_NOTE_BYTES))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError):
+        return []  # there were users, and it cannot be read in which files
+    files = found.get("users") if isinstance(found, dict) else None
+    return [str(each) for each in files] if isinstance(files, list) else []
+
+
+def _check_users(config: Config) -> None:
+    """Raise ``ConfigError`` if the broker of this data folder had users, and has none now."""
+    if config.has_users or config.access.insecure:
+        return
+    files = _noted(Path(config.node.data) / USERS_NEEDED)
+    if files is None:
+        return
+    were = f" in {', '.join(files)}" if files else ""
+    sentence = (
+        f"the broker of {config.node.data} had users{were}, and now there are none: name the users file "
+        "(access.users or --users), or say --insecure to let any client connect"
+    )
+    raise ConfigError("", "access.users", "", "a users file", sentence=sentence)
+
+
 def check_exposure(config: Config) -> None:
-    """Raise ``ConfigError`` if any client of another machine could connect, and the operator did not say so."""
+    """Raise ``ConfigError`` if clients could connect without a password that the operator did not mean to let in."""
+    _check_users(config)
     for each in config.listeners:
         if _is_reached(each) and not (each.users_file(config.access.users) or each.tls_require_client_certificate):
             if config.access.insecure:

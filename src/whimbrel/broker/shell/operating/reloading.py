@@ -4,6 +4,8 @@ Rule: all files are read before anything is changed. One that cannot be read lea
 Rule: a broker that had users never comes to have none by a reload: a users file that is gone is an error.
 Rule: only connections of users who are gone, or have another password, are closed; and of those whose groups changed
 and who have joined named sessions, since what they may do there was decided by their groups.
+Rule: what a handshake asked is asked again of every connection: one whose certificate was revoked, has expired or has
+no trusted authority any more is closed.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ import structlog
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.config import SECTIONS, Config, ListenerSettings
 from whimbrel.broker.settings.fields import ConfigError, settings_of
-from whimbrel.broker.shell.net.handshakes import TlsContext
+from whimbrel.broker.shell.net.connections import Stream
+from whimbrel.broker.shell.net.handshakes import Chain, TlsContext, secured_by
 from whimbrel.broker.shell.net.listeners import tls_context, tls_of
-from whimbrel.broker.shell.operating.exposure import check_exposure, with_users_of_data
+from whimbrel.broker.shell.operating.exposure import check_exposure, note_users, with_users_of_data
 from whimbrel.broker.shell.running import Running
 from whimbrel.broker.shell.user_files import UserFiles
+from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.listener_rules import ListenerRules, Verify
 from whimbrel.errors import WhimbrelError
 from whimbrel.mqtt.certificates import valid_until
@@ -32,6 +36,8 @@ from whimbrel.mqtt.certificates import valid_until
 __all__ = ["AccessFiles", "Reloading", "restart_needed"]
 
 _log = structlog.get_logger("whimbrel")
+_AT_ONCE = 200
+"""How many connections are asked for their certificates in a turn of the event loop."""
 _RELOADED = {"access.users", "access.rights", "access.anonymous", "access.insecure", "observe.log_level"}
 
 
@@ -104,7 +110,8 @@ class Reloading:
             except (WhimbrelError, OSError) as error:
                 _log.error("reload failed: the settings stay as they were", reason=str(error))
                 raise
-            done = self._apply(running, config, files)
+            judged = await self._judge(running, files)
+            done = self._apply(running, config, files, judged)
         _log.info(done)
         return done
 
@@ -114,10 +121,51 @@ class Reloading:
         if old.access.users and not wanted.access.users:
             sentence = f"{old.access.users} is gone: a reload does not take the users away from a broker that has some"
             raise ConfigError("", "access.users", "", old.access.users, sentence=sentence)
-        return wanted, AccessFiles.read(replace(wanted, listeners=old.listeners))
+        wanted_now = replace(wanted, listeners=old.listeners)
+        files = AccessFiles.read(wanted_now)
+        note_users(wanted_now)
+        return wanted, files
 
-    def _apply(self, running: Running, wanted: Config, files: AccessFiles) -> str:
+    async def _judge(self, running: Running, files: AccessFiles) -> dict[Link, str | None]:
+        """Return for each connection why the certificates of *files* do not let it in, None if they do."""
+        asked: list[tuple[Link, TlsContext, Chain]] = []
+        for place, link in enumerate(list(running.broker.links), start=1):
+            if not place % _AT_ONCE:
+                await asyncio.sleep(0)  # clients are served meanwhile
+            if (found := self._secured(link, files)) is not None:
+                asked.append((link, *found))
+
+        def judge() -> dict[Link, str | None]:
+            return {link: context.refusal(chain) for link, context, chain in asked}
+
+        return await running.loop.run_in_executor(self._pool, judge)
+
+    def _secured(self, link: Link, files: AccessFiles) -> tuple[TlsContext, Chain] | None:
+        """Return the context of *files* that a connection's client is to be judged by, and its chain."""
+        stream = link.shell
+        found = secured_by(stream.transport) if isinstance(stream, Stream) and not stream.is_lost else None
+        if found is None:
+            return None
+        used, chain = found
+        name = next((name for name, first in self.files.secured.items() if first.newest is used.newest), None)
+        return None if name is None or name not in files.secured else (files.secured[name], chain)
+
+    def _refused(
+        self, running: Running, files: AccessFiles, judged: Mapping[Link, str | None]
+    ) -> Iterator[tuple[Link, str]]:
+        """Yield the connections that may not stay, and why; those that came since the others were judged, too."""
+        for link in list(running.broker.links):
+            refusal: str | None = None
+            if link in judged:
+                refusal = judged[link]
+            elif (found := self._secured(link, files)) is not None:
+                refusal = found[0].refusal(found[1])
+            if refusal is not None:
+                yield link, refusal
+
+    def _apply(self, running: Running, wanted: Config, files: AccessFiles, judged: Mapping[Link, str | None]) -> str:
         broker, old, before = running.broker, self.config, self.files
+        refused = list(self._refused(running, files, judged))
         changes = before.users.take(files.users)
         for name, context in before.secured.items():
             if name in files.secured:
@@ -129,7 +177,7 @@ class Reloading:
         self.config = replace(old, access=access, tls=wanted.tls, observe=observe)
         self.files = files
         self._set_rules()
-        closed = broker.replace_users(self.config, self.verify, changes)
+        closed = broker.end_untrusted(refused) + broker.replace_users(self.config, self.verify, changes)
         broker.replace_rights(files.rights)
         self._set_log_level(observe.log_level)
         return _summary(self.config, files, closed, list(restart_needed(self.config, wanted)))
@@ -154,7 +202,9 @@ def _summary(config: Config, files: AccessFiles, closed: int, others: list[str])
     read += [f"certificate {each}" for each in certificates if each]
     told = f"reloaded: {', '.join(read)}, log level {config.observe.log_level}"
     if closed:
-        told += f"; {closed} connection{' is' if closed == 1 else 's are'} closed, of users who changed"
+        told += (
+            f"; {closed} connection{' is' if closed == 1 else 's are'} closed, of users or certificates that changed"
+        )
     if others:
         told += f"; restart to change {', '.join(others)}"
     return told

@@ -139,6 +139,8 @@ def _warnings(
         yield "the disk cannot be written to: publications of QoS 1 and 2 are refused"
     if running.preparation.reason is not None:
         yield running.preparation.reason
+    if running.too_few_files is not None:
+        yield running.too_few_files
     yield from (each.text for each in exposures(config) if each.level == "warning")
     for name, most in (("memory_bytes", limits.memory_bytes), ("held_bytes", limits.held_bytes)):
         if most and now[name] > _NEARLY * most:

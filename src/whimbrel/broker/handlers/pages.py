@@ -1,0 +1,54 @@
+"""Pages: the answers to requests that list what there may be thousands of.
+
+Rule: an answer has at most ``MOST_ROWS`` rows and about 64 KiB, and says where the next page begins.
+Rule: rows count as work (``work_budget``), and are made a piece a turn, none in the turn that read the request: one
+write may have a thousand requests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import islice
+from typing import TypeVar
+
+__all__ = ["MOST_ROWS", "Row", "cost_of_rows", "page_of"]
+
+MOST_ROWS = 1_000
+_MOST_ANSWER_BYTES = 65_536
+_ROWS_A_PIECE = 100
+"""How many rows are made in a turn: 5 to 10 µs each."""
+_ROWS_A_UNIT = 8
+"""How many rows are a unit of work."""
+
+_Item = TypeVar("_Item")
+Row = Mapping[str, object]
+
+
+def cost_of_rows(count: int) -> int:
+    """Return the work of *count* rows, in the units of ``work_budget``."""
+    return 1 + count // _ROWS_A_UNIT
+
+
+def page_of(
+    items: Sequence[_Item], most: int, row_of: Callable[[_Item], Row | None]
+) -> Generator[None, None, tuple[list[Row], int]]:
+    """Return rows of the first *items*, at most *most*, and how many items they are of; yield before each piece.
+
+    An item without a row, since it is gone meanwhile, is left out.
+    """
+    page: list[Row] = []
+    size_bytes = 0
+    for place, item in enumerate(islice(items, most)):
+        if not place % _ROWS_A_PIECE:
+            yield
+        row = row_of(item)
+        if row is None:
+            continue
+        size_bytes += len(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode(errors="replace"))
+        if page and size_bytes > _MOST_ANSWER_BYTES:
+            return page, place
+        page.append(row)
+    if not items:
+        yield
+    return page, min(most, len(items))

@@ -1,0 +1,87 @@
+"""The index of named sessions: by device, those that it is a member of, present or away; by user, those owned.
+
+It is made of the hold when a broker starts, and follows its facts: a list of sessions needs no look at those of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from whimbrel.broker.state.sorted_names import SortedNames
+from whimbrel.hold.access import AccessControlList, read_access
+from whimbrel.hold.private import is_private
+from whimbrel.hold.sessions import Hold
+
+__all__ = ["SessionIndex"]
+
+
+class SessionIndex:
+    """The named sessions of *hold*."""
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+        self._by_device: dict[str, SortedNames] = {}
+        self._by_user: dict[str, SortedNames] = {}
+        self._owners: dict[str, str] = {}
+        self._locked: set[str] = set()
+        for session in hold.sessions():
+            if not is_private(session):
+                self.note_access(session)
+                for device in hold.members(session):
+                    self.note_member(device, session)
+
+    @property
+    def has_passwords(self) -> bool:
+        """Whether any session has a password."""
+        return bool(self._locked)
+
+    def of_device(self, device: str) -> SortedNames | None:
+        """Return the sessions that *device* is a member of; None if there are none."""
+        return self._by_device.get(device)
+
+    def of_user(self, user: str | None) -> SortedNames | None:
+        """Return the sessions that *user* owns; None if there are none."""
+        return None if user is None else self._by_user.get(user)
+
+    def note_member(self, device: str, session: str) -> None:
+        """Take in that a device joined or left a session."""
+        if self._hold.is_member(session, device):
+            self._by_device.setdefault(device, SortedNames()).add(session)
+        else:
+            _discard(self._by_device, device, session)
+
+    def note_access(self, session: str) -> None:
+        """Take in that a session was made, or has another access."""
+        access = self._hold.access(session)
+        owner = _owner(access)
+        if access is None or '"passwords"' not in access:
+            self._locked.discard(session)
+        else:
+            self._locked.add(session)
+        before = self._owners.pop(session, None)
+        if before is not None and before != owner:
+            _discard(self._by_user, before, session)
+        if owner is not None:
+            self._owners[session] = owner
+            self._by_user.setdefault(owner, SortedNames()).add(session)
+
+    def note_end(self, session: str, devices: Iterable[str]) -> None:
+        """Take in that a session was deleted, whose members were *devices*."""
+        self.note_access(session)
+        for device in devices:
+            _discard(self._by_device, device, session)
+
+
+def _discard(index: dict[str, SortedNames], key: str, session: str) -> None:
+    names = index.get(key)
+    if names is not None:
+        names.discard(session)
+        if not names:
+            del index[key]
+
+
+def _owner(access: str | None) -> str | None:
+    if access is None or '"list"' not in access:
+        return None
+    found = read_access(access)
+    return found.owner if isinstance(found, AccessControlList) else None
