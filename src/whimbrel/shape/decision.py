@@ -24,7 +24,7 @@ from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.transforms import Work, cost_of, needed, perform
 from whimbrel.shape.variables import fit, variable_bytes
 
-__all__ = ["MAX_SET_BYTES", "Decision", "decide", "decide_on", "decided", "finished"]
+__all__ = ["MAX_SET_BYTES", "SUSPENDED", "Decision", "decide", "decide_on", "decided", "finished"]
 
 
 MAX_SET_BYTES = 65_536
@@ -47,6 +47,10 @@ class Decision(NamedTuple):
     changed: Attributes = NO_ATTRIBUTES
     removed: tuple[str, ...] = ()
     cost: PolicyCost = _NOTHING
+
+
+SUSPENDED = Decision(Outcome.WITHHELD, Fault.SUSPENDED)
+"""Made without running the policy."""
 
 
 def decide(
@@ -137,8 +141,9 @@ def _failed(run: Run, fault: Fault) -> Decision:
 
 
 def finished(decision: Decision, result: bytes | Fault) -> Decision:
-    """Return *decision* with what came of its work: the body, or why there is none."""
+    """Return *decision* with what came of its work: the body, or why there is none, never by the policy's fault."""
     if isinstance(result, Fault):
+        result = Fault.DECODER if result.is_of_policy else result
         return decision._replace(
             outcome=Outcome.WITHHELD,
             fault=result,
@@ -165,6 +170,7 @@ def decided(
     policy: str,
     policy_seq: int,
     is_kept: bool,
+    publisher: str | None = None,
 ) -> Decided:
     """Return the fact that *decision*, which is whole, is; *is_kept* says whether it may have to be sent again."""
     is_sent = decision.outcome is Outcome.DELIVERED
@@ -189,4 +195,5 @@ def decided(
         steps=decision.cost.steps,
         bytes_read=decision.cost.bytes,
         pixels_read=decision.cost.pixels,
+        publisher=publisher,
     )

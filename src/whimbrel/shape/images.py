@@ -22,7 +22,7 @@ from whimbrel.shape.faults import Fault, TransformError
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["COLOURS", "QUALITIES", "are_supported", "compressed_image", "fitting"]
+__all__ = ["COLOURS", "QUALITIES", "are_supported", "compressed_image", "fitting", "load_decoders"]
 
 QUALITIES = MappingProxyType({Level.WHOLE: 90, Level.MOST: 60, Level.HALF: 35, Level.QUARTER: 15})
 """Of a JPEG."""
@@ -33,6 +33,19 @@ COLOURS = MappingProxyType({Level.MOST: 128, Level.HALF: 32, Level.QUARTER: 8})
 def are_supported() -> bool:
     """Tell whether Pillow is installed."""
     return importlib.util.find_spec("PIL") is not None
+
+
+def load_decoders() -> None:
+    """Import what ``compressed_image`` uses, if it is there: a process that may open no file cannot do so later."""
+    try:
+        from PIL import Image  # an extra
+    except ImportError:
+        return
+    for form in (BodyKind.JPEG, BodyKind.PNG):
+        out = io.BytesIO()
+        Image.new("RGB", (8, 8)).quantize(2, method=2).convert("RGB").save(out, form.value)
+        with Image.open(io.BytesIO(out.getvalue()), formats=(form.value,)) as image:
+            image.load()
 
 
 def fitting(size: ImageSize, wanted: Compression) -> ImageSize:

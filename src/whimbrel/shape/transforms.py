@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from whimbrel.language.policies.limits import PolicyCost, PolicyLimits
 from whimbrel.language.policies.values import Compression, Level, Transform
 from whimbrel.model.attributes import Scalar
-from whimbrel.shape.bodies import BodyKind, image_size, kind_of, projected, rewritten
+from whimbrel.shape.bodies import BodyKind, decoded_pixels, image_size, kind_of, projected, rewritten
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.images import compressed_image, fitting
 
@@ -78,10 +78,16 @@ def cost_of(work: Work, limits: PolicyLimits) -> PolicyCost:
     count = len(work.transforms)
     if kind_of(work.body) not in _IMAGES or not count:
         return PolicyCost(bytes=len(work.body) * count)
-    pixels = image_size(work.body).pixels
+    pixels = _pixels(work.body, limits)
+    return PolicyCost(bytes=len(work.body) * count, pixels=pixels * count)
+
+
+def _pixels(body: bytes, limits: PolicyLimits) -> int:
+    """Return the pixels of an image as decoding counts them, or raise ``TransformError`` if those are too many."""
+    pixels = decoded_pixels(body)
     if pixels > limits.image_pixels:
         raise TransformError(Fault.PIXELS)
-    return PolicyCost(bytes=len(work.body) * count, pixels=pixels * count)
+    return pixels
 
 
 def perform(work: Work, limits: PolicyLimits) -> bytes:
@@ -92,10 +98,8 @@ def perform(work: Work, limits: PolicyLimits) -> bytes:
         if not isinstance(transform, Compression):
             body = projected(body, transform.names)
         elif kind in _IMAGES:
-            size = image_size(body)
-            if size.pixels > limits.image_pixels:
-                raise TransformError(Fault.PIXELS)
-            body = compressed_image(body, kind, size, transform)
+            _pixels(body, limits)
+            body = compressed_image(body, kind, image_size(body), transform)
         elif kind is BodyKind.JSON and transform.names and transform.level is not Level.WHOLE:
             body = projected(body, transform.names)
     return rewritten(body, work.changes)

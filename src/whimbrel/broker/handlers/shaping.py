@@ -24,12 +24,13 @@ from whimbrel.broker.wire.clients import Client, Link, Outgoing
 from whimbrel.broker.wire.messages import Message
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.policies.limits import PolicyLimits
+from whimbrel.language.policies.policy import Policy
 from whimbrel.language.policies.values import Arrival
 from whimbrel.log.records import BODY, values_from
 from whimbrel.model.facts import Decided, Outcome
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.rows import COLUMNS
-from whimbrel.shape.decision import Decision, decide_on, decided, finished
+from whimbrel.shape.decision import SUSPENDED, Decision, decide_on, decided, finished
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import PolicyVersion
 from whimbrel.shape.transforms import Work
@@ -41,7 +42,7 @@ _ATTRIBUTES = COLUMNS["publications"].index("attributes")
 _MOST_TRIES = 3
 """How often a body is made for a hand-over that asks for another one each time."""
 _Chain = Sequence[PolicyVersion | None]
-_Suspended = Callable[[PolicyVersion, int], None]
+_Suspended = Callable[[PolicyVersion, str, str | None, int], None]
 
 
 class TransformJob(NamedTuple):
@@ -83,8 +84,8 @@ class Shaping:
         """What the shell is to make."""
         self._read: tuple[Message, Arrival] | None = None
         """The message that was read last: all who get it now share that."""
-        self.on_suspended: _Suspended = lambda _version, _now: None
-        """Who tells the owner of a policy that it is suspended."""
+        self.on_suspended: _Suspended = lambda _version, _device, _publisher, _now: None
+        """Tells the owner of a policy for which device and publisher it is suspended."""
 
     def is_for(self, client: Client, out: Outgoing) -> bool:
         """Tell whether a hand-over is decided about, or was before."""
@@ -138,16 +139,14 @@ class Shaping:
             if version is None or policy is None:  # as good as none: what arrived is sent
                 self._pass(client, link, out)
                 return
-            shape, device = self._decisions.shape, client.id
-            decision = decide_on(
-                policy,
-                arrival,
-                out.message.payload,
-                shape.automatic(device),
-                shape.manual(device, version.name),
-                now=now,
-                limits=self._limits,
-            )
+            if self._decisions.shape.is_suspended(version.name, client.id, out.message.publisher):
+                if policy.sends_when_suspended:
+                    self._pass(client, link, out)
+                    return
+                self._append(client, out, version, SUSPENDED, now)
+                made = None
+                continue
+            decision = self._decide(policy, version, client, out, arrival, now)
             if decision.work is not None and made is not None:
                 decision = _with_body(decision, *made)
             if decision.work is not None:
@@ -161,6 +160,14 @@ class Shaping:
                 self._hand_over(client, link, out, fact, body=decision.body)
                 return
         self._withhold(client, out, now)
+
+    def _decide(
+        self, policy: Policy, version: PolicyVersion, client: Client, out: Outgoing, arrival: Arrival, now: int
+    ) -> Decision:
+        """Run *policy* with the state of this moment."""
+        shape, device = self._decisions.shape, client.id
+        automatic, manual = shape.automatic(device), shape.manual(device, version.name)
+        return decide_on(policy, arrival, out.message.payload, automatic, manual, now=now, limits=self._limits)
 
     def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
         """Take in what came of a transform."""
@@ -186,7 +193,7 @@ class Shaping:
         now: int,
     ) -> Decided:
         """Write a decision down, and take it in."""
-        commits = self._commits
+        commits, publisher = self._commits, out.message.publisher
         fact = decided(
             decision,
             NotificationId(commits.node, out.message.seq),
@@ -198,12 +205,14 @@ class Shaping:
             policy=version.name,
             policy_seq=version.seq,
             is_kept=out.qos > 0,
+            publisher=publisher,
         )
         commits.append(fact)
-        was_suspended = self._decisions.shape.is_suspended(version.name)
+        shape = self._decisions.shape
+        was_suspended = shape.is_suspended(version.name, client.id, publisher)
         self._state.take(fact)
-        if self._decisions.shape.is_suspended(version.name) and not was_suspended:
-            self.on_suspended(version, now)
+        if not was_suspended and shape.is_suspended(version.name, client.id, publisher):
+            self.on_suspended(version, client.id, publisher, now)
         return fact
 
     def _hand_over(

@@ -65,6 +65,11 @@ class Policy:
         return interpret(self.program, run)
 
     @property
+    def sends_when_suspended(self) -> bool:
+        """Whether its owner wants everything sent as it is while it is suspended."""
+        return self.program.sends_when_suspended
+
+    @property
     def needs_images(self) -> bool:
         """Whether it can call ``compress``, which needs the image library."""
         return any(isinstance(node, tree.Compress) for node in self._expressions())

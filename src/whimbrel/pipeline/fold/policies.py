@@ -51,6 +51,7 @@ class Content(NamedTuple):
     body_bytes: int
     body: bytes | None
     """None: it was not kept; b"" also if it is neither an image nor JSON."""
+    publisher: str | None = None
 
 
 def attributes_bytes(attributes: Attributes) -> bytes:
@@ -69,11 +70,12 @@ class KeptContent(NamedTuple):
     attributes: bytes
     body_bytes: int
     body: bytes | None
+    publisher: str | None = None
 
     def read(self, subject: str | None) -> Content:
         """Return what a policy may see of it."""
         attributes = from_typed(cbor2.loads(self.attributes), limits=_ANY_ATTRIBUTES)
-        return Content(attributes, subject, self.body_bytes, self.body)
+        return Content(attributes, subject, self.body_bytes, self.body, self.publisher)
 
 
 class HandedOver(NamedTuple):
@@ -140,10 +142,16 @@ class PolicyFold:
             policy = None if version is None else self._agents.of(version.text)
             if version is None or policy is None or content is None:
                 return _AS_IT_IS
+            if self.shape.is_suspended(version.name, device, content.publisher):
+                if policy.sends_when_suspended:
+                    return _AS_IT_IS
+                outcome = Outcome.WITHHELD
+                continue
             decision = self._evaluated(policy, (device, version.name), content, now, DEFAULT_POLICY_LIMITS)
             decision = _completed(decision, DEFAULT_POLICY_LIMITS)
             self.shape.change_variables(device, version.name, decision.changed, decision.removed)
-            self.shape.count_failure(version.name, None if decision.fault is None else decision.fault.value)
+            reason = None if decision.fault is None else decision.fault.value
+            self.shape.count_failure(version.name, device, content.publisher, reason)
             if decision.outcome is Outcome.DELIVERED:
                 return HandedOver(Outcome.DELIVERED, _hash_of(decision))
             outcome = Outcome.WITHHELD
@@ -170,6 +178,10 @@ class PolicyFold:
         if version is None or version.seq != fact.policy_seq:
             found = "none" if version is None else f"version {version.seq}"
             return f"decision {fact.seq} is of version {fact.policy_seq} of policy {fact.policy}; {found} is in force"
+        if fact.reason == Fault.SUSPENDED.value:
+            if self.shape.is_suspended(fact.policy, fact.device, fact.publisher):
+                return None
+            return f"decision {fact.seq} says that policy {fact.policy} is suspended; it is not suspended"
         policy = self._agents.of(version.text)
         if policy is None or content is None or (content.body is None and policy.needs_bodies):
             return None

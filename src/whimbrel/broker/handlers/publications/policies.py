@@ -55,7 +55,7 @@ _LONG = 1_024
 """Characters of a policy; to read a longer one takes several turns of the loop."""
 _AT_LEAST_ONCE = 1
 _LIMITS = Limits(max_bytes=MAX_POLICY_BYTES)
-_SUSPENDED = "the policy {} failed too often in a row; its devices get everything as it is until it is put anew"
+_SUSPENDED = "the policy {} failed too often in a row with what {} published; {} gets {} of that until it is put anew"
 _FORM = 'the name of a policy, nothing, or one of {"choose": name or null}, {"list": true} and {"show": name}'
 
 
@@ -263,7 +263,7 @@ class Policies:
 
     def _told(self, version: PolicyVersion, devices: int) -> dict[str, object]:
         owner = None if is_private(version.owner) else version.owner
-        is_suspended = self._shape.is_suspended(version.name)
+        is_suspended = self._shape.has_suspended(version.name)
         return {
             "policy": version.name,
             "version": version.seq,
@@ -274,18 +274,22 @@ class Policies:
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
-    def suspended(self, version: PolicyVersion, now: int) -> None:
-        """Tell the owner of a policy, the devices that chose it, and the operator, that it is suspended."""
+    def suspended(self, version: PolicyVersion, device: str, publisher: str | None, now: int) -> None:
+        """Tell the owner of a policy, the device and the operator, that it is suspended for a device and publisher."""
         user = None if is_private(version.owner) else version.owner
-        self._notices.append(Notice(_SUSPENDED.format(version.name), client_of(version.owner) or "", user))
+        policy = self._agents.of(version.text)
+        gets = "everything as it is" if policy is not None and policy.sends_when_suspended else "nothing"
+        text = _SUSPENDED.format(version.name, publisher or "an unknown client", device, gets)
+        self._notices.append(Notice(text, client_of(version.owner) or "", user))
         topic = f"{POLICIES}{version.name}/suspended"
-        tree = {"policy": version.name, "version": version.seq, "suspended": True}
+        told = {"policy": version.name, "version": version.seq, "suspended": True}
+        tree = told | {"device": device, "publisher": publisher}
         message = Message.live(topic, json.dumps(tree, ensure_ascii=False).encode())
         for client in list(self._state.clients.values()):
             link = client.link
             if link is None or not is_told(topic, self._state.subscribed.get(client.session, ())):
                 continue
-            if owner_of(link.user, client.id) == version.owner or self._shape.chosen(client.id) == version.name:
+            if owner_of(link.user, client.id) == version.owner or client.id == device:
                 self._sender.news(link, message, (), now)
 
     def take_notices(self) -> list[Notice]:
