@@ -15,9 +15,10 @@ from whimbrel.language.policies.values import Compression, Level, Transform
 from whimbrel.model.attributes import Scalar
 from whimbrel.shape.bodies import BodyKind, decoded_pixels, image_size, kind_of, projected, rewritten
 from whimbrel.shape.faults import Fault, TransformError
-from whimbrel.shape.images import compressed_image, fitting
+from whimbrel.shape.images import compressed_image, stays_as_it_is
+from whimbrel.shape.pictures import without_metadata
 
-__all__ = ["LIGHT_BYTES", "Work", "cost_of", "needed", "perform"]
+__all__ = ["LIGHT_BYTES", "Work", "cost_of", "may_be_light", "needed", "perform"]
 
 LIGHT_BYTES = 4_096
 _IMAGES = frozenset({BodyKind.JPEG, BodyKind.PNG})
@@ -34,7 +35,7 @@ class Work:
     @property
     def is_light(self) -> bool:
         """Whether it may be done on the broker's loop."""
-        return len(self.body) <= LIGHT_BYTES and kind_of(self.body) not in _IMAGES
+        return may_be_light(self.body)
 
     @property
     def key(self) -> bytes:
@@ -50,25 +51,27 @@ class Work:
         return repr((self.transforms, sorted(self.changes.items())))
 
 
+def may_be_light(body: bytes) -> bool:
+    """Return whether all transforms of *body* may be done on the broker's loop."""
+    return len(body) <= LIGHT_BYTES and kind_of(body) not in _IMAGES
+
+
 def needed(work: Work) -> Work | None:
     """Return the part of *work* that changes anything; None if nothing does. Looks at headers only."""
     kind = kind_of(work.body)
     if kind is BodyKind.OTHER:
         return None
-    transforms = tuple([each for each in work.transforms if _changes(each, kind, work.body)])
+    transforms = tuple([each for each in work.transforms if _changes(each, kind)])
     changes = work.changes if kind is BodyKind.JSON else {}
     return Work(work.body, transforms, changes) if transforms or changes else None
 
 
-def _changes(transform: Transform, kind: BodyKind, body: bytes) -> bool:
+def _changes(transform: Transform, kind: BodyKind) -> bool:
     if not isinstance(transform, Compression):
         return kind is BodyKind.JSON
     if kind is BodyKind.JSON:
         return bool(transform.names) and transform.level is not Level.WHOLE
-    if kind not in _IMAGES:
-        return False
-    size = image_size(body)
-    return transform.level is not Level.WHOLE or fitting(size, transform) != size
+    return kind in _IMAGES  # a picture that is sent as it is loses its metadata
 
 
 def cost_of(work: Work, limits: PolicyLimits) -> PolicyCost:
@@ -78,8 +81,10 @@ def cost_of(work: Work, limits: PolicyLimits) -> PolicyCost:
     count = len(work.transforms)
     if kind_of(work.body) not in _IMAGES or not count:
         return PolicyCost(bytes=len(work.body) * count)
-    pixels = _pixels(work.body, limits)
-    return PolicyCost(bytes=len(work.body) * count, pixels=pixels * count)
+    size = image_size(work.body)
+    decoded = sum(isinstance(each, Compression) and not stays_as_it_is(size, each) for each in work.transforms)
+    pixels = _pixels(work.body, limits) * decoded if decoded else 0
+    return PolicyCost(bytes=len(work.body) * count, pixels=pixels)
 
 
 def _pixels(body: bytes, limits: PolicyLimits) -> int:
@@ -90,6 +95,14 @@ def _pixels(body: bytes, limits: PolicyLimits) -> int:
     return pixels
 
 
+def _compressed(body: bytes, kind: BodyKind, wanted: Compression, limits: PolicyLimits) -> bytes:
+    """Return an image without metadata, and as *wanted*."""
+    size, picture = image_size(body), without_metadata(body, kind)
+    if not stays_as_it_is(size, wanted, is_sideways=picture.is_sideways):
+        _pixels(body, limits)
+    return compressed_image(picture, kind, size, wanted)
+
+
 def perform(work: Work, limits: PolicyLimits) -> bytes:
     """Return what comes of *work*, or raise ``TransformError``."""
     body = work.body
@@ -98,8 +111,7 @@ def perform(work: Work, limits: PolicyLimits) -> bytes:
         if not isinstance(transform, Compression):
             body = projected(body, transform.names)
         elif kind in _IMAGES:
-            _pixels(body, limits)
-            body = compressed_image(body, kind, image_size(body), transform)
+            body = _compressed(body, kind, transform, limits)
         elif kind is BodyKind.JSON and transform.names and transform.level is not Level.WHOLE:
             body = projected(body, transform.names)
     return rewritten(body, work.changes)
