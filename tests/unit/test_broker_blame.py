@@ -118,3 +118,46 @@ def test_the_pipeline_finds_a_suspension_again(rig: Rig) -> None:
     told = [row.difference for row in rows if row.device == "phone" and row.difference is not None]
     assert len(told) == 3
     assert "is not suspended" in told[0]
+
+
+def slow_picture(number: int) -> bytes:
+    """Return a JPEG whose transform is never done here; each is another."""
+    return picture(16 + number)
+
+
+def test_a_plain_copy_waits_for_slow_pictures_no_longer_than_for_one(rig: Rig) -> None:
+    """Eight pictures that each take all their time would silence a device for seconds."""
+    device, monitor = phone(rig, _GUARD), rig.client("monitor")
+    for number in range(8):
+        monitor.send(publishing("ward/3", slow_picture(number)))
+    monitor.send(publishing("ward/3", b"plain"))
+    rig.sync()
+    rig.work()
+    job = rig.broker.transforms.popleft()  # the shell makes one at a time
+    rig.now += 300_000
+    rig.broker.answered(job, None, rig.now)  # as the shell asks while a body is made
+    rig.work()
+    assert (device.payloads(), job.is_pending) == ([], True)
+    rig.now += 200_000
+    rig.broker.answered(job, None, rig.now)
+    rig.flush()
+    rig.work()
+    assert (device.payloads(), len(rig.broker.transforms)) == ([b"plain"], 0)
+    assert reasons(rig) == [Fault.TIME_OUT.value] * 8 + [None]
+
+
+def test_pictures_wait_for_each_other_while_nothing_else_waits(rig: Rig) -> None:
+    """A burst of pictures is late, and complete: only what needs none of that time may cost them."""
+    device, monitor = phone(rig, "if (m.secret == 1) { return NULL; } return compress(m, 0.1, 0, 1);"), rig.client("m")
+    for number in range(4):
+        monitor.send(publishing("ward/3", slow_picture(number)))
+    rig.sync()
+    rig.work()
+    for _ in range(4):
+        rig.now += 400_000
+        job = rig.broker.transforms.popleft()
+        rig.broker.answered(job, None, rig.now)
+        rig.broker.answered(job, b"small", rig.now)
+        rig.flush()
+        rig.work()
+    assert device.payloads() == [b"small"] * 4

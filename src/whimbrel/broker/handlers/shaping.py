@@ -7,6 +7,8 @@ has what ``Link.after_seq`` says. At QoS 2 the bytes wait for fsync as well.
 Rule: a hand-over is decided once. One that was decided and has no receipt is sent as it was decided, after a crash too.
 Rule: a device waits for its own transforms only; while one is made, nothing else is sent to it, so that all comes in
 order and the next program finds the variables as the last one left them.
+Rule: a copy that needs no transform waits behind such bodies for ``MOST_WAIT_US`` at most; then those before it are
+withheld as taking too long.
 Rule: a decision is that of the state at its number, and of its time. So a program runs once more when its body is made,
 and the body counts if it is still the one that is asked for; else it is made anew, a few times at most.
 """
@@ -16,6 +18,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain as chained
+from itertools import islice
 from typing import Any, NamedTuple
 
 from whimbrel.broker.state.broker_state import BrokerState
@@ -33,9 +37,18 @@ from whimbrel.model.rows import COLUMNS
 from whimbrel.shape.decision import SUSPENDED, Decision, decide_on, decided, finished
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import PolicyVersion
-from whimbrel.shape.transforms import Work
+from whimbrel.shape.transforms import Work, may_be_light
 
-__all__ = ["Shaping", "TransformJob"]
+__all__ = ["LOOK_US", "MOST_WAIT_US", "Shaping", "TransformJob"]
+
+MOST_WAIT_US = 500_000
+"""How long a copy without a transform waits behind others, in microseconds: as long as one transform may take."""
+LOOK_US = 100_000
+"""How often the shell lets ``TransformJob.look`` see whether one waits for so long."""
+_MOST_LOOKED_AT = 256
+"""Copies that wait, of which the first without a transform is found."""
+_MOST_RUN = 4
+"""Of these, copies for which the policy has to run for that."""
 
 _EXACTLY_ONCE = 2
 _ATTRIBUTES = COLUMNS["publications"].index("attributes")
@@ -59,9 +72,17 @@ class TransformJob(NamedTuple):
     tries: int
 
     def then(self, result: object, now: int) -> None:
-        """Take in the body, or the fault."""
-        assert isinstance(result, bytes | Fault)
-        self.shaping.made(self, result, now)
+        """Take in the body, or the fault; if there is none yet (None), see whether others may wait for it longer."""
+        assert result is None or isinstance(result, bytes | Fault)
+        if result is not None:
+            self.shaping.made(self, result, now)
+        elif self.is_pending:
+            self.shaping.look(self, now)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether its device waits for the body."""
+        return self.link.shaping is self
 
 
 class Shaping:
@@ -149,7 +170,11 @@ class Shaping:
             decision = self._decide(policy, version, client, out, arrival, now)
             if decision.work is not None and made is not None:
                 decision = _with_body(decision, *made)
+            if decision.work is not None and self._is_late(client, link, now):
+                decision = finished(decision, Fault.TIME_OUT)
             if decision.work is not None:
+                if link.shaping_since is None:
+                    link.shaping_since = now
                 tries = 1 if made is None else made[0].tries + 1
                 link.shaping = job = TransformJob(self, client, link, out, chain[at:], decision.work, tries)
                 self.jobs.append(job)
@@ -183,6 +208,43 @@ class Shaping:
         else:
             self._ask(client, link, out, job.chain, now, made=(job, result))
         self._go_on(client, now)
+        if link.shaping is None:
+            link.shaping_since = None
+
+    def look(self, job: TransformJob, now: int) -> None:
+        """Withhold the copy of a *job* that others have waited for long enough."""
+        now = self._commits.now(now)
+        if self._is_late(job.client, job.link, now):
+            self.made(job, Fault.TIME_OUT, now)
+
+    def _is_late(self, client: Client, link: Link, now: int) -> bool:
+        """Return whether a copy that needs no transform has waited for long enough behind those that do."""
+        if link.shaping_since is None or now - link.shaping_since < MOST_WAIT_US - LOOK_US:
+            return False
+        first = self._first_plain(client, now)
+        if first is None:
+            return False
+        return now - max(link.shaping_since, first.published_at) >= MOST_WAIT_US - LOOK_US
+
+    def _first_plain(self, client: Client, now: int) -> Message | None:
+        """Return the first message that waits for a client and needs no transform, as far as may be looked."""
+        runs = 0
+        for out in islice(chained(client.live, client.queue), _MOST_LOOKED_AT):
+            if may_be_light(out.message.payload) or not self.is_for(client, out):
+                return out.message
+            if runs < _MOST_RUN:
+                runs += 1
+                if not self._needs_work(client, out, now):
+                    return out.message
+        return None
+
+    def _needs_work(self, client: Client, out: Outgoing, now: int) -> bool:
+        """Return whether the policy that is asked first about a copy wants a transform of it."""
+        version = next(iter(self._chain(client, out)), None)
+        policy = None if version is None else self._decisions.agents.of(version.text)
+        if version is None or policy is None:
+            return False
+        return self._decide(policy, version, client, out, self._arrival(out.message), now).work is not None
 
     def _append(
         self,

@@ -109,6 +109,7 @@ class Link:
         "rights",
         "room",
         "shaping",
+        "shaping_since",
         "shell",
         "unsent",
         "user",
@@ -150,6 +151,8 @@ class Link:
         # A body that is being made for its client: nothing else is sent meanwhile. Nothing is written to it before the
         # log has ``after_seq``, the decision about what is in ``out``. How many were decided about wait for the disk.
         self.shaping: object | None = None
+        self.shaping_since: int | None = None
+        """Since when it has been waiting for one body after the other; None if it waits for none."""
         self.after_seq = self.unsent = 0
         self.is_dirty = self.is_ours = False
         """Its CONNECT carried ``whimbrel=1``: see ``own_properties``."""
