@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import struct
 
+import cbor2
 import pytest
 from PIL import Image, ImageCms, ImageDraw, PngImagePlugin
 
@@ -175,3 +178,60 @@ def test_orientation_is_read_in_both_orders_and_any_bytes_are_upright() -> None:
     assert orientation_of(exif.tobytes()[6:]) == 3
     for hostile in (b"", b"II*\0", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff", b"what"):
         assert orientation_of(hostile) == 1
+
+
+def smaller(body: bytes, level: Level = Level.HALF, *names: str) -> bytes:
+    """Return what ``compress`` makes of a body with the named members."""
+    return perform(Work(body, (Compression(level, 32, 32, names=names or ("ecg",)),)), LIMITS)
+
+
+@pytest.mark.parametrize("level", [Level.WHOLE, Level.QUARTER])
+def test_a_picture_among_members_becomes_smaller_and_the_others_stay(level: Level) -> None:
+    """To the byte: of CBOR in bytes, of JSON in base64, wherever its path leads."""
+    picture = jpeg()
+    text = base64.b64encode(picture).decode()
+    bodies = (
+        cbor2.dumps({"pulse": 80, "at": 1.5, "ecg": picture, "e": {"cg": b"rest"}}),
+        json.dumps({"pulse": 80.0, "at": 1.50, "ecg": text}, indent=1).encode(),
+        json.dumps({"pulse": 80, "ecg": text}).replace("/", "\\/").encode(),
+    )
+    for body in bodies:
+        made = smaller(body, level)
+        is_cbor = body[0] >= 0xA0
+        source, found = (cbor2.loads(each) if is_cbor else json.loads(each) for each in (body, made))
+        ecg = found.pop("ecg") if is_cbor else base64.b64decode(found.pop("ecg"))
+        source.pop("ecg")
+        assert found == source
+        assert image_size(ecg) == (32, 32)
+        assert SECRET not in ecg
+        assert smaller(made, level) == made or level is not Level.WHOLE
+    deep = cbor2.dumps({"ward": {"ecg": picture}})
+    assert image_size(cbor2.loads(smaller(deep, level, "ward.ecg"))["ward"]["ecg"]) == (32, 32)
+
+
+def test_names_mean_what_they_meant_where_no_named_member_is_a_picture() -> None:
+    """So decisions of older logs replay equally; a picture that is not named is not looked at."""
+    text = base64.b64encode(jpeg()).decode()
+    body = json.dumps({"pulse": 80, "ecg": [1, 2], "photo": text}).encode()
+    assert json.loads(smaller(body, Level.HALF, "pulse", "ecg")) == {"pulse": 80, "ecg": [1, 2]}
+    assert smaller(body, Level.WHOLE, "pulse", "ecg") == body
+    for other in (cbor2.dumps({"pulse": 80, "ecg": b"none", "photo": jpeg()}), b"\xa1binary" + jpeg()):
+        assert smaller(other, Level.HALF) == other
+    assert not Work(body, (Compression(Level.HALF, names=("pulse",)),)).makes_pictures
+    assert Work(body, (Compression(Level.HALF, names=("photo",)),)).makes_pictures
+
+
+def test_a_member_that_begins_as_a_picture_and_is_none_is_refused() -> None:
+    """It is not passed on as it came; and all pictures of a body count together."""
+    for body in (
+        cbor2.dumps({"ecg": jpeg()[:900]}),
+        json.dumps({"ecg": base64.b64encode(png()[:99]).decode()}).encode(),
+    ):
+        with pytest.raises(TransformError) as refused:
+            smaller(body, Level.WHOLE)
+        assert refused.value.fault is Fault.UNREADABLE
+    work = Work(cbor2.dumps({"a": jpeg(), "b": png()}), (Compression(Level.HALF, names=("a", "b")),))
+    assert perform(work, PolicyLimits(image_pixels=2 * 64 * 64))
+    with pytest.raises(TransformError, match="more pixels"):
+        perform(work, PolicyLimits(image_pixels=2 * 64 * 64 - 1))
+    assert not work.is_light

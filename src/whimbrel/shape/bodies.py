@@ -32,6 +32,7 @@ __all__ = [
 _JSON_LIMITS = Limits(max_bytes=1 << 30, max_depth=64)
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _OBJECT = re.compile(rb"[ \t\n\r]*+\{")
+_CBOR_MAPS = range(0xA0, 0xC0)
 _PNG_DEPTH = 25
 """Where a PNG's header says its colour type, behind the bits of a channel."""
 _PNG_HEADER = struct.Struct(">II")
@@ -56,6 +57,7 @@ class BodyKind(Enum):
     JPEG = "JPEG"
     PNG = "PNG"
     JSON = "JSON"
+    CBOR = "CBOR"
     OTHER = "other"
 
 
@@ -77,7 +79,9 @@ def kind_of(body: bytes) -> BodyKind:
         return BodyKind.JPEG
     if body.startswith(_PNG):
         return BodyKind.PNG
-    return BodyKind.JSON if _OBJECT.match(body) else BodyKind.OTHER
+    if _OBJECT.match(body):
+        return BodyKind.JSON
+    return BodyKind.CBOR if body and body[0] in _CBOR_MAPS else BodyKind.OTHER
 
 
 def image_size(body: bytes) -> ImageSize:

@@ -77,7 +77,7 @@ def decide_on(
     now: int,
     limits: PolicyLimits = DEFAULT_POLICY_LIMITS,
 ) -> Decision:
-    """Do what ``decide`` does for what is known of a notification; a *body* that is no image and no JSON may be b""."""
+    """Do what ``decide`` does for what is known of a notification; what is no image, JSON or CBOR may be b""."""
     run = Run(arrival, automatic, manual, now)
     try:
         message = policy.run(run)

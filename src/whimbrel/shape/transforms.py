@@ -17,11 +17,11 @@ from whimbrel.shape.bodies import BodyKind, decoded_pixels, image_size, kind_of,
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.images import compressed_image, stays_as_it_is
 from whimbrel.shape.pictures import without_metadata
+from whimbrel.shape.pictures.members import IMAGES, may_hold_pictures, with_smaller_pictures
 
 __all__ = ["LIGHT_BYTES", "Work", "cost_of", "may_be_light", "needed", "perform"]
 
 LIGHT_BYTES = 4_096
-_IMAGES = frozenset({BodyKind.JPEG, BodyKind.PNG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,20 @@ class Work:
     def is_light(self) -> bool:
         """Whether it may be done on the broker's loop."""
         return may_be_light(self.body)
+
+    @property
+    def makes_pictures(self) -> bool:
+        """Whether it makes pictures smaller, or would if they could be read."""
+        kind = kind_of(self.body)
+        if kind in IMAGES:
+            return True
+        names = tuple(name for each in self.transforms if isinstance(each, Compression) for name in each.names)
+        if not names or not may_hold_pictures(self.body, kind):
+            return False
+        try:
+            return with_smaller_pictures(self.body, kind, names, lambda picture, _: picture) is not None
+        except TransformError:
+            return True
 
     @property
     def key(self) -> bytes:
@@ -53,7 +67,8 @@ class Work:
 
 def may_be_light(body: bytes) -> bool:
     """Return whether all transforms of *body* may be done on the broker's loop."""
-    return len(body) <= LIGHT_BYTES and kind_of(body) not in _IMAGES
+    kind = kind_of(body)
+    return len(body) <= LIGHT_BYTES and kind not in IMAGES and not may_hold_pictures(body, kind)
 
 
 def needed(work: Work) -> Work | None:
@@ -61,17 +76,19 @@ def needed(work: Work) -> Work | None:
     kind = kind_of(work.body)
     if kind is BodyKind.OTHER:
         return None
-    transforms = tuple([each for each in work.transforms if _changes(each, kind)])
+    transforms = tuple([each for each in work.transforms if _changes(each, kind, work.body)])
     changes = work.changes if kind is BodyKind.JSON else {}
     return Work(work.body, transforms, changes) if transforms or changes else None
 
 
-def _changes(transform: Transform, kind: BodyKind) -> bool:
+def _changes(transform: Transform, kind: BodyKind, body: bytes) -> bool:
     if not isinstance(transform, Compression):
         return kind is BodyKind.JSON
-    if kind is BodyKind.JSON:
-        return bool(transform.names) and transform.level is not Level.WHOLE
-    return kind in _IMAGES  # a picture that is sent as it is loses its metadata
+    if kind is BodyKind.JSON and transform.names and transform.level is not Level.WHOLE:
+        return True
+    return kind in IMAGES or (
+        bool(transform.names) and may_hold_pictures(body, kind)
+    )  # a picture that is sent as it is loses its metadata
 
 
 def cost_of(work: Work, limits: PolicyLimits) -> PolicyCost:
@@ -79,12 +96,28 @@ def cost_of(work: Work, limits: PolicyLimits) -> PolicyCost:
     if len(work.body) > limits.body_bytes:
         raise TransformError(Fault.BODY_BYTES)
     count = len(work.transforms)
-    if kind_of(work.body) not in _IMAGES or not count:
+    if kind_of(work.body) not in IMAGES or not count:
         return PolicyCost(bytes=len(work.body) * count)
     size = image_size(work.body)
     decoded = sum(isinstance(each, Compression) and not stays_as_it_is(size, each) for each in work.transforms)
     pixels = _pixels(work.body, limits) * decoded if decoded else 0
     return PolicyCost(bytes=len(work.body) * count, pixels=pixels)
+
+
+def _with_members(body: bytes, kind: BodyKind, wanted: Compression, limits: PolicyLimits) -> bytes | None:
+    """Return *body* with smaller pictures as its named members; None if none of these is a picture."""
+    if not may_hold_pictures(body, kind):
+        return None
+    left = limits.image_pixels
+
+    def smaller(picture: bytes, of: BodyKind) -> bytes:
+        nonlocal left
+        left -= image_size(picture).pixels  # of all of them together
+        if left < 0:
+            raise TransformError(Fault.PIXELS)
+        return _compressed(picture, of, wanted, limits)
+
+    return with_smaller_pictures(body, kind, wanted.names, smaller)
 
 
 def _pixels(body: bytes, limits: PolicyLimits) -> int:
@@ -110,8 +143,10 @@ def perform(work: Work, limits: PolicyLimits) -> bytes:
         kind = kind_of(body)
         if not isinstance(transform, Compression):
             body = projected(body, transform.names)
-        elif kind in _IMAGES:
+        elif kind in IMAGES:
             body = _compressed(body, kind, transform, limits)
+        elif transform.names and (made := _with_members(body, kind, transform, limits)) is not None:
+            body = made
         elif kind is BodyKind.JSON and transform.names and transform.level is not Level.WHOLE:
             body = projected(body, transform.names)
     return rewritten(body, work.changes)

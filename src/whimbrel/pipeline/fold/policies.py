@@ -38,7 +38,6 @@ __all__ = ["Content", "HandedOver", "KeptContent", "PolicyFold", "attributes_byt
 
 _UNBOUNDED = PolicyLimits(**dict.fromkeys(PolicyLimits.__slots__, INT64_MAX))
 _ANY_ATTRIBUTES = Limits(max_names=INT32_MAX, max_bytes=INT32_MAX, max_name_bytes=INT32_MAX)
-_IMAGES = frozenset({BodyKind.JPEG, BodyKind.PNG})
 _OWN_REASONS = frozenset({Fault.ATTRIBUTES.value, Fault.UNREADABLE.value})
 """Why a decision fails wherever it is made."""
 
@@ -50,7 +49,7 @@ class Content(NamedTuple):
     subject: str | None
     body_bytes: int
     body: bytes | None
-    """None: it was not kept; b"" also if it is neither an image nor JSON."""
+    """None: it was not kept; b"" also if it is neither an image nor JSON nor CBOR."""
     publisher: str | None = None
 
 
@@ -60,7 +59,7 @@ def attributes_bytes(attributes: Attributes) -> bytes:
 
 
 def body_seen(body: bytes) -> bytes:
-    """Return what transforms may look at of a body: nothing, if it is neither an image nor JSON."""
+    """Return what transforms may look at of a body: nothing, if it is neither an image nor JSON nor CBOR."""
     return b"" if kind_of(body) is BodyKind.OTHER else body
 
 
@@ -187,7 +186,7 @@ class PolicyFold:
             return None
         limits = _UNBOUNDED
         decision = self._evaluated(policy, (fact.device, fact.policy), content, fact.decided_at, limits)
-        is_image = decision.work is not None and kind_of(decision.work.body) in _IMAGES
+        is_image = decision.work is not None and decision.work.makes_pictures
         if not is_image:
             decision = _completed(decision, limits)
         for what, said, evaluated in _compared(fact, decision, content, body_hash, is_image=is_image):
