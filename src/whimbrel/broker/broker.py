@@ -442,6 +442,7 @@ class Broker:
         self._connecting.tick(stamp)
         self._sessions.absent.tick(stamp)
         self.history.look()
+        self._delivering.wake(stamp)
         self._delivering.pump_ready(stamp)
         self._let_go(now)
 

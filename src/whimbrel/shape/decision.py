@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyCost, PolicyLimits
 from whimbrel.language.policies.policy import Policy
+from whimbrel.language.policies.semantics import COMPARED_A_STEP
 from whimbrel.language.policies.values import Arrival, Message, Run
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, Scalar
 from whimbrel.model.notification import Notification, NotificationId
@@ -47,6 +48,8 @@ class Decision(NamedTuple):
     changed: Attributes = NO_ATTRIBUTES
     removed: tuple[str, ...] = ()
     cost: PolicyCost = _NOTHING
+    plain_steps: int = 0
+    """The steps without characters that were compared, which older versions did not count."""
 
 
 SUSPENDED = Decision(Outcome.WITHHELD, Fault.SUSPENDED)
@@ -127,17 +130,19 @@ def _made(
     cost: PolicyCost = _NOTHING,
 ) -> Decision:
     """Return the decision with what the run read, changed and counted."""
-    counted = PolicyCost(run.steps, cost.bytes, cost.pixels)
+    steps = run.steps
+    counted = PolicyCost(steps + run.compared // COMPARED_A_STEP, cost.bytes, cost.pixels)
     changes = run.changed
     if not changes:
-        return Decision(outcome, None, body, is_original, work, attributes, run.read, NO_ATTRIBUTES, (), counted)
+        return Decision(outcome, None, body, is_original, work, attributes, run.read, NO_ATTRIBUTES, (), counted, steps)
     changed = {name: value for name, value in changes.items() if value is not None}
     removed = tuple(name for name, value in changes.items() if value is None)
-    return Decision(outcome, None, body, is_original, work, attributes, run.read, changed, removed, counted)
+    return Decision(outcome, None, body, is_original, work, attributes, run.read, changed, removed, counted, steps)
 
 
 def _failed(run: Run, fault: Fault) -> Decision:
-    return Decision(outcome=Outcome.WITHHELD, fault=fault, read=run.read, cost=PolicyCost(steps=run.steps))
+    cost = PolicyCost(run.steps + run.compared // COMPARED_A_STEP)
+    return Decision(outcome=Outcome.WITHHELD, fault=fault, read=run.read, cost=cost, plain_steps=run.steps)
 
 
 def finished(decision: Decision, result: bytes | Fault) -> Decision:

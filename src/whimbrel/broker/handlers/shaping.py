@@ -22,6 +22,7 @@ from itertools import chain as chained
 from itertools import islice
 from typing import Any, NamedTuple
 
+from whimbrel.broker.access.work_budget import StepBudget
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Client, Link, Outgoing
@@ -52,10 +53,21 @@ _MOST_RUN = 4
 
 _EXACTLY_ONCE = 2
 _ATTRIBUTES = COLUMNS["publications"].index("attributes")
+_OF_DECISION = 40
+"""As how many messages a decision counts, beside its steps."""
 _MOST_TRIES = 3
 """How often a body is made for a hand-over that asks for another one each time."""
 _Chain = Sequence[PolicyVersion | None]
+_STEPS_A_MESSAGE = 5
+"""As so many steps of a decision as a message counts, of which one turn sends a thousand."""
 _Suspended = Callable[[PolicyVersion, str, str | None, int], None]
+
+
+class _Rest(NamedTuple):
+    """A device that waits until it may decide again, in microseconds."""
+
+    client: Client
+    until: int
 
 
 class TransformJob(NamedTuple):
@@ -93,6 +105,7 @@ class Shaping:
         commits: CommitQueue,
         state: BrokerState,
         limits: PolicyLimits,
+        steps_per_second: int = 0,
         *,
         send: Callable[[Client, Link, Outgoing, int], None],
         withhold: Callable[[Client, Outgoing, int], None],
@@ -100,7 +113,12 @@ class Shaping:
     ) -> None:
         self._commits, self._state, self._limits = commits, state, limits
         self._decisions = state.decisions
+        self._budget = StepBudget(steps_per_second)
+        self._resting: dict[Link, _Rest] = {}
+        """Devices whose policies took more steps than they may, and wait."""
         self._send, self._withhold, self._go_on = send, withhold, go_on
+        self._steps = 0
+        """Steps of all decisions, to tell those of one."""
         self.jobs: deque[TransformJob] = deque()
         """What the shell is to make."""
         self._read: tuple[Message, Arrival] | None = None
@@ -125,9 +143,29 @@ class Shaping:
         terms = out.terms if len(out.terms) == 1 else sorted(out.terms, key=lambda each: each.session)
         return self._decisions.shape.asked(client.id, [name for each in terms for name in each.policies])
 
-    def begin(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
-        """Decide about a hand-over that may be sent now, and do what was decided."""
-        now = self._commits.now(now)
+    def begin(self, client: Client, link: Link, out: Outgoing, now: int) -> int:
+        """Decide about a hand-over that may be sent now, and do what was decided; return how many messages it took."""
+        before = self._steps
+        self._begin(client, link, out, self._commits.now(now))
+        return _OF_DECISION + (self._steps - before) // _STEPS_A_MESSAGE
+
+    def wake(self, now: int) -> list[Client]:
+        """Return the devices that have waited for long enough because of their steps."""
+        over = [link for link, rest in self._resting.items() if rest.until <= now or link.closing is not None]
+        woken = [(link, self._resting.pop(link)) for link in over]
+        for link, rest in woken:
+            if link.shaping is rest:
+                link.shaping = None
+        return [rest.client for link, rest in woken if rest.client.link is link]
+
+    def _count(self, client: Client, steps: int, now: int) -> None:
+        """Count the steps of a decision; a device whose policies took too many waits."""
+        self._steps += steps
+        until, link = self._budget.spend(client.id, steps, now), client.link
+        if until is not None and link is not None and link.shaping is None:
+            link.shaping = self._resting[link] = _Rest(client, until)
+
+    def _begin(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
         known = () if out.via is RETAINED else self._decisions.kept(client.id, out.message.seq)
         delivered = next((fact for fact in known if fact.outcome is Outcome.DELIVERED), None)
         if delivered is not None:
@@ -192,7 +230,9 @@ class Shaping:
         """Run *policy* with the state of this moment."""
         shape, device = self._decisions.shape, client.id
         automatic, manual = shape.automatic(device), shape.manual(device, version.name)
-        return decide_on(policy, arrival, out.message.payload, automatic, manual, now=now, limits=self._limits)
+        made = decide_on(policy, arrival, out.message.payload, automatic, manual, now=now, limits=self._limits)
+        self._count(client, made.cost.steps, now)
+        return made
 
     def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
         """Take in what came of a transform."""

@@ -40,6 +40,13 @@ class PolicySettings(Section):
     image_pixels: int = setting.whole(
         _DEFAULT.image_pixels, 0, INT32_MAX, "The largest image that a transform reads; a larger one is withheld."
     )
+    steps_per_second: int = setting.whole(
+        200_000,
+        0,
+        INT32_MAX,
+        "How many steps the policies of all devices may take in a second, in equal shares; 0: no bound. A device that "
+        "takes more waits. Decisions of up to 200 steps do not count.",
+    )
     variables: int = setting.whole(_DEFAULT.variables, 0, 1_024, "How many variables a policy may keep for one device.")
     variable_bytes: int = setting.whole(
         _DEFAULT.variable_bytes, 0, 1_048_576, "How many bytes these may have, names and values together."

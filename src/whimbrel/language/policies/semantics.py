@@ -28,6 +28,7 @@ from whimbrel.language.policies.values import (
 from whimbrel.model.attributes import Scalar, type_of
 
 __all__ = [
+    "COMPARED_A_STEP",
     "MAX_COMPARED_CHARS",
     "MAX_FOLDED_CHARS",
     "MAX_ITEM_CHARS",
@@ -52,6 +53,8 @@ __all__ = [
 
 MAX_COMPARED_CHARS = 16_384
 """Characters of a string that is compared with another as long; where both are longer, the answer is undefined."""
+COMPARED_A_STEP = 256
+"""Characters of strings that are compared at the price of one step."""
 MAX_SEARCHED_CHARS = 4_096
 """Characters of a string that begins-with, ends-with and contains are asked about; beyond it they are undefined."""
 MAX_FOLDED_CHARS = 1_024
@@ -67,21 +70,24 @@ def scalar(value: AnyValue) -> Scalar | None:
     return None if isinstance(value, NO_SCALARS) else value
 
 
-def compared(op: CompareOp, left: AnyValue, right: AnyValue) -> bool | None:
-    """Return the verdict of ``left op right``; of two very long strings it is undefined."""
+def compared(run: Run, op: CompareOp, left: AnyValue, right: AnyValue) -> bool | None:
+    """Return the verdict of ``left op right``, counting characters; of two very long strings it is undefined."""
     a, b = scalar(left), scalar(right)
     if a is None or b is None:
         return None
-    if isinstance(a, str) and isinstance(b, str) and min(len(a), len(b)) > MAX_COMPARED_CHARS:
-        return None
+    if isinstance(a, str) and isinstance(b, str):
+        shorter = min(len(a), len(b))
+        if shorter > MAX_COMPARED_CHARS:
+            return None
+        run.compared += shorter
     return compare(op, a, b)
 
 
-def equal(subject: AnyValue, options: Sequence[AnyValue]) -> bool | None:
+def equal(run: Run, subject: AnyValue, options: Sequence[AnyValue]) -> bool | None:
     """Return the disjunction of ``subject == option``."""
     result: bool | None = False
     for option in options:
-        found = compared(CompareOp.EQ, subject, option)
+        found = compared(run, CompareOp.EQ, subject, option)
         if found is True:
             return True
         if found is None:

@@ -206,7 +206,8 @@ def _compared(
     yield "reason", fact.reason, None if decision.fault is None else decision.fault.value
     yield "outcome", fact.outcome.value, decision.outcome.value
     yield "changed", [dict(fact.changed), sorted(fact.removed)], [dict(decision.changed), sorted(decision.removed)]
-    yield "steps", fact.steps, decision.cost.steps
+    if fact.steps != decision.plain_steps:  # as an older version counted
+        yield "steps", fact.steps, decision.cost.steps
     if fact.outcome is not Outcome.DELIVERED:
         return
     attributes = None if fact.attributes is None else dict(fact.attributes)
