@@ -120,7 +120,7 @@ def put(name: Name, policy: PolicyFile, *, connection: AskingConnection) -> None
     Example: whimbrel policy put icu icu.policy
     """
     text = _policy(policy).text
-    _do(connection, lambda policies: policies.put(name, text))
+    _do(connection, lambda policies: policies.put(name, text), is_owner=True)
     typer.echo(f"put {name}")
 
 
@@ -131,7 +131,7 @@ def remove(name: Name, *, connection: AskingConnection) -> None:
 
     Example: whimbrel policy remove icu
     """
-    _do(connection, lambda policies: policies.remove(name))
+    _do(connection, lambda policies: policies.remove(name), is_owner=True)
     typer.echo(f"removed {name}")
 
 
@@ -165,12 +165,12 @@ def show(name: Name, *, connection: AskingConnection) -> None:
     typer.echo(found.text, nl=not (found.text or "").endswith("\n"))
 
 
-def _do(connection: AskingConnection, work: Callable[[Policies], Awaitable[_T]]) -> _T:
+def _do(connection: AskingConnection, work: Callable[[Policies], Awaitable[_T]], *, is_owner: bool = False) -> _T:
     """Ask the broker, and return the answer."""
     answers: list[_T] = []
 
     async def ask() -> None:
-        async with connection.client_of_its_own() as client:
+        async with connection.client_that_owns() if is_owner else connection.client_of_its_own() as client:
             answers.append(await work(client.policies))
 
     run(ask())

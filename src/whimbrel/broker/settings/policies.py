@@ -25,6 +25,9 @@ class PolicySettings(Section):
     section: ClassVar[str] = "policies"
 
     count: int = setting.whole(1_000, 0, 100_000, "How many policies there may be.")
+    per_owner: int = setting.whole(
+        100, 0, 100_000, "How many of these one user may put; where there are no users, one client."
+    )
     steps: int = setting.whole(
         _DEFAULT.steps, 0, 1_000_000, "How many steps one run may take; 5,000 are about a millisecond of the broker."
     )

@@ -6,8 +6,8 @@
 | ``$whimbrel/policy`` | the name of the policy that this device chooses, or nothing; or a request as JSON |
 
 Rule: a policy is read and checked before it is accepted; the answer has code and position of what is wrong with it.
-Rule: a policy that a verified user put is replaced and removed by that user alone; any other by every client that may
-publish to its topic.
+Rule: a policy is replaced and removed by its owner alone: the verified user who put it or, where no user was verified,
+the client with the session that put it. An owner has so many policies at most.
 Rule: what changed is a fact, and durable before it is answered at QoS 1 and 2.
 """
 
@@ -95,7 +95,8 @@ class Policies:
         self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
         self._shape, self._agents = state.decisions.shape, state.decisions.agents
         self._agents.most = max(self._agents.most, config.policies.count)
-        self._limits, self._most, self._long_work = config.policies.limits, config.policies.count, long_work
+        self._limits, self._long_work = config.policies.limits, long_work
+        self._most, self._most_each = config.policies.count, config.policies.per_owner
         self._waiting: dict[Link, deque[tuple[Client, Publish, int]]] = {}
         """By link, what is to be taken in behind a policy that is being read."""
         self._notices: list[Notice] = []
@@ -146,14 +147,14 @@ class Policies:
 
     def _put(self, link: Link, client: Client, packet: Publish, now: int) -> Iterator[None]:
         name = check_policy_name(packet.topic.removeprefix(POLICIES))
-        self._check_owner(link, name)
+        self._check_owner(link, client, name)
         owner = owner_of(link.user, client.id)
         if not packet.payload:
             if name not in self._shape.policies:
                 raise _unknown(name)
             self._enter(link, client, packet, None, self._fact(PolicyChange.REMOVED, owner, now, name=name))
             return
-        self._check_room(name)
+        self._check_room(name, owner)
         if len(packet.payload) > MAX_POLICY_BYTES:
             raise InvalidValueError(
                 "policy", Phrase(f"{len(packet.payload)} bytes"), f"at most {MAX_POLICY_BYTES} bytes"
@@ -167,19 +168,28 @@ class Policies:
             policy = yield from pieces
         else:
             policy = finish(pieces)
-        self._check_room(name)  # others may have put theirs meanwhile
-        self._check_owner(link, name)
+        self._check_room(name, owner)  # others may have put theirs meanwhile
+        self._check_owner(link, client, name)
         self._agents.put(policy)
         self._enter(link, client, packet, None, self._fact(PolicyChange.PUT, owner, now, name=name, text=text))
 
-    def _check_owner(self, link: Link, name: str) -> None:
+    def _check_owner(self, link: Link, client: Client, name: str) -> None:
+        """Refuse a policy that another owner put; what was put before there were users is still its session's."""
         before = self._shape.policies.get(name)
-        if before is not None and not is_private(before.owner) and before.owner != link.user:
-            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"the policy {name!r} is another user's")
+        if before is not None and before.owner not in {link.user, private_session(client.id)}:
+            whose = "client" if is_private(before.owner) else "user"
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"the policy {name!r} is another {whose}'s")
 
-    def _check_room(self, name: str) -> None:
-        if name not in self._shape.policies and len(self._shape.policies) >= self._most:
+    def _check_room(self, name: str, owner: str) -> None:
+        policies = self._shape.policies
+        if name in policies:
+            return
+        reason = None
+        if len(policies) >= self._most:
             reason = f"{self._most} policies, no more are allowed (policies.count)"
+        elif sum(version.owner == owner for version in policies.values()) >= self._most_each:
+            reason = f"{self._most_each} policies of one owner, no more are allowed (policies.per_owner)"
+        if reason is not None:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
 
     def _fact(
