@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -126,3 +127,21 @@ def test_devices_have_equal_shares_and_cheap_decisions_are_free() -> None:
     budget.spend("last", 5_000, 60 * SECOND_US)
     budget.spend("last", 5_000, 61 * SECOND_US)
     assert len(budget._left) <= 2  # who is gone is forgotten
+
+
+def test_empty_data_of_an_older_version_is_found_again(tmp_path: Path) -> None:
+    """It sent the attributes: its decisions are no differences, and what neither version decides is one."""
+    rig = Rig(tmp_path)
+    phone = rig.client("phone")
+    text = b"x = createMessage(); x.a = 1; setData(x, ''); return x;"
+    phone.send(Publish("$whimbrel/policy/p", text), Publish("$whimbrel/policy", b"p"), subscribing("ward/#"))
+    rig.settle()
+    rig.client("monitor").send(publishing("ward/3", b"{}"))
+    rig.settle()
+    rig.sync()
+    facts = list(read(rig.folder, "node-1"))
+    for body, is_found in ((b"", True), (b'{"a":1}', True), (b"other", False)):
+        told = {"body_hash": hashlib.sha256(body).digest(), "body_bytes": len(body)}
+        as_written = [replace(fact, **told) if isinstance(fact, Decided) else fact for fact in facts]  # type: ignore[arg-type]  # by name
+        rows = SingleProcess(assume_receipts=False).run(as_written).deliveries
+        assert [row.difference is None for row in rows if row.device == "phone"] == [is_found]

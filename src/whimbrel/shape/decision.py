@@ -79,8 +79,12 @@ def decide_on(
     *,
     now: int,
     limits: PolicyLimits = DEFAULT_POLICY_LIMITS,
+    takes_empty_for_none: bool = False,
 ) -> Decision:
-    """Do what ``decide`` does for what is known of a notification; what is no image, JSON or CBOR may be b""."""
+    """Do what ``decide`` does for what is known of a notification; what is no image, JSON or CBOR may be b"".
+
+    An older version took an empty string in ``setData`` for no data: *takes_empty_for_none* finds its decisions again.
+    """
     run = Run(arrival, automatic, manual, now)
     try:
         message = policy.run(run)
@@ -88,14 +92,16 @@ def decide_on(
             return _failed(run, Fault.VARIABLES)
         if message is None:
             return _made(run, Outcome.WITHHELD)
-        return _shaped(run, message, body, limits)
+        return _shaped(run, message, body, limits, takes_empty_for_none=takes_empty_for_none)
     except TransformError as error:
         return _failed(run, error.fault)
     except Exception:  # noqa: BLE001 # section 4.3: all exceptions are caught; one here is our defect, not the device's
         return _failed(run, Fault.ERROR)
 
 
-def _shaped(run: Run, message: Message, body: bytes, limits: PolicyLimits) -> Decision:
+def _shaped(
+    run: Run, message: Message, body: bytes, limits: PolicyLimits, *, takes_empty_for_none: bool = False
+) -> Decision:
     data, changes = message.data, message.changes
     attributes = None
     if sum(variable_bytes(name, value) for name, value in changes.items() if value is not None) > MAX_SET_BYTES:
@@ -103,10 +109,11 @@ def _shaped(run: Run, message: Message, body: bytes, limits: PolicyLimits) -> De
     if changes or not message.is_original:
         attributes = _attributes(run.arrival.attributes if message.is_original else {}, changes)
     source = body if data.is_original else data.text
-    if isinstance(source, str):
+    if source is None or (takes_empty_for_none and not source and not data.is_original):
+        sent = run.arrival.attributes if message.is_original and not takes_empty_for_none else {}
+        source, changes = written(sent if attributes is None else attributes), {}
+    elif isinstance(source, str):
         source = source.encode()
-    if not source and not data.is_original:
-        source, changes = written(attributes or {}), {}
     work = needed(Work(source, data.transforms, changes)) if data.transforms or changes else None
     if work is None:
         return _made(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original)

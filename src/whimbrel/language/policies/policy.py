@@ -82,6 +82,11 @@ class Policy:
         return any(isinstance(each, tree.SetAttribute | tree.SetData) for each in self._statements())
 
     @property
+    def sets_data(self) -> bool:
+        """Whether it can set the data of a message."""
+        return any(isinstance(each, tree.SetData) for each in self._statements())
+
+    @property
     def may_fail(self) -> bool:
         """Whether it can fail by its own fault: only one that sets variables or attributes can set too much."""
         if self.writes or any(isinstance(node, tree.Summarise) for node in self._expressions()):

@@ -26,6 +26,7 @@ from whimbrel.language.policies.values import (
     whole_pixels,
 )
 from whimbrel.model.attributes import Scalar, type_of
+from whimbrel.model.device import has_item
 
 __all__ = [
     "COMPARED_A_STEP",
@@ -116,8 +117,8 @@ def size_of(run: Run, value: AnyValue) -> int | None:
             return None
         if value.is_original:
             return run.arrival.body_bytes
-        if isinstance(value.text, bytes):
-            return len(value.text)
+        if value.text is None or isinstance(value.text, bytes):
+            return len(value.text or b"")
         return len(value.text.encode()) if len(value.text) <= MAX_SEARCHED_CHARS else None
     return len(value) if isinstance(value, str | bytes) else None
 
@@ -163,9 +164,10 @@ def is_member(run: Run, scope: Scope, name: str, item: AnyValue) -> bool | None:
     elif isinstance(item, bool) or not isinstance(item, int):
         return None
     entry = f"{name}.{item}"
-    if scope is Scope.DEVICE:
-        return run.device(entry) is not None
-    return (run.state(entry) if scope is Scope.STATE else run.variable(entry)) is not None
+    reported = None if scope is Scope.STATE else run.device(entry)
+    if reported is not None:
+        return has_item(reported, item)
+    return scope is not Scope.DEVICE and run.state(entry) is not None
 
 
 def set_property(run: Run, scope: Scope, name: str, value: AnyValue) -> None:
@@ -180,7 +182,7 @@ def data_of(message: AnyValue) -> Data | None:
 
 
 def with_data(message: AnyValue, value: AnyValue) -> AnyValue:
-    """Return *message* with *value* as its data: another message's, a string or opaque; NULL empties it."""
+    """Return *message* with *value* as its data: another message's, a string or opaque; NULL: none."""
     if not isinstance(message, Message):
         return message
     if isinstance(value, Data):

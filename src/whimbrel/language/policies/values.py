@@ -69,8 +69,8 @@ class Data(NamedTuple):
     """What a message carries: the arrival's body or *text*, and what is to be made of it."""
 
     is_original: bool
-    text: bytes | str = b""
-    """A string is encoded where it is sent, once."""
+    text: bytes | str | None = None
+    """None is no data, for which the attributes are sent; a string is encoded where it is sent, once."""
     transforms: tuple[Transform, ...] = ()
 
 

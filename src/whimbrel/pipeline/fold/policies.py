@@ -157,12 +157,28 @@ class PolicyFold:
         return HandedOver(outcome)
 
     def _evaluated(
-        self, policy: Policy, whose: tuple[str, str], content: Content, now: int, limits: PolicyLimits
+        self,
+        policy: Policy,
+        whose: tuple[str, str],
+        content: Content,
+        now: int,
+        limits: PolicyLimits,
+        *,
+        takes_empty_for_none: bool = False,
     ) -> Decision:
         """Return what *policy* decides for the device and under the name that *whose* says."""
         arrival = Arrival(content.attributes, content.subject or "", content.body_bytes)
         automatic, manual = self.shape.automatic(whose[0]), self.shape.manual(*whose)
-        return decide_on(policy, arrival, content.body or b"", automatic, manual, now=now, limits=limits)
+        return decide_on(
+            policy,
+            arrival,
+            content.body or b"",
+            automatic,
+            manual,
+            now=now,
+            limits=limits,
+            takes_empty_for_none=takes_empty_for_none,
+        )
 
     # -- a log with decisions ----------------------------------------------------------------------------------------
 
@@ -184,8 +200,19 @@ class PolicyFold:
         policy = self._agents.of(version.text)
         if policy is None or content is None or (content.body is None and policy.needs_bodies):
             return None
-        limits = _UNBOUNDED
-        decision = self._evaluated(policy, (fact.device, fact.policy), content, fact.decided_at, limits)
+        found = self._difference(policy, fact, content, body_hash)
+        if found is not None and policy.sets_data:
+            older = self._difference(policy, fact, content, body_hash, takes_empty_for_none=True)
+            return None if older is None else found
+        return found
+
+    def _difference(
+        self, policy: Policy, fact: Decided, content: Content, body_hash: bytes, *, takes_empty_for_none: bool = False
+    ) -> str | None:
+        limits, whose = _UNBOUNDED, (fact.device, fact.policy)
+        decision = self._evaluated(
+            policy, whose, content, fact.decided_at, limits, takes_empty_for_none=takes_empty_for_none
+        )
         is_image = decision.work is not None and decision.work.makes_pictures
         if not is_image:
             decision = _completed(decision, limits)
