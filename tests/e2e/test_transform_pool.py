@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import signal
+import subprocess
+import sys
 
 from PIL import Image
 
@@ -11,6 +15,16 @@ from whimbrel.language.policies.values import Compression, Level
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.pool import TransformPool
 from whimbrel.shape.transforms import Work
+
+_OPENS_A_FILE = """
+import errno
+from whimbrel.shape import worker
+worker._confine()
+try:
+    open("/etc/hostname")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
 
 
 def picture(side: int) -> bytes:
@@ -74,3 +88,48 @@ def test_what_waits_too_long_in_line_is_refused_at_once() -> None:
             await pool.close()
 
     asyncio.run(scenario())
+
+
+def test_the_time_of_a_worker_is_its_core_time() -> None:
+    """A busy machine must not make a policy withhold: a worker that was stopped for long has used no time."""
+
+    async def scenario() -> None:
+        pool = TransformPool(processes=1, time_out_s=0.2)
+        try:
+            work = Work(picture(64), (Compression(Level.HALF),))
+            assert isinstance(await pool.perform("d", work), bytes)
+            (worker,) = pool.pids_at_work
+            os.kill(worker, signal.SIGSTOP)
+            waiting = asyncio.ensure_future(pool.perform("d", Work(picture(65), (Compression(Level.HALF),))))
+            await asyncio.wait([waiting], timeout=0.3)  # longer than its time
+            os.kill(worker, signal.SIGCONT)
+            assert isinstance(await waiting, bytes)
+            assert pool.killed == 0
+        finally:
+            await pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_spare_stands_ready_when_a_worker_is_killed() -> None:
+    """To start one takes longer than most pictures do: the next copy must not wait for that."""
+
+    async def scenario() -> None:
+        pool = TransformPool(processes=1, time_out_s=0.0)
+        try:
+            work = Work(picture(64), (Compression(Level.HALF),))
+            assert await pool.perform("d", work) is Fault.TIME_OUT
+            await pool.ready()
+            assert pool.spares == 1  # before anybody asks for it
+            pool._time_out_s = 60  # nobody else changes it while it runs
+            assert isinstance(await pool.perform("d", work), bytes)
+        finally:
+            await pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_can_open_and_write_no_file() -> None:
+    """A decoder that a picture takes over has pipes and nothing else, as the module's first lines say."""
+    done = subprocess.run([sys.executable, "-c", _OPENS_A_FILE], capture_output=True, text=True, check=True)
+    assert done.stdout == "EMFILE\n"

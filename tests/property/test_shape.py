@@ -129,4 +129,5 @@ def test_any_log_folds_and_folds_alike(found: list[Fact]) -> None:
 def _everything(state: ShapeState) -> object:
     automatic = {device: state.automatic(device) for device in state.devices}
     manual = {key: state.manual(*key) for key in state.variables}
-    return automatic, manual, state.policies, state.choices, state.failures
+    failures = {key: state.failures.listed(*key) for key in state.failures}
+    return automatic, manual, state.policies, state.choices, failures

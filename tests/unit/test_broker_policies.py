@@ -489,7 +489,7 @@ def test_a_device_that_goes_while_a_body_is_made_gets_it_when_it_comes_back(rig:
 
 
 def test_a_policy_that_keeps_failing_is_suspended_and_its_owner_told(rig: Rig) -> None:
-    """Its devices get what they would without it, until it is put anew."""
+    """What it cannot decide about is withheld, until it is put anew."""
     phone = rig.client("phone")
     too_many = "".join(f"state.v{n} = 1; " for n in range(257)) + "return m;"
     _put(phone, rig, "p", too_many)
@@ -501,13 +501,14 @@ def test_a_policy_that_keeps_failing_is_suspended_and_its_owner_told(rig: Rig) -
     for _ in range(11):
         monitor.send(publishing("ward/3", b"{}"))
     rig.settle()
-    told, last = phone.taken(Publish)
-    assert (told.topic, last.payload) == ("$whimbrel/policy/p/suspended", b"{}")
+    (told,) = phone.taken(Publish)
+    assert told.topic == "$whimbrel/policy/p/suspended"
+    assert json.loads(told.payload)["publisher"] == "monitor"
     assert [notice.client for notice in rig.broker.take_notices()] == ["phone"]
-    _put(phone, rig, "p", "return NULL;")
+    _put(phone, rig, "p", "return m;")
     monitor.send(publishing("ward/3", b"{}"))
     rig.settle()
-    assert phone.payloads() == []
+    assert phone.payloads() == [b"{}"]
 
 
 def test_what_was_withheld_was_not_due(rig: Rig) -> None:
@@ -587,3 +588,43 @@ def test_a_connect_with_no_policy_name_is_refused(rig: Rig, user: tuple[tuple[st
     rig.settle()
     (welcome,) = peer.taken(Connack)
     assert welcome.code == ReasonCode.PROTOCOL_ERROR
+
+
+# -- owners ------------------------------------------------------------------------------------------------------------
+
+
+def test_without_users_a_policy_is_that_of_the_client_that_put_it(rig: Rig) -> None:
+    """Who could replace it could send a doctor's device whatever passes, or nothing."""
+    owner, stranger = rig.client("laptop"), rig.client("stranger")
+    _put(owner, rig, "icu", _LOW)
+    for text in (b"return NULL;", b""):
+        (answer,) = _answered(stranger, rig, "$whimbrel/policy/icu", text)
+        assert answer.code == ReasonCode.NOT_AUTHORIZED
+        assert "another client's" in (answer.properties.text(Property.REASON_STRING) or "")
+    owner.drop()
+    rig.settle()
+    (answer,) = _answered(stranger, rig, "$whimbrel/policy/icu", b"return NULL;")
+    assert answer.code == ReasonCode.NOT_AUTHORIZED
+    _put(rig.client("laptop"), rig, "icu", "return m;")
+
+
+def test_one_owner_cannot_take_all_names(tmp_path: Path) -> None:
+    """A quota for each; a new version of one's own needs no room."""
+    rig = Rig(tmp_path, Config(policies=PolicySettings(per_owner=2)))
+    one, other = rig.client("one"), rig.client("other")
+    for name in ("a", "b", "a"):
+        _put(one, rig, name, _LOW)
+    (answer,) = _answered(one, rig, "$whimbrel/policy/c", _LOW.encode())
+    assert answer.code == ReasonCode.QUOTA_EXCEEDED
+    assert "policies.per_owner" in (answer.properties.text(Property.REASON_STRING) or "")
+    _put(other, rig, "c", _LOW)
+
+
+def test_a_connect_that_chooses_a_policy_there_is_not_is_refused(rig: Rig) -> None:
+    """It would get everything as it is, and nobody would know; as a choice later and a subscription are."""
+    peer = rig.connecting("phone", user=(("policy", "misspelt"),))
+    rig.settle()
+    (welcome,) = peer.taken(Connack)
+    assert welcome.code == ReasonCode.TOPIC_NAME_INVALID
+    assert "there is no policy 'misspelt'" in (welcome.properties.text(Property.REASON_STRING) or "")
+    assert rig.state.decisions.shape.chosen("phone") is None

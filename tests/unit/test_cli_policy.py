@@ -123,3 +123,25 @@ def test_a_file_that_is_no_text_or_no_policy_is_named(run: Run, tmp_path: Path, 
     code, _, err = run("explain", policy("return 5;"))
     assert code == 2
     assert err.splitlines()[-1] == " " * 9 + "^"
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("if (m.pulse > 50) { return NULL; }", ["line 1, column 5: m.pulse"]),
+        ("p = m.pulse;\nif (50 < p) { return NULL; }", ["line 2, column 5: p"]),
+        ("if (equals(m['two words'], 1, 2)) { return NULL; }", ["line 1, column 5: m['two words']"]),
+        ("if (m.price < device.Battery) { return NULL; }", ["line 1, column 5: m.price"]),
+        ("if (to-int(m.pulse) > 50 or m.name == 'x' or state.n > 3 or m.a == m.b) { return NULL; }", []),
+    ],
+)
+def test_explain_warns_where_a_number_is_compared_with_what_may_be_a_string(
+    run: Run, tmp_path: Path, text: str, places: list[str]
+) -> None:
+    """A user property always is one: the comparison is undefined, and the else is taken."""
+    (tmp_path / "p.policy").write_text(text)
+    _, out, _ = run("explain", str(tmp_path / "p.policy"))
+    told = [line.partition(" is a string")[0] for line in out.splitlines() if line.startswith("warning")]
+    assert told == [f"warning at {place}" for place in places]
+    _, out, _ = run("explain", str(tmp_path / "p.policy"), "--json")
+    assert len(json.loads(out)["warnings"]) == len(places)

@@ -12,11 +12,13 @@ import pytest
 from whimbrel.language.policies import Policy, PolicyLimits
 from whimbrel.language.policies.values import Compression, Level
 from whimbrel.model.attributes import Scalar
+from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import Decided, Outcome
 from whimbrel.model.notification import Notification
 from whimbrel.shape.decision import Decision, decide, decided, finished
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import ShapeState
+from whimbrel.shape.variables import AutomaticVariables
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "policies"
 NOW = 1_700_000_000_000_000
@@ -222,3 +224,43 @@ def test_what_comes_of_the_work_ends_the_decision() -> None:
     assert finished(made, ECG).is_original
     failed = finished(made, Fault.TIME_OUT)
     assert (failed.outcome, failed.fault, failed.changed) == (Outcome.WITHHELD, Fault.TIME_OUT, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = createMessage(); x.a = m.a; setData(x, {}); return x;",
+        "setData(m, {}); return m;",
+        "setData(m, {}); m.b = 2; m.b = NULL; return m;",
+    ],
+)
+@pytest.mark.parametrize(("data", "body"), [("''", b""), ("NULL", b'{"a":1}'), ("'hi'", b"hi")])
+def test_empty_data_is_an_empty_body_and_no_data_are_the_attributes(text: str, data: str, body: bytes) -> None:
+    """Of a message that was made, and of one that arrived."""
+    arrived = Notification(node="n", seq=1, published_at=0, attributes={"a": 1}, body=b"xyz")
+    made = decide(Policy(text.format(data)), arrived, {}, {}, now=0)
+    assert (made.body, made.work, made.fault) == (body, None, None)
+
+
+@pytest.mark.parametrize(
+    ("reported", "has_number", "has_text"),
+    [('[7, "x"]', True, False), ('["7"]', False, True), ('[7, "7"]', True, True), ('["07"]', False, False)],
+)
+def test_members_of_a_set_keep_their_type(reported: str, *, has_number: bool, has_text: bool) -> None:
+    """A patient is 7 or "7", and a doctor is responsible for one of the two."""
+    variables = AutomaticVariables()
+    variables.take(DeviceState.from_report(f'{{"mine": {reported}}}', device="d", now=0))
+    for item, expected in ((7, has_number), ("7", has_text)):
+        for test in ("m.a in device.mine", "isMine(m.a)"):
+            made = decide(
+                Policy(f"if ({test}) {{ return m; }} return NULL;"), _arrived(item), variables.values, {}, now=0
+            )
+            assert (made.outcome is Outcome.DELIVERED) is expected
+    older = {"mine": 1, "mine.7": 1}  # a report of an older version does not say which it was
+    for item in (7, "7"):
+        made = decide(Policy("if (m.a in device.mine) { return m; } return NULL;"), _arrived(item), older, {}, now=0)
+        assert made.outcome is Outcome.DELIVERED
+
+
+def _arrived(value: int | str) -> Notification:
+    return Notification(node="n", seq=1, published_at=0, attributes={"a": value})

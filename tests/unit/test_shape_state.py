@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cbor2
 import pytest
 
 from whimbrel.errors import PolicyError
@@ -14,7 +15,7 @@ from whimbrel.model.notification import NotificationId
 from whimbrel.shape.agents import Agents, admit
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.rows import keys, restore_row, row_of
-from whimbrel.shape.state import FAILURES, ShapeState
+from whimbrel.shape.state import FAILURES, MOST_PUBLISHERS, ShapeState
 from whimbrel.shape.transforms import Work
 from whimbrel.shape.variables import fit
 from whimbrel.shape.work_queue import WorkQueue
@@ -40,7 +41,9 @@ def removed(name: str) -> PolicyChanged:
     return PolicyChanged(node="n", seq=1, changed_at=0, change=PolicyChange.REMOVED, owner="o", name=name)
 
 
-def decided(policy: str, policy_seq: int, fault: Fault | None = None, **changed: Scalar) -> Decided:
+def decided(
+    policy: str, policy_seq: int, fault: Fault | None = None, publisher: str | None = "m", **changed: Scalar
+) -> Decided:
     """Return a decision about the device d that withholds."""
     return Decided(
         node="n",
@@ -54,6 +57,7 @@ def decided(policy: str, policy_seq: int, fault: Fault | None = None, **changed:
         outcome=Outcome.WITHHELD,
         reason=None if fault is None else fault.value,
         changed=changed,
+        publisher=publisher,
     )
 
 
@@ -114,26 +118,41 @@ def test_manual_variables_belong_to_a_device_and_a_name() -> None:
 
 
 def test_a_policy_that_keeps_failing_is_suspended_until_it_is_put_anew() -> None:
-    """By its own faults in a row; what arrived unreadable is not held against it."""
+    """By its own faults in a row; what arrived unreadable, or took too long, is not held against it."""
     state = ShapeState()
     state.apply(put("p", 1))
     for _ in range(FAILURES - 1):
         state.apply(decided("p", 1, Fault.VARIABLES))
-    for fault in (Fault.UNREADABLE, Fault.PIXELS):
+    for fault in (Fault.UNREADABLE, Fault.PIXELS, Fault.TIME_OUT, Fault.DECODER):
         state.apply(decided("p", 1, fault))
-    assert state.in_force("p") is not None
-    state.apply(decided("p", 1, Fault.TIME_OUT))
-    assert state.is_suspended("p")
-    assert state.in_force("p") is None
+    assert not state.is_suspended("p", "d", "m")
+    state.apply(decided("p", 1, Fault.ATTRIBUTES))
+    assert state.is_suspended("p", "d", "m")
+    assert not state.is_suspended("p", "d", "other")
+    assert state.has_suspended("p")
     state.apply(put("p", 9))
-    state.apply(decided("p", 1, Fault.TIME_OUT))  # of the version before
-    version = state.in_force("p")
-    assert version is not None
-    assert version.seq == 9
+    state.apply(decided("p", 1, Fault.VARIABLES))  # of the version before
+    assert not state.has_suspended("p")
     for _ in range(2 * FAILURES):
-        state.apply(decided("p", 9, Fault.TIME_OUT))
+        state.apply(decided("p", 9, Fault.VARIABLES))
         state.apply(decided("p", 9))
-    assert not state.is_suspended("p")
+        state.apply(decided("p", 9, Fault.VARIABLES, publisher=None))  # of an older log: nobody knows who published
+    assert not state.has_suspended("p")
+
+
+def test_failures_of_a_device_are_bounded_and_end_with_it() -> None:
+    """A client that comes under ever new names fills no memory; who failed first is forgotten first."""
+    state = ShapeState()
+    state.apply(put("p", 1))
+    for _ in range(FAILURES):
+        state.apply(decided("p", 1, Fault.VARIABLES, publisher="first"))
+    for number in range(MOST_PUBLISHERS):
+        assert state.has_suspended("p")
+        state.apply(decided("p", 1, Fault.VARIABLES, publisher=f"m{number}"))
+    assert not state.has_suspended("p")
+    assert len(state.failures.listed("d", "p")) == MOST_PUBLISHERS
+    state.forget("d")
+    assert not [*state.failures]
 
 
 def test_variables_are_bounded_in_number_and_bytes() -> None:
@@ -189,14 +208,17 @@ def test_the_rows_of_a_view_bring_everything_back() -> None:
     report = '{"battery": 0.5, "display": {"width": 240, "height": 320}, "mine": ["a", 7], "far": 5000000000}'
     facts: list[Fact] = [put("p", 2), put("q", 3), reported(report, sent=3), chose("p")]
     facts += [decided("p", 2, t=1.0, n=Int64(3))]
-    for fact in [*facts, decided("p", 2, Fault.TIME_OUT), removed("q")]:
+    for fact in [*facts, decided("p", 2, Fault.VARIABLES), removed("q")]:
         state.apply(fact)
     again = ShapeState()
     for key in keys(state):
         value = row_of(state, key)
         assert value is not None
         restore_row(again, key, value)
-    assert (again.policies, again.choices, again.failures) == (state.policies, {"d": "p"}, {"p": 1})
+    assert (again.policies, again.choices) == (state.policies, {"d": "p"})
+    assert again.failures.listed("d", "p") == state.failures.listed("d", "p") == [("m", 1)]
+    restore_row(again, ("policy", "old"), cbor2.dumps([7, "o", "return m;", 12]))  # as older views have it
+    assert (again.policies["old"].seq, again.has_suspended("old")) == (7, False)
     assert again.automatic("d") == state.automatic("d")
     assert again.manual("d", "p") == {"t": 1.0, "n": Int64(3)}
     assert type(again.manual("d", "p")["n"]) is Int64

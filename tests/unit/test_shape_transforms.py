@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import random
+import struct
+import zlib
 
 import pytest
 from PIL import Image
@@ -150,3 +152,38 @@ def test_the_cache_is_bounded_and_forgets_the_oldest() -> None:
 def test_a_body_is_known_by_how_it_begins(body: bytes, kind: BodyKind) -> None:
     """No transform is tried on what it is not for."""
     assert kind_of(body) is kind
+
+
+def scanned(side: int, extra: int) -> bytes:
+    """Return a progressive JPEG with *extra* scans more than it needs."""
+    out = io.BytesIO()
+    Image.new("RGB", (side, side)).save(out, "JPEG", progressive=True)
+    body = out.getvalue()
+    return body[:-2] + body[body.rindex(b"\xff\xda") : -2] * extra + body[-2:]
+
+
+def deep(side: int) -> bytes:
+    """Return a PNG of 16 bits a channel."""
+    rows = (b"\0" + bytes(8 * side)) * side
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", side, side, 16, 6, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    )
+    framed = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
+
+
+@pytest.mark.parametrize("body", [scanned(500, 300), deep(400)])
+def test_what_takes_long_to_decode_is_refused_before_it_is(body: bytes) -> None:
+    """Each scan of a JPEG goes over all of it, and a PNG may have eight bytes a pixel: as so much it counts."""
+    size = image_size(body).pixels
+    limits = PolicyLimits(image_pixels=size * 2)
+    with Image.open(io.BytesIO(body)) as image:
+        image.load()  # it is a picture
+    for refusing in (cost_of, perform):
+        with pytest.raises(TransformError, match="more pixels"):
+            refusing(Work(body, (Compression(Level.HALF),)), limits)
+    assert cost_of(Work(scanned(500, 0), (Compression(Level.HALF),)), PolicyLimits()).pixels < 600_000

@@ -455,6 +455,7 @@ class Broker:
         self.history.look()
         for link in self._publishing.stalled.retry(stamp):
             self._back_pressure.count_incoming(link)
+        self._delivering.wake(stamp)
         self._delivering.pump_ready(stamp)
         self._let_go(now)
 

@@ -19,6 +19,7 @@ from whimbrel.errors import InvalidValueError, Phrase, PolicyError
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.language.policies.policy import Policy
 from whimbrel.language.policies.reading.tokens import MAX_TEXT
+from whimbrel.language.policies.warnings import warnings_of
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.clock import parse_time
 from whimbrel.model.codecs import attributes_of, from_json, merged
@@ -75,7 +76,7 @@ def check(
 
 @app.command()
 def explain(policy: PolicyFile, *, as_json: AsJson = False) -> None:
-    """Show what POLICY reads and sets, and the most that one run of it can cost.
+    """Show what POLICY reads and sets, the most that one run of it can cost, and what is probably not meant.
 
     Example: whimbrel policy explain icu.policy
     """
@@ -88,10 +89,12 @@ def explain(policy: PolicyFile, *, as_json: AsJson = False) -> None:
         "variables set": sorted(found.writes),
         "functions": [function.name for function in found.program.functions],
     }
+    warnings = warnings_of(found.text)
     form = "as the paper prints it" if found.program.is_printed else "ours"
     if as_json:
         shown = {"form": form, "cost": {what: {"most": a, "allowed": b} for what, (a, b) in costs.items()}, **lists}
-        typer.echo(json.dumps({**shown, "needs images": found.needs_images}, ensure_ascii=False))
+        told = {"needs images": found.needs_images, "warnings": [each._asdict() for each in warnings]}
+        typer.echo(json.dumps({**shown, **told}, ensure_ascii=False))
         return
     typer.echo(f"form: {form}")
     for what, (most, allowed) in costs.items():
@@ -99,6 +102,8 @@ def explain(policy: PolicyFile, *, as_json: AsJson = False) -> None:
     for what, names in lists.items():
         typer.echo(f"{what}: {', '.join(names) or 'none'}")
     typer.echo(f"image library: {'needed' if found.needs_images else 'not needed'}")
+    for each in warnings:
+        typer.echo(f"warning at line {each.line}, column {each.column}: {each.reason}")
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The policy's name.")]
@@ -115,7 +120,7 @@ def put(name: Name, policy: PolicyFile, *, connection: AskingConnection) -> None
     Example: whimbrel policy put icu icu.policy
     """
     text = _policy(policy).text
-    _do(connection, lambda policies: policies.put(name, text))
+    _do(connection, lambda policies: policies.put(name, text), is_owner=True)
     typer.echo(f"put {name}")
 
 
@@ -126,7 +131,7 @@ def remove(name: Name, *, connection: AskingConnection) -> None:
 
     Example: whimbrel policy remove icu
     """
-    _do(connection, lambda policies: policies.remove(name))
+    _do(connection, lambda policies: policies.remove(name), is_owner=True)
     typer.echo(f"removed {name}")
 
 
@@ -160,12 +165,12 @@ def show(name: Name, *, connection: AskingConnection) -> None:
     typer.echo(found.text, nl=not (found.text or "").endswith("\n"))
 
 
-def _do(connection: AskingConnection, work: Callable[[Policies], Awaitable[_T]]) -> _T:
+def _do(connection: AskingConnection, work: Callable[[Policies], Awaitable[_T]], *, is_owner: bool = False) -> _T:
     """Ask the broker, and return the answer."""
     answers: list[_T] = []
 
     async def ask() -> None:
-        async with connection.client_of_its_own() as client:
+        async with connection.client_that_owns() if is_owner else connection.client_of_its_own() as client:
             answers.append(await work(client.policies))
 
     run(ask())

@@ -5,25 +5,32 @@ Rule: the device says battery, display, received and place; ``sent`` and the tim
 a report that brings its own is not believed.
 Rule: other members of a report are kept as members, flat as attributes are. A list is a set: ``{"mine": ["a", 7]}`` is
 ``mine`` = 2 (how many), ``mine.a`` = 1 and ``mine.7`` = 1, so that an empty one can be told from one that was not said.
+Rule: 7 and "7" are different members. Where a name spells a number, its value is an int64 that says which of the two
+the set has (``has_item``): 1 the number, 2 the text, 3 both. Other members, and those of older reports, are an int32.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Self
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, Limits, checked, integer
+from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, Int64, Limits, Scalar, checked, integer
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, dated, name, real, whole
 from whimbrel.model.json_body import read_json
 from whimbrel.model.place import Place
 
-__all__ = ["MEMBER_LIMITS", "REPORT_LIMITS", "DeviceState", "Display", "network_connection"]
+__all__ = ["MEMBER_LIMITS", "REPORT_LIMITS", "DeviceState", "Display", "has_item", "network_connection"]
 
 REPORT_LIMITS = Limits(max_bytes=65_536, max_depth=8)
 MEMBER_LIMITS = Limits(max_names=256, max_bytes=8_192, max_depth=8, max_name_bytes=256)
 """Of what a device says beside the members that every device has."""
+IS_NUMBER, IS_TEXT = 1, 2
+_WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
+"""How a whole number is spelt: the names that two members of a set may have."""
 _KNOWN = frozenset({"battery", "display", "received", "sent", "place", "device", "reported_at"})
 
 
@@ -139,10 +146,28 @@ def _leaves(tree: Mapping[str, object], prefix: str) -> Iterator[tuple[str, obje
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}.")
         elif isinstance(value, list):
-            items = {str(each) for each in value if isinstance(each, str | int) and not isinstance(each, bool)} - {""}
+            items = {(type(each), each) for each in value if type(each) in {str, int} and each != ""}
             yield prefix + key, len(items)
-            yield from ((f"{prefix}{key}.{each}", 1) for each in sorted(items))
+            names = {str(item) for _, item in items}
+            yield from ((f"{prefix}{key}.{each}", _item_value(each, items)) for each in sorted(names))
         elif isinstance(value, int):
             yield prefix + key, integer(value)
         elif value is not None:
             yield prefix + key, value
+
+
+def _item_value(name: str, items: AbstractSet[tuple[type, str | int]]) -> int:
+    """Return the value of the set's member *name*: which types it has there, where two are possible."""
+    if not _WHOLE_NUMBER.fullmatch(name):
+        return 1
+    return Int64(IS_NUMBER * ((int, int(name)) in items) | IS_TEXT * ((str, name) in items))
+
+
+def has_item(value: Scalar, item: str | int) -> bool:
+    """Return whether the set's member with this *value* is *item* and not its namesake of the other type.
+
+    Reports of older versions do not say which of the two it is: it is both.
+    """
+    if type(value) is not Int64 or not _WHOLE_NUMBER.fullmatch(str(item)):
+        return True
+    return bool(value & (IS_TEXT if isinstance(item, str) else IS_NUMBER))

@@ -96,12 +96,16 @@ class Decided:
     bytes_read: int = 0
     """Bytes that transforms read."""
     pixels_read: int = 0
+    publisher: str | None = None
+    """Who published the notification; None if that is not known, and in older logs."""
 
     def __post_init__(self) -> None:
         NotificationId(self.node, whole("seq", self.seq, 0, INT64_MAX))
         dated("decided_at", self.decided_at)
         for what in ("session", "device", "policy"):
             name(what, getattr(self, what))
+        if self.publisher is not None:
+            name("publisher", self.publisher)
         for what in ("policy_seq", "steps", "bytes_read", "pixels_read"):
             whole(what, getattr(self, what), 0, INT64_MAX)
         if self.outcome not in {Outcome.DELIVERED, Outcome.WITHHELD}:

@@ -76,7 +76,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "decisions": (
         *("node", "seq", "decided_at", "session", "device", "notification_node", "notification_seq", "policy_seq"),
         *("policy", "outcome", "reason", "body_hash", "body_bytes", "body", "attributes", "read", "changed", "removed"),
-        *("steps", "bytes_read", "pixels_read"),
+        *("steps", "bytes_read", "pixels_read", "publisher"),
     ),
 }
 """The columns of each table of the log: node, seq, the fact's own time, then the rest."""
@@ -272,6 +272,7 @@ def _decision_values(fact: Decided) -> tuple[object, ...]:
         fact.steps,
         fact.bytes_read,
         fact.pixels_read,
+        fact.publisher,
     )
 
 
@@ -487,6 +488,7 @@ def _decision(row: Row) -> Decided:
         steps=row.get("steps", 0),
         bytes_read=row.get("bytes_read", 0),
         pixels_read=row.get("pixels_read", 0),
+        publisher=row.get("publisher"),
     )
 
 

@@ -319,6 +319,7 @@ _LOG = (
             _column("steps", pa.int64(), "How many steps the policy took."),
             _column("bytes_read", pa.int64(), "How many bytes its transforms read."),
             _column("pixels_read", pa.int64(), "How many pixels its transforms read."),
+            _maybe("publisher", pa.string(), "The device that published the notification; null if not known."),
         ],
         is_log=True,
     ),

@@ -103,7 +103,7 @@ class _Node:
         self.published[fact.seq] = known_of(fact)
         if self.decides or self.policies.are_any:
             body = fact.body if self.decides or self.policies.needs_bodies else None
-            self.seen[fact.seq] = Content(fact.attributes, fact.subject, len(fact.body), body)
+            self.seen[fact.seq] = Content(fact.attributes, fact.subject, len(fact.body), body, fact.publisher)
 
     def decide(self, command: HandOver) -> Outcome:
         """Let policies decide about a hand-over."""

@@ -18,14 +18,33 @@ from whimbrel.model.codecs import to_cbor, to_json
 from whimbrel.model.json_body import read_json
 from whimbrel.shape.faults import Fault, TransformError
 
-__all__ = ["BodyKind", "ImageSize", "image_size", "kind_of", "projected", "rewritten", "written"]
+__all__ = [
+    "BodyKind",
+    "ImageSize",
+    "decoded_pixels",
+    "image_size",
+    "kind_of",
+    "projected",
+    "rewritten",
+    "written",
+]
 
 _JSON_LIMITS = Limits(max_bytes=1 << 30, max_depth=64)
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _OBJECT = re.compile(rb"[ \t\n\r]*+\{")
+_CBOR_MAPS = range(0xA0, 0xC0)
+_PNG_DEPTH = 25
+"""Where a PNG's header says its colour type, behind the bits of a channel."""
 _PNG_HEADER = struct.Struct(">II")
 _SIZE = struct.Struct(">HH")
 _LENGTH = struct.Struct(">H")
+_SCAN = b"\xff\xda"
+_SCANS_A_DECODING = 8
+"""So many more scans of a JPEG take as long as decoding it once, at most: each goes over all of the picture."""
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+"""Of a PNG, by its colour type."""
+_PIXEL_BITS = 24
+"""Of a PNG's pixel, up to which it counts as one."""
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """The JPEG markers that tell a size; the three are tables."""
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})
@@ -38,6 +57,7 @@ class BodyKind(Enum):
     JPEG = "JPEG"
     PNG = "PNG"
     JSON = "JSON"
+    CBOR = "CBOR"
     OTHER = "other"
 
 
@@ -59,7 +79,9 @@ def kind_of(body: bytes) -> BodyKind:
         return BodyKind.JPEG
     if body.startswith(_PNG):
         return BodyKind.PNG
-    return BodyKind.JSON if _OBJECT.match(body) else BodyKind.OTHER
+    if _OBJECT.match(body):
+        return BodyKind.JSON
+    return BodyKind.CBOR if body and body[0] in _CBOR_MAPS else BodyKind.OTHER
 
 
 def image_size(body: bytes) -> ImageSize:
@@ -68,6 +90,20 @@ def image_size(body: bytes) -> ImageSize:
     if found is None or not found.pixels:
         raise TransformError(Fault.UNREADABLE)
     return found
+
+
+def decoded_pixels(body: bytes) -> int:
+    """Return the pixels of a JPEG or PNG as decoding counts them: more if it has many scans, or many bits a pixel."""
+    pixels = image_size(body).pixels
+    if body.startswith(_PNG):
+        bits = (
+            body[_PNG_DEPTH - 1] * _CHANNELS.get(body[_PNG_DEPTH], max(_CHANNELS.values()))
+            if len(body) > _PNG_DEPTH
+            else 0
+        )
+        return pixels * max(bits, _PIXEL_BITS) // _PIXEL_BITS
+    scans = max(body.count(_SCAN), 1)  # in a thumbnail too, which makes little difference
+    return pixels * (_SCANS_A_DECODING + scans - 1) // _SCANS_A_DECODING
 
 
 def _png_size(body: bytes) -> ImageSize | None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyCost, PolicyLimits
 from whimbrel.language.policies.policy import Policy
+from whimbrel.language.policies.semantics import COMPARED_A_STEP
 from whimbrel.language.policies.values import Arrival, Message, Run
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, Scalar
 from whimbrel.model.notification import Notification, NotificationId
@@ -24,7 +25,7 @@ from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.transforms import Work, cost_of, needed, perform
 from whimbrel.shape.variables import fit, variable_bytes
 
-__all__ = ["MAX_SET_BYTES", "Decision", "decide", "decide_on", "decided", "finished"]
+__all__ = ["MAX_SET_BYTES", "SUSPENDED", "Decision", "decide", "decide_on", "decided", "finished"]
 
 
 MAX_SET_BYTES = 65_536
@@ -47,6 +48,12 @@ class Decision(NamedTuple):
     changed: Attributes = NO_ATTRIBUTES
     removed: tuple[str, ...] = ()
     cost: PolicyCost = _NOTHING
+    plain_steps: int = 0
+    """The steps without characters that were compared, which older versions did not count."""
+
+
+SUSPENDED = Decision(Outcome.WITHHELD, Fault.SUSPENDED)
+"""Made without running the policy."""
 
 
 def decide(
@@ -72,8 +79,12 @@ def decide_on(
     *,
     now: int,
     limits: PolicyLimits = DEFAULT_POLICY_LIMITS,
+    takes_empty_for_none: bool = False,
 ) -> Decision:
-    """Do what ``decide`` does for what is known of a notification; a *body* that is no image and no JSON may be b""."""
+    """Do what ``decide`` does for what is known of a notification; what is no image, JSON or CBOR may be b"".
+
+    An older version took an empty string in ``setData`` for no data: *takes_empty_for_none* finds its decisions again.
+    """
     run = Run(arrival, automatic, manual, now)
     try:
         message = policy.run(run)
@@ -81,14 +92,16 @@ def decide_on(
             return _failed(run, Fault.VARIABLES)
         if message is None:
             return _made(run, Outcome.WITHHELD)
-        return _shaped(run, message, body, limits)
+        return _shaped(run, message, body, limits, takes_empty_for_none=takes_empty_for_none)
     except TransformError as error:
         return _failed(run, error.fault)
     except Exception:  # noqa: BLE001 # section 4.3: all exceptions are caught; one here is our defect, not the device's
         return _failed(run, Fault.ERROR)
 
 
-def _shaped(run: Run, message: Message, body: bytes, limits: PolicyLimits) -> Decision:
+def _shaped(
+    run: Run, message: Message, body: bytes, limits: PolicyLimits, *, takes_empty_for_none: bool = False
+) -> Decision:
     data, changes = message.data, message.changes
     attributes = None
     if sum(variable_bytes(name, value) for name, value in changes.items() if value is not None) > MAX_SET_BYTES:
@@ -96,10 +109,11 @@ def _shaped(run: Run, message: Message, body: bytes, limits: PolicyLimits) -> De
     if changes or not message.is_original:
         attributes = _attributes(run.arrival.attributes if message.is_original else {}, changes)
     source = body if data.is_original else data.text
-    if isinstance(source, str):
+    if source is None or (takes_empty_for_none and not source and not data.is_original):
+        sent = run.arrival.attributes if message.is_original and not takes_empty_for_none else {}
+        source, changes = written(sent if attributes is None else attributes), {}
+    elif isinstance(source, str):
         source = source.encode()
-    if not source and not data.is_original:
-        source, changes = written(attributes or {}), {}
     work = needed(Work(source, data.transforms, changes)) if data.transforms or changes else None
     if work is None:
         return _made(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original)
@@ -123,22 +137,25 @@ def _made(
     cost: PolicyCost = _NOTHING,
 ) -> Decision:
     """Return the decision with what the run read, changed and counted."""
-    counted = PolicyCost(run.steps, cost.bytes, cost.pixels)
+    steps = run.steps
+    counted = PolicyCost(steps + run.compared // COMPARED_A_STEP, cost.bytes, cost.pixels)
     changes = run.changed
     if not changes:
-        return Decision(outcome, None, body, is_original, work, attributes, run.read, NO_ATTRIBUTES, (), counted)
+        return Decision(outcome, None, body, is_original, work, attributes, run.read, NO_ATTRIBUTES, (), counted, steps)
     changed = {name: value for name, value in changes.items() if value is not None}
     removed = tuple(name for name, value in changes.items() if value is None)
-    return Decision(outcome, None, body, is_original, work, attributes, run.read, changed, removed, counted)
+    return Decision(outcome, None, body, is_original, work, attributes, run.read, changed, removed, counted, steps)
 
 
 def _failed(run: Run, fault: Fault) -> Decision:
-    return Decision(outcome=Outcome.WITHHELD, fault=fault, read=run.read, cost=PolicyCost(steps=run.steps))
+    cost = PolicyCost(run.steps + run.compared // COMPARED_A_STEP)
+    return Decision(outcome=Outcome.WITHHELD, fault=fault, read=run.read, cost=cost, plain_steps=run.steps)
 
 
 def finished(decision: Decision, result: bytes | Fault) -> Decision:
-    """Return *decision* with what came of its work: the body, or why there is none."""
+    """Return *decision* with what came of its work: the body, or why there is none, never by the policy's fault."""
     if isinstance(result, Fault):
+        result = Fault.DECODER if result.is_of_policy else result
         return decision._replace(
             outcome=Outcome.WITHHELD,
             fault=result,
@@ -165,6 +182,7 @@ def decided(
     policy: str,
     policy_seq: int,
     is_kept: bool,
+    publisher: str | None = None,
 ) -> Decided:
     """Return the fact that *decision*, which is whole, is; *is_kept* says whether it may have to be sent again."""
     is_sent = decision.outcome is Outcome.DELIVERED
@@ -189,4 +207,5 @@ def decided(
         steps=decision.cost.steps,
         bytes_read=decision.cost.bytes,
         pixels_read=decision.cost.pixels,
+        publisher=publisher,
     )

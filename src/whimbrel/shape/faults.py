@@ -1,4 +1,8 @@
-"""Faults: why a policy could not decide. Reaction: the notification is withheld, and the decision says why."""
+"""Faults: why a policy could not decide. Reaction: the notification is withheld, and the decision says why.
+
+Rule: a body that cannot be transformed, or takes too long, is the fault of who published it, never of the policy.
+Rule: texts stay as they are: older logs have them.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +24,14 @@ class Fault(Enum):
     TIME_OUT = "the transform took longer than it may"
     OVERLOADED = "too many transforms wait"
     NOT_INSTALLED = "the image library is not installed; pip install 'whimbrel[images]'"
+    DECODER = "the body ended the process that was to transform it"
+    SUSPENDED = "the policy is suspended for this device and publisher: it failed too often in a row"
     ERROR = "the policy or a transform failed, which is a defect of Whimbrel; please report it"
 
     @property
     def is_of_policy(self) -> bool:
-        """Whether the policy itself is to blame, not what arrived; one that keeps failing so is suspended."""
-        return self in {Fault.VARIABLES, Fault.ATTRIBUTES, Fault.TIME_OUT, Fault.ERROR}
+        """Whether the policy itself failed, and not a transform of a body; one that keeps failing is suspended."""
+        return self in {Fault.VARIABLES, Fault.ATTRIBUTES, Fault.ERROR}
 
 
 class TransformError(WhimbrelError):

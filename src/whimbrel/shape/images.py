@@ -1,10 +1,12 @@
 """Images: JPEG and PNG made smaller, by quality and display. The only file that imports Pillow (extra ``images``).
 
 Rule: only the two formats are opened, and the size is looked at before a pixel is decoded.
-Rule: what comes out fits the display, and has no more bytes than what came in unless that did not fit.
+Rule: what comes out has no metadata, fits the display, and is never of a higher quality than what came in.
+Rule: it is no longer than what came in either: of the level and those below it the first counts that makes it so. Where
+none does, it is the picture as it came, or, if that does not fit the display, the shortest.
 
 The level chooses JPEG's quality, and the colours of a PNG, which knows no other loss (the formula that the paper leaves
-open). Metadata stays behind: where a picture was taken must not leak.
+open). A JPEG is quantized by the coarser of its own tables and those of the level.
 """
 
 from __future__ import annotations
@@ -12,17 +14,28 @@ from __future__ import annotations
 import importlib.util
 import io
 import math
+from collections.abc import Iterator
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from whimbrel.language.policies.values import Compression, Level
 from whimbrel.shape.bodies import BodyKind, ImageSize
 from whimbrel.shape.faults import Fault, TransformError
+from whimbrel.shape.pictures import Picture
+from whimbrel.shape.pictures.orientation import UPRIGHT, written_orientation
 
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["COLOURS", "QUALITIES", "are_supported", "compressed_image", "fitting"]
+__all__ = [
+    "COLOURS",
+    "QUALITIES",
+    "are_supported",
+    "compressed_image",
+    "fitting",
+    "load_decoders",
+    "stays_as_it_is",
+]
 
 QUALITIES = MappingProxyType({Level.WHOLE: 90, Level.MOST: 60, Level.HALF: 35, Level.QUARTER: 15})
 """Of a JPEG."""
@@ -30,9 +43,41 @@ COLOURS = MappingProxyType({Level.MOST: 128, Level.HALF: 32, Level.QUARTER: 8})
 """Of a PNG; the whole keeps all."""
 
 
+_TRANSPARENCY = "transparency"
+_MOST_COLOURS = 256
+_EXIF_HEAD = b"Exif\0\0"
+_MIDDLE = 50
+"""The quality at which the tables are those of the standard."""
+# fmt: off
+_BRIGHTNESS = (
+    16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56, 14, 17, 22, 29, 51,
+    87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92, 49, 64, 78, 87, 103, 121, 120, 101,
+    72, 92, 95, 98, 112, 100, 103, 99,
+)
+_COLOUR = (
+    17, 18, 24, 47, 99, 99, 99, 99, 18, 21, 26, 66, 99, 99, 99, 99, 24, 26, 56, 99, 99, 99, 99, 99, 47, 66, 99, 99, 99,
+    99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99,
+    99, 99, 99, 99, 99, 99,
+)
+# fmt: on
+
+
 def are_supported() -> bool:
-    """Tell whether Pillow is installed."""
+    """Return whether Pillow is installed."""
     return importlib.util.find_spec("PIL") is not None
+
+
+def load_decoders() -> None:
+    """Import what ``compressed_image`` uses, if it is there: a process that may open no file cannot do so later."""
+    try:
+        from PIL import Image  # an extra
+    except ImportError:
+        return
+    for form in (BodyKind.JPEG, BodyKind.PNG):
+        out = io.BytesIO()
+        Image.new("RGB", (8, 8)).quantize(2, method=2).convert("RGB").save(out, form.value)
+        with Image.open(io.BytesIO(out.getvalue()), formats=(form.value,)) as image:
+            image.load()
 
 
 def fitting(size: ImageSize, wanted: Compression) -> ImageSize:
@@ -49,46 +94,144 @@ def fitting(size: ImageSize, wanted: Compression) -> ImageSize:
     return ImageSize(max(1, int(size.width * scale)), max(1, int(size.height * scale)))
 
 
-def compressed_image(body: bytes, kind: BodyKind, size: ImageSize, wanted: Compression) -> bytes:
-    """Return *body*, an image of *kind* whose header says *size*, as *wanted*; or raise ``TransformError``."""
+def stays_as_it_is(size: ImageSize, wanted: Compression, *, is_sideways: bool = False) -> bool:
+    """Return whether an image of *size* is sent as it was published, but for its metadata."""
+    return wanted.level is Level.WHOLE and _target(size, wanted, is_sideways=is_sideways) == size
+
+
+def _target(size: ImageSize, wanted: Compression, *, is_sideways: bool) -> ImageSize:
+    """Return the size that *wanted* allows; an image that *is_sideways* is shown with width and height exchanged."""
+    if not is_sideways:
+        return fitting(size, wanted)
+    height, width = fitting(ImageSize(size.height, size.width), wanted)
+    return ImageSize(width, height)
+
+
+def compressed_image(picture: Picture, kind: BodyKind, size: ImageSize, wanted: Compression) -> bytes:
+    """Return *picture*, an image of *kind* whose header says *size*, as *wanted*; or raise ``TransformError``."""
+    if stays_as_it_is(size, wanted, is_sideways=picture.is_sideways):
+        return picture.body
     try:
         from PIL import Image  # an extra
     except ImportError:
         raise TransformError(Fault.NOT_INSTALLED) from None
-    target = fitting(size, wanted)
-    if wanted.level is Level.WHOLE and target == size:
-        return body
+    target = _target(size, wanted, is_sideways=picture.is_sideways)
     try:
-        with Image.open(io.BytesIO(body), formats=(kind.value,)) as image:
+        with Image.open(io.BytesIO(picture.body), formats=(kind.value,)) as image:
             if image.size != size:
                 raise TransformError(Fault.UNREADABLE)
-            made = _jpeg(image, target, wanted.level) if kind is BodyKind.JPEG else _png(image, target, wanted.level)
+            made = (
+                _jpegs(image, target, wanted.level, picture)
+                if kind is BodyKind.JPEG
+                else (_pngs(image, target, wanted.level, picture))
+            )
+            return _first_short(made, picture.body, must_shrink=target != size)
     except TransformError:
         raise
     except Exception:  # noqa: BLE001 # Pillow raises whatever its decoders do: a body from outside is to blame
         raise TransformError(Fault.UNREADABLE) from None
-    return body if len(made) >= len(body) and target == size else made
 
 
-def _jpeg(image: Image.Image, target: ImageSize, level: Level) -> bytes:
-    image.draft("RGB", target)  # decodes an eighth to a half where that suffices
-    made = image if image.mode in {"L", "RGB"} else image.convert("RGB")
+def _first_short(made: Iterator[bytes], source: bytes, *, must_shrink: bool) -> bytes:
+    """Return the first of the bodies that were *made* which is no longer than *source*."""
+    shortest: bytes | None = None
+    for body in made:
+        if len(body) <= len(source):
+            return body
+        if shortest is None or len(body) < len(shortest):
+            shortest = body
+    return shortest if must_shrink and shortest is not None else source
+
+
+def _levels(level: Level) -> Iterator[Level]:
+    """Yield *level* and those below it."""
+    return (each for each in sorted(Level, reverse=True) if each <= level)
+
+
+def _kept(picture: Picture, profile: bytes | None) -> dict[str, Any]:
+    """Return what a picture that is made anew says of itself: its profile and its orientation."""
+    kept: dict[str, Any] = {} if profile is None else {"icc_profile": profile}
+    if picture.orientation != UPRIGHT:
+        kept["exif"] = _EXIF_HEAD + written_orientation(picture.orientation)
+    return kept
+
+
+# -- JPEG --------------------------------------------------------------------------------------------------------------
+
+
+def _jpegs(image: Image.Image, target: ImageSize, level: Level, picture: Picture) -> Iterator[bytes]:
+    """Yield the JPEG of *level* and of those below it."""
+    kept = _kept(picture, image.info.get("icc_profile"))
+    own = [list(table) for _, table in sorted(image.quantization.items())]  # type: ignore[attr-defined]  # of a JPEG
+    image.draft(None, target)  # decodes an eighth to a half where that suffices
+    made: Image.Image = image
     if made.size != target:
         made = made.resize(target, reducing_gap=2.0)
-    out = io.BytesIO()
-    made.save(out, "JPEG", quality=QUALITIES[level])
-    return out.getvalue()
+    else:
+        made.load()
+    for each in _levels(level):
+        tables = [
+            list(map(max, own[min(number, len(own) - 1)], table))
+            for number, table in enumerate(_tables(QUALITIES[each]))
+        ]
+        out = io.BytesIO()
+        made.save(out, "JPEG", qtables=tables[: len(own)], subsampling="4:2:0", comment=b"", **kept)
+        yield out.getvalue()
 
 
-def _png(image: Image.Image, target: ImageSize, level: Level) -> bytes:
-    made: Image.Image = image
-    if image.size != target:
-        made = image.convert("RGBA" if "A" in image.mode or "transparency" in image.info else "RGB")
-        made = made.resize(target, reducing_gap=2.0)
-    colours = COLOURS.get(level)
-    if colours is not None:
-        made = made if made.mode in {"RGB", "RGBA"} else made.convert("RGBA" if "A" in made.mode else "RGB")
-        made = made.quantize(colours, method=2)  # fast octree: the one that takes transparency too
-    out = io.BytesIO()
-    made.save(out, "PNG")
-    return out.getvalue()
+def _tables(quality: int) -> Iterator[list[int]]:
+    """Yield the quantization tables of a *quality* for brightness and for colours (JPEG, annex K)."""
+    scale = 5_000 // quality if quality < _MIDDLE else 200 - 2 * quality
+    for table in (_BRIGHTNESS, _COLOUR):
+        yield [min(max((step * scale + 50) // 100, 1), 255) for step in table]
+
+
+# -- PNG ---------------------------------------------------------------------------------------------------------------
+
+
+def _pngs(image: Image.Image, target: ImageSize, level: Level, picture: Picture) -> Iterator[bytes]:
+    """Yield the PNG of *level* and of those below it."""
+    kept = _kept(picture, image.info.get("icc_profile"))
+    image.load()
+    resized = image if image.size == target else _resized(image, target)
+    for each in _levels(level):
+        colours = COLOURS.get(each)
+        made = resized if colours is None else _with_colours(resized, colours)
+        made.info = {name: value for name, value in made.info.items() if name == _TRANSPARENCY}
+        out = io.BytesIO()
+        made.save(out, "PNG", **kept)
+        yield out.getvalue()
+
+
+def _resized(image: Image.Image, target: ImageSize) -> Image.Image:
+    """Return *image* in another size, of the same mode and with the same palette."""
+    from PIL.Image import Dither, Resampling  # an extra
+
+    match image.mode:
+        case "1":
+            return image.convert("L").resize(target, reducing_gap=2.0).convert("1", dither=Dither.NONE)
+        case "P" if _TRANSPARENCY in image.info:
+            return image.resize(target, Resampling.NEAREST)
+        case "P":
+            return image.convert("RGB").resize(target, reducing_gap=2.0).quantize(palette=image, dither=Dither.NONE)
+        case "L" | "LA" | "RGB" | "RGBA" if _TRANSPARENCY not in image.info:
+            return image.resize(target, reducing_gap=2.0)
+        case _:  # one colour that is transparent must not be mixed with others; deep greys are not mixed by Pillow
+            return image.resize(target, Resampling.NEAREST)
+
+
+def _with_colours(image: Image.Image, colours: int) -> Image.Image:
+    """Return *image* with so many colours at most, in a palette, or as so many greys."""
+    match image.mode:
+        case "1":
+            return image
+        case "P":
+            if len(image.getcolors(_MOST_COLOURS) or ()) <= colours:
+                return image
+        case "I" | "I;16" | "I;16B" | "I;16L":
+            image = image.convert("I").point(lambda grey: grey * (1 / 256)).convert("L")
+    if image.mode == "L" and _TRANSPARENCY not in image.info:
+        step = -(-_MOST_COLOURS // colours)
+        return image.point([min(grey // step * step + step // 2, _MOST_COLOURS - 1) for grey in range(_MOST_COLOURS)])
+    has_alpha = image.mode in {"LA", "PA", "RGBA"} or _TRANSPARENCY in image.info
+    return image.convert("RGBA" if has_alpha else "RGB").quantize(colours, method=2)  # fast octree: it takes alpha too

@@ -1,7 +1,8 @@
 """The pool: a few processes that perform transforms, and can be killed and replaced. A shell: it awaits, by the clock.
 
-Rule: counted bytes and pixels decide what is begun; wall time (500 ms, as the paper has it in 4.3) is the last resort:
-what takes longer is killed, withheld, and said to be so.
+Rule: counted bytes and pixels decide what is begun. The last resort is the core time that a piece of work takes (half a
+second, the paper's time-out in 4.3): what takes more is killed, withheld, and said to be so. Waiting counts nothing.
+Rule: a spare process stands ready, with everything imported, so that a killed one is replaced at once.
 Rule: equal work is done once, whether its result is known or a caller waits for it already.
 """
 
@@ -18,12 +19,15 @@ from whimbrel.shape.cache import ResultCache
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.transforms import Work
 from whimbrel.shape.work_queue import WorkQueue
-from whimbrel.shape.worker import FAULTS, LENGTH, framed
+from whimbrel.shape.worker import FAULTS, LENGTH, OUT_OF_TIME, framed
 
 __all__ = ["TIME_OUT_S", "TransformPool"]
 
 TIME_OUT_S = 0.5
+"""Core time of one piece of work, in seconds."""
 _START_S = 30.0
+_STUCK_S = 60.0
+"""A worker that does not answer for so long is stuck, whatever core time it took."""
 
 
 class TransformPool:
@@ -33,6 +37,7 @@ class TransformPool:
         self,
         *,
         processes: int = 2,
+        spares: int = 1,
         time_out_s: float = TIME_OUT_S,
         limits: PolicyLimits = DEFAULT_POLICY_LIMITS,
         cache_bytes: int = 64 << 20,
@@ -48,6 +53,8 @@ class TransformPool:
         self._asked: set[asyncio.Task[bytes | Fault]] = set()
         self._is_closed = False
         self._wake = asyncio.Event()
+        self._ready = _ReadyProcesses(spares)
+        self._at_work: set[Process] = set()
         self.performed = 0
         """How many transforms were made, not counting those that were known."""
         self.killed = 0
@@ -85,9 +92,24 @@ class TransformPool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._ready.close()
         for result in self._results.values():
             result.set_result(Fault.OVERLOADED)
         self._results.clear()
+
+    @property
+    def spares(self) -> int:
+        """How many processes stand ready beside those at work."""
+        return len(self._ready)
+
+    @property
+    def pids_at_work(self) -> list[int]:
+        """The processes that perform transforms, or wait for the next."""
+        return [process.pid for process in self._at_work]
+
+    async def ready(self) -> None:
+        """Wait until as many spares stand ready as should."""
+        await self._ready.filled()
 
     def _start(self) -> None:
         self._wake.set()
@@ -111,35 +133,41 @@ class TransformPool:
                     continue
                 key, work = taken
                 if process is None:
-                    process = await _started()
-                result = Fault.ERROR if process is None else await self._ask(process, work)
-                if result in {Fault.TIME_OUT, Fault.ERROR} and process is not None:
+                    process = await self._ready.take()
+                    if process is not None:
+                        self._at_work.add(process)
+                result = Fault.DECODER if process is None else await self._ask(process, work)
+                if result in {Fault.TIME_OUT, Fault.DECODER} and process is not None:
                     self.killed += 1
+                    self._at_work.discard(process)
                     await _killed(process)
                     process = None
                 self._settle(key, result)
         finally:
             if process is not None:
+                self._at_work.discard(process)
                 await _killed(process)
 
     async def _ask(self, process: Process, work: Work) -> bytes | Fault:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(self._time_out_s):
-                process.stdin.write(framed(work, self._limits))
+            async with asyncio.timeout(_STUCK_S):
+                process.stdin.write(framed(work, self._limits, self._time_out_s))
                 await process.stdin.drain()
                 (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
                 if not 0 < length <= 1 + 2 * max(len(work.body), 1 << 20):  # no transform makes that of it
-                    return Fault.ERROR
+                    return Fault.DECODER
                 answer = await process.stdout.readexactly(length)
         except TimeoutError:
             return Fault.TIME_OUT
-        except Exception:  # noqa: BLE001 # a process that died, or a frame that cannot be written: others go on
-            return Fault.ERROR
+        except (asyncio.IncompleteReadError, OSError):  # it died
+            return Fault.TIME_OUT if await _ended_by(process) == OUT_OF_TIME else Fault.DECODER
+        except Exception:  # noqa: BLE001 # a frame that cannot be written: others go on
+            return Fault.DECODER
         if not answer[0]:
             return answer[1:]
-        return FAULTS[answer[0] - 1] if answer[0] <= len(FAULTS) else Fault.ERROR
+        return FAULTS[answer[0] - 1] if answer[0] <= len(FAULTS) else Fault.DECODER
 
     def _settle(self, key: bytes, result: bytes | Fault) -> None:
         self.performed += 1
@@ -149,6 +177,55 @@ class TransformPool:
         waiting = self._results.pop(key, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(result)
+
+
+class _ReadyProcesses:
+    """Processes that were started and wait for work; as many as *wanted* are kept."""
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._waiting: asyncio.Queue[Process | None] = asyncio.Queue()
+        self._starting: set[asyncio.Task[None]] = set()
+        self._asked = 0
+
+    def __len__(self) -> int:
+        return self._waiting.qsize()
+
+    async def take(self) -> Process | None:
+        """Return a process that is ready, None if none can be started; another is started in its place."""
+        self._asked += 1
+        try:
+            self._start()
+            return await self._waiting.get()
+        finally:
+            self._asked -= 1
+            self._start()
+
+    async def filled(self) -> None:
+        """Wait until as many as wanted are ready."""
+        while self._starting:
+            await asyncio.gather(*self._starting)
+
+    async def close(self) -> None:
+        """End them."""
+        self._wanted = 0
+        starting = list(self._starting)
+        for task in starting:
+            task.cancel()
+        await asyncio.gather(*starting, return_exceptions=True)
+        while not self._waiting.empty():
+            process = self._waiting.get_nowait()
+            if process is not None:
+                await _killed(process)
+
+    def _start(self) -> None:
+        while len(self) + len(self._starting) < self._wanted + self._asked:
+            task = asyncio.create_task(self._start_one())
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+
+    async def _start_one(self) -> None:
+        self._waiting.put_nowait(await _started())
 
 
 async def _started() -> Process | None:
@@ -165,7 +242,20 @@ async def _started() -> Process | None:
     except (TimeoutError, asyncio.IncompleteReadError):
         await _killed(process)
         return None
+    except asyncio.CancelledError:
+        await _killed(process)
+        raise
     return process
+
+
+async def _ended_by(process: Process) -> int | None:
+    """Return the signal that ended a process which closed its pipes; None if none did."""
+    try:
+        async with asyncio.timeout(1.0):
+            code = await process.wait()
+    except TimeoutError:
+        return None
+    return -code if code < 0 else None
 
 
 async def _killed(process: Process) -> None:

@@ -1,4 +1,8 @@
-"""Rows: how the state of policies is kept in a view, row by row; a row is known by its kind and whose it is."""
+"""Rows: how the state of policies is kept in a view, row by row; a row is known by its kind and whose it is.
+
+Rule: the last value of a policy's row is 0. Older views have there how often the policy failed in a row, for whatever
+device and publisher; that is read and not used, because it cannot be told whose failures those were.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from whimbrel.shape.variables import AutomaticVariables, ManualVariables
 __all__ = ["KINDS", "Key", "keys", "restore_row", "row_of"]
 
 Key: TypeAlias = tuple[str | int | None, ...]
-KINDS = frozenset({"policy", "device", "variables"})
+KINDS = frozenset({"policy", "device", "variables", "failures"})
 _LIMITS = Limits(max_bytes=INT32_MAX, max_names=INT32_MAX)
 
 
@@ -25,6 +29,7 @@ def keys(state: ShapeState) -> Iterable[Key]:
     yield from (("policy", name) for name in state.policies)
     yield from (("device", device) for device in {*state.devices, *state.choices})
     yield from (("variables", device, policy) for device, policy in state.variables)
+    yield from (("failures", device, policy) for device, policy in state.failures)
 
 
 def row_of(state: ShapeState, key: Key) -> bytes | None:
@@ -34,7 +39,7 @@ def row_of(state: ShapeState, key: Key) -> bytes | None:
         version = state.policies.get(whose)
         if version is None:
             return None
-        return cbor2.dumps([version.seq, version.owner, version.text, state.failures.get(whose, 0)])
+        return cbor2.dumps([version.seq, version.owner, version.text, 0])
     if kind == "device":
         automatic, chosen = state.devices.get(whose), state.choices.get(whose)
         if automatic is None:
@@ -42,6 +47,9 @@ def row_of(state: ShapeState, key: Key) -> bytes | None:
         reported_at, own, members = automatic.snapshot()
         typed = [[root, to_typed(values)] for root, values in members.items()]
         return cbor2.dumps([chosen, reported_at, to_typed(own), typed])
+    if kind == "failures":
+        listed = state.failures.listed(whose, str(key[2]))
+        return cbor2.dumps(listed) if listed else None
     manual = state.variables.get((whose, str(key[2])))
     return None if manual is None else cbor2.dumps(to_typed(manual.values))
 
@@ -51,10 +59,8 @@ def restore_row(state: ShapeState, key: Key, value: bytes) -> None:
     kind, whose = key[0], str(key[1])
     row: Any = cbor2.loads(value)
     if kind == "policy":
-        seq, owner, text, failures = row
+        seq, owner, text, _ = row
         state.policies[whose] = PolicyVersion(name=whose, seq=seq, owner=owner, text=text)
-        if failures:
-            state.failures[whose] = failures
     elif kind == "device":
         chosen, *reported = row
         if chosen is not None:
@@ -64,6 +70,8 @@ def restore_row(state: ShapeState, key: Key, value: bytes) -> None:
             members = {root: dict(from_typed(values, limits=_LIMITS)) for root, values in typed}
             own = dict(from_typed(own, limits=_LIMITS))
             state.devices[whose] = AutomaticVariables.of(reported_at, own, members)
+    elif kind == "failures":
+        state.failures.restore(whose, str(key[2]), [(publisher, count) for publisher, count in row])
     else:
         manual = state.variables[whose, str(key[2])] = ManualVariables()
         manual.values = dict(from_typed(row, limits=_LIMITS))

@@ -3,13 +3,16 @@
 Rule: nothing else changes it, so the broker, a replay after a crash and the pipeline have the same state at a seq.
 Rule: manual variables belong to a device and the name of a policy. They go with the policy when it is removed, and
 when the device chooses another; a new version of the same name keeps them.
-Rule: a policy that failed ``FAILURES`` times in a row by its own fault is suspended: its devices get what they would
-without a policy, and its owner is told, until a new version is put.
+Rule: a policy that failed ``FAILURES`` times in a row by its own fault, with what one publisher sent to one device, is
+suspended for these two alone, and its owner is told, until a new version is put. What is suspended withholds, unless
+the policy says ``sendWhenSuspended()``.
+Rule: decisions that do not say who published (older logs) are not counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes
@@ -18,12 +21,91 @@ from whimbrel.model.place import Place
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.variables import DEVICE_BYTES, AutomaticVariables, Choices, ManualVariables
 
-__all__ = ["FAILURES", "PolicyVersion", "ShapeState", "policy_bytes"]
+__all__ = ["FAILURES", "MOST_PUBLISHERS", "Failures", "PolicyVersion", "ShapeState", "policy_bytes"]
 
 FAILURES = 10
-_CHOICE_BYTES, _POLICY_BYTES, _CHARACTER_BYTES = 250, 2_000, 24
-"""Memory of a device's choice, and of a policy and each character of it: it is there as text and compiled."""
+"""After so many failures in a row a policy is suspended."""
+MOST_PUBLISHERS = 64
+"""Publishers that are remembered of each device and policy; of one that is forgotten, counting begins anew."""
+_CHOICE_BYTES, _POLICY_BYTES, _CHARACTER_BYTES, _FAILURE_BYTES = 250, 2_000, 24, 300
+"""Memory of a device's choice, of a policy and each character of it (it is there as text and compiled), and of the
+failures for one publisher."""
 _BLAMED = frozenset(fault.value for fault in Fault if fault.is_of_policy)
+
+
+class Failures:
+    """Failures in a row of policies, by device, policy and publisher; a publisher that is not known is None."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], dict[str | None, int]] = {}
+        self._size = 0
+        self._suspended: Counter[str] = Counter()
+        """By policy, for how many pairs of device and publisher it is suspended."""
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._counts)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Failures) and self._counts == other._counts
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def add(self, device: str, policy: str, publisher: str | None) -> None:
+        """Count one more failure."""
+        counts = self._counts.setdefault((device, policy), {})
+        self._size += publisher not in counts
+        count = counts.pop(publisher, 0) + 1
+        counts[publisher] = count  # the one that failed last stands at the end
+        if count == FAILURES:
+            self._suspended[policy] += 1
+        if len(counts) > MOST_PUBLISHERS:
+            self._forget(policy, counts.pop(next(iter(counts))))
+
+    def end(self, device: str, policy: str, publisher: str | None) -> bool:
+        """Take in a success, which ends the failures in a row; return whether there were any."""
+        counts = self._counts.get((device, policy))
+        if counts is None or publisher not in counts:
+            return False
+        self._forget(policy, counts.pop(publisher))
+        if not counts:
+            del self._counts[device, policy]
+        return True
+
+    def drop(self, device: str, policy: str) -> None:
+        """Forget all failures of *policy* for *device*."""
+        for count in self._counts.pop((device, policy), {}).values():
+            self._forget(policy, count)
+
+    def are_enough(self, device: str, policy: str, publisher: str | None) -> bool:
+        """Return whether *policy* failed so often that it is suspended for this device and publisher."""
+        counts = self._counts.get((device, policy))
+        return counts is not None and counts.get(publisher, 0) >= FAILURES
+
+    def has_suspended(self, policy: str) -> bool:
+        """Return whether *policy* is suspended for any device and publisher."""
+        return policy in self._suspended
+
+    def listed(self, device: str, policy: str) -> list[tuple[str | None, int]]:
+        """Return each publisher and its failures, the one that failed last at the end."""
+        return [*self._counts.get((device, policy), {}).items()]
+
+    def restore(self, device: str, policy: str, listed: list[tuple[str | None, int]]) -> None:
+        """Take in what ``listed`` returned."""
+        self._counts[device, policy] = dict(listed)
+        self._size += len(listed)
+        suspended = sum(count >= FAILURES for _, count in listed)
+        if suspended:
+            self._suspended[policy] += suspended
+
+    def _forget(self, policy: str, count: int) -> None:
+        self._size -= 1
+        if count >= FAILURES:
+            self._suspended[policy] -= 1
+            if not self._suspended[policy]:
+                del self._suspended[policy]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +131,7 @@ class ShapeState:
         self.choices = Choices()
         self.devices: dict[str, AutomaticVariables] = {}
         self.variables: dict[tuple[str, str], ManualVariables] = {}
-        self.failures: dict[str, int] = {}
-        """By policy, how often it failed in a row by its own fault."""
+        self.failures = Failures()
         self.size_bytes = 0
         """How much memory all of it takes, about."""
         self.touched: set[tuple[str, ...]] = set()
@@ -90,7 +171,7 @@ class ShapeState:
         """Find out how much memory all of it takes: rows were restored."""
         self.size_bytes = sum(each.size_bytes for each in self.devices.values())
         self.size_bytes += sum(each.size_bytes for each in self.variables.values())
-        self.size_bytes += _CHOICE_BYTES * len(self.choices)
+        self.size_bytes += _CHOICE_BYTES * len(self.choices) + _FAILURE_BYTES * len(self.failures)
         self.size_bytes += sum(policy_bytes(version.text) for version in self.policies.values())
 
     def automatic(self, device: str) -> Attributes:
@@ -107,19 +188,23 @@ class ShapeState:
         """Return the name of the policy that *device* chose as its own."""
         return self.choices.get(device)
 
-    def is_suspended(self, policy: str) -> bool:
-        """Tell whether *policy* failed too often in a row."""
-        return self.failures.get(policy, 0) >= FAILURES
+    def is_suspended(self, policy: str, device: str, publisher: str | None) -> bool:
+        """Return whether *policy* failed too often in a row with what *publisher* sent to *device*."""
+        return self.failures.are_enough(device, policy, publisher)
+
+    def has_suspended(self, policy: str) -> bool:
+        """Return whether *policy* is suspended for any device and publisher."""
+        return self.failures.has_suspended(policy)
 
     def in_force(self, policy: str | None) -> PolicyVersion | None:
-        """Return the version of *policy* to run; None if there is none, or if it is suspended."""
-        return None if policy is None or self.is_suspended(policy) else self.policies.get(policy)
+        """Return the version of *policy* to run; None if there is none."""
+        return None if policy is None else self.policies.get(policy)
 
     def asked(self, device: str, named: Sequence[str | None]) -> tuple[PolicyVersion | None, ...]:
         """Return the policies that decide about a hand-over, in order; None stands for one that sends what arrived.
 
         That of the device, if it is in force; else those *named* by the subscriptions, each once. Of one that is not in
-        force, because it was never put, was removed, or is suspended, nothing is asked. Nothing is returned if none is.
+        force, because it was never put or was removed, nothing is asked. Nothing is returned if none is.
         """
         own = self.in_force(self.chosen(device))
         if own is not None:
@@ -135,12 +220,15 @@ class ShapeState:
         self._unchoose(device)
         for key in [key for key in self.variables if key[0] == device]:
             self._drop_variables(key)
+        for key in [key for key in self.failures if key[0] == device]:
+            self._drop_failures(key)
 
     def _apply_decision(self, fact: Decided) -> None:
         self.change_variables(fact.device, fact.policy, fact.changed, fact.removed)
         version = self.policies.get(fact.policy)
-        if version is not None and version.seq == fact.policy_seq:  # the failures of an older one are not this one's
-            self.count_failure(fact.policy, fact.reason)
+        if version is None or version.seq != fact.policy_seq or fact.publisher is None:
+            return  # the failures of an older version are not this one's
+        self.count_failure(fact.policy, fact.device, fact.publisher, fact.reason)
 
     def change_variables(self, device: str, policy: str, changed: Attributes, removed: tuple[str, ...]) -> None:
         """Take in the manual variables that a decision set and removed."""
@@ -154,19 +242,31 @@ class ShapeState:
             if not manual.values:
                 del self.variables[key]
 
-    def count_failure(self, policy: str, reason: str | None) -> None:
-        """Take in that a decision of the *policy* in force failed for *reason*, or did not."""
+    def count_failure(self, policy: str, device: str, publisher: str | None, reason: str | None) -> None:
+        """Take in that a decision of the *policy* in force failed for *reason*, or (None) did not."""
+        before = len(self.failures)
         if reason in _BLAMED:
-            self.touched.add(("policy", policy))
-            self.failures[policy] = self.failures.get(policy, 0) + 1
-        elif reason is None and self.failures.pop(policy, 0):
-            self.touched.add(("policy", policy))
+            self.touched.add(("failures", device, policy))
+            self.failures.add(device, policy, publisher)
+        elif reason is None and self.failures.end(device, policy, publisher):
+            self.touched.add(("failures", device, policy))
+        self.size_bytes += _FAILURE_BYTES * (len(self.failures) - before)
 
     def _drop_variables(self, key: tuple[str, str]) -> None:
         gone = self.variables.pop(key, None)
         if gone is not None:
             self.size_bytes -= gone.size_bytes
             self.touched.add(("variables", *key))
+
+    def _drop_failures(self, key: tuple[str, str]) -> None:
+        before = len(self.failures)
+        self.failures.drop(*key)
+        self.size_bytes += _FAILURE_BYTES * (len(self.failures) - before)
+        self.touched.add(("failures", *key))
+
+    def _drop_all_failures(self, policy: str) -> None:
+        for key in [key for key in self.failures if key[1] == policy]:
+            self._drop_failures(key)
 
     def _unchoose(self, device: str) -> str | None:
         """Forget what a device has chosen, and return it."""
@@ -188,11 +288,11 @@ class ShapeState:
                 self._drop_policy(fact.name)
                 self.policies[fact.name] = version
                 self.size_bytes += policy_bytes(fact.text)
-                self.failures.pop(fact.name, None)
+                self._drop_all_failures(fact.name)
             case PolicyChange.REMOVED:
                 assert fact.name is not None
                 self._drop_policy(fact.name)
-                self.failures.pop(fact.name, None)
+                self._drop_all_failures(fact.name)
                 for key in [key for key in self.variables if key[1] == fact.name]:
                     self._drop_variables(key)
             case PolicyChange.CHOSEN:

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from whimbrel.language.policies.limits import PolicyCost, PolicyLimits
 from whimbrel.language.policies.values import Compression, Level, Transform
 from whimbrel.model.attributes import Scalar
-from whimbrel.shape.bodies import BodyKind, image_size, kind_of, projected, rewritten
+from whimbrel.shape.bodies import BodyKind, decoded_pixels, image_size, kind_of, projected, rewritten
 from whimbrel.shape.faults import Fault, TransformError
-from whimbrel.shape.images import compressed_image, fitting
+from whimbrel.shape.images import compressed_image, stays_as_it_is
+from whimbrel.shape.pictures import without_metadata
+from whimbrel.shape.pictures.members import IMAGES, may_hold_pictures, with_smaller_pictures
 
-__all__ = ["LIGHT_BYTES", "Work", "cost_of", "needed", "perform"]
+__all__ = ["LIGHT_BYTES", "Work", "cost_of", "may_be_light", "needed", "perform"]
 
 LIGHT_BYTES = 4_096
-_IMAGES = frozenset({BodyKind.JPEG, BodyKind.PNG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,21 @@ class Work:
     @property
     def is_light(self) -> bool:
         """Whether it may be done on the broker's loop."""
-        return len(self.body) <= LIGHT_BYTES and kind_of(self.body) not in _IMAGES
+        return may_be_light(self.body)
+
+    @property
+    def makes_pictures(self) -> bool:
+        """Whether it makes pictures smaller, or would if they could be read."""
+        kind = kind_of(self.body)
+        if kind in IMAGES:
+            return True
+        names = tuple(name for each in self.transforms if isinstance(each, Compression) for name in each.names)
+        if not names or not may_hold_pictures(self.body, kind):
+            return False
+        try:
+            return with_smaller_pictures(self.body, kind, names, lambda picture, _: picture) is not None
+        except TransformError:
+            return True
 
     @property
     def key(self) -> bytes:
@@ -50,6 +65,12 @@ class Work:
         return repr((self.transforms, sorted(self.changes.items())))
 
 
+def may_be_light(body: bytes) -> bool:
+    """Return whether all transforms of *body* may be done on the broker's loop."""
+    kind = kind_of(body)
+    return len(body) <= LIGHT_BYTES and kind not in IMAGES and not may_hold_pictures(body, kind)
+
+
 def needed(work: Work) -> Work | None:
     """Return the part of *work* that changes anything; None if nothing does. Looks at headers only."""
     kind = kind_of(work.body)
@@ -63,12 +84,11 @@ def needed(work: Work) -> Work | None:
 def _changes(transform: Transform, kind: BodyKind, body: bytes) -> bool:
     if not isinstance(transform, Compression):
         return kind is BodyKind.JSON
-    if kind is BodyKind.JSON:
-        return bool(transform.names) and transform.level is not Level.WHOLE
-    if kind not in _IMAGES:
-        return False
-    size = image_size(body)
-    return transform.level is not Level.WHOLE or fitting(size, transform) != size
+    if kind is BodyKind.JSON and transform.names and transform.level is not Level.WHOLE:
+        return True
+    return kind in IMAGES or (
+        bool(transform.names) and may_hold_pictures(body, kind)
+    )  # a picture that is sent as it is loses its metadata
 
 
 def cost_of(work: Work, limits: PolicyLimits) -> PolicyCost:
@@ -76,12 +96,44 @@ def cost_of(work: Work, limits: PolicyLimits) -> PolicyCost:
     if len(work.body) > limits.body_bytes:
         raise TransformError(Fault.BODY_BYTES)
     count = len(work.transforms)
-    if kind_of(work.body) not in _IMAGES or not count:
+    if kind_of(work.body) not in IMAGES or not count:
         return PolicyCost(bytes=len(work.body) * count)
-    pixels = image_size(work.body).pixels
+    size = image_size(work.body)
+    decoded = sum(isinstance(each, Compression) and not stays_as_it_is(size, each) for each in work.transforms)
+    pixels = _pixels(work.body, limits) * decoded if decoded else 0
+    return PolicyCost(bytes=len(work.body) * count, pixels=pixels)
+
+
+def _with_members(body: bytes, kind: BodyKind, wanted: Compression, limits: PolicyLimits) -> bytes | None:
+    """Return *body* with smaller pictures as its named members; None if none of these is a picture."""
+    if not may_hold_pictures(body, kind):
+        return None
+    left = limits.image_pixels
+
+    def smaller(picture: bytes, of: BodyKind) -> bytes:
+        nonlocal left
+        left -= image_size(picture).pixels  # of all of them together
+        if left < 0:
+            raise TransformError(Fault.PIXELS)
+        return _compressed(picture, of, wanted, limits)
+
+    return with_smaller_pictures(body, kind, wanted.names, smaller)
+
+
+def _pixels(body: bytes, limits: PolicyLimits) -> int:
+    """Return the pixels of an image as decoding counts them, or raise ``TransformError`` if those are too many."""
+    pixels = decoded_pixels(body)
     if pixels > limits.image_pixels:
         raise TransformError(Fault.PIXELS)
-    return PolicyCost(bytes=len(work.body) * count, pixels=pixels * count)
+    return pixels
+
+
+def _compressed(body: bytes, kind: BodyKind, wanted: Compression, limits: PolicyLimits) -> bytes:
+    """Return an image without metadata, and as *wanted*."""
+    size, picture = image_size(body), without_metadata(body, kind)
+    if not stays_as_it_is(size, wanted, is_sideways=picture.is_sideways):
+        _pixels(body, limits)
+    return compressed_image(picture, kind, size, wanted)
 
 
 def perform(work: Work, limits: PolicyLimits) -> bytes:
@@ -91,11 +143,10 @@ def perform(work: Work, limits: PolicyLimits) -> bytes:
         kind = kind_of(body)
         if not isinstance(transform, Compression):
             body = projected(body, transform.names)
-        elif kind in _IMAGES:
-            size = image_size(body)
-            if size.pixels > limits.image_pixels:
-                raise TransformError(Fault.PIXELS)
-            body = compressed_image(body, kind, size, transform)
+        elif kind in IMAGES:
+            body = _compressed(body, kind, transform, limits)
+        elif transform.names and (made := _with_members(body, kind, transform, limits)) is not None:
+            body = made
         elif kind is BodyKind.JSON and transform.names and transform.level is not Level.WHOLE:
             body = projected(body, transform.names)
     return rewritten(body, work.changes)

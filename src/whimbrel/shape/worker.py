@@ -1,7 +1,9 @@
 """The process that performs transforms: frames come in on standard input, results go out on standard output.
 
-Rule: it trusts nothing and is trusted with nothing: a decoder that a hostile image takes over has a few files, bounded
-memory, and only bytes to answer with, which the broker treats like any body.
+Rule: it trusts nothing and is trusted with nothing: a decoder that a hostile image takes over can open and write no
+file and start no process, has bounded memory, and only bytes to answer with, which the broker treats like any body.
+Rule: a piece of work has so much core time as its frame says, however busy the machine is; the kernel ends the process
+that takes more, in the midst of a decoder too.
 A frame is its length (uint32, big-endian) and CBOR; an answer is its length, one byte (0: a body, else the number of
 the fault) and the body.
 """
@@ -9,6 +11,7 @@ the fault) and the body.
 from __future__ import annotations
 
 import os
+import signal
 import struct
 import sys
 from typing import Any, BinaryIO
@@ -18,17 +21,20 @@ import cbor2
 from whimbrel.language.policies.limits import PolicyLimits
 from whimbrel.language.policies.values import Compression, Level, Projection, Transform
 from whimbrel.shape.faults import Fault, TransformError
+from whimbrel.shape.images import load_decoders
 from whimbrel.shape.transforms import Work, perform
 
-__all__ = ["FAULTS", "LENGTH", "MAX_MEMORY_BYTES", "framed", "main"]
+__all__ = ["FAULTS", "LENGTH", "MAX_MEMORY_BYTES", "OUT_OF_TIME", "framed", "main"]
 
 LENGTH = struct.Struct(">I")
 FAULTS = tuple(Fault)
 MAX_MEMORY_BYTES = 2 << 30
+OUT_OF_TIME = getattr(signal, "SIGPROF", None)
+"""The signal that ends a process whose work took too much core time; None where there is no such clock."""
 
 
-def framed(work: Work, limits: PolicyLimits) -> bytes:
-    """Return the frame that asks for *work*."""
+def framed(work: Work, limits: PolicyLimits, core_s: float) -> bytes:
+    """Return the frame that asks for *work*, which may take *core_s* seconds of a core."""
     transforms = [
         [int(each.level), each.width_px, each.height_px, each.pixels, each.names]
         if isinstance(each, Compression)
@@ -36,14 +42,14 @@ def framed(work: Work, limits: PolicyLimits) -> bytes:
         for each in work.transforms
     ]
     kinds = [isinstance(each, Compression) for each in work.transforms]
-    payload = cbor2.dumps([work.body, kinds, transforms, dict(work.changes), limits.image_pixels])
+    payload = cbor2.dumps([work.body, kinds, transforms, dict(work.changes), limits.image_pixels, core_s])
     return LENGTH.pack(len(payload)) + payload
 
 
-def _unframed(payload: bytes) -> tuple[Work, PolicyLimits]:
-    body, kinds, listed, changes, pixels = cbor2.loads(payload)
+def _unframed(payload: bytes) -> tuple[Work, PolicyLimits, float]:
+    body, kinds, listed, changes, pixels, core_s = cbor2.loads(payload)
     transforms = tuple(_transform(kind, each) for kind, each in zip(kinds, listed, strict=True))
-    return Work(body, transforms, changes), PolicyLimits(image_pixels=pixels)
+    return Work(body, transforms, changes), PolicyLimits(image_pixels=pixels), core_s
 
 
 def _transform(is_compression: bool, told: Any) -> Transform:  # noqa: ANN401, FBT001 # as CBOR has it
@@ -54,23 +60,39 @@ def _transform(is_compression: bool, told: Any) -> Transform:  # noqa: ANN401, F
 
 
 def _answer(payload: bytes) -> tuple[int, bytes]:
+    work, limits, core_s = _unframed(payload)
+    _end_after(core_s)
     try:
-        return 0, perform(*_unframed(payload))
+        return 0, perform(work, limits)
     except TransformError as error:
         return 1 + FAULTS.index(error.fault), b""
     except MemoryError:
         return 1 + FAULTS.index(Fault.PIXELS), b""
     except Exception:  # noqa: BLE001 # the broker must be answered, whatever it was
-        return 1 + FAULTS.index(Fault.ERROR), b""
+        return 1 + FAULTS.index(Fault.DECODER), b""
+    finally:
+        _end_after(None)
 
 
-def _bound_memory() -> None:
+def _end_after(core_s: float | None) -> None:
+    """Have the kernel end this process after so many seconds of core time; None: not any more."""
+    if OUT_OF_TIME is None:
+        return
+    if core_s is not None and core_s <= 0:
+        os.kill(os.getpid(), OUT_OF_TIME)
+    signal.setitimer(signal.ITIMER_PROF, core_s or 0.0)
+
+
+def _confine() -> None:
+    """Give up what no transform needs: more memory, files beside the open ones, and processes."""
+    load_decoders()  # which are files
     try:
         import resource  # not on every platform
     except ImportError:
         return
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for limit in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC):
+        resource.setrlimit(limit, (0, 0))
 
 
 def _serve(source: BinaryIO, target: BinaryIO) -> None:
@@ -82,9 +104,9 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
 
 def main() -> None:
     """Serve until standard input ends."""
-    _bound_memory()
     target = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not look like an answer
+    _confine()
     target.write(b"\0")  # ready
     target.flush()
     _serve(sys.stdin.buffer, target)

@@ -383,6 +383,7 @@ def _decisions(identity: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy
         "steps": _SEQS,
         "bytes_read": _SEQS,
         "pixels_read": _SEQS,
+        "publisher": st.none() | _WORDS,
     }
     return st.one_of(
         st.builds(Decided, **named, outcome=st.just(Outcome.WITHHELD), reason=st.none() | _WORDS),

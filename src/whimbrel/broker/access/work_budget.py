@@ -1,7 +1,8 @@
-"""The work budget: how much work subscribing may ask for, counted before it is done.
+"""The work budget: how much work subscribing may ask for, counted before it is done; and how much policies may take.
 
 Work is counted in units, each about as dear as one plain topic filter: a topic filter costs one and its length, a
 content filter its leaves, its patterns and its length, for every topic filter that it is beside.
+Rule: nobody is refused for the steps of a policy: a device that took more than its share waits until that is made up.
 Rule: nothing here asks a clock; the same packets at the same times are refused on every machine.
 Rule: memory is bounded: a session whose allowance is whole again is forgotten.
 """
@@ -20,8 +21,10 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 
 __all__ = [
+    "FREE_STEPS",
     "PacketBudget",
     "SessionSum",
+    "StepBudget",
     "WorkBudget",
     "filter_bytes",
     "filter_cost",
@@ -34,6 +37,8 @@ _BYTES_A_UNIT = 64
 _PATTERN = 16
 _SECOND_US = 1_000_000
 _REMEMBERED = 10_000
+FREE_STEPS = 200
+"""A decision of so many steps is as cheap as what is done for it beside, and counts nothing."""
 
 
 def topic_cost(topic_filter: str) -> int:
@@ -204,3 +209,47 @@ def refuse_all(most: int) -> ProtocolError:
 
 def _refusal(what: str, setting: str) -> ProtocolError:
     return ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{what} ({setting}), and this is more")
+
+
+class StepBudget:
+    """The steps of policies: all devices together have so many a second, each an equal share; 0 is no bound."""
+
+    def __init__(self, steps_per_second: int) -> None:
+        self._total = steps_per_second
+        self._left: dict[str, tuple[float, int]] = {}
+        """By device, what was left of its share when it last decided, and when that was."""
+        self._second = 0
+        self._active: set[str] = set()
+        """The devices that took steps in this second,"""
+        self._before: set[str] = set()
+        """and in the one before."""
+
+    def spend(self, device: str, steps: int, now: int) -> int | None:
+        """Count a decision; return until when the device waits, in microseconds, or None if it does not."""
+        if steps <= FREE_STEPS or not self._total:
+            return None
+        self._go_to(now // _SECOND_US)
+        self._active.add(device)
+        share = self._total / len(self._active | self._before)
+        left, at = self._left.get(device, (share, now))
+        left = min(share, left + (now - at) * share / _SECOND_US) - steps
+        self._left[device] = left, now
+        return None if left >= 0 else now + int(-left * _SECOND_US / share)
+
+    def forget(self, device: str) -> None:
+        """Forget a device that is gone."""
+        self._left.pop(device, None)
+
+    def _go_to(self, second: int) -> None:
+        if second == self._second:
+            return
+        self._before = self._active if second == self._second + 1 else set()
+        self._second, self._active = second, set()
+        if len(self._left) > len(self._before):  # who took none for a second, and waits for nothing, is forgotten
+            each_us = self._total / max(len(self._before), 1) / _SECOND_US
+            begin = second * _SECOND_US
+            self._left = {
+                device: (left, at)
+                for device, (left, at) in self._left.items()
+                if device in self._before or left + (begin - at) * each_us < 0
+            }

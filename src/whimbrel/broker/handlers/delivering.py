@@ -32,8 +32,6 @@ _PUBREL = b"\x62\x02"
 _EXACTLY_ONCE = 2
 _MOST_SENT = 1_000
 """How many messages one client is sent in a turn of the event loop: some 5 µs each."""
-_OF_DECISION = 40
-"""As how many messages one counts that a policy decides about."""
 
 
 class Delivering:
@@ -43,7 +41,13 @@ class Delivering:
         self._most_bytes = config.limits.send_buffer_bytes
         self._commits, self._state, self._sender, self._gate = commits, state, sender, gate
         self.shaping = Shaping(
-            commits, state, config.policies.limits, send=self._send, withhold=self._withhold, go_on=self.pump
+            commits,
+            state,
+            config.policies.limits,
+            config.policies.steps_per_second,
+            send=self._send,
+            withhold=self._withhold,
+            go_on=self.pump,
         )
         self._unfinished: deque[Client] = deque()
         """Clients to which more may be sent,"""
@@ -105,8 +109,7 @@ class Delivering:
             elif not out.qos and out.via is RETAINED and self._state.retained.get(message.subject) is not message:
                 client.sent -= 1  # a newer one has come while it waited for room, and was sent, or dropped
             elif self.shaping.is_for(client, out):
-                self.shaping.begin(client, link, out, now)
-                left -= _OF_DECISION
+                left -= self.shaping.begin(client, link, out, now)
             elif link.unsent:
                 self.shaping.send_behind(client, link, out)
             else:
@@ -143,6 +146,11 @@ class Delivering:
             client = next(iter(self._deciding))
             del self._deciding[client]
             self.pump(client, now)
+
+    def wake(self, now: int) -> None:
+        """Go on, in turns of their own, with devices that waited because of their policies' steps."""
+        for client in self.shaping.wake(now):
+            self._deciding.setdefault(client)
 
     def resume(self, client: Client, link: Link) -> None:
         """Go on with what was received and not yet completed when the client was here before."""

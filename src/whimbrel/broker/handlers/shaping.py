@@ -7,6 +7,8 @@ has what ``Link.after_seq`` says. At QoS 2 the bytes wait for fsync as well.
 Rule: a hand-over is decided once. One that was decided and has no receipt is sent as it was decided, after a crash too.
 Rule: a device waits for its own transforms only; while one is made, nothing else is sent to it, so that all comes in
 order and the next program finds the variables as the last one left them.
+Rule: a copy that needs no transform waits behind such bodies for ``MOST_WAIT_US`` at most; then those before it are
+withheld as taking too long.
 Rule: a decision is that of the state at its number, and of its time. So a program runs once more when its body is made,
 and the body counts if it is still the one that is asked for; else it is made anew, a few times at most.
 """
@@ -16,32 +18,56 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain as chained
+from itertools import islice
 from typing import Any, NamedTuple
 
+from whimbrel.broker.access.work_budget import StepBudget
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Client, Link, Outgoing
 from whimbrel.broker.wire.messages import Message
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.policies.limits import PolicyLimits
+from whimbrel.language.policies.policy import Policy
 from whimbrel.language.policies.values import Arrival
 from whimbrel.log.records import BODY, values_from
 from whimbrel.model.facts import Decided, Outcome
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.rows import COLUMNS
-from whimbrel.shape.decision import Decision, decide_on, decided, finished
+from whimbrel.shape.decision import SUSPENDED, Decision, decide_on, decided, finished
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import PolicyVersion
-from whimbrel.shape.transforms import Work
+from whimbrel.shape.transforms import Work, may_be_light
 
-__all__ = ["Shaping", "TransformJob"]
+__all__ = ["LOOK_US", "MOST_WAIT_US", "Shaping", "TransformJob"]
+
+MOST_WAIT_US = 500_000
+"""How long a copy without a transform waits behind others, in microseconds: as long as one transform may take."""
+LOOK_US = 100_000
+"""How often the shell lets ``TransformJob.look`` see whether one waits for so long."""
+_MOST_LOOKED_AT = 256
+"""Copies that wait, of which the first without a transform is found."""
+_MOST_RUN = 4
+"""Of these, copies for which the policy has to run for that."""
 
 _EXACTLY_ONCE = 2
 _ATTRIBUTES = COLUMNS["publications"].index("attributes")
+_OF_DECISION = 40
+"""As how many messages a decision counts, beside its steps."""
 _MOST_TRIES = 3
 """How often a body is made for a hand-over that asks for another one each time."""
 _Chain = Sequence[PolicyVersion | None]
-_Suspended = Callable[[PolicyVersion, int], None]
+_STEPS_A_MESSAGE = 5
+"""As so many steps of a decision as a message counts, of which one turn sends a thousand."""
+_Suspended = Callable[[PolicyVersion, str, str | None, int], None]
+
+
+class _Rest(NamedTuple):
+    """A device that waits until it may decide again, in microseconds."""
+
+    client: Client
+    until: int
 
 
 class TransformJob(NamedTuple):
@@ -58,9 +84,17 @@ class TransformJob(NamedTuple):
     tries: int
 
     def then(self, result: object, now: int) -> None:
-        """Take in the body, or the fault."""
-        assert isinstance(result, bytes | Fault)
-        self.shaping.made(self, result, now)
+        """Take in the body, or the fault; if there is none yet (None), see whether others may wait for it longer."""
+        assert result is None or isinstance(result, bytes | Fault)
+        if result is not None:
+            self.shaping.made(self, result, now)
+        elif self.is_pending:
+            self.shaping.look(self, now)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether its device waits for the body."""
+        return self.link.shaping is self
 
 
 class Shaping:
@@ -71,6 +105,7 @@ class Shaping:
         commits: CommitQueue,
         state: BrokerState,
         limits: PolicyLimits,
+        steps_per_second: int = 0,
         *,
         send: Callable[[Client, Link, Outgoing, int], None],
         withhold: Callable[[Client, Outgoing, int], None],
@@ -78,13 +113,18 @@ class Shaping:
     ) -> None:
         self._commits, self._state, self._limits = commits, state, limits
         self._decisions = state.decisions
+        self._budget = StepBudget(steps_per_second)
+        self._resting: dict[Link, _Rest] = {}
+        """Devices whose policies took more steps than they may, and wait."""
         self._send, self._withhold, self._go_on = send, withhold, go_on
+        self._steps = 0
+        """Steps of all decisions, to tell those of one."""
         self.jobs: deque[TransformJob] = deque()
         """What the shell is to make."""
         self._read: tuple[Message, Arrival] | None = None
         """The message that was read last: all who get it now share that."""
-        self.on_suspended: _Suspended = lambda _version, _now: None
-        """Who tells the owner of a policy that it is suspended."""
+        self.on_suspended: _Suspended = lambda _version, _device, _publisher, _now: None
+        """Tells the owner of a policy for which device and publisher it is suspended."""
 
     def is_for(self, client: Client, out: Outgoing) -> bool:
         """Tell whether a hand-over is decided about, or was before."""
@@ -103,9 +143,29 @@ class Shaping:
         terms = out.terms if len(out.terms) == 1 else sorted(out.terms, key=lambda each: each.session)
         return self._decisions.shape.asked(client.id, [name for each in terms for name in each.policies])
 
-    def begin(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
-        """Decide about a hand-over that may be sent now, and do what was decided."""
-        now = self._commits.now(now)
+    def begin(self, client: Client, link: Link, out: Outgoing, now: int) -> int:
+        """Decide about a hand-over that may be sent now, and do what was decided; return how many messages it took."""
+        before = self._steps
+        self._begin(client, link, out, self._commits.now(now))
+        return _OF_DECISION + (self._steps - before) // _STEPS_A_MESSAGE
+
+    def wake(self, now: int) -> list[Client]:
+        """Return the devices that have waited for long enough because of their steps."""
+        over = [link for link, rest in self._resting.items() if rest.until <= now or link.closing is not None]
+        woken = [(link, self._resting.pop(link)) for link in over]
+        for link, rest in woken:
+            if link.shaping is rest:
+                link.shaping = None
+        return [rest.client for link, rest in woken if rest.client.link is link]
+
+    def _count(self, client: Client, steps: int, now: int) -> None:
+        """Count the steps of a decision; a device whose policies took too many waits."""
+        self._steps += steps
+        until, link = self._budget.spend(client.id, steps, now), client.link
+        if until is not None and link is not None and link.shaping is None:
+            link.shaping = self._resting[link] = _Rest(client, until)
+
+    def _begin(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
         known = () if out.via is RETAINED else self._decisions.kept(client.id, out.message.seq)
         delivered = next((fact for fact in known if fact.outcome is Outcome.DELIVERED), None)
         if delivered is not None:
@@ -138,19 +198,21 @@ class Shaping:
             if version is None or policy is None:  # as good as none: what arrived is sent
                 self._pass(client, link, out)
                 return
-            shape, device = self._decisions.shape, client.id
-            decision = decide_on(
-                policy,
-                arrival,
-                out.message.payload,
-                shape.automatic(device),
-                shape.manual(device, version.name),
-                now=now,
-                limits=self._limits,
-            )
+            if self._decisions.shape.is_suspended(version.name, client.id, out.message.publisher):
+                if policy.sends_when_suspended:
+                    self._pass(client, link, out)
+                    return
+                self._append(client, out, version, SUSPENDED, now)
+                made = None
+                continue
+            decision = self._decide(policy, version, client, out, arrival, now)
             if decision.work is not None and made is not None:
                 decision = _with_body(decision, *made)
+            if decision.work is not None and self._is_late(client, link, now):
+                decision = finished(decision, Fault.TIME_OUT)
             if decision.work is not None:
+                if link.shaping_since is None:
+                    link.shaping_since = now
                 tries = 1 if made is None else made[0].tries + 1
                 link.shaping = job = TransformJob(self, client, link, out, chain[at:], decision.work, tries)
                 self.jobs.append(job)
@@ -161,6 +223,16 @@ class Shaping:
                 self._hand_over(client, link, out, fact, body=decision.body)
                 return
         self._withhold(client, out, now)
+
+    def _decide(
+        self, policy: Policy, version: PolicyVersion, client: Client, out: Outgoing, arrival: Arrival, now: int
+    ) -> Decision:
+        """Run *policy* with the state of this moment."""
+        shape, device = self._decisions.shape, client.id
+        automatic, manual = shape.automatic(device), shape.manual(device, version.name)
+        made = decide_on(policy, arrival, out.message.payload, automatic, manual, now=now, limits=self._limits)
+        self._count(client, made.cost.steps, now)
+        return made
 
     def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
         """Take in what came of a transform."""
@@ -176,6 +248,43 @@ class Shaping:
         else:
             self._ask(client, link, out, job.chain, now, made=(job, result))
         self._go_on(client, now)
+        if link.shaping is None:
+            link.shaping_since = None
+
+    def look(self, job: TransformJob, now: int) -> None:
+        """Withhold the copy of a *job* that others have waited for long enough."""
+        now = self._commits.now(now)
+        if self._is_late(job.client, job.link, now):
+            self.made(job, Fault.TIME_OUT, now)
+
+    def _is_late(self, client: Client, link: Link, now: int) -> bool:
+        """Return whether a copy that needs no transform has waited for long enough behind those that do."""
+        if link.shaping_since is None or now - link.shaping_since < MOST_WAIT_US - LOOK_US:
+            return False
+        first = self._first_plain(client, now)
+        if first is None:
+            return False
+        return now - max(link.shaping_since, first.published_at) >= MOST_WAIT_US - LOOK_US
+
+    def _first_plain(self, client: Client, now: int) -> Message | None:
+        """Return the first message that waits for a client and needs no transform, as far as may be looked."""
+        runs = 0
+        for out in islice(chained(client.live, client.queue), _MOST_LOOKED_AT):
+            if may_be_light(out.message.payload) or not self.is_for(client, out):
+                return out.message
+            if runs < _MOST_RUN:
+                runs += 1
+                if not self._needs_work(client, out, now):
+                    return out.message
+        return None
+
+    def _needs_work(self, client: Client, out: Outgoing, now: int) -> bool:
+        """Return whether the policy that is asked first about a copy wants a transform of it."""
+        version = next(iter(self._chain(client, out)), None)
+        policy = None if version is None else self._decisions.agents.of(version.text)
+        if version is None or policy is None:
+            return False
+        return self._decide(policy, version, client, out, self._arrival(out.message), now).work is not None
 
     def _append(
         self,
@@ -186,7 +295,7 @@ class Shaping:
         now: int,
     ) -> Decided:
         """Write a decision down, and take it in."""
-        commits = self._commits
+        commits, publisher = self._commits, out.message.publisher
         fact = decided(
             decision,
             NotificationId(commits.node, out.message.seq),
@@ -198,12 +307,14 @@ class Shaping:
             policy=version.name,
             policy_seq=version.seq,
             is_kept=out.qos > 0,
+            publisher=publisher,
         )
         commits.append(fact)
-        was_suspended = self._decisions.shape.is_suspended(version.name)
+        shape = self._decisions.shape
+        was_suspended = shape.is_suspended(version.name, client.id, publisher)
         self._state.take(fact)
-        if self._decisions.shape.is_suspended(version.name) and not was_suspended:
-            self.on_suspended(version, now)
+        if not was_suspended and shape.is_suspended(version.name, client.id, publisher):
+            self.on_suspended(version, client.id, publisher, now)
         return fact
 
     def _hand_over(

@@ -25,6 +25,9 @@ class PolicySettings(Section):
     section: ClassVar[str] = "policies"
 
     count: int = setting.whole(1_000, 0, 100_000, "How many policies there may be.")
+    per_owner: int = setting.whole(
+        100, 0, 100_000, "How many of these one user may put; where there are no users, one client."
+    )
     steps: int = setting.whole(
         _DEFAULT.steps, 0, 1_000_000, "How many steps one run may take; 5,000 are about a millisecond of the broker."
     )
@@ -39,6 +42,13 @@ class PolicySettings(Section):
     )
     image_pixels: int = setting.whole(
         _DEFAULT.image_pixels, 0, INT32_MAX, "The largest image that a transform reads; a larger one is withheld."
+    )
+    steps_per_second: int = setting.whole(
+        200_000,
+        0,
+        INT32_MAX,
+        "How many steps the policies of all devices may take in a second, in equal shares; 0: no bound. A device that "
+        "takes more waits. Decisions of up to 200 steps do not count.",
     )
     variables: int = setting.whole(_DEFAULT.variables, 0, 1_024, "How many variables a policy may keep for one device.")
     variable_bytes: int = setting.whole(

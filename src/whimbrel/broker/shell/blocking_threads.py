@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from whimbrel.broker.access.blocking_tasks import BlockingTask
-from whimbrel.broker.handlers.shaping import TransformJob
+from whimbrel.broker.handlers.shaping import LOOK_US, TransformJob
 from whimbrel.broker.shell.running import Running
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.pool import TransformPool
@@ -20,6 +20,7 @@ __all__ = ["MOST_AT_ONCE", "BlockingThreads", "Transforms"]
 
 MOST_AT_ONCE = 2
 """How many passwords are hashed at once, each in 128 MiB."""
+_LOOK_S = LOOK_US / 1e6
 
 
 class BlockingThreads:
@@ -58,6 +59,18 @@ class Transforms:
         while jobs:
             job = jobs.popleft()
             self._pool.begin(job.client.id, job.work, partial(self._end, job))
+            self._look_later(job)
+
+    def _look_later(self, job: TransformJob) -> None:
+        self._running.loop.call_later(_LOOK_S, self._look, job)
+
+    def _look(self, job: TransformJob) -> None:
+        """Let the core see whether other copies may wait for a body longer."""
+        if job.is_pending and self._running.failure is None and not self._running.is_closed:
+            self._running.broker.answered(job, None, self._running.clock.now())
+            self._flush_soon()
+            if job.is_pending:
+                self._look_later(job)
 
     def _end(self, job: TransformJob, result: bytes | Fault) -> None:
         running = self._running

@@ -123,6 +123,7 @@ class Link:
         "rights",
         "room",
         "shaping",
+        "shaping_since",
         "shell",
         "stalled",
         "unsent",
@@ -157,15 +158,16 @@ class Link:
         self.closing: str | None = None
         """Why it is to be closed, once what is in ``out`` is written."""
         # Choked, its client reads too slowly: nothing more is sent that can wait. Confirming, its QoS 0 hand-overs have
-        # receipts whether or not it reads too slowly.
-        self.is_choked = self.confirms = False
-        self.is_lagging = False
-        """There is no room: its QoS 0 hand-overs wait, and have receipts."""
+        # receipts whether or not it reads too slowly. Lagging, there is no room: its QoS 0 hand-overs wait, and have
+        # receipts.
+        self.is_choked = self.confirms = self.is_lagging = False
         self.room = INT32_MAX
         """How many more bytes may wait to be written to it; see ``gate.has_room``."""
         # A body that is being made for its client: nothing else is sent meanwhile. Nothing is written to it before the
         # log has ``after_seq``, the decision about what is in ``out``. How many were decided about wait for the disk.
         self.shaping: object | None = None
+        self.shaping_since: int | None = None
+        """Since when it has been waiting for one body after the other; None if it waits for none."""
         self.after_seq = self.unsent = 0
         self.is_dirty = self.is_ours = False
         """Its CONNECT carried ``whimbrel=1``: see ``own_properties``."""
@@ -183,9 +185,8 @@ class Link:
         """When it was first seen, and last heard, by the clock of ``Broker.end_silent``."""
         self.parked: object | None = None
         """A CONNECT that is being answered; what comes meanwhile waits in the machine, undecoded."""
-        self.is_busy = False
-        """A packet of it is being handled piece by piece; those that came ``behind`` wait."""
-        self.behind: list[Packet] = []
+        # Busy, a packet of it is being handled piece by piece; those that came ``behind`` wait.
+        self.is_busy, self.behind = False, list[Packet]()
         self.stalled: StalledPublications | None = None
         self.meter: Meter | None = None
         """What it may send by its rate limits, once its CONNECT is answered; None if there are none."""

@@ -48,6 +48,10 @@ class AskingConnection(Connection):
         """Return a client that only asks."""
         return self.client(self.device or f"{this_device()}/{os.getpid()}")
 
+    def client_that_owns(self) -> Client:
+        """Return a client that only asks and has one name every time: what it puts is its own the next time too."""
+        return self.client(self.device or this_device())
+
 
 def this_device() -> str:
     """Return what this user of this machine is called as a device, whenever the command runs."""

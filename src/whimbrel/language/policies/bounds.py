@@ -2,6 +2,7 @@
 
 Rule: a statement counts all nodes of its expressions, whether ``and`` and ``or`` need them or not; so what a run counts
 (``own_steps`` of each statement that it executes) is never more than what is found here, and need not be tested.
+Rule: characters of strings that are compared are counted as a run compares them, and found here at their most.
 Rule: of ``if`` the condition counts and the costlier branch; of a call all that its function can cost. Functions that
 call each other twice make 2ⁿ steps: counted, not executed.
 """
@@ -14,7 +15,13 @@ from whimbrel.language.ast import PatternFunction
 from whimbrel.language.patterns import COMPILED
 from whimbrel.language.policies import tree
 from whimbrel.language.policies.limits import PolicyCost, PolicyLimits
-from whimbrel.language.policies.semantics import MAX_FOLDED_CHARS, MAX_SEARCHED_CHARS, PATTERN_WORK
+from whimbrel.language.policies.semantics import (
+    COMPARED_A_STEP,
+    MAX_COMPARED_CHARS,
+    MAX_FOLDED_CHARS,
+    MAX_SEARCHED_CHARS,
+    PATTERN_WORK,
+)
 from whimbrel.language.policies.tree import Block, Expression, Program, Statement
 
 __all__ = ["bound_of", "own_steps"]
@@ -22,7 +29,7 @@ __all__ = ["bound_of", "own_steps"]
 # Measured, so that a step takes some tenths of a microsecond whatever a hostile policy and notification choose.
 _WORK_A_STEP = 8
 """Instructions times bytes of a regular expression."""
-_COMPARISONS_A_STEP = 256
+_SEARCHED_A_STEP = 256
 """Characters that ``contains`` compares: the string's times the pattern's; of long patterns only so many count."""
 _SMART_LENGTH = 128
 _SUMMARY_STEPS = 20
@@ -46,8 +53,8 @@ def _node_steps(node: Expression) -> int:
         case tree.PatternCall(function, _, patterns) if function in COMPILED:
             return 1 + PATTERN_WORK // _WORK_A_STEP + len(patterns)
         case tree.PatternCall(PatternFunction.CONTAINS, _, patterns):
-            compared = sum(min(len(pattern), _SMART_LENGTH) for pattern in patterns) * MAX_SEARCHED_CHARS
-            return 1 + len(patterns) + compared // _COMPARISONS_A_STEP
+            searched = sum(min(len(pattern), _SMART_LENGTH) for pattern in patterns) * MAX_SEARCHED_CHARS
+            return 1 + len(patterns) + searched // _SEARCHED_A_STEP
         case tree.PatternCall(_, _, patterns):
             return 1 + len(patterns)
         case tree.TextCall():
@@ -60,9 +67,32 @@ def _node_steps(node: Expression) -> int:
             return 1
 
 
+def _compared(node: Expression) -> int:
+    """Return the most characters of strings that *node*, and all below it, can compare."""
+    own = 0
+    match node:
+        case tree.Comparison(_, left, right):
+            own = min(_longest(left), _longest(right))
+        case tree.Equal(subject, options):
+            own = sum(min(_longest(subject), _longest(option)) for option in options)
+    return own + sum(map(_compared, tree.children(node)))
+
+
+def _longest(node: Expression) -> int:
+    """Return the most characters of the string that *node* can be, as far as a comparison looks at it."""
+    match node:
+        case tree.Constant(value):
+            return min(len(value), MAX_COMPARED_CHARS) if isinstance(value, str) else 0
+        case tree.Local() | tree.Attribute() | tree.Property() | tree.Call() | tree.TextCall():
+            return MAX_COMPARED_CHARS
+        case _:
+            return 0
+
+
 def bound_of(program: Program, limits: PolicyLimits) -> PolicyCost:
     """Return the most that *program*, which has no recursion, can cost."""
     functions = {each.name: each for each in program.functions}
+    # Steps are counted here in parts, as many as characters are compared in one: what a run rounds is a sum.
 
     @cache
     def of_function(name: str) -> PolicyCost:
@@ -71,8 +101,9 @@ def bound_of(program: Program, limits: PolicyLimits) -> PolicyCost:
     def _of_block(block: Block) -> PolicyCost:
         total = PolicyCost()
         for statement in block:
-            total = total.plus(PolicyCost(steps=own_steps(statement)))
+            total = total.plus(PolicyCost(steps=own_steps(statement) * COMPARED_A_STEP))
             for each in tree.expressions(statement):
+                total = total.plus(PolicyCost(steps=_compared(each)))
                 total = total.plus(_of_calls(each))
             if isinstance(statement, tree.If):
                 total = total.plus(_of_block(statement.then).or_else(_of_block(statement.otherwise)))
@@ -91,4 +122,5 @@ def bound_of(program: Program, limits: PolicyLimits) -> PolicyCost:
             total = total.plus(_of_calls(child))
         return total
 
-    return _of_block(program.body)
+    bound = _of_block(program.body)
+    return bound._replace(steps=bound.steps // COMPARED_A_STEP)

@@ -161,7 +161,7 @@ class _Compiler:
                 return _odd(values)
             case tree.Equal():
                 subject, *options = values
-                return lambda run: semantics.equal(subject(run), [option(run) for option in options])
+                return lambda run: semantics.equal(run, subject(run), [option(run) for option in options])
             case tree.Compress(names=members):
                 message, battery, display, network = values
                 return lambda run: semantics.compressed(
@@ -306,14 +306,14 @@ def _compare_constant(op: CompareOp, left: _Value, constant: Any) -> _Value:  # 
         a = left(run)
         if order is not None and type(a) is kind and a == a:  # noqa: PLR0124 # NaN is not
             return bool(order(a, constant))  # type: ignore[arg-type]  # two numbers
-        return semantics.compared(op, a, constant)
+        return semantics.compared(run, op, a, constant)
 
     return value
 
 
 def _compare(op: CompareOp, left: _Value, right: _Value) -> _Value:
     def value(run: Run) -> AnyValue:
-        return semantics.compared(op, left(run), right(run))
+        return semantics.compared(run, op, left(run), right(run))
 
     return value
 

@@ -116,7 +116,7 @@ class _Interpreter:
             case tree.PatternCall(pattern_function, _, patterns):
                 return semantics.pattern_test(pattern_function, patterns)(values[0])
             case tree.Equal():
-                return semantics.equal(values[0], values[1:])
+                return semantics.equal(run, values[0], values[1:])
             case tree.DataOf():
                 return semantics.data_of(values[0])
             case tree.Compress(names=members):
@@ -131,7 +131,7 @@ class _Interpreter:
                 operand = semantics.scalar(values[0])
                 return None if operand is None else unary(sign, operand)
             case tree.Comparison(comparison, _, _):
-                return semantics.compared(comparison, *values)
+                return semantics.compared(run, comparison, *values)
         left, right = map(semantics.scalar, values)
         return None if left is None or right is None else binary(node.op, left, right)
 

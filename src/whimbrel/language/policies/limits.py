@@ -1,8 +1,8 @@
 """Limits: what one run of a policy may cost, counted and never timed, so that every engine and replay decides alike.
 
-A step is a node of the tree; string functions count the characters that they may look at, arithmetic several. Bytes and
-pixels are those that transforms read. A step takes some tenths of a microsecond whatever a hostile policy chooses
-(``bounds``), so the greatest number is a millisecond or two on the broker's loop.
+A step is a node of the tree; string functions count the characters that they may look at, comparisons those that they
+compare, arithmetic several. Bytes and pixels are those that transforms read. A step takes some tenths of a microsecond
+whatever a hostile policy chooses (``bounds``), so the greatest number is a millisecond or two on the broker's loop.
 """
 
 from __future__ import annotations

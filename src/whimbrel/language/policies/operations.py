@@ -61,7 +61,7 @@ _ALL = (
         "compress(m, battery, displaySize, networkConnection, 'name', …)",
         4,
         None,
-        "the message with a smaller body: JPEG and PNG by quality and display, JSON by its named members",
+        "the message with a smaller body: JPEG and PNG, or a named member that is one, else JSON by its named members",
     ),
     _operation("project(m, 'name', …)", 2, None, "the message with the named members of its JSON body alone"),
     _operation(

@@ -65,6 +65,11 @@ class Policy:
         return interpret(self.program, run)
 
     @property
+    def sends_when_suspended(self) -> bool:
+        """Whether its owner wants everything sent as it is while it is suspended."""
+        return self.program.sends_when_suspended
+
+    @property
     def needs_images(self) -> bool:
         """Whether it can call ``compress``, which needs the image library."""
         return any(isinstance(node, tree.Compress) for node in self._expressions())
@@ -75,6 +80,11 @@ class Policy:
         if any(isinstance(node, tree.Compress | tree.Project) for node in self._expressions()):
             return True
         return any(isinstance(each, tree.SetAttribute | tree.SetData) for each in self._statements())
+
+    @property
+    def sets_data(self) -> bool:
+        """Whether it can set the data of a message."""
+        return any(isinstance(each, tree.SetData) for each in self._statements())
 
     @property
     def may_fail(self) -> bool:

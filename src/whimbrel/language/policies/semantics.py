@@ -26,8 +26,10 @@ from whimbrel.language.policies.values import (
     whole_pixels,
 )
 from whimbrel.model.attributes import Scalar, type_of
+from whimbrel.model.device import has_item
 
 __all__ = [
+    "COMPARED_A_STEP",
     "MAX_COMPARED_CHARS",
     "MAX_FOLDED_CHARS",
     "MAX_ITEM_CHARS",
@@ -52,6 +54,8 @@ __all__ = [
 
 MAX_COMPARED_CHARS = 16_384
 """Characters of a string that is compared with another as long; where both are longer, the answer is undefined."""
+COMPARED_A_STEP = 256
+"""Characters of strings that are compared at the price of one step."""
 MAX_SEARCHED_CHARS = 4_096
 """Characters of a string that begins-with, ends-with and contains are asked about; beyond it they are undefined."""
 MAX_FOLDED_CHARS = 1_024
@@ -67,21 +71,24 @@ def scalar(value: AnyValue) -> Scalar | None:
     return None if isinstance(value, NO_SCALARS) else value
 
 
-def compared(op: CompareOp, left: AnyValue, right: AnyValue) -> bool | None:
-    """Return the verdict of ``left op right``; of two very long strings it is undefined."""
+def compared(run: Run, op: CompareOp, left: AnyValue, right: AnyValue) -> bool | None:
+    """Return the verdict of ``left op right``, counting characters; of two very long strings it is undefined."""
     a, b = scalar(left), scalar(right)
     if a is None or b is None:
         return None
-    if isinstance(a, str) and isinstance(b, str) and min(len(a), len(b)) > MAX_COMPARED_CHARS:
-        return None
+    if isinstance(a, str) and isinstance(b, str):
+        shorter = min(len(a), len(b))
+        if shorter > MAX_COMPARED_CHARS:
+            return None
+        run.compared += shorter
     return compare(op, a, b)
 
 
-def equal(subject: AnyValue, options: Sequence[AnyValue]) -> bool | None:
+def equal(run: Run, subject: AnyValue, options: Sequence[AnyValue]) -> bool | None:
     """Return the disjunction of ``subject == option``."""
     result: bool | None = False
     for option in options:
-        found = compared(CompareOp.EQ, subject, option)
+        found = compared(run, CompareOp.EQ, subject, option)
         if found is True:
             return True
         if found is None:
@@ -110,8 +117,8 @@ def size_of(run: Run, value: AnyValue) -> int | None:
             return None
         if value.is_original:
             return run.arrival.body_bytes
-        if isinstance(value.text, bytes):
-            return len(value.text)
+        if value.text is None or isinstance(value.text, bytes):
+            return len(value.text or b"")
         return len(value.text.encode()) if len(value.text) <= MAX_SEARCHED_CHARS else None
     return len(value) if isinstance(value, str | bytes) else None
 
@@ -157,9 +164,10 @@ def is_member(run: Run, scope: Scope, name: str, item: AnyValue) -> bool | None:
     elif isinstance(item, bool) or not isinstance(item, int):
         return None
     entry = f"{name}.{item}"
-    if scope is Scope.DEVICE:
-        return run.device(entry) is not None
-    return (run.state(entry) if scope is Scope.STATE else run.variable(entry)) is not None
+    reported = None if scope is Scope.STATE else run.device(entry)
+    if reported is not None:
+        return has_item(reported, item)
+    return scope is not Scope.DEVICE and run.state(entry) is not None
 
 
 def set_property(run: Run, scope: Scope, name: str, value: AnyValue) -> None:
@@ -174,7 +182,7 @@ def data_of(message: AnyValue) -> Data | None:
 
 
 def with_data(message: AnyValue, value: AnyValue) -> AnyValue:
-    """Return *message* with *value* as its data: another message's, a string or opaque; NULL empties it."""
+    """Return *message* with *value* as its data: another message's, a string or opaque; NULL: none."""
     if not isinstance(message, Message):
         return message
     if isinstance(value, Data):

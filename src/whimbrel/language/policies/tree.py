@@ -396,6 +396,8 @@ class Program:
     functions: tuple[Function, ...] = ()
     is_printed: bool = False
     """Whether it has the paper's head ``arrived(Message m, State s) :-``."""
+    sends_when_suspended: bool = False
+    """Whether it begins with ``sendWhenSuspended();``."""
 
 
 def children(node: Expression) -> tuple[Expression, ...]:

@@ -69,8 +69,8 @@ class Data(NamedTuple):
     """What a message carries: the arrival's body or *text*, and what is to be made of it."""
 
     is_original: bool
-    text: bytes | str = b""
-    """A string is encoded where it is sent, once."""
+    text: bytes | str | None = None
+    """None is no data, for which the attributes are sent; a string is encoded where it is sent, once."""
     transforms: tuple[Transform, ...] = ()
 
 
@@ -118,11 +118,12 @@ class Arrival(NamedTuple):
 class Run:
     """One run: what it may read, what it counted, what it read and what it changed."""
 
-    __slots__ = ("arrival", "automatic", "changed", "locals", "manual", "now", "read", "steps")
+    __slots__ = ("arrival", "automatic", "changed", "compared", "locals", "manual", "now", "read", "steps")
 
     def __init__(self, arrival: Arrival, automatic: Attributes, manual: Attributes, now: int) -> None:
         self.arrival, self.automatic, self.manual, self.now = arrival, automatic, manual, now
-        self.steps = 0
+        self.steps = self.compared = 0
+        """What it counted: steps, and characters of strings that were compared."""
         self.read: dict[str, Scalar] = {}
         """Variables that were read and their values then; a missing one is not here."""
         self.changed: dict[str, Scalar | None] = {}

@@ -419,7 +419,7 @@ def _policies(found: _Suspects) -> None:
 
 def _decisions(found: _Suspects) -> None:
     found.words("outcome", [Outcome.DELIVERED.value, Outcome.WITHHELD.value])
-    for name in ("session", "device", "policy"):
+    for name in ("session", "device", "policy", "publisher"):
         found.text(name)
     found.nodes("notification_node", None)
     for name in ("notification_seq", "policy_seq", "steps", "bytes_read", "pixels_read"):

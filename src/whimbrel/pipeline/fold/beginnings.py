@@ -244,7 +244,7 @@ def _restored(node: str, seq: int, at: int, rows: Iterable[tuple[Key, bytes]], p
 
 def _content(fact: Notification, policies: PolicyFold) -> KeptContent:
     body = body_seen(fact.body) if policies.needs_bodies else None
-    return KeptContent(attributes_bytes(fact.attributes), len(fact.body), body)
+    return KeptContent(attributes_bytes(fact.attributes), len(fact.body), body, fact.publisher)
 
 
 def known_of(fact: Notification) -> Known:

@@ -237,7 +237,7 @@ class Fold:
         self.known_changed.add(event.seq)
         if event.content is not None and (self._decides or self.policies.are_any):
             body = event.body if self._decides or self.policies.needs_bodies else None
-            self.contents[event.seq] = KeptContent(event.content, event.body_bytes, body)
+            self.contents[event.seq] = KeptContent(event.content, event.body_bytes, body, event.device)
             self.changed.add(event.seq)
         matches: dict[str, list[Identity]] = {}
         for interest in event.interests:

@@ -38,7 +38,6 @@ __all__ = ["Content", "HandedOver", "KeptContent", "PolicyFold", "attributes_byt
 
 _UNBOUNDED = PolicyLimits(**dict.fromkeys(PolicyLimits.__slots__, INT64_MAX))
 _ANY_ATTRIBUTES = Limits(max_names=INT32_MAX, max_bytes=INT32_MAX, max_name_bytes=INT32_MAX)
-_IMAGES = frozenset({BodyKind.JPEG, BodyKind.PNG})
 _OWN_REASONS = frozenset({Fault.ATTRIBUTES.value, Fault.UNREADABLE.value})
 """Why a decision fails wherever it is made."""
 
@@ -50,7 +49,8 @@ class Content(NamedTuple):
     subject: str | None
     body_bytes: int
     body: bytes | None
-    """None: it was not kept; b"" also if it is neither an image nor JSON."""
+    """None: it was not kept; b"" also if it is neither an image nor JSON nor CBOR."""
+    publisher: str | None = None
 
 
 def attributes_bytes(attributes: Attributes) -> bytes:
@@ -59,7 +59,7 @@ def attributes_bytes(attributes: Attributes) -> bytes:
 
 
 def body_seen(body: bytes) -> bytes:
-    """Return what transforms may look at of a body: nothing, if it is neither an image nor JSON."""
+    """Return what transforms may look at of a body: nothing, if it is neither an image nor JSON nor CBOR."""
     return b"" if kind_of(body) is BodyKind.OTHER else body
 
 
@@ -69,11 +69,12 @@ class KeptContent(NamedTuple):
     attributes: bytes
     body_bytes: int
     body: bytes | None
+    publisher: str | None = None
 
     def read(self, subject: str | None) -> Content:
         """Return what a policy may see of it."""
         attributes = from_typed(cbor2.loads(self.attributes), limits=_ANY_ATTRIBUTES)
-        return Content(attributes, subject, self.body_bytes, self.body)
+        return Content(attributes, subject, self.body_bytes, self.body, self.publisher)
 
 
 class HandedOver(NamedTuple):
@@ -140,22 +141,44 @@ class PolicyFold:
             policy = None if version is None else self._agents.of(version.text)
             if version is None or policy is None or content is None:
                 return _AS_IT_IS
+            if self.shape.is_suspended(version.name, device, content.publisher):
+                if policy.sends_when_suspended:
+                    return _AS_IT_IS
+                outcome = Outcome.WITHHELD
+                continue
             decision = self._evaluated(policy, (device, version.name), content, now, DEFAULT_POLICY_LIMITS)
             decision = _completed(decision, DEFAULT_POLICY_LIMITS)
             self.shape.change_variables(device, version.name, decision.changed, decision.removed)
-            self.shape.count_failure(version.name, None if decision.fault is None else decision.fault.value)
+            reason = None if decision.fault is None else decision.fault.value
+            self.shape.count_failure(version.name, device, content.publisher, reason)
             if decision.outcome is Outcome.DELIVERED:
                 return HandedOver(Outcome.DELIVERED, _hash_of(decision))
             outcome = Outcome.WITHHELD
         return HandedOver(outcome)
 
     def _evaluated(
-        self, policy: Policy, whose: tuple[str, str], content: Content, now: int, limits: PolicyLimits
+        self,
+        policy: Policy,
+        whose: tuple[str, str],
+        content: Content,
+        now: int,
+        limits: PolicyLimits,
+        *,
+        takes_empty_for_none: bool = False,
     ) -> Decision:
         """Return what *policy* decides for the device and under the name that *whose* says."""
         arrival = Arrival(content.attributes, content.subject or "", content.body_bytes)
         automatic, manual = self.shape.automatic(whose[0]), self.shape.manual(*whose)
-        return decide_on(policy, arrival, content.body or b"", automatic, manual, now=now, limits=limits)
+        return decide_on(
+            policy,
+            arrival,
+            content.body or b"",
+            automatic,
+            manual,
+            now=now,
+            limits=limits,
+            takes_empty_for_none=takes_empty_for_none,
+        )
 
     # -- a log with decisions ----------------------------------------------------------------------------------------
 
@@ -170,12 +193,27 @@ class PolicyFold:
         if version is None or version.seq != fact.policy_seq:
             found = "none" if version is None else f"version {version.seq}"
             return f"decision {fact.seq} is of version {fact.policy_seq} of policy {fact.policy}; {found} is in force"
+        if fact.reason == Fault.SUSPENDED.value:
+            if self.shape.is_suspended(fact.policy, fact.device, fact.publisher):
+                return None
+            return f"decision {fact.seq} says that policy {fact.policy} is suspended; it is not suspended"
         policy = self._agents.of(version.text)
         if policy is None or content is None or (content.body is None and policy.needs_bodies):
             return None
-        limits = _UNBOUNDED
-        decision = self._evaluated(policy, (fact.device, fact.policy), content, fact.decided_at, limits)
-        is_image = decision.work is not None and kind_of(decision.work.body) in _IMAGES
+        found = self._difference(policy, fact, content, body_hash)
+        if found is not None and policy.sets_data:
+            older = self._difference(policy, fact, content, body_hash, takes_empty_for_none=True)
+            return None if older is None else found
+        return found
+
+    def _difference(
+        self, policy: Policy, fact: Decided, content: Content, body_hash: bytes, *, takes_empty_for_none: bool = False
+    ) -> str | None:
+        limits, whose = _UNBOUNDED, (fact.device, fact.policy)
+        decision = self._evaluated(
+            policy, whose, content, fact.decided_at, limits, takes_empty_for_none=takes_empty_for_none
+        )
+        is_image = decision.work is not None and decision.work.makes_pictures
         if not is_image:
             decision = _completed(decision, limits)
         for what, said, evaluated in _compared(fact, decision, content, body_hash, is_image=is_image):
@@ -195,7 +233,8 @@ def _compared(
     yield "reason", fact.reason, None if decision.fault is None else decision.fault.value
     yield "outcome", fact.outcome.value, decision.outcome.value
     yield "changed", [dict(fact.changed), sorted(fact.removed)], [dict(decision.changed), sorted(decision.removed)]
-    yield "steps", fact.steps, decision.cost.steps
+    if fact.steps != decision.plain_steps:  # as an older version counted
+        yield "steps", fact.steps, decision.cost.steps
     if fact.outcome is not Outcome.DELIVERED:
         return
     attributes = None if fact.attributes is None else dict(fact.attributes)

@@ -107,6 +107,7 @@ class Connecting:
             link.joining, now = yield from self._sessions_of(link, connect, now)
             if link.closing is not None:
                 return
+            self._policies.check_known(policy_of(connect)[1])
             client_id, assigned = self._client_id_of(link, connect)
             yield from self._come(link, connect, client_id, assigned, now)
         except ProtocolError as error:

@@ -6,8 +6,8 @@
 | ``$whimbrel/policy`` | the name of the policy that this device chooses, or nothing; or a request as JSON |
 
 Rule: a policy is read and checked before it is accepted; the answer has code and position of what is wrong with it.
-Rule: a policy that a verified user put is replaced and removed by that user alone; any other by every client that may
-publish to its topic.
+Rule: a policy is replaced and removed by its owner alone: the verified user who put it or, where no user was verified,
+the client with the session that put it. An owner has so many policies at most.
 Rule: what changed is a fact, and durable before it is answered at QoS 1 and 2.
 """
 
@@ -59,7 +59,7 @@ _LONG = 1_024
 """Characters of a policy; to read a longer one takes several turns of the loop."""
 _AT_LEAST_ONCE = 1
 _LIMITS = Limits(max_bytes=MAX_POLICY_BYTES)
-_SUSPENDED = "the policy {} failed too often in a row; its devices get everything as it is until it is put anew"
+_SUSPENDED = "the policy {} failed too often in a row with what {} published; {} gets {} of that until it is put anew"
 _FORM = 'the name of a policy, nothing, or one of {"choose": name or null}, {"list": true} and {"show": name}'
 _LIST_MEMBERS = {"list", "after", "most", "own", "id"}
 
@@ -101,7 +101,8 @@ class Policies:
         self._shape, self._agents = state.decisions.shape, state.decisions.agents
         self._index = PolicyIndex(self._shape.policies.values())
         self._agents.most = max(self._agents.most, config.policies.count)
-        self._limits, self._most, self._long_work = config.policies.limits, config.policies.count, long_work
+        self._limits, self._long_work = config.policies.limits, long_work
+        self._most, self._most_each = config.policies.count, config.policies.per_owner
         self._waiting: dict[Link, deque[tuple[Client, Publish, int]]] = {}
         """By link, what is to be taken in behind a policy that is being read."""
         self._notices: list[Notice] = []
@@ -155,14 +156,14 @@ class Policies:
 
     def _put(self, link: Link, client: Client, packet: Publish, now: int) -> Iterator[None]:
         name = check_policy_name(packet.topic.removeprefix(POLICIES))
-        self._check_owner(link, name)
+        self._check_owner(link, client, name)
         owner = owner_of(link.user, client.id)
         if not packet.payload:
             if name not in self._shape.policies:
                 raise _unknown(name)
             self._enter(link, client, packet, None, self._fact(PolicyChange.REMOVED, owner, now, name=name))
             return
-        self._check_room(name)
+        self._check_room(name, owner)
         if len(packet.payload) > MAX_POLICY_BYTES:
             raise InvalidValueError(
                 "policy", Phrase(f"{len(packet.payload)} bytes"), f"at most {MAX_POLICY_BYTES} bytes"
@@ -176,9 +177,9 @@ class Policies:
             policy = yield from pieces
         else:
             policy = finish(pieces)
-        self._check_room(name)  # others may have put theirs meanwhile
+        self._check_room(name, owner)  # others may have put theirs meanwhile
         self._check_memory(name, text)
-        self._check_owner(link, name)
+        self._check_owner(link, client, name)
         self._agents.put(policy)
         self._enter(link, client, packet, None, self._fact(PolicyChange.PUT, owner, now, name=name, text=text))
 
@@ -190,14 +191,23 @@ class Policies:
         if full is not None:
             raise ProtocolError(*full)
 
-    def _check_owner(self, link: Link, name: str) -> None:
+    def _check_owner(self, link: Link, client: Client, name: str) -> None:
+        """Refuse a policy that another owner put; what was put before there were users is still its session's."""
         before = self._shape.policies.get(name)
-        if before is not None and not is_private(before.owner) and before.owner != link.user:
-            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"the policy {name!r} is another user's")
+        if before is not None and before.owner not in {link.user, private_session(client.id)}:
+            whose = "client" if is_private(before.owner) else "user"
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"the policy {name!r} is another {whose}'s")
 
-    def _check_room(self, name: str) -> None:
-        if name not in self._shape.policies and len(self._shape.policies) >= self._most:
+    def _check_room(self, name: str, owner: str) -> None:
+        policies = self._shape.policies
+        if name in policies:
+            return
+        reason = None
+        if len(policies) >= self._most:
             reason = f"{self._most} policies, no more are allowed (policies.count)"
+        elif len(self._index.of_owner(owner)) >= self._most_each:
+            reason = f"{self._most_each} policies of one owner, no more are allowed (policies.per_owner)"
+        if reason is not None:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
 
     def _fact(
@@ -296,24 +306,28 @@ class Policies:
             "policy": version.name,
             "version": version.seq,
             "owner": None if is_private(version.owner) else version.owner,
-            "suspended": self._shape.is_suspended(version.name),
+            "suspended": self._shape.has_suspended(version.name),
             "devices": self._shape.choices.devices(version.name),
         }
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
-    def suspended(self, version: PolicyVersion, now: int) -> None:
-        """Tell the owner of a policy, the devices that chose it, and the operator, that it is suspended."""
+    def suspended(self, version: PolicyVersion, device: str, publisher: str | None, now: int) -> None:
+        """Tell the owner of a policy, the device and the operator, that it is suspended for a device and publisher."""
         user = None if is_private(version.owner) else version.owner
-        self._notices.append(Notice(_SUSPENDED.format(version.name), client_of(version.owner) or "", user))
+        policy = self._agents.of(version.text)
+        gets = "everything as it is" if policy is not None and policy.sends_when_suspended else "nothing"
+        text = _SUSPENDED.format(version.name, publisher or "an unknown client", device, gets)
+        self._notices.append(Notice(text, client_of(version.owner) or "", user))
         topic = f"{POLICIES}{version.name}/suspended"
-        tree = {"policy": version.name, "version": version.seq, "suspended": True}
+        told = {"policy": version.name, "version": version.seq, "suspended": True}
+        tree = told | {"device": device, "publisher": publisher}
         message = Message.live(topic, json.dumps(tree, ensure_ascii=False).encode())
         for client in list(self._state.clients.values()):
             link = client.link
             if link is None or not is_told(topic, self._state.subscribed.get(client.session, ())):
                 continue
-            if owner_of(link.user, client.id) == version.owner or self._shape.chosen(client.id) == version.name:
+            if owner_of(link.user, client.id) == version.owner or client.id == device:
                 self._sender.news(link, message, (), now)
 
     def take_notices(self) -> list[Notice]:

@@ -17,6 +17,7 @@ from whimbrel.language.tokens import Kind
 
 __all__ = ["Calls", "Tokens"]
 
+_SEND = "sendWhenSuspended"
 _STRING_FIRST = frozenset({"getProperty", "setProperty", "removeProperty"})
 
 
@@ -59,6 +60,16 @@ class Calls:
 
     def __init__(self, parser: Tokens) -> None:
         self._parser = parser
+
+    def declaration(self) -> bool:
+        """Parse ``sendWhenSuspended();``; False, and nothing is passed, if the policy does not begin so."""
+        parser = self._parser
+        if parser.text_ahead() != _SEND or _SEND in parser.functions:
+            return False
+        parser.take()
+        for kind in ("(", ")", ";"):
+            parser.expect(kind)
+        return True
 
     def statement(self) -> Statement | None:
         """Parse an operation that only a statement may be; None, and nothing is passed, if it is no such."""

@@ -11,6 +11,7 @@ Binding powers, loosest first, as in filters: ``or``, ``^^``, ``and``, ``not``, 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from whimbrel.errors import PolicyError
@@ -89,6 +90,8 @@ class Parser:
             if here.kind == "function" and after.kind == Kind.NAME:
                 self._define(after)
         is_printed = self._head()
+        self._skip_label()
+        sends = self._calls.declaration()
         functions: list[tree.Function] = []
         body: list[Statement] = []
         while self._skip_label() != END:
@@ -98,7 +101,8 @@ class Parser:
                 body += self._statement()
             if (len(functions) + len(body)) % _PIECE == 0:
                 yield
-        return tree.Program(message=self._message, body=tuple(body), functions=tuple(functions), is_printed=is_printed)
+        made = tree.Program(message=self._message, body=tuple(body), functions=tuple(functions), is_printed=is_printed)
+        return replace(made, sends_when_suspended=True) if sends else made
 
     # -- the head, functions and blocks ------------------------------------------------------------------------------
 

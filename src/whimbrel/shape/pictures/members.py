@@ -1,0 +1,106 @@
+"""Pictures that are members of a CBOR map (as bytes) or of a JSON object (as base64), made smaller where they stand.
+
+Rule: what is beside them stays, byte for byte wherever a picture stands in the body once.
+Rule: a member that begins as a picture is one; it is made smaller or the body is refused, never passed on as it came.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import cbor2
+
+from whimbrel.errors import MalformedBodyError
+from whimbrel.model.attributes import Limits
+from whimbrel.model.cbor_body import read_cbor
+from whimbrel.model.json_body import read_json
+from whimbrel.shape.bodies import BodyKind, kind_of
+from whimbrel.shape.faults import Fault, TransformError
+
+__all__ = ["IMAGES", "may_hold_pictures", "with_smaller_pictures"]
+
+IMAGES = frozenset({BodyKind.JPEG, BodyKind.PNG})
+_LIMITS = Limits(max_bytes=1 << 30, max_depth=64)
+_MARKS = {
+    BodyKind.JSON: (b'"/9j/', b'"\\/9j', b'"\\u002f9j', b'"\\u002F9j', b'"iVBORw0KGgo'),
+    BodyKind.CBOR: (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"),
+}
+"""How a picture begins in such a body."""
+_Tree: TypeAlias = dict[Any, Any]
+_Smaller: TypeAlias = Callable[[bytes, BodyKind], bytes]
+
+
+def may_hold_pictures(body: bytes, kind: BodyKind) -> bool:
+    """Return whether a member of *body* may begin as a picture; nothing is parsed for it."""
+    return any(mark in body for mark in _MARKS.get(kind, ()))
+
+
+def with_smaller_pictures(body: bytes, kind: BodyKind, names: tuple[str, ...], smaller: _Smaller) -> bytes | None:
+    """Return *body* with *smaller* pictures as the named members; None if none of these is a picture.
+
+    A name is that of a member, or a path: ``a.b`` is the member b of a.
+    """
+    tree = _read(body, kind)
+    if tree is None:
+        return None
+    found = False
+    for inner, key in _members(tree, names):
+        picture = _picture(inner[key], kind)
+        if picture is None:
+            continue
+        found, made = True, smaller(picture, kind_of(picture))
+        if made != picture:
+            old, inner[key] = inner[key], made if kind is BodyKind.CBOR else base64.b64encode(made).decode()
+            body = _replaced(body, kind, old, inner[key]) or _written(tree, kind)
+    return body if found else None
+
+
+def _read(body: bytes, kind: BodyKind) -> _Tree | None:
+    """Return the members of *body*; None if it begins as CBOR and is none."""
+    try:
+        return read_json(body, limits=_LIMITS) if kind is BodyKind.JSON else dict(read_cbor(body, limits=_LIMITS))
+    except MalformedBodyError:
+        if kind is BodyKind.CBOR:  # any bytes may begin so
+            return None
+        raise TransformError(Fault.UNREADABLE) from None
+
+
+def _members(tree: _Tree, names: tuple[str, ...]) -> Iterator[tuple[_Tree, str]]:
+    """Yield each named member that there is, as the object that has it and its key there."""
+    for name in names:
+        inner: Any = tree
+        while isinstance(inner, dict) and name not in inner and "." in name:
+            head, _, name = name.partition(".")  # noqa: PLW2901 # what is left of the path
+            inner = inner.get(head)
+        if isinstance(inner, dict) and name in inner:
+            yield inner, name
+
+
+def _picture(value: object, kind: BodyKind) -> bytes | None:
+    """Return the picture that a member is, if it is one."""
+    if kind is BodyKind.JSON and isinstance(value, str):
+        try:
+            value = base64.b64decode("".join(value.split()), validate=True)
+        except (binascii.Error, ValueError):
+            return None
+    return value if isinstance(value, bytes) and kind_of(value) in IMAGES else None
+
+
+def _replaced(body: bytes, kind: BodyKind, old: object, new: object) -> bytes | None:
+    """Return *body* with *new* in the place of *old*, if that is where it stands once, as we would write it."""
+    encoded = _encoded(old, kind)
+    return body.replace(encoded, _encoded(new, kind)) if body.count(encoded) == 1 else None
+
+
+def _encoded(value: object, kind: BodyKind) -> bytes:
+    return cbor2.dumps(value) if kind is BodyKind.CBOR else json.dumps(value, ensure_ascii=False).encode()
+
+
+def _written(tree: Mapping[Any, Any], kind: BodyKind) -> bytes:
+    if kind is BodyKind.CBOR:
+        return cbor2.dumps(tree)
+    return json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

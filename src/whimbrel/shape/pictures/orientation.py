@@ -1,0 +1,36 @@
+"""The orientation of a picture, in EXIF: read from what a camera wrote, and written alone.
+
+Rule: any bytes are EXIF with some orientation; what cannot be read is upright.
+"""
+
+from __future__ import annotations
+
+import struct
+
+__all__ = ["UPRIGHT", "orientation_of", "written_orientation"]
+
+UPRIGHT = 1
+_TAG, _SHORT, _ENTRY_BYTES, _ORDERS = 0x0112, 3, 12, {b"II*\0": "<", b"MM\0*": ">"}
+_LARGEST = 8
+
+
+def orientation_of(tiff: bytes) -> int:
+    """Return the orientation that EXIF, as the bytes of its TIFF file, says: 1 to 8."""
+    order = _ORDERS.get(tiff[:4])
+    try:
+        if order is None:
+            return UPRIGHT
+        (at,) = struct.unpack_from(f"{order}I", tiff, 4)
+        (count,) = struct.unpack_from(f"{order}H", tiff, at)
+        for number in range(count):
+            tag, kind, _, value = struct.unpack_from(f"{order}HHIH", tiff, at + 2 + number * _ENTRY_BYTES)
+            if tag == _TAG and kind == _SHORT:
+                return value if UPRIGHT <= value <= _LARGEST else UPRIGHT
+    except struct.error:  # it ends before it should
+        pass
+    return UPRIGHT
+
+
+def written_orientation(orientation: int) -> bytes:
+    """Return a TIFF file that says *orientation* and nothing else."""
+    return b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, _TAG, _SHORT, 1, orientation, 0, 0)
