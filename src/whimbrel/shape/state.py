@@ -270,7 +270,7 @@ class ShapeState:
 
     def _unchoose(self, device: str) -> str | None:
         """Forget what a device has chosen, and return it."""
-        before = self.choices.pop(device, None)
+        before: str | None = self.choices.pop(device, None)
         self.size_bytes -= 0 if before is None else _CHOICE_BYTES
         return before
 
