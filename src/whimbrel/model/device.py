@@ -6,13 +6,14 @@ a report that brings its own is not believed.
 Rule: other members of a report are kept as members, flat as attributes are. A list is a set: ``{"mine": ["a", 7]}`` is
 ``mine`` = 2 (how many), ``mine.a`` = 1 and ``mine.7`` = 1, so that an empty one can be told from one that was not said.
 Rule: 7 and "7" are different members. Where a name spells a number, its value is an int64 that says which of the two
-the set has (``has_item``): 1 the number, 2 the text, 3 both. What other members are, and older reports say, is an int32.
+the set has (``has_item``): 1 the number, 2 the text, 3 both. Other members, and those of older reports, are an int32.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Self
 
@@ -155,7 +156,7 @@ def _leaves(tree: Mapping[str, object], prefix: str) -> Iterator[tuple[str, obje
             yield prefix + key, value
 
 
-def _item_value(name: str, items: Set[tuple[type, str | int]]) -> int:
+def _item_value(name: str, items: AbstractSet[tuple[type, str | int]]) -> int:
     """Return the value of the set's member *name*: which types it has there, where two are possible."""
     if not _WHOLE_NUMBER.fullmatch(name):
         return 1
