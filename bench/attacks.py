@@ -8,14 +8,18 @@ Rule: an attacker waits for no more than it must, and knows no manners: it comes
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, cycle
 from pathlib import Path
+
+from PIL import Image
 
 from hostile_links import HOST, HostileLink, HostileLinks, connect, publish, subscribe
 from websocket_peer import client_frame, upgrade_request
@@ -339,6 +343,92 @@ def _return_again(target: Target) -> Counter[str]:
         return crowd.told
 
 
+# -- policies ----------------------------------------------------------------------------------------------------------
+
+
+_GUARDED = "if (m.secret == 1) { return NULL; } return compress(m, 0.1, 0, 1);"
+_SECRET = b'{"secret": 1}'
+_DEAREST = (
+    "function f(a, b, c) { " + "x = a < b; " * 50 + "return 0; } " + "z = f(m.a, m.b, m.c); " * 23 + "return m;",
+    "function f(c) { " + f"x = {' or '.join(['c in device.s'] * 30)}; " * 5 + "} " + "z = f(m.c); " * 15 + "return m;",
+)
+"""As many steps as one run may take: comparisons of 16 KB, which an earlier version took for one step each, and looks
+into a set for names of 1,000 characters, the dearest that is accepted now. The last that is accepted counts."""
+_NO_SECRET = "no secret was sent"
+
+
+def _device(crowd: HostileLinks, target: Target, policy: str, *texts: str) -> HostileLink:
+    """Return a device that puts *texts*, one over the other, chooses what was accepted last, and subscribes."""
+    link = crowd.open(target.port, connect())
+    assert link is not None
+    link.send(*(publish(f"$whimbrel/policy/{policy}", text.encode(), 1, 1) for text in texts))
+    link.send(publish("$whimbrel/policy", policy.encode(), 1, 2))
+    link.send(subscribe("s/#", qos=0))
+    ready = crowd.run_until(time.monotonic() + _SETUP_S, lambda: any(isinstance(each, Suback) for each in link.inbox))
+    assert ready, crowd.told
+    link.take()
+    return link
+
+
+def _slow_jpeg(number: int) -> bytes:
+    """Return a JPEG of 1,000 × 1,000 with 300 scans more than it needs; each *number* is another."""
+    out = io.BytesIO()
+    Image.new("RGB", (1_000, 1_000), (number % 256, number // 256 % 256, 9)).save(out, "JPEG", progressive=True)
+    body = out.getvalue()
+    return body[:-2] + body[body.rindex(b"\xff\xda") : -2] * 300 + body[-2:]
+
+
+def _deep_png(number: int) -> bytes:
+    """Return a PNG of 16 bits a channel; each *number* is another."""
+    side = 2_000
+    rows = (b"\0" + number.to_bytes(8) * side) * side
+    head = side.to_bytes(4) * 2 + bytes((16, 6, 0, 0, 0))
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    framed = (len(data).to_bytes(4) + name + data + zlib.crc32(name + data).to_bytes(4) for name, data in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
+
+
+def _slow_pictures(target: Target) -> Counter[str]:
+    """Publish pictures that are slow to decode, and between them what a device's policy keeps from it."""
+    pictures = [make(number) for number in range(target.size(14)) for make in (_slow_jpeg, _deep_png)]
+    bodies = [body for picture in pictures for body in (picture, _SECRET)]
+    turns = cycle([publish("s/a", body, 1, number + 1) for number, body in enumerate(bodies)])
+    with HostileLinks() as crowd:
+        device, stranger = _device(crowd, target, "guarded", _GUARDED), crowd.open(target.port, connect())
+        assert stranger is not None
+        deadline, under_way, secrets = target.begin(), 0, 0
+        while time.monotonic() < deadline:
+            while under_way < 4:
+                stranger.send(next(turns))
+                under_way += 1
+            crowd.turn()
+            under_way -= sum(isinstance(each, Puback) for each in stranger.take())
+            secrets += sum(isinstance(each, Publish) and each.payload == _SECRET for each in device.take())
+        crowd.told["secrets sent" if secrets else _NO_SECRET] = secrets or 1
+        return crowd.told
+
+
+def _dearest_policy(target: Target) -> Counter[str]:
+    """Publish, for twenty devices on the dearest policy that is accepted, what makes it dear."""
+    long = {"a": "Ж" * 16_384 + "a", "b": "Ж" * 16_384 + "b", "c": "c" * 1_000}
+    body = json.dumps(long, ensure_ascii=False).encode()
+    turns = cycle([publish("s/a", body, 1, number + 1) for number in range(100)])
+    with HostileLinks() as crowd:
+        devices = [_device(crowd, target, f"dear-{number}", *reversed(_DEAREST)) for number in range(target.size(20))]
+        stranger = crowd.open(target.port, connect())
+        assert stranger is not None
+        deadline, due = target.begin(), time.monotonic()
+        while time.monotonic() < deadline:
+            while due <= time.monotonic() and len(stranger.waiting) < len(body):
+                stranger.send(next(turns))
+                due += 0.02
+            crowd.turn(0.01)
+            stranger.take()
+            for device in devices:
+                crowd.told["copies"] += sum(isinstance(each, Publish) for each in device.take())
+        return crowd.told
+
+
 # -- passwords ---------------------------------------------------------------------------------------------------------
 
 
@@ -624,6 +714,18 @@ ATTACKS = (
         settings="[limits]\nmemory_bytes = 50331648\n",
         wanted=("PUBACK 0x97",),
         allowed_mib=112,
+    ),
+    Attack(
+        name="policies: pictures that are slow to decode",
+        act=_slow_pictures,
+        wanted=(_NO_SECRET, "PUBACK 0x00"),
+        allowed_mib=320,
+    ),
+    Attack(
+        name="policies: 20 devices on the dearest one",
+        act=_dearest_policy,
+        wanted=("copies", "PUBACK 0x00"),
+        allowed_mib=256,
     ),
     Attack(
         name="login: 300 wrong passwords a second",

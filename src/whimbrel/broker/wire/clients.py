@@ -15,15 +15,16 @@ from whimbrel.broker.access.rate_limits import Meter
 from whimbrel.broker.memory import IDENTIFIER_BYTES, KEY_BYTES, RETAINED_COPY_BYTES, Memory
 from whimbrel.broker.wire.listener_rules import OPEN_LISTENER, ListenerRules
 from whimbrel.broker.wire.messages import LONG, Message, packet_id_of
+from whimbrel.broker.wire.stalled_publications import StalledPublications
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.model.bounds import INT32_MAX
 from whimbrel.model.facts import Mode
-from whimbrel.mqtt.packets import Packet, Publish
+from whimbrel.mqtt.packets import Packet
 from whimbrel.mqtt.server import Phase, ServerConnection
 
-__all__ = ["HELD", "LIVE", "Client", "Joining", "Link", "Outgoing", "StalledPublications", "Terms"]
+__all__ = ["HELD", "LIVE", "Client", "Joining", "Link", "Outgoing", "Terms"]
 
 
 _NOTED_STEP = 1 << 16
@@ -74,16 +75,6 @@ class Joining(NamedTuple):
     rights: frozenset[Right]
     access: str | None
     """Who might do what in it when this was decided; if that has changed, it is decided anew."""
-
-
-class StalledPublications:
-    """Publications of a connection that wait for room (``handlers.publications.stalled``), and why."""
-
-    __slots__ = ("packets", "reason", "size_bytes")
-
-    def __init__(self, reason: str) -> None:
-        self.packets: list[Publish] = []
-        self.reason, self.size_bytes = reason, 0
 
 
 class Link:

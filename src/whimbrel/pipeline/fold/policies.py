@@ -200,11 +200,11 @@ class PolicyFold:
         policy = self._agents.of(version.text)
         if policy is None or content is None or (content.body is None and policy.needs_bodies):
             return None
-        found = self._difference(policy, fact, content, body_hash)
-        if found is not None and policy.sets_data:
+        difference = self._difference(policy, fact, content, body_hash)
+        if difference is not None and policy.sets_data:
             older = self._difference(policy, fact, content, body_hash, takes_empty_for_none=True)
-            return None if older is None else found
-        return found
+            return None if older is None else difference
+        return difference
 
     def _difference(
         self, policy: Policy, fact: Decided, content: Content, body_hash: bytes, *, takes_empty_for_none: bool = False

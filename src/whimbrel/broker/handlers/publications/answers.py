@@ -7,9 +7,10 @@ from functools import partial
 from whimbrel.broker.memory import NoRoom
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link, StalledPublications
+from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.sender import Sender
+from whimbrel.broker.wire.stalled_publications import StalledPublications
 from whimbrel.model.facts import PresenceChange, PresenceChanged
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode

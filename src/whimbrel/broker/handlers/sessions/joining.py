@@ -42,7 +42,7 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Connect
 
-__all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "policy_of", "wanted_by"]
+__all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "hashed", "policy_of", "wanted_by"]
 
 NOT_ALLOWED = "there is no such session, or its password or list does not allow you this"
 _TOO_MANY = "too many wrong passwords from this address; try again in a minute"
@@ -260,3 +260,12 @@ def _below(access: str, cost: Cost) -> Cost | None:
     found = read_access(access)
     least = found.lowest_cost() if isinstance(found, Passwords) else cost
     return least if least.is_below(cost) else None
+
+
+def hashed(salt: bytes, cost: Cost, words: dict[str, str]) -> str | InvalidValueError:
+    """Return the access that passwords make, or why they make none; in any thread."""
+    try:
+        user, admin, owner = (words.get(level) for level in ("user", "admin", "owner"))
+        return Passwords.create(salt=salt, user=user, admin=admin, owner=owner, cost=cost).to_text()
+    except InvalidValueError as error:
+        return error

@@ -25,7 +25,7 @@ from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import ACCEPTED, Driver, Entered, Procedure, Worked, answer_to
 from whimbrel.broker.handlers.sessions.absent_devices import AbsentDevices
 from whimbrel.broker.handlers.sessions.answers import Answers, Asked
-from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, Doorkeeper, Wanted
+from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, Doorkeeper, Wanted, hashed
 from whimbrel.broker.handlers.sessions.listing import Listing
 from whimbrel.broker.handlers.sessions.requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.handlers.subscriptions.interests import OWN_TOPICS, Interests
@@ -38,7 +38,7 @@ from whimbrel.broker.wire.clients import Client, Joining, Link
 from whimbrel.broker.wire.notices import SESSIONS, put_out, subscription_tree
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidValueError
-from whimbrel.hold.access import MIN_SALT_BYTES, AccessControlList, Cost, Passwords, Right
+from whimbrel.hold.access import MIN_SALT_BYTES, AccessControlList, Right
 from whimbrel.match.matcher import ReadInterest
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
 from whimbrel.model.subscription import Subscription
@@ -297,7 +297,7 @@ class Sessions:
             return request.list.to_text(), now
         if request.passwords is None:
             return otherwise, now
-        ask = partial(_hashed, self._rng.randbytes(MIN_SALT_BYTES), self._cost, dict(request.passwords))
+        ask = partial(hashed, self._rng.randbytes(MIN_SALT_BYTES), self._cost, dict(request.passwords))
         asker = Asker(link.address, f"client {asked.client.id}")
         access, now = yield from answer_to(link, asker, ask, "too many wrong passwords")
         if isinstance(access, InvalidValueError):
@@ -492,12 +492,3 @@ class Sessions:
         self._answers.answer(asked, {"client": client.id, "owner": owner})
         if client.link is not None:
             self._sender.fail(client.link, ReasonCode.ADMINISTRATIVE_ACTION, "an operator released this session")
-
-
-def _hashed(salt: bytes, cost: Cost, words: dict[str, str]) -> str | InvalidValueError:
-    """Return the access that passwords make, or why they make none; in any thread."""
-    try:
-        user, admin, owner = (words.get(level) for level in ("user", "admin", "owner"))
-        return Passwords.create(salt=salt, user=user, admin=admin, owner=owner, cost=cost).to_text()
-    except InvalidValueError as error:
-        return error

@@ -1,0 +1,17 @@
+"""Publications of one connection that wait for room."""
+
+from __future__ import annotations
+
+from whimbrel.mqtt.packets import Publish
+
+__all__ = ["StalledPublications"]
+
+
+class StalledPublications:
+    """Publications in order, and why there is no room (``handlers.publications.stalled``)."""
+
+    __slots__ = ("packets", "reason", "size_bytes")
+
+    def __init__(self, reason: str) -> None:
+        self.packets: list[Publish] = []
+        self.reason, self.size_bytes = reason, 0
