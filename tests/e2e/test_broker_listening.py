@@ -134,3 +134,45 @@ def test_only_our_own_socket_is_removed(tmp_path: Path) -> None:
     ours.remove()
     assert path.exists()
     ours.socket.close()
+
+
+_SUBSCRIBE = packet(Kind.SUBSCRIBE, b"\0\1\0\x08home/7/#\1", 2)
+_HELD = packet(Kind.PUBLISH, b"\0\x0bhome/7/lamp\0\5on", 2)
+
+
+def _resume(link: socket.socket, client_id: str) -> bytes:
+    """Say CONNECT of 3.1.1 for a session that stays, and return the four bytes of its answer."""
+    name = client_id.encode()
+    link.sendall(packet(Kind.CONNECT, b"\0\4MQTT\4\0\0\0" + len(name).to_bytes(2) + name))
+    return _read(link, 4)
+
+
+def test_a_stored_session_belongs_to_its_mount_point_from_the_first_start_on(tmp_path: Path) -> None:
+    """With what is held for it; and a client outside gets nothing of it, whatever its identifier is."""
+    sockets = {name: tmp_path / name for name in ("outside", "inside")}
+    lines = [f'[[listener]]\nname = "{name}"\nsocket = "{path}"\n' for name, path in sockets.items()]
+    (tmp_path / "before.toml").write_text(lines[0], encoding="utf-8")
+    (tmp_path / "after.toml").write_text("".join(lines) + 'mount = "home/7/"\n', encoding="utf-8")
+    with BrokerProcess(tmp_path / "broker", "--config", str(tmp_path / "before.toml")) as broker:
+        with _dial(sockets["outside"]) as lamp:
+            _resume(lamp, "lamp")
+            lamp.sendall(_SUBSCRIBE)
+            _read(lamp, 5)
+        with _dial(sockets["outside"]) as other:
+            _connect(other, "other")
+            other.sendall(_HELD)
+            assert _read(other, 4) == b"\x40\2\0\5"
+        broker.stop()
+        (broker.data / "mounted-node-1").unlink()  # as an earlier version left it
+        broker.start("--config", str(tmp_path / "after.toml"))
+        with _dial(sockets["outside"]) as stranger:
+            assert _resume(stranger, "lamp") == b"\x20\2\0\2"
+        with _dial(sockets["inside"]) as lamp:
+            assert _resume(lamp, "lamp") == b"\x20\2\1\0"
+            held = _read(lamp, 12)
+            assert (held[4:8], held[10:]) == (b"lamp", b"on")
+            lamp.sendall(b"\x40\2" + held[8:10] + b"\xc0\0")
+            assert _read(lamp, 2) == b"\xd0\0"
+        with _dial(sockets["inside"]) as lamp, _dial(sockets["outside"]) as stranger:
+            assert _resume(lamp, "lamp") == b"\x20\2\1\0"
+            assert _resume(stranger, "lamp") == b"\x20\2\0\0"

@@ -131,6 +131,14 @@ def test_a_device_that_connects_with_a_session_is_present_in_it(rig: Rig) -> Non
     assert _show(maker, "ann")["devices"] == [{"device": "pda", "present": False, "receipt": "keep"}]
 
 
+@pytest.mark.parametrize("name", [" ann", "ann ", "e\u0301va", " "])
+def test_no_new_session_looks_like_another(rig: Rig, name: str) -> None:
+    """Blanks at the ends and decomposed characters cannot be seen; what is there from before can be joined."""
+    maker = _make(rig, "ann", "\u00e9va", "ann of ben")
+    assert maker.ask("create", session=name)["code"] == ReasonCode.PAYLOAD_FORMAT_INVALID
+    assert maker.ask("join", session=name)["code"] == NOT_AUTHORIZED  # there is none
+
+
 def test_a_device_stays_a_member_until_it_leaves(rig: Rig) -> None:
     """Being away is not leaving."""
     maker = _make(rig, "ann")

@@ -19,6 +19,7 @@ from typing import cast
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.blocking_tasks import BlockingTask, BlockingTasks
+from whimbrel.broker.access.client_ids import MountedIds
 from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL
 from whimbrel.broker.access.rate_limits import RateLimits
 from whimbrel.broker.access.topic_rights import Rights
@@ -122,6 +123,7 @@ class Broker:
         self.events = self._sender.events
         self.events.per_second = config.observe.log_lines_per_second
         self._authorizer = authorizer = Authorizer() if authorizer is None else authorizer
+        self._ids = authorizer.ids = MountedIds(each.mount for each in config.listeners)
         self._gate = state.volatile.gate = gate = Gate(authorizer, checks_sources=access.check_retain_source)
         self._delivering = Delivering(config, self._commits, state, self._sender, gate)
         self._long_work = LongWork(self._resume)
@@ -181,6 +183,7 @@ class Broker:
             rng=rng,
             opened=self._opened,
             leaving=self.history.lost,
+            ids=self._ids,
         )
         self._back_pressure = BackPressure(
             config.limits, self._commits, self.memory, self._sender, self._delivering, self._connecting
@@ -210,6 +213,18 @@ class Broker:
         self._sessions.absent.begin(died_at, now)
         self._ownership.end_shares(self._commits.last_at)
         self._ownership.notices += end_unreadable(self.state, self._interests, self._commits.last_at)
+
+    def move_sessions(self, now: int, sync: Callable[[], int]) -> None:
+        """Move stored sessions to their mount points, at the first start of a version that mounts identifiers.
+
+        No client is connected yet; *sync* waits for the disk and returns what is durable.
+        """
+        while self._commits.waiting:
+            self.synced(sync())
+            self._commits.go_on()
+        if self._ids:
+            self._ownership.notices += self._connecting.move_sessions(self._commits.now(now))
+        sync()
 
     # -- what the shell asks -----------------------------------------------------------------------------------------
 
@@ -278,6 +293,7 @@ class Broker:
     ) -> Link:
         """Return the link for a connection that was opened, through *listener* if it was one with rules of its own."""
         rules = listener or self._listener
+        self._ids.add(rules.mount)
         machine = ServerConnection(self._limits, mount=rules.mount)
         link = Link(machine, shell, address, verified_user=verified_user, listener=rules)
         link.last_at = now

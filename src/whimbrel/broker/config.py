@@ -25,6 +25,7 @@ from whimbrel.model.notification import NotificationId
 from whimbrel.mqtt.properties import MAX_USER_PROPERTIES
 
 __all__ = [
+    "MAX_CLIENT_ID_BYTES",
     "SECTIONS",
     "AccessSettings",
     "Config",
@@ -44,7 +45,7 @@ __all__ = [
     "with_values",
 ]
 
-_MAX_CLIENT_ID_BYTES = MAX_NAME_BYTES - len(PRIVATE)
+MAX_CLIENT_ID_BYTES = MAX_NAME_BYTES - len(PRIVATE)
 """The private session of a client is called after it, and the log has names of sessions of at most so many bytes."""
 _UINT32_MAX = 2**32 - 1
 
@@ -180,7 +181,7 @@ class LimitSettings(Section):
         note="0: any number",
     )
     client_id_bytes: int = setting.whole(
-        256, 23, _MAX_CLIENT_ID_BYTES, "The longest client identifier; MQTT asks for 23 at least."
+        256, 23, MAX_CLIENT_ID_BYTES, "The longest client identifier; MQTT asks for 23 at least."
     )
     user_properties: int = setting.whole(64, 0, MAX_USER_PROPERTIES, "How many user properties one packet may have.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from whimbrel.broker.access.client_ids import MountedIds
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.access.verdicts import Verdicts
 
@@ -33,6 +34,8 @@ class Authorizer:
         self, rights: Rights = Rights.OPEN, groups: Callable[[str | None], frozenset[str]] = _no_groups
     ) -> None:
         self._groups = groups
+        self.ids = MountedIds()
+        """The mount points of clients, whose identifiers rights know as the clients say them."""
         self._publishing, self._receiving, self._sharing = Verdicts(), Verdicts(), Verdicts()
         self.epoch = 0
         """Changes when the rights are replaced."""
@@ -58,7 +61,7 @@ class Authorizer:
 
     def may_connect(self, user: str | None, client_id: str) -> bool:
         """Tell whether a user may connect as *client_id*."""
-        return self._rights.client_ids.may_use(user, self._groups(user), client_id)
+        return self._rights.client_ids.may_use(user, self._groups(user), self.ids.said(client_id))
 
     def may_publish(self, link: Connected, client_id: str, topic: str) -> bool:
         """Tell whether a client may publish to *topic*."""
@@ -68,13 +71,13 @@ class Authorizer:
         question = (user, client_id if self._asks_client else "", topic)
         found = self._publishing.recent.get(question)
         if found is None and (found := self._publishing.get(question)) is None:
-            found = self._rights.may_publish(user, self._groups(user), client_id, topic)
+            found = self._rights.may_publish(user, self._groups(user), self.ids.said(client_id), topic)
             self._publishing.put(question, found)
         return found
 
     def may_publish_as(self, user: str | None, client_id: str, topic: str) -> bool:
         """Tell the same of a client that is not connected, whose user is known."""
-        return self.is_open or self._rights.may_publish(user, self._groups(user), client_id, topic)
+        return self.is_open or self._rights.may_publish(user, self._groups(user), self.ids.said(client_id), topic)
 
     def may_subscribe(self, user: str | None, client_id: str, topic_filter: str, *, is_shared: bool = False) -> bool:
         """Tell whether a user's client may subscribe to *topic_filter*, without what makes it a share."""
@@ -82,7 +85,7 @@ class Authorizer:
             return True
         if is_shared:
             return self._may_receive_all(user, client_id, topic_filter)
-        return self._rights.may_subscribe(user, self._groups(user), client_id, topic_filter)
+        return self._rights.may_subscribe(user, self._groups(user), self.ids.said(client_id), topic_filter)
 
     def may_be_refused(self, user: str | None, client_id: str, topic_filters: Iterable[str]) -> bool:
         """Tell whether ``may_receive`` may say no to a user's client of a topic that one of these filters admits."""
@@ -94,7 +97,7 @@ class Authorizer:
         question = (user, client_id if self._asks_client else "", topic_filter)
         found = self._sharing.get(question)
         if found is None:
-            found = self._rights.may_share(user, self._groups(user), client_id, topic_filter)
+            found = self._rights.may_share(user, self._groups(user), self.ids.said(client_id), topic_filter)
             self._sharing.put(question, found)
         return found
 
@@ -106,13 +109,13 @@ class Authorizer:
         question = (user, client_id if self._asks_client else "", topic)
         found = self._receiving.recent.get(question)
         if found is None and (found := self._receiving.get(question)) is None:
-            found = self._rights.may_receive(user, self._groups(user), client_id, topic)
+            found = self._rights.may_receive(user, self._groups(user), self.ids.said(client_id), topic)
             self._receiving.put(question, found)
         return found
 
     def may_hear_anywhere(self, user: str | None, client_id: str, topic_filter: str) -> bool:
         """Tell whether a user's client may subscribe to *topic_filter* with ``near=any``."""
-        return self._rights.may_hear_anywhere(user, self._groups(user), client_id, topic_filter)
+        return self._rights.may_hear_anywhere(user, self._groups(user), self.ids.said(client_id), topic_filter)
 
     @property
     def has_rules(self) -> bool:
@@ -121,4 +124,4 @@ class Authorizer:
 
     def may_operate(self, link: Connected, client_id: str, topic: str) -> bool:
         """Tell whether a client may make the request *topic*, which concerns the sessions of others."""
-        return self._rights.may_operate(link.user, self._groups(link.user), client_id, topic)
+        return self._rights.may_operate(link.user, self._groups(link.user), self.ids.said(client_id), topic)

@@ -11,19 +11,24 @@ Rule: without a table every identifier is free, and a session belongs to the fir
 may use only an identifier that a table grants to its user.
 Rule: ``"*"`` fits every user, ``user = ""`` clients without a verified user. ``{user}`` never fits these.
 Rule: a user's name is plain text in an identifier: a user called ``*`` is granted no more than others.
+
+At a mount point, ``lamp`` is a client of its own, which the broker knows as ``home/7/lamp``.
+Rule: the whole identifier is the mount point and what the client says. It belongs to the longest mount point that it
+begins with: no client of another listener may say it.
+Rule: rules of the rights file are about what the client says, whichever its listener is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from whimbrel.broker.access.users import check_group, check_user_name
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import text
 
-__all__ = ["ClientIds", "ClientRule"]
+__all__ = ["ClientIds", "ClientRule", "MountedIds"]
 
 EVERY_NAME = "*"
 MAX_CLIENT_RULES = 10_000
@@ -77,6 +82,33 @@ class ClientIds:
     def may_use(self, user: str | None, groups: Collection[str], client_id: str) -> bool:
         """Tell whether a user may connect as *client_id*."""
         return not self._rules or any(rule.grants(user, groups, client_id) for rule in self._rules)
+
+
+class MountedIds:
+    """The mount points of a broker."""
+
+    def __init__(self, mounts: Iterable[str] = ()) -> None:
+        self.mounts: list[str] = []
+        """All of them, the longest first."""
+        for mount in mounts:
+            self.add(mount)
+
+    def __bool__(self) -> bool:
+        return bool(self.mounts)
+
+    def add(self, mount: str) -> None:
+        """Take in a mount point; the empty one is none."""
+        if mount and mount not in self.mounts:
+            self.mounts.append(mount)
+            self.mounts.sort(key=len, reverse=True)
+
+    def mount_of(self, whole: str) -> str:
+        """Return the mount point that a whole identifier belongs to; empty if it belongs to none."""
+        return next((mount for mount in self.mounts if whole.startswith(mount)), "")
+
+    def said(self, whole: str) -> str:
+        """Return what the client with a whole identifier says."""
+        return whole[len(self.mount_of(whole)) :] if self.mounts else whole
 
 
 def _fits(pattern: str, user: str | None, client_id: str) -> bool:

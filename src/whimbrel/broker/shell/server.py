@@ -190,6 +190,9 @@ class Server:
             died_at=restored.time.died_at,
             now=clock.now(),
         )
+        if not self._storage.has_mounted_ids:
+            broker.move_sessions(clock.now(), self._storage.log.sync)
+            self._storage.note_mounted_ids()
         return _Begun(restored, broker, clock)
 
     def _matcher(self) -> Matcher:

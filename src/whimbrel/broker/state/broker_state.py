@@ -358,7 +358,8 @@ class BrokerState:
         return commands
 
     def _applying_to_session(self, fact: SessionChanged) -> Generator[None, None, list[Command]]:
-        if fact.change is SessionChange.ACCESS and is_private(fact.session):
+        is_release = fact.access in {None, self.hold.access(fact.session)}  # else it is marked (``SessionMoves``)
+        if fact.change is SessionChange.ACCESS and is_private(fact.session) and is_release:
             released = self.clients.get(client_of(fact.session) or "")
             if released is not None:
                 released.owner, released.is_unclaimed = None, True

@@ -1,8 +1,8 @@
 """Making a backup of a broker's data directory, while the broker lives or not.
 
 What is copied: the checkpoints, then the segments from the oldest to the one that grows, the heartbeat, the users file
-of the data directory, and the note that its broker has users. All facts acknowledged before the backup began are in
-these files, for they were fsynced; of later facts some are there.
+of the data directory, and the notes that its broker has users and that its client identifiers are mounted. All facts
+acknowledged before the backup began are in these files, for they were fsynced; of later facts some are there.
 The view is not copied: a start makes it of a checkpoint. Nor is Parquet, which others may copy as it is.
 Rule: nothing is locked and nothing asked of the broker. It may cut segments meanwhile: then those that were copied
 before the cut are left out, and if the checkpoints that were copied do not reach any more, all is done again.
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.log import layout
-from whimbrel.log.backup.manifest import LOG, USERS, USERS_NEEDED, BackedUp, Manifest
+from whimbrel.log.backup.manifest import LOG, MOUNTED, USERS, USERS_NEEDED, BackedUp, Manifest
 from whimbrel.log.checkpoints.folder import checked
 from whimbrel.log.errors import LogError, LogWriteError, NotALogError
 from whimbrel.log.files import PRIVATE_FILE, make_folder, sync_file, write_all
@@ -103,7 +103,7 @@ def _attempt(copying: _Copying, node: str, now: int) -> Manifest | None:
     if not segments or segments[0][0] > newest + 1:
         return None
     files += [copied for _, copied in segments]
-    for name in (f"heartbeat-{node}", USERS, USERS_NEEDED):
+    for name in (f"heartbeat-{node}", f"{MOUNTED}-{node}", USERS, USERS_NEEDED):
         with suppress(FileNotFoundError):
             files.append(copying.copy(copying.data / name))
     return Manifest(node=node, made_at=now, oldest=segments[0][0], checkpoint=newest, files=tuple(files))

@@ -21,13 +21,26 @@ from whimbrel.log import layout
 from whimbrel.log.errors import CorruptLogError, NewerLogError, NotALogError
 from whimbrel.log.files import put
 
-__all__ = ["FORMAT", "LOG", "MANIFEST", "USERS", "USERS_NEEDED", "BackedUp", "Manifest", "digest_of", "pieces_of"]
+__all__ = [
+    "FORMAT",
+    "LOG",
+    "MANIFEST",
+    "MOUNTED",
+    "USERS",
+    "USERS_NEEDED",
+    "BackedUp",
+    "Manifest",
+    "digest_of",
+    "pieces_of",
+]
 
 FORMAT = 1
 MANIFEST = "whimbrel-backup.json"
 LOG = "log"
 USERS = "users"
 """The users file in a data folder."""
+MOUNTED = "mounted"
+"""What the note in a data folder is called, before the node's name, that its client identifiers are mounted."""
 USERS_NEEDED = "users-needed"
 """The file in a data folder that says that its broker has users, and in which files."""
 _MOST_BYTES = 64 << 20
@@ -120,7 +133,7 @@ def _check_names(node: str, paths: list[str]) -> None:
     named, own = re.escape(node), re.escape(f"{LOG}/{layout.SEGMENTS}/{node}/")
     known = re.compile(
         rf"{LOG}/{re.escape(layout.FORMAT_FILE)}|{own}(?:[0-9]{{20}}\.seg|checkpoint-[0-9]{{20}})"
-        rf"|heartbeat-{named}|{USERS}|{USERS_NEEDED}"
+        rf"|heartbeat-{named}|{MOUNTED}-{named}|{USERS}|{USERS_NEEDED}"
     )
     for path in paths:
         if not known.fullmatch(path):

@@ -11,8 +11,11 @@ from enum import Enum
 from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.config import Config
+from whimbrel.broker.access.client_ids import MountedIds
+from whimbrel.broker.config import MAX_CLIENT_ID_BYTES, Config
+from whimbrel.broker.handlers.connections.session_moves import SessionMoves
 from whimbrel.broker.handlers.connections.user_check import UserCheck
+from whimbrel.broker.handlers.connections.welcome import Welcome
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import ACCEPTED, NEXT, Entered, Procedure
@@ -21,6 +24,7 @@ from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, policy_of, wa
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Claim, Ownership
 from whimbrel.broker.memory import CLIENT_BYTES
+from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
@@ -31,17 +35,17 @@ from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.access import Right
 from whimbrel.hold.private import asked_for, private_session
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
-from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import InvalidConnectError, ProtocolError, UnsupportedVersionError
 from whimbrel.mqtt.mounts import is_mounted
-from whimbrel.mqtt.packets import V5, Connack, Connect, Disconnect
-from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.mqtt.packets import V5, Connect, Disconnect
+from whimbrel.mqtt.properties import Property
 from whimbrel.mqtt.server import Phase
 
 __all__ = ["Connecting"]
 
 _SECOND_US = 1_000_000
+_ASSIGNED_BYTES = 25
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 _QOS_2 = 2
 _NOT_MOUNTED = "named sessions cannot be joined through a listener with a mount point"
@@ -79,11 +83,13 @@ class Connecting:
         rng: random.Random,
         opened: Callable[[Link], None],
         leaving: Callable[[Link], None],
+        ids: MountedIds,
     ) -> None:
+        self._ids, self._moves = ids, SessionMoves(commits, state, ids)
         self._config, self._commits, self._state, self._sender = config, commits, state, sender
         self._authorizer, self._delivering, self._wills = authorizer, delivering, wills
         self._sessions, self._ownership, self._policies = sessions, ownership, policies
-        self._user_check = user_check
+        self._user_check, self._welcome = user_check, Welcome(config)
         self._rng, self._opened, self._leaving = rng, opened, leaving
         self._coming: set[str] = set()
         """Clients whose coming waits for the disk."""
@@ -96,13 +102,19 @@ class Connecting:
             if client.disconnected_at is None:
                 self._leave(client, client.expiry_us, died_at, _Fate.WAITS, is_known=False)
 
+    def move_sessions(self, now: int) -> list[Notice]:
+        """Move sessions from before identifiers were mounted to their mount points; return what was done."""
+        self._moves.begin(now)
+        self._wills.begin(now)
+        return self._moves.notices
+
     # -- coming ------------------------------------------------------------------------------------------------------
 
     def connect(self, link: Link, connect: Connect, now: int) -> Procedure[None]:
         """Let a client in, or refuse it."""
         link.parked = connect
         try:
-            self._check_limits(connect)
+            self._check_limits(connect, link.listener.mount)
             link.user, now = yield from self._user_check.user_of(link, connect, now)
             link.joining, now = yield from self._sessions_of(link, connect, now)
             if link.closing is not None:
@@ -114,12 +126,15 @@ class Connecting:
             if link.closing is None:
                 self.refuse(link, error.code, error.reason)
 
-    def _check_limits(self, connect: Connect) -> None:
+    def _check_limits(self, connect: Connect, mount: str) -> None:
         if connect.properties.text(Property.AUTHENTICATION_METHOD) is not None:
             raise ProtocolError(ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication method is offered")
         most = self._config.limits.client_id_bytes
         if len(connect.client_id.encode()) > most:
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"at most {most} bytes are allowed")
+        if len(mount.encode()) + max(len(connect.client_id.encode()), _ASSIGNED_BYTES) > MAX_CLIENT_ID_BYTES:
+            reason = f"with its mount point, at most {MAX_CLIENT_ID_BYTES} bytes are allowed"
+            raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, reason)
 
     def _sessions_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[tuple[Joining, ...], int]]:
         """Return the named sessions that a CONNECT asks for, and the time when it was known that it may join them."""
@@ -140,9 +155,10 @@ class Connecting:
         return tuple(joinings), now
 
     def _client_id_of(self, link: Link, connect: Connect) -> tuple[str, str | None]:
-        """Return the client's identifier, and the same again if the broker assigned it; or refuse the client."""
+        """Return the client's whole identifier, and what the broker assigned if it did; or refuse the client."""
         client_id, assigned, state = connect.client_id, None, self._state
-        if client_id not in state.clients:
+        mount = link.listener.mount
+        if mount + client_id not in state.clients:
             most = self._config.limits.private_sessions
             if len(state.clients) >= most:
                 raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{most} clients have sessions, no more are allowed")
@@ -155,25 +171,33 @@ class Connecting:
                 raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a client identifier is needed")
             client_id = assigned = "auto-" + "".join(self._rng.choices(_ALPHABET, k=20))
             link.has_assigned_id = True
-        elif not self._authorizer.may_connect(link.user, client_id):
+        elif not self._may_use(link, mount + client_id):
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
+        client_id = mount + client_id
         refusal = None if connect.will is None else self._wills.refusal(link, client_id, connect.will)
         if refusal is not None:
             raise ProtocolError(*refusal)
         most = link.machine.max_packet_bytes
-        if most and self._welcome(link, connect, assigned, is_resumed=False) is None:
+        if most and self._welcome.packet(link, connect, assigned, is_resumed=False) is None:
             reason = f"CONNACK is longer than the {most} bytes that the client takes"
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, reason)
         return client_id, assigned
 
+    def _may_use(self, link: Link, client_id: str) -> bool:
+        """Return whether a client may have a whole identifier, by its listener's mount point and by its rights."""
+        is_its_own = self._ids.mount_of(client_id) == link.listener.mount
+        return is_its_own and self._authorizer.may_connect(link.user, client_id)
+
     def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> Procedure[None]:
         """Begin or resume the client's session, and join the named sessions, when everything before is accepted."""
         yield ACCEPTED
-        while client_id in self._coming or client_id in self._ending or self._sessions.is_changing(link):
+        while self._is_changing(link, client_id):
             yield ACCEPTED
         if link.closing is not None:
             return
         now = self._commits.now(now)
+        if self._ids:
+            client_id = yield from self._from_before(link, connect, client_id, now)
         self._sessions.check_joining(link, client_id)
         client, is_clean = self._state.clients.get(client_id), connect.clean_start
         if client is not None:
@@ -191,13 +215,51 @@ class Connecting:
         came = self._joined(link, connect, client_id, now, is_resumed=is_resumed)
         named = self._sessions.joined_by(link, client_id, came.seq + 1, now)
         self._coming.add(client_id)
-        is_owed = self._expiry_us(connect) > 0 or client is not None or bool(named)
+        is_owed = self._welcome.expiry_us(connect) > 0 or client is not None or bool(named)
         yield Entered((came, *named), is_owed=is_owed)
         yield from self._open(link, connect, came, assigned)
         for fact in named:
             yield NEXT
             yield from self._sessions.enter(fact)
         self._settle_in(link, client_id)
+
+    def _is_changing(self, link: Link, client_id: str) -> bool:
+        """Return whether a change waits for the disk that a CONNECT has to wait for."""
+        return client_id in self._coming or client_id in self._ending or self._sessions.is_changing(link)
+
+    def _from_before(self, link: Link, connect: Connect, client_id: str, now: int) -> Procedure[str]:
+        """Return the identifier to go on with: that of a session from before identifiers were mounted, if there is one.
+
+        That session ends or moves here, if it can.
+        """
+        mount = link.listener.mount
+        if not mount:
+            if self._moves.mark(client_id) is not None:
+                raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
+            return client_id
+        while (before := self._moves.before(mount, connect.client_id)) is not None:
+            if self._is_changing(link, before.id):
+                yield ACCEPTED
+                continue
+            claim = self._ownership.claim(before, link.user)
+            if claim is Claim.REFUSED:
+                raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, NOT_YOURS)
+            if connect.clean_start or claim is Claim.ENDS or not self._is_below(mount, before):
+                self._end_before(before, link, now)
+                return client_id
+            if not self._moves.can_move_now(before):
+                return before.id
+            self._moves.move(before, mount, now)
+        return client_id
+
+    def _end_before(self, before: Client, link: Link, now: int) -> None:
+        """End a session from before its identifier was mounted, as a clean start does."""
+        if before.link is not None:
+            self._give_way(before, link, now, is_clean=True)
+        elif (left := self._state.wills.get(before.id)) is not None:
+            self._wills.publish(left, now)
+        if before.id not in self._ending:
+            self._end(before, now)
 
     def _is_below(self, mount: str, client: Client) -> bool:
         """Tell whether a client's session can be resumed at a mount point: if all its subscriptions stand below it."""
@@ -222,7 +284,7 @@ class Connecting:
             change=PresenceChange.JOINED,
             session=private_session(client_id),
             receipt=Mode.TAKE,
-            session_expiry_us=self._expiry_us(connect),
+            session_expiry_us=self._welcome.expiry_us(connect),
             confirms=link.confirms,
             owner=link.user,
         )
@@ -259,8 +321,8 @@ class Connecting:
         machine.phase = Phase.OPEN
         link.is_plain = not (machine.has_outbound_aliases or machine.max_packet_bytes or machine.mount)
         self._sender.counters.connections += 1
-        link.keep_alive_us = self._keep_alive_s(connect) * _SECOND_US
-        welcome = self._welcome(link, connect, assigned, is_resumed=is_resumed)
+        link.keep_alive_us = self._welcome.keep_alive_s(connect) * _SECOND_US
+        welcome = self._welcome.packet(link, connect, assigned, is_resumed=is_resumed)
         assert welcome is not None, "CONNECT was refused for it"
         self._sender.send(link, welcome)
         version = "5" if connect.version == V5 else "3.1.1"
@@ -279,55 +341,6 @@ class Connecting:
         link.parked = None
         self._delivering.pump(client, self._commits.last_at)
         self._opened(link)
-
-    def _welcome(self, link: Link, connect: Connect, assigned: str | None, *, is_resumed: bool) -> bytes | None:
-        """Return the CONNACK that lets a client in; None if it takes no packet of that length [MQTT-3.1.2-24].
-
-        What it says are limits that the client has to keep to. Only one can be left unsaid: without a word of aliases
-        the client may not use any (3.2.2.3.8).
-        """
-        told, most, version = self._told(connect, assigned), link.machine.max_packet_bytes, link.machine.version
-        data = encode(Connack(is_resumed, ReasonCode.SUCCESS, Properties(told)), version)
-        if most and len(data) > most:
-            told.pop(Property.TOPIC_ALIAS_MAXIMUM, None)
-            data = encode(Connack(is_resumed, ReasonCode.SUCCESS, Properties(told)), version)
-        return None if most and len(data) > most else data
-
-    def _told(self, connect: Connect, assigned: str | None) -> dict[Property, object]:
-        """Return what CONNACK says beside yes."""
-        if connect.version != V5:
-            return {}
-        limits, mqtt = self._config.limits, self._config.mqtt
-        keep_alive_s, expiry_us = self._keep_alive_s(connect), self._expiry_us(connect)
-        told: dict[Property, object] = {
-            Property.RECEIVE_MAXIMUM: limits.receive_maximum,
-            Property.MAXIMUM_PACKET_SIZE: limits.packet_bytes,
-        }
-        if limits.topic_alias_maximum:
-            told[Property.TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
-        if mqtt.maximum_qos < _QOS_2:
-            told[Property.MAXIMUM_QOS] = mqtt.maximum_qos
-        if not mqtt.retain_available:
-            told[Property.RETAIN_AVAILABLE] = 0
-        if assigned is not None:
-            told[Property.ASSIGNED_CLIENT_IDENTIFIER] = assigned
-        if keep_alive_s != connect.keep_alive_s:
-            told[Property.SERVER_KEEP_ALIVE] = keep_alive_s
-        if expiry_us != (connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0) * _SECOND_US:
-            told[Property.SESSION_EXPIRY_INTERVAL] = expiry_us // _SECOND_US
-        return told
-
-    def _keep_alive_s(self, connect: Connect) -> int:
-        most, asked = self._config.mqtt.keep_alive_s, connect.keep_alive_s
-        if connect.version != V5 or not most:
-            return asked
-        return min(asked, most) if asked else most
-
-    def _expiry_us(self, connect: Connect) -> int:
-        most = self._config.mqtt.session_expiry_s
-        if connect.version != V5:
-            return 0 if connect.clean_start else most * _SECOND_US
-        return min(connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0, most) * _SECOND_US
 
     def _give_way(self, client: Client, newer: Link, now: int, *, is_clean: bool) -> None:
         """Let the newer connection of a client win (3.1.4, 0x8E)."""

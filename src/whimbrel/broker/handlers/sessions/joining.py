@@ -37,6 +37,7 @@ from whimbrel.hold.access import (
     decoy,
     read_access,
 )
+from whimbrel.hold.private import is_private
 from whimbrel.model.facts import Mode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
@@ -133,7 +134,9 @@ class Doorkeeper:
         self._cheap = {
             session: (access, below)
             for session in state.hold.sessions()
-            if (access := state.hold.access(session)) is not None and (below := _below(access, cost)) is not None
+            if not is_private(session)
+            and (access := state.hold.access(session)) is not None
+            and (below := _below(access, cost)) is not None
         }
         """Sessions from before whose hashes cost less than *cost*, which those of today do."""
         self._raised: dict[str, tuple[str, str]] = {}

@@ -485,7 +485,8 @@ class Sessions:
         client = self._state.clients.get(asked.request.client)
         if client is None:
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "no session has this client identifier")
-        fact = self._changed(client.session, SessionChange.ACCESS, now, device=asked.client.id)
+        access = self._state.hold.access(client.session)  # it may be marked, and stays so
+        fact = self._changed(client.session, SessionChange.ACCESS, now, access=access, device=asked.client.id)
         yield Entered((fact,), is_owed=True)
         owner = client.owner
         self._state.apply(fact)

@@ -7,6 +7,7 @@ Rule: an error never quotes what was found where that may be a password or a key
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -83,6 +84,8 @@ def read_request(verb: str, body: bytes) -> Request:
     except InvalidValueError as error:
         raise _refusal(str(error)) from None
     request = Request(verb=verb, **values)  # type: ignore[arg-type]  # each reader returns what its member takes
+    if verb == "create" and (refusal := _new_name_refusal(request.session)) is not None:
+        raise _refusal(str(refusal))
     if verb == "access" and (request.passwords is not None) + (request.list is not None) + request.open != 1:
         raise _refusal("access takes one of passwords, list, and open: true")
     if verb == "create" and request.passwords is not None and request.list is not None:
@@ -111,6 +114,14 @@ def check_session_name(value: object) -> str:
         return value
     allowed = f"1 to {MAX_SESSION_NAME_BYTES} bytes, no /, + or #, nothing unprintable, and not $ at the beginning"
     raise InvalidValueError("session", value[:40] if isinstance(value, str) else description_of(value), allowed)
+
+
+def _new_name_refusal(session: str) -> InvalidValueError | None:
+    """Return why a new session may not be called *session*; those that are there keep their names."""
+    if session == unicodedata.normalize("NFC", session).strip():
+        return None
+    allowed = "composed characters (Unicode NFC) and no blanks at the ends: another name would look the same"
+    return InvalidValueError("session", session[:40], allowed)
 
 
 def read_mode(value: object) -> Mode:

@@ -32,9 +32,10 @@ from whimbrel.hold.rows import Key
 from whimbrel.hold.store.interface import CorruptStoreError
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log import layout
+from whimbrel.log.backup.manifest import MOUNTED
 from whimbrel.log.checkpoints.folder import newest_sound, opened, refuse_newer
 from whimbrel.log.errors import MissingRecordsError
-from whimbrel.log.files import make_folder, tighten
+from whimbrel.log.files import make_folder, put, tighten
 from whimbrel.log.reader import read
 from whimbrel.log.writer import LogWriter, Recovery
 from whimbrel.model.facts import SessionChange, SessionChanged
@@ -90,6 +91,7 @@ class Storage:
         )
         self.heartbeat = Heartbeat(self.folder / f"heartbeat-{self._node}")
         self._view_path = self.folder / f"view-{self._node}.sqlite"
+        self._mounted_path = self.folder / f"{MOUNTED}-{self._node}"
         self.keeper = LogKeeper(self.log_folder, self._node, self._view_path, config.log)
         """Makes checkpoints of the view, and cuts the log."""
         self.history = HistoryReader(self.log_folder, self._node)
@@ -132,6 +134,15 @@ class Storage:
         """Return the state that log and view record; it takes a while, and any thread may do it."""
         with self._closed_on_error():
             return self._restore(routes, progress)
+
+    @property
+    def has_mounted_ids(self) -> bool:
+        """Whether the sessions of this folder were moved to their mount points (``SessionMoves``)."""
+        return self._mounted_path.exists()
+
+    def note_mounted_ids(self) -> None:
+        """Write down that they were; the log has all facts about that."""
+        put(self._mounted_path, b"client identifiers are mounted\n")
 
     def abandon(self) -> None:
         """Let a ``restore`` that is under way in another thread end, with an error."""
