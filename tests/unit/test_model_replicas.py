@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import subprocess
 import sys
 from itertools import pairwise
@@ -13,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.replicas import TooManySubjectsError, plan
+from whimbrel.model.replicas import plan, unserved, unserved_note
 
 popularities = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=4), st.integers(0, 10**6), max_size=60)
 
@@ -22,17 +21,20 @@ popularities = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=4), st.i
 def test_the_plan_keeps_its_bounds(subscribers: dict[str, int], nodes: int, slots: int, target: float) -> None:
     """A plan that does not fit the devices' memory is none."""
     capacity = math.floor(nodes * slots * target + 1e-9)
-    assume(len(subscribers) <= capacity)
+    beyond = unserved(subscribers, nodes=nodes, slots_per_node=slots, target=target)
     copies = plan(subscribers, nodes=nodes, slots_per_node=slots, target=target)
     assert copies.keys() == subscribers.keys()
-    assert sum(copies.values()) <= capacity
+    assert len(beyond) == max(0, len(subscribers) - capacity)
+    assert all(copies[name] == 1 for name in beyond)
+    assert sum(copies.values()) - len(beyond) <= capacity
+    served = [subscribers[name] for name in subscribers if name not in beyond]
+    assert max((subscribers[name] for name in beyond), default=0) <= min(served, default=10**6)
     assert all(1 <= count <= nodes for count in copies.values())
 
 
 @given(subscribers=popularities, nodes=st.integers(1, 200), slots=st.integers(1, 20))
 def test_more_subscribers_never_mean_fewer_copies(subscribers: dict[str, int], nodes: int, slots: int) -> None:
     """Else a subject would do better by losing a reader."""
-    assume(len(subscribers) <= math.floor(nodes * slots * 0.8 + 1e-9))
     copies = plan(subscribers, nodes=nodes, slots_per_node=slots)
     ranked = sorted(subscribers, key=lambda name: subscribers[name])
     assert all(copies[low] <= copies[high] for low, high in pairwise(ranked) if subscribers[low] < subscribers[high])
@@ -81,12 +83,24 @@ def test_what_nobody_wants_keeps_the_copy_of_its_source() -> None:
     assert plan({}, nodes=10, slots_per_node=1) == {}
 
 
-def test_too_many_subjects_are_refused_with_the_numbers() -> None:
-    """Which subjects to give up is not ours to decide."""
-    with pytest.raises(TooManySubjectsError) as caught:
-        plan({f"t{number}": 1 for number in range(9)}, nodes=5, slots_per_node=2)
-    assert str(caught.value) == "subjects: found 9, allowed is at most 8: 5 nodes of 2 samples, filled to 80%"
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 # from a worker of ours
+def test_more_subjects_than_places_leave_the_least_wanted_with_one_copy() -> None:
+    """The most wanted that fit are served; each other keeps its source's own copy, and is named."""
+    wanted = {f"t{number}": 9 - number for number in range(9)}
+    memory = {"nodes": 5, "slots_per_node": 2}
+    assert plan(wanted, **memory) == dict.fromkeys(wanted, 1)
+    assert unserved(wanted, **memory) == ["t8"]
+    assert unserved({**wanted, "a": 5}, **memory) == ["t7", "t8"]
+    assert unserved(dict.fromkeys("cba", 3), nodes=2, slots_per_node=1) == ["b", "c"]
+    assert unserved(dict.fromkeys(map(str, range(8)), 1), **memory) == []
+
+
+def test_what_is_beyond_a_plan_is_counted_and_named() -> None:
+    """A log of a million subjects has a short sentence, too."""
+    many = {f"t{number:07}": 1 for number in range(1_000)}
+    told = unserved_note(unserved(many, nodes=5, slots_per_node=2), subjects=len(many))
+    assert told.startswith("992 of 1,000 subjects are beyond the memory and keep one copy, their source's: t0000008, ")
+    assert told.endswith(", … (982 more)")
+    assert len(told) < 250
 
 
 @pytest.mark.parametrize(("nodes", "slots", "target"), [(0, 1, 0.8), (1, 0, 0.8), (1, 1, 1.1), (1, 1, float("nan"))])

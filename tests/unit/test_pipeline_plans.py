@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.retention import Retention
 from whimbrel.pipeline import TABLES_MADE
+from whimbrel.pipeline.batch.jobs import _note_of_replicas
 from whimbrel.pipeline.plans import FORMAT, Plan, StreamPlan, settled_plan
 
 RETENTION = Retention(ttl_us=7, max_held=3)
@@ -167,3 +170,12 @@ def test_who_names_no_tables_goes_on_with_those_that_were_begun(tmp_path: Path) 
     path.unlink()
     assert settled_plan(path, StreamPlan(tables=("latency",))).tables == ("latency",)
     assert settled_plan(path, StreamPlan()).tables == ("latency",)
+
+
+def test_a_batch_run_names_the_subjects_that_its_plan_for_replicas_does_not_serve(tmp_path: Path) -> None:
+    """The table has a row for each subject; without the sentence nobody would see which of them found no place."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"subject": ["a", "b", "c"], "subscribers": [1, 3, 2]}), path)
+    told = _note_of_replicas([path], Plan(nodes=2, slots_per_node=1))
+    assert told == "2 of 3 subjects are beyond the memory and keep one copy, their source's: c, a"
+    assert not _note_of_replicas([path], Plan(nodes=2, slots_per_node=2))

@@ -15,7 +15,7 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 FAILURE = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times:
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "replicas.py", line 1, in planned
-whimbrel.model.replicas.TooManySubjectsError: subjects: found 9, allowed is at most 8
+whimbrel.errors.InvalidValueError: subjects: found 9, allowed is at most 8
 
 \tat org.apache.spark.api.python.BasePythonRunner.run(PythonRunner.scala:1)
 """

@@ -125,6 +125,20 @@ def test_the_printed_form_writes_automatic_variables_in_vain() -> None:
     assert run.changed == {}
 
 
+@pytest.mark.parametrize("device", [{}, {"responsible.p1": 1}])
+def test_they_are_written_in_vain_before_the_device_has_said_them(device: dict[str, Scalar]) -> None:
+    """Before the first report the device has none of them; a manual one of the name would be read in its place."""
+    head = "arrived(Message m, State s) :- "
+    names = ("Battery", "NetworkConnection", "DisplaySize", "Place.latitude", "Place")
+    text = head + "".join(f's.setProperty("{name}", 0.1); ' for name in names)
+    message, run = sent(text + 'm.low = s.getProperty("Battery"); return m;', device=device)
+    assert message is not None
+    assert run.changed == {}
+    assert "low" not in {name for name, value in message.changes.items() if value is not None}
+    _, run = sent(head + 's.setProperty("mine", 0.1); return m;', device=device)
+    assert run.changed == {"mine": 0.1}
+
+
 @pytest.mark.parametrize(
     ("condition", "is_true"),
     [

@@ -6,7 +6,8 @@ memory C_tot gives the least mean delay at L_i = C_tot · √S_i / Σ √S_j (th
 
 Rule: copies are whole, at least one (the source's own, which counts), at most one a node; what a bound takes or leaves
 is shared again by the same formula, and what is left of rounding goes to the largest remainders.
-Rule: the sum never exceeds C_tot; more topics than places is an error with the numbers, never a silent subset.
+Rule: the sum over the topics that the formula serves never exceeds C_tot. Where there are more topics than places, it
+serves the most wanted that fit; each other topic has one copy, its source's own, and is counted and named.
 Rule: this is the only formula: the pipeline's table, the carriers and the simulator ask it.
 """
 
@@ -15,44 +16,58 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from whimbrel.errors import InvalidInputError
 from whimbrel.model.bounds import INT32_MAX, real, whole
 
-__all__ = ["TARGET", "TooManySubjectsError", "plan"]
+__all__ = ["TARGET", "plan", "unserved", "unserved_note"]
 
 TARGET = 0.8
 """The part of the memory to fill: what the paper measured to be best."""
+_SHOWN = 10
+"""How many subjects a sentence names."""
 _NOTHING = 1e-9
 """What rounding of binary fractions may leave: 0.8 · 35 is 28."""
 
 
-class TooManySubjectsError(InvalidInputError):
-    """There are more subjects than places for samples. Reaction: more nodes, more memory, or fewer subjects."""
-
-    def __init__(self, subjects: int, nodes: int, slots_per_node: int, target: float) -> None:
-        super().__init__(subjects, nodes, slots_per_node, target)
-        self.subjects, self.nodes, self.slots_per_node, self.target = subjects, nodes, slots_per_node, target
-
-    def __str__(self) -> str:
-        places = _capacity(self.nodes, self.slots_per_node, self.target)
-        return (
-            f"subjects: found {self.subjects}, allowed is at most {places}: "
-            f"{self.nodes} nodes of {self.slots_per_node} samples, filled to {self.target:.0%}"
-        )
-
-
 def plan(subscribers: Mapping[str, int], *, nodes: int, slots_per_node: int, target: float = TARGET) -> dict[str, int]:
-    """Return L_i for each subject of *subscribers*, which counts S_i; a subject without subscribers gets one copy."""
+    """Return L_i for each subject of *subscribers*, which counts S_i; a subject without subscribers gets one copy.
+
+    So does each subject that is ``unserved``, because there are more subjects than places.
+    """
+    capacity = _checked_capacity(nodes, slots_per_node, target)
+    ranked = _ranked(subscribers)
+    copies = dict.fromkeys(sorted(ranked), 1)
+    subjects = sorted(ranked[:capacity])
+    counts = [subscribers[name] for name in subjects]
+    ideal = _shared([math.sqrt(count) for count in counts], capacity, nodes)
+    copies.update(zip(subjects, _rounded(ideal, counts, capacity, nodes), strict=True))
+    return copies
+
+
+def unserved(subscribers: Mapping[str, int], *, nodes: int, slots_per_node: int, target: float = TARGET) -> list[str]:
+    """Return the subjects for which there is no place, the most wanted first; of equals, by name."""
+    return _ranked(subscribers)[_checked_capacity(nodes, slots_per_node, target) :]
+
+
+def unserved_note(names: Sequence[str], *, subjects: int) -> str:
+    """Return the sentence that tells of *names*, which are ``unserved`` of so many *subjects*."""
+    shown = ", ".join(names[:_SHOWN])
+    more = f", … ({len(names) - _SHOWN:,} more)" if len(names) > _SHOWN else ""
+    count = f"{len(names):,} of {subjects:,} subjects"
+    return f"{count} are beyond the memory and keep one copy, their source's: {shown}{more}"
+
+
+def _ranked(subscribers: Mapping[str, int]) -> list[str]:
+    """Return the subjects, the most wanted first."""
+    for name, count in subscribers.items():
+        whole(f"subscribers of {name}", count, 0, 2**53)
+    return sorted(subscribers, key=lambda name: (-subscribers[name], name))
+
+
+def _checked_capacity(nodes: int, slots_per_node: int, target: float) -> int:
     whole("nodes", nodes, 1, INT32_MAX)
     whole("slots_per_node", slots_per_node, 1, INT32_MAX)
     real("target", target, 0, 1)
-    subjects = sorted(subscribers)
-    counts = [whole(f"subscribers of {name}", subscribers[name], 0, 2**53) for name in subjects]
-    capacity = _capacity(nodes, slots_per_node, target)
-    if len(subjects) > capacity:
-        raise TooManySubjectsError(len(subjects), nodes, slots_per_node, target)
-    ideal = _shared([math.sqrt(count) for count in counts], capacity, nodes)
-    return dict(zip(subjects, _rounded(ideal, counts, capacity, nodes), strict=True))
+    return _capacity(nodes, slots_per_node, target)
 
 
 def _capacity(nodes: int, slots_per_node: int, target: float) -> int:

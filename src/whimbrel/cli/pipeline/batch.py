@@ -57,6 +57,8 @@ def run_once(  # what the command was told
     if "replicas" in made:
         planned = f"{plan['nodes']} nodes of {plan['slots_per_node']} slots"
         typer.echo(f"replicas are planned for {planned}; --nodes and --slots say otherwise")
+        if "note" in made["replicas"]:
+            typer.echo(f"replicas: {made['replicas']['note']}", err=True)
     if chosen is not None:
         typer.echo(f"rows {chosen}; the tables' other rows are as they were")
     typer.echo(f"{len(made)} tables in {took_s:.1f} s, in {out}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from whimbrel.language.ast import CompareOp, NumberFunction, PatternFunction, TestFunction, TextFunction
 from whimbrel.language.operators import compare, number, text
 from whimbrel.language.patterns import COMPILED, byte_searcher, program_size, searcher
+from whimbrel.language.policies.operations import is_automatic
 from whimbrel.language.policies.summaries import summarised
 from whimbrel.language.policies.tree import Scope
 from whimbrel.language.policies.values import (
@@ -171,8 +172,11 @@ def is_member(run: Run, scope: Scope, name: str, item: AnyValue) -> bool | None:
 
 
 def set_property(run: Run, scope: Scope, name: str, value: AnyValue) -> None:
-    """Set a manual variable; under a name that the device reports, ``setProperty`` does nothing (section 4)."""
-    if scope is Scope.STATE or name not in run.automatic:
+    """Set a manual variable; under the name of an automatic one, ``setProperty`` does nothing (section 4).
+
+    That is so before the first report, too, for the names that every device may report.
+    """
+    if scope is Scope.STATE or not (is_automatic(name) or name in run.automatic):
         run.set(name, value)
 
 

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import assumes_receipts, check_format
 from whimbrel.log.parts import statistics
+from whimbrel.model.replicas import unserved, unserved_note
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.batch.intervals import Interval, has_intervals
 from whimbrel.pipeline.batch.node_shards import FOLDED, UNFOLDED, ShardJob, fold_log
@@ -90,7 +92,17 @@ def run(
             paths[name] = _made(name, source, paths, interval)
             rows = sum(statistics(path, ())[0] for path in paths[name])
             made[name] = asdict(Made(name, str(out / name), rows, round(time.monotonic() - begun, 3)))
+            if name == "replicas" and (told := _note_of_replicas(paths[name], source.plan)):
+                made[name]["note"] = told
     return made
+
+
+def _note_of_replicas(paths: list[Path], plan: Plan) -> str:
+    """Return the sentence that tells which subjects the plan for replicas does not serve, if any."""
+    rows = (row for path in paths for row in pq.read_table(path, columns=["subject", "subscribers"]).to_pylist())
+    subscribers = {row["subject"]: row["subscribers"] for row in rows}
+    beyond = unserved(subscribers, nodes=plan.nodes, slots_per_node=plan.slots_per_node)
+    return unserved_note(beyond, subjects=len(subscribers)) if beyond else ""
 
 
 def _made(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interval | None) -> list[Path]:

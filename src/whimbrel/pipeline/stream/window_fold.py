@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from whimbrel.model.bounds import INT64_MAX
-from whimbrel.model.replicas import TooManySubjectsError
+from whimbrel.model.replicas import unserved, unserved_note
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import WHOLE
 from whimbrel.pipeline.fold.contact_fold import Meeting, meetings_table
@@ -124,13 +124,10 @@ def _planned(job: Job, windows: Windows, notes: list[str]) -> Iterator[Made]:
     if subscribers is None or "replicas" not in job.plan.tables:
         return
     plan = job.plan
-    try:
-        rows = planned(
-            subscribers, nodes=plan.nodes, slots_per_node=plan.slots_per_node, sample_bytes=plan.sample_bytes
-        )
-    except TooManySubjectsError as error:  # the plan before stays; the other tables are as good as ever
-        notes.append(f"replicas: {error}")
-        return
+    memory = {"nodes": plan.nodes, "slots_per_node": plan.slots_per_node}
+    if beyond := unserved(subscribers, **memory):
+        notes.append(f"replicas: {unserved_note(beyond, subjects=len(subscribers))}")
+    rows = planned(subscribers, **memory, sample_bytes=plan.sample_bytes)
     yield from _changed(job, "replicas", {WHOLE: pa.Table.from_batches([rows])})
 
 

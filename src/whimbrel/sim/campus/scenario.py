@@ -20,7 +20,7 @@ from whimbrel.carry.hello import MAX_TOPIC, Sample
 from whimbrel.carry.node import PLACES
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import real, whole
-from whimbrel.model.replicas import TARGET, plan
+from whimbrel.model.replicas import TARGET, plan, unserved
 
 __all__ = ["Allocation", "Campus", "Publication", "World", "share_by_power"]
 
@@ -96,9 +96,12 @@ class Campus:
         exponent = self.exponent if self.exponent is not None else 0.5 if self.allocation == "sqrt" else 0.0
         names = [f"{topic:05}" for topic in range(self.topics)]
         shares = share_by_power(counts, exponent)
-        found = plan(
-            dict(zip(names, shares, strict=True)), nodes=nodes, slots_per_node=self.memory, target=self.workload
-        )
+        wanted = dict(zip(names, shares, strict=True))
+        memory = {"nodes": nodes, "slots_per_node": self.memory}
+        if beyond := unserved(wanted, **memory, target=self.workload):
+            most = self.topics - len(beyond)
+            raise InvalidValueError("topics", self.topics, f"at most {most}: {nodes} nodes of {self.memory} samples")
+        found = plan(wanted, **memory, target=self.workload)
         return [found[name] for name in names]
 
     def world(self, *, nodes: int, seconds: float, seed: int) -> World:
