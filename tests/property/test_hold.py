@@ -633,7 +633,9 @@ class Witness:
                     gone = {f for f in self.flights | self.lingering if f[1] == device and session in {None, f[0]}}
                     self.flights -= gone
                     self.lingering -= gone
-                    if change is PresenceChange.DISCONNECTED:  # rule 19 keeps some of these, and only of these
+                    if change is PresenceChange.LEFT:  # rule 10: what was sent is on its way until it is disconnected
+                        self.lingering |= gone
+                    else:  # rule 19 keeps some of these, and only of these
                         self.lingering |= {f for f in gone if client_of(f[0]) is not None and self.qos[f[2]] > 0}
             case Receipt() as receipt:
                 is_in_flight = (receipt.session, receipt.device, receipt.notification.seq) in self.flights

@@ -415,7 +415,8 @@ class _Crowd:
                         on_its_way[terms.session].add(out.message.seq)
             for session, seqs in on_its_way.items():
                 found = hold._state.sessions.get(session)
-                assert seqs == set(found.members[device].in_flight if found and device in found.members else ())
+                bearer = None if found is None else found.bearer(device)
+                assert seqs == set(() if bearer is None else bearer.in_flight)
             assert set(client._also) <= {out.message.seq for out in client.queue}
 
 

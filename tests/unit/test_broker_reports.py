@@ -15,6 +15,7 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.config import Config, LimitSettings, MqttSettings
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.wire.clients import Client
 from whimbrel.log.reader import read
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.facts import Reported
@@ -71,7 +72,7 @@ def test_a_report_is_a_fact_with_the_brokers_stamp(rig: Rig) -> None:
             battery=0.5,
             display=Display(320, 240),
             received=7,
-            sent=None,
+            sent=0,
             place=Place(47.05, 8.3),
         )
     ]
@@ -118,12 +119,13 @@ def test_a_restart_reads_reports_like_everything_else(rig: Rig) -> None:
 # -- what was sent -----------------------------------------------------------------------------------------------------
 
 
-def test_the_first_report_does_not_know_what_was_sent(rig: Rig) -> None:
-    """What the device counts from is not known: its last report may have been to the session before this one."""
+def test_the_first_report_of_a_new_session_knows_what_was_sent(rig: Rig) -> None:
+    """Section 6.2: the server counts from the first message on, so a bad link is known with the first report."""
     device = rig.subscriber("phone", "a")
-    rig.client("publisher").send(publishing("a"))
+    rig.client("publisher").send(*(publishing("a") for _ in range(4)))
     device.send(_reporting(received=1), _reporting(received=0))
-    assert _sent(rig) == [None, 0]
+    assert _sent(rig) == [4, 0]
+    assert [report.network_connection for report in _reports(rig)] == [0.25, None]
 
 
 @pytest.mark.parametrize("version", [V5, V311])
@@ -140,7 +142,7 @@ def test_every_way_of_sending_counts(rig: Rig, version: int, qos: int) -> None:
     rig.settle()
     assert len(device.taken(Publish)) == 3
     device.send(_reporting(received=3))
-    assert _sent(rig) == [None, 3]
+    assert _sent(rig) == [0, 3]
 
 
 def test_aliases_and_identifiers_make_no_difference(rig: Rig) -> None:
@@ -150,7 +152,7 @@ def test_aliases_and_identifiers_make_no_difference(rig: Rig) -> None:
     device.send(_reporting())
     rig.client("publisher").send(publishing("a"), publishing("a"))
     device.send(_reporting())
-    assert _sent(rig) == [None, 2]
+    assert _sent(rig) == [0, 2]
 
 
 def test_what_does_not_fit_was_not_sent(rig: Rig) -> None:
@@ -160,7 +162,7 @@ def test_what_does_not_fit_was_not_sent(rig: Rig) -> None:
     device.send(_reporting())
     rig.client("publisher").send(publishing("a", bytes(100)), publishing("a", bytes(100), 1, 5), publishing("a", b"x"))
     device.send(_reporting())
-    assert _sent(rig) == [None, 1]
+    assert _sent(rig) == [0, 1]
 
 
 def test_counters_for_all_are_the_sum_of_the_counters_for_each(rig: Rig) -> None:
@@ -184,14 +186,30 @@ def test_counting_goes_on_over_connections_of_a_session(rig: Rig) -> None:
     device.drop()
     back = rig.client("phone", clean=False, expiry_s=60)
     back.send(_reporting(received=1))
-    assert _sent(rig) == [None, 2]
+    assert _sent(rig) == [0, 2]
 
 
 def test_a_session_that_is_new_begins_to_count_anew(rig: Rig) -> None:
-    """What the one before it was sent is forgotten with it, so nobody knows."""
-    rig.client("phone").send(_reporting(), _reporting())
-    rig.client("phone").send(_reporting(), _reporting())
-    assert _sent(rig) == [None, 0, None, 0]
+    """What the one before it was sent is forgotten with it."""
+    publisher = rig.client("publisher")
+    for _ in range(2):
+        device = rig.subscriber("phone", "a")
+        publisher.send(publishing("a"))
+        device.send(_reporting(), _reporting())
+    assert _sent(rig) == [1, 0, 1, 0]
+
+
+def test_after_a_restart_nobody_knows_what_was_sent(tmp_path: Path) -> None:
+    """The count was in the memory of the broker that is gone; the session is not new."""
+    rig = Rig(tmp_path)
+    rig.subscriber("phone", "a", qos=1, expiry_s=60).send(_reporting())
+    rig.sync()
+    rows, _ = rig.state.view.changes()
+    rig.close()
+    again = Rig(tmp_path, state=BrokerState.restore(NODE, rows.items()))
+    again.client("phone", clean=False, expiry_s=60).send(_reporting(), _reporting())
+    assert _sent(again)[-2:] == [None, 0]
+    again.close()
 
 
 def test_a_bad_report_does_not_reset_the_count(rig: Rig) -> None:
@@ -202,7 +220,7 @@ def test_a_bad_report_does_not_reset_the_count(rig: Rig) -> None:
     device.send(_reporting(battery=7))
     publisher.send(publishing("a"))
     device.send(_reporting())
-    assert _sent(rig) == [None, 2]
+    assert _sent(rig) == [0, 2]
 
 
 class _Overheard(Traffic):
@@ -234,13 +252,13 @@ def test_what_was_sent_is_what_arrived_where_nothing_is_lost(
     """However copies come to be sent in random traffic, the broker counts those that the device heard, or waits for."""
     rig = Rig(tmp_path)
     traffic = _Overheard(rig, seed, has_content=has_content)
-    heard: dict[str, list[int]] = {voice.name: [] for voice in traffic.voices}
+    heard: dict[str, list[tuple[int, Client]]] = {voice.name: [] for voice in traffic.voices}
     for _ in range(400):
         traffic.step()
         voice = traffic.random.choice(traffic.voices)
         if voice.peer is not None and voice.is_welcome:
             client = rig.state.clients[voice.name]
-            heard[voice.name].append(traffic.heard(voice) + len(client.queue) + len(client.live))
+            heard[voice.name].append((traffic.heard(voice) + len(client.queue) + len(client.live), client))
             voice.peer.send(_reporting())
             traffic.listen()
     reports = _reports(rig)
@@ -248,9 +266,11 @@ def test_what_was_sent_is_what_arrived_where_nothing_is_lost(
     for name, counts in heard.items():
         stamped = [state.sent for state in reports if state.device == name]
         assert len(stamped) == len(counts)
-        for sent, before, now in zip(stamped[1:], counts, counts[1:], strict=False):
-            known += bool(sent)
-            assert sent in {None, now - before}
+        assert None not in stamped
+        for sent, (before, old), (now, client) in zip(stamped[1:], counts, counts[1:], strict=False):
+            if client is old:  # a session that is new counts from its begin, which is somewhere between
+                known += bool(sent)
+                assert sent == now - before
     assert known > 5
 
 

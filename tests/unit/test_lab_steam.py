@@ -13,6 +13,7 @@ from whimbrel.lab.steam_city import city
 from whimbrel.lab.steam_filters import filters
 from whimbrel.lab.steam_scale import scale
 from whimbrel.lab.steam_traffic_light import traffic_light
+from whimbrel.nearby.group.subscriptions import NearbySubscription
 
 
 def _claims(experiment: Experiment, tmp_path: Path) -> dict[str, bool]:
@@ -32,6 +33,15 @@ def test_the_traffic_light_is_the_papers_cell_for_cell(
         main()
     assert not ended.value.code
     assert "| s3 | match | match | no match | yes | no |" in capsys.readouterr().out
+
+
+def test_the_subject_column_is_what_the_cars_node_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A car that subscribes to ambulances does not match the subject of a light, and the table says so."""
+    other = NearbySubscription(subject="ambulance")
+    monkeypatch.setattr("whimbrel.lab.steam_traffic_light.NearbySubscription", lambda **_: other)
+    rows = traffic_light().make()
+    assert {row["subject"] for row in rows} == {"no match"}
+    assert {row["propagated"] for row in rows} == {"no"}
 
 
 def test_figure_3a_and_the_work_of_both_parts(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_what_a_change_of_presence_says_belongs_to_it(change: PresenceChange, co
     may_have = {
         "packet_id": is_of_a_packet,
         "session_expiry_us": change.value in {"joined", "disconnected"},
-        "sent_seq": change.value == "disconnected",
+        "sent_seq": change.value in {"disconnected", "left"},
         "confirms": change.value in {"joined", "receipts"},
         "owner": change.value == "joined",
     }

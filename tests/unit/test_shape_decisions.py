@@ -85,6 +85,19 @@ def test_the_rules_of_the_intensive_care_unit(
     assert (made.cost.bytes, made.cost.pixels) == (len(ECG), 640 * 480)
 
 
+@pytest.mark.parametrize("state", [{}, FULL, {"Battery": 0.01, "NetworkConnection": 0.01}])
+@pytest.mark.parametrize(("pulse", "patient", "is_sent"), [(80, "p1", True), (51, "p2", False), (50, "p2", True)])
+def test_the_stateless_policy_looks_at_no_device(
+    state: dict[str, Scalar], pulse: int, patient: str, *, is_sent: bool
+) -> None:
+    """What P_ICU is held against in 6.3: the whole picture, however bad the link and the battery are."""
+    made = icu("icu_stateless", pulse, patient, state, {})
+    assert made.outcome is (Outcome.DELIVERED if is_sent else Outcome.WITHHELD)
+    assert made.work is None
+    assert made.is_original or not is_sent
+    assert not made.changed
+
+
 @pytest.mark.parametrize("form", ["icu_printed", "icu"])
 @pytest.mark.parametrize(
     ("battery", "since_s", "sent"),

@@ -96,7 +96,7 @@ def _drive() -> list[Row]:
             {
                 "stage": stage,
                 "x_m": x_m,
-                "subject": "match",
+                "subject": "match" if car.node.subscribes("traffic light") else "no match",
                 "proximity": "match" if is_inside else "no match",
                 "content": content,
                 "propagated": "yes" if is_propagated else "no",

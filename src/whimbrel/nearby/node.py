@@ -194,6 +194,10 @@ class Node:
         """Tell whether this node announces *subject*."""
         return self._producer.announces(subject)
 
+    def subscribes(self, subject: str) -> bool:
+        """Return whether a subscription of this node matches events of *subject* (its subject filter)."""
+        return self._consumer.subscribes(subject)
+
     def memberships(self) -> dict[GroupId, Membership]:
         """Return the groups that this node is a member of."""
         return self._consumer.memberships()

@@ -275,7 +275,7 @@ class Client:
         """How many PUBLISH were due to it, over all its connections since this broker knows it: written, waiting behind
         its window, or dropped because its link was full; not what was withheld."""
         self.reported_sent: int | None = None
-        """The same when it last reported; None if it did not: its counts have no known beginning."""
+        """The same when it last reported, or when its session began; None if this broker was started since."""
         self._again: list[Outgoing] = []
         self._also: dict[int, tuple[Terms, ...]] = {}
         """By number, the terms for which something counts that waits, beside its own."""

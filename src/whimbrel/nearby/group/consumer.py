@@ -96,6 +96,10 @@ class Consumer:
         )
         return found, notes
 
+    def subscribes(self, subject: str) -> bool:
+        """Return whether there is a subscription to *subject*."""
+        return subject in self._subscriptions
+
     def memberships(self) -> dict[GroupId, Membership]:
         """Return the groups that this node is a member of."""
         return {group: found for group, found in self._groups.active.items() if found.is_joined}

@@ -312,6 +312,8 @@ class Connecting:
         commands = yield from state.applying_presence(came)
         client = state.clients[came.device]
         client.sent_seq = 0
+        if not is_resumed:  # a session that begins here was sent nothing before
+            client.reported_sent = client.sent
         if link.closing is not None:  # it went while the disk was waited for
             yield from state.performing(commands, now)
             self._leave(client, client.expiry_us, now, _Fate.WITHDRAWN)

@@ -5,7 +5,7 @@ and no notification.
 Rule: who reports is the client, when is the broker's clock, and what was sent is what the broker counted: every PUBLISH
 that was due to the device since the report before, over all connections of the session: also what waits behind its
 window, and what was dropped because its link was full, so that the quality of a slow link falls; what its policy
-withheld does not count. For the first report of a session, and the first after a restart, this is unknown.
+withheld does not count. A new session counts from its begin. For the first report after a restart this is unknown.
 Rule: at QoS 1 and 2 a report is durable before it is answered.
 Rule: a report of nothing but a place only moves the device (``moves``): what was sent goes on counting.
 """
