@@ -42,7 +42,7 @@ class SessionTraffic(Traffic):
 
     def settle(self) -> None:
         """Sync and answer until nobody waits."""
-        while self.rig.broker.wants_sync or self.rig.broker.blocking_tasks:
+        while self.rig.broker.wants_sync or self.rig.broker.blocking_tasks or self.rig.broker.has_work:
             self._answer_questions()
             super().settle()
 

@@ -198,6 +198,8 @@ class Connecting:
         now = self._commits.now(now)
         if self._ids:
             client_id = yield from self._from_before(link, connect, client_id, now)
+            if link.closing is not None:
+                return
         self._sessions.check_joining(link, client_id)
         client, is_clean = self._state.clients.get(client_id), connect.clean_start
         if client is not None:
@@ -240,6 +242,8 @@ class Connecting:
         while (before := self._moves.before(mount, connect.client_id)) is not None:
             if self._is_changing(link, before.id):
                 yield ACCEPTED
+                if link.closing is not None:
+                    return client_id
                 continue
             claim = self._ownership.claim(before, link.user)
             if claim is Claim.REFUSED:

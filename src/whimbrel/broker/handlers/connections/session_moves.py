@@ -4,7 +4,7 @@ Rule: a stored session moves whose subscriptions all stand below a mount point, 
 mounts identifiers; others stay outside, and so do its device's named sessions, which no client inside has joined.
 Rule: what moves is subscriptions, owner, expiry, policy and a will below the mount point, by facts of the log: a
 session begins under the whole identifier, and the one before ends.
-Rule: nothing that is held is lost. A session that holds anything is marked (see ``_mark_of``) and keeps its identifier:
+Rule: nothing that is held is lost. A session that holds anything is marked (``_mark_of``) and keeps its identifier:
 its client inside resumes it, no client outside may use it, and it moves when it is resumed and holds nothing.
 """
 

@@ -63,6 +63,8 @@ class TlsContext(ssl.SSLContext):
         found = self
         while found._successor is not None:
             found = found._successor
+        if found is not self:
+            self._successor = found  # a broker may be reloaded a thousand times
         return found
 
     def refusal(self, chain: Chain) -> str | None:
