@@ -33,6 +33,7 @@ from whimbrel.log.records import TABLE_NAMES
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.dead_letters import judged
+from whimbrel.pipeline.files.fact_digest import fact_digest
 from whimbrel.pipeline.files.schemas import TIMES
 from whimbrel.pipeline.files.snapshots import Missing, parts_up_to, settled_seq, undisturbed
 from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError, first_unseen
@@ -118,6 +119,8 @@ class SpanReader:
         """Up to which number it goes."""
         self._place: tuple[object, ...] = ()
         """Which folders were read."""
+        self.digest: str | None = None
+        """The digest of the last fact that was read; None if its number was missing."""
 
     def only(self, tables: Iterable[str]) -> SpanReader:
         """Return a reader of the same log that reads some tables."""
@@ -141,12 +144,28 @@ class SpanReader:
             read = partial(self._undisturbed_piece, first, last, now, missing)
             piece = self.patience.wait_for(read, self._look_again)
             first = piece.last + 1
+            if first > last:
+                self.digest = fact_digest(last, piece.tables, piece.dead)
             yield piece
             del piece, read  # before the next one is read
 
+    def digest_at(self, seq: int) -> str | None:
+        """Return the digest of the fact *seq*; what follows it is read next without looking for it."""
+        for _ in self.pieces(seq, seq, now=0):
+            pass
+        return self.digest
+
+    @property
+    def is_where_it_was(self) -> bool:
+        """Whether something was read, and from the folders that are there now."""
+        return self._place == self._places()
+
+    def _places(self) -> tuple[object, ...]:
+        return tuple(map(_identity, (self._log, segments_folder(self._log, self.node))))
+
     def _look(self) -> None:
         """Find out where the numbers are."""
-        place = tuple(map(_identity, (self._log, segments_folder(self._log, self.node))))
+        place = self._places()
         if place != self._place:  # nothing that was read of another folder is of use
             self._forget()
             self._place = place
