@@ -30,9 +30,10 @@ from whimbrel.model.facts import Fact, Reported
 from whimbrel.model.notification import Notification
 from whimbrel.pipeline.batch.node_shards import FOLDED, CutLogError, ShardJob, ShardTask, fold_shard
 from whimbrel.pipeline.files.delta import read
+from whimbrel.pipeline.files.part_rows import found_schema
 from whimbrel.pipeline.files.schemas import SCHEMAS
 from whimbrel.pipeline.files.snapshots import Missing, snapshot
-from whimbrel.pipeline.files.spans import SpanReader, found_schema
+from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import NO_PATIENCE, Patience, UnseenNumbersError, first_unseen
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.spark import log_frames

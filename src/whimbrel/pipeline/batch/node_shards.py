@@ -27,8 +27,9 @@ from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.pipeline.batch.intervals import Interval, has_intervals
 from whimbrel.pipeline.batch.worker_files import file_paths, made_frame
 from whimbrel.pipeline.files.dead_letters import missing_letters
+from whimbrel.pipeline.files.part_rows import PIECE_BYTES, PIECE_FACTS
 from whimbrel.pipeline.files.snapshots import Missing
-from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
+from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError
 from whimbrel.pipeline.fold.beginnings import Beginning, seen_beginning
 from whimbrel.pipeline.fold.garbage import uncollected

@@ -27,8 +27,9 @@ from whimbrel.log.errors import ReplacedSegmentError
 from whimbrel.log.incarnation import incarnation
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.pipeline.files.dead_letters import missing_letters
+from whimbrel.pipeline.files.part_rows import PIECE_BYTES, PIECE_FACTS
 from whimbrel.pipeline.files.snapshots import Missing, missing_numbers
-from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
+from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError
 from whimbrel.pipeline.fold.beginnings import seen_beginning
 from whimbrel.pipeline.fold.contact_fold import Meeting
