@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from whimbrel.log import incarnation as incarnation_module
 from whimbrel.log.backup.making import back_up
 from whimbrel.log.backup.restoring import restore
-from whimbrel.log.errors import CorruptLogError
+from whimbrel.log.errors import CorruptLogError, LogWriteError
 from whimbrel.log.export import export
 from whimbrel.log.incarnation import OtherIncarnationError, incarnation
 from whimbrel.log.layout import segments, segments_folder
@@ -44,6 +45,20 @@ def test_a_log_of_an_older_whimbrel_gets_one_as_it_is_opened(tmp_path: Path) -> 
     (segments_folder(tmp_path, NODE) / "incarnation.json").unlink()
     assert incarnation(tmp_path, NODE) is None
     assert write(tmp_path) == incarnation(tmp_path, NODE)
+
+
+def test_a_full_disk_does_not_keep_a_log_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an older Whimbrel wrote is served all the same; it gets one with the next start."""
+    write(tmp_path)
+    (segments_folder(tmp_path, NODE) / "incarnation.json").unlink()
+
+    def full(path: Path, _data: bytes) -> None:
+        raise LogWriteError(path, "no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(incarnation_module, "put", full)
+        LogWriter(tmp_path, NODE).open()
+    assert incarnation(tmp_path, NODE) is None
 
 
 def test_who_accepts_a_loss_begins_another(tmp_path: Path) -> None:

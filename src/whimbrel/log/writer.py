@@ -123,7 +123,8 @@ class LogWriter:
         self._lock_file = lock_folder(self._folder, "writing this log")
         try:
             recovery = self._recover(*self._given(given_by), accepts_loss=accepts_loss)
-            ensure_incarnation(self.directory, self.node)
+            with suppress(LogWriteError):  # a disk that is full is no reason not to serve what is there
+                ensure_incarnation(self.directory, self.node)
         except OSError as error:
             self._release()
             raise LogWriteError(self._folder, error.strerror or str(error)) from error
