@@ -28,7 +28,7 @@ from whimbrel.log.writer import LogWriter
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import Fact, Reported
 from whimbrel.model.notification import Notification
-from whimbrel.pipeline.batch.node_shards import FOLDED, CutLogError, ShardJob, ShardTask, fold_shard
+from whimbrel.pipeline.batch.node_shards import FOLDED, ShardJob, ShardTask, fold_shard
 from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.files.part_rows import found_schema
 from whimbrel.pipeline.files.schemas import SCHEMAS
@@ -235,7 +235,7 @@ def test_a_worker_that_sees_a_later_beginning_takes_nothing_for_cut(tmp_path: Pa
         now=0,
         patience=NO_PATIENCE,
     )
-    with pytest.raises(CutLogError, match="run it again"):
+    with pytest.raises(UnseenNumbersError, match="and start again"):
         list(fold_shard(job, ShardTask(NODE, 0, 40)))
     stream.job = replace(stream.job, log=str(log))
     stream.take({NODE: 40})

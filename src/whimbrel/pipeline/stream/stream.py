@@ -203,7 +203,8 @@ class Stream:
             return
         self._checked_s = time.monotonic()
         try:
-            self._commits.check_log(self._log)
+            with suppress(OSError):  # a file system that does not answer now may do so the next time
+                self._commits.check_log(self._log)
         except OtherLogError:
             if self._query is not None:
                 self._query.stop()
