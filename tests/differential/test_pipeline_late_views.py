@@ -160,10 +160,10 @@ def test_a_thousand_late_views_are_read_whole_or_not_at_all(tmp_path: Path, hist
     for run in count():
         if delays >= DELAYS:
             break
-        random, has_parquet = Random(run), run % 16 == 0  # which takes its time
+        random, has_parquet = Random(run), run % 24 == 0  # which takes its time
         view = _View(histories[has_parquet], tmp_path / ("exported" if has_parquet else "live"), random)
-        reader = SpanReader(view.folder, NODE, most_facts=7 if run % 6 == 0 else 1_000, patience=view.patience())
-        middle = random.randrange(FACTS) if run % 5 == 0 else 0
+        reader = SpanReader(view.folder, NODE, most_facts=7 if run % 12 == 0 else 1_000, patience=view.patience())
+        middle = random.randrange(FACTS) if run % 7 == 0 else 0
         try:
             assert Counter(_rows(reader, [(1, middle), (middle + 1, FACTS)])) == wanted, run
             found["whole"] += 1
