@@ -67,12 +67,12 @@ class Meters:
         if told.taken is None:
             return
         lag = GaugeMetricFamily("whimbrel_pipeline_lag_facts", "facts of the log not in the tables", labels=["node"])
-        for node, count in told.lag.items():
-            if count is not None:
-                lag.add_metric([node], count)
+        for node, behind in told.lag.items():
+            if behind is not None:
+                lag.add_metric([node], behind)
         yield lag
         taken = told.taken
-        gauges = {
+        gauges: dict[str, tuple[str, float]] = {
             "batch": ("the number of the last batch", taken.batch),
             "state_things": ("things remembered between batches", taken.state),
             "state_bytes": ("what these take on disk", taken.state_bytes),
