@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from whimbrel.log.layout import parts
 from whimbrel.model.tables import TIME_TYPE
+from whimbrel.pipeline.files.part_rows import part_batches
 from whimbrel.pipeline.files.snapshots import snapshot
-from whimbrel.pipeline.files.spans import part_batches
 from whimbrel.pipeline.spark.log_frames import LogFrame
 
 __all__ = ["frames", "listed", "rows_in", "scanned", "unchanged", "write"]

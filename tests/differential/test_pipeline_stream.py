@@ -250,7 +250,10 @@ def test_a_stream_that_is_interrupted_goes_on_as_if_it_had_not_been(
 
 
 def test_the_query_reads_what_there_is_and_goes_on_later(spark: SparkSession, tmp_path: Path) -> None:
-    """A second start reads only what came meanwhile, in bounded batches; one that follows the log waits for it."""
+    """A second start reads only what came meanwhile, in bounded batches; one that follows the log waits for it.
+
+    Its workers see the log later than the driver, as on a file system of several machines.
+    """
     random = Random(3)
     made = _logs(random, has_receipts=True, make=random_log)  # the same number of facts, of which more are heard
     logs = {name: facts for name, facts in made.items() if name in {"node1", "node2"}}
@@ -262,8 +265,14 @@ def test_the_query_reads_what_there_is_and_goes_on_later(spark: SparkSession, tm
     assert stream.last is not None
     assert stream.last.applied == {node: facts[-1].seq for node, facts in halves.items()}
     stream.close()
+    shutil.copytree(tmp_path / "out", tmp_path / "copied")
+    copied = Stream(spark, log=tmp_path / "log", out=tmp_path / "copied", plan=plan)
+    assert copied.checkpoint == (tmp_path / "copied" / "_stream" / "checkpoint").as_uri()  # and not the original's
+    copied.close()
 
     stream = Stream(spark, log=tmp_path / "log", out=tmp_path / "out", plan=plan)
+    _follow(tmp_path / "log", tmp_path / "seen late")
+    stream.job = replace(stream.job, log=str(tmp_path / "seen late"))
     is_over = Event()
     ends = {node: facts[-1].seq for node, facts in logs.items()}
     stream.listeners.append(lambda taken: is_over.set() if taken.applied == ends else None)
@@ -271,6 +280,7 @@ def test_the_query_reads_what_there_is_and_goes_on_later(spark: SparkSession, tm
     _write(tmp_path / "log", {node: facts[len(facts) // 2 :] for node, facts in logs.items()}, random)
     while not is_over.wait(0.5):
         assert query.exception() is None
+        _follow(tmp_path / "log", tmp_path / "seen late")
     query.stop()  # as anybody may who does not know the stream
     assert not query.isActive
     stream.close()
@@ -283,6 +293,17 @@ def test_the_query_reads_what_there_is_and_goes_on_later(spark: SparkSession, tm
     ):
         assert Counter(found) == Counter(right)
     assert len(wanted.deliveries) > 100
+
+
+def _follow(log: Path, copy: Path) -> None:
+    """Let a copy of a log have what the log has, file by file."""
+
+    def copied(source: str, target: str) -> None:
+        beside = Path(target).with_name(f".{Path(target).name}.copied")
+        beside.write_bytes(Path(source).read_bytes())
+        beside.replace(target)
+
+    shutil.copytree(log, copy, dirs_exist_ok=True, copy_function=copied)
 
 
 @pytest.mark.parametrize("case", [True], ids=["of-a-broker"], indirect=True)

@@ -97,6 +97,8 @@ known: dict[str, st.SearchStrategy[Any]] = {
     "add": st.lists(keys, max_size=3),
     "remove": st.lists(keys, max_size=3),
     "client": st.sampled_from(["maker", "pda", "other"]) | texts,
+    "after": names | st.integers(-1, 5),
+    "most": st.integers(-1, 2_000),
 }
 
 

@@ -15,6 +15,7 @@ from whimbrel.hold.store.interface import NewerStoreError
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log import layout
 from whimbrel.log.errors import MissingRecordsError
+from whimbrel.log.incarnation import incarnation
 from whimbrel.log.writer import LogWriter
 
 
@@ -77,8 +78,13 @@ def test_where_neither_is_sound_a_cut_log_is_refused(data: Path) -> None:
     cut(data, up_to=120)
     for _, path in layout.checkpoints(data / "log", NODE):
         path.write_bytes(path.read_bytes()[:-1])
+    before = incarnation(data / "log", NODE)
     with pytest.raises(MissingRecordsError, match="no checkpoint is sound"):
         started(data)
+    assert incarnation(data / "log", NODE) == before
+    _, restored = started(data, accepts_loss=True)
+    assert restored.lost is not None
+    assert incarnation(data / "log", NODE) != before  # to readers it is another log
 
 
 def test_a_checkpoint_proves_that_numbers_were_given(data: Path) -> None:

@@ -250,7 +250,9 @@ def _stream(out: Path, *, applied: int = 5, committed: int = 1) -> Path:
     commits.mkdir(parents=True)
     (commits / str(committed)).touch()
     (folder / "plan.json").write_text(json.dumps({"format": FORMAT, "tables": ["matches"]}))
-    (folder / "stream.json").write_text(json.dumps({"checkpoint": (folder / "checkpoint").as_uri()}))
+    (folder / "stream.json").write_text(
+        json.dumps({"name": "s", "partitions": 1, "checkpoint": (folder / "checkpoint").as_uri()})
+    )
     _record(applied=applied).put(folder / "batch.json")
     return folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,22 @@ def test_notes_are_part_of_the_line() -> None:
 
 
 def test_lag_is_what_the_log_has_and_the_tables_have_not() -> None:
-    """Also of a node that the tables know nothing of yet; one that the log has lost is not ahead of it."""
-    found = told(_taken(), {"a": 103, "c": 9}, now=100 * SECOND)
-    assert (found.lag, found.lag_facts, found.lag_s) == ({"a": 3, "c": 10}, 13, 10.0)
-    assert told(_taken(), {"a": 99}, now=100 * SECOND).lag == {"a": 0}
+    """Also of a node that the tables know nothing of yet."""
+    found = told(_taken(), {"a": 103, "b": 50, "c": 9}, now=100 * SECOND)
+    assert (found.lag, found.lag_facts, found.lag_s) == ({"a": 3, "b": 0, "c": 10}, 13, 10.0)
+
+
+@pytest.mark.parametrize("last", [{"a": 103}, {"a": 103, "b": 49}])
+def test_lag_behind_another_log_is_not_known(last: dict[str, int]) -> None:
+    """A broker that was set up anew, or whose folder is gone, is not a stream that keeps up."""
+    found = told(_taken(), last, now=100 * SECOND)
+    assert (found.lag, found.lag_facts, found.lag_s) == ({"a": 3, "b": None}, 3, None)
+    assert "lag not known: the log of b ends before what was read of it" in found.line()
+    assert json.loads(json.dumps(found.as_json()))["lag"] == {"a": 3, "b": None}
+    told_of = generate_latest(Meters(lambda: found).registry).decode()
+    assert 'lag_facts{node="a"} 3.0' in told_of
+    assert 'lag_facts{node="b"}' not in told_of
+    assert "lag_seconds" not in told_of
 
 
 @pytest.mark.parametrize(
@@ -58,7 +71,7 @@ def test_lag_is_what_the_log_has_and_the_tables_have_not() -> None:
 )
 def test_a_silent_log_is_not_ahead(caught_up_at: int | None, lag_s: float) -> None:
     """The first fact after an hour of silence has not waited for an hour."""
-    assert told(_taken(), {"a": 101}, now=100 * SECOND, caught_up_at=caught_up_at).lag_s == lag_s
+    assert told(_taken(), {"a": 101, "b": 50}, now=100 * SECOND, caught_up_at=caught_up_at).lag_s == lag_s
 
 
 def test_before_the_first_batch_nothing_is_claimed() -> None:
@@ -72,7 +85,7 @@ def test_before_the_first_batch_nothing_is_claimed() -> None:
 )
 def test_long_lags_are_told_as_people_say_them(seconds: float, text: str) -> None:
     """Nobody reads 31,536,000 s."""
-    found = told(_taken(newest_at=0), {"a": 101}, now=int(seconds * SECOND))
+    found = told(_taken(newest_at=0), {"a": 101, "b": 50}, now=int(seconds * SECOND))
     assert f"1 log record ({text}) behind" in found.line()
 
 
@@ -161,6 +174,8 @@ def test_a_log_that_cannot_be_read_now_is_told_as_it_was(tmp_path: Path) -> None
     segment = next((tmp_path / "log" / "segments" / "a").glob("*.seg"))
     segment.write_bytes(b"?" * 200)
     assert watch.look().lag == {"a": 2}
+    shutil.rmtree(tmp_path / "log")
+    assert watch.look().lag == {"a": None}
 
 
 def test_prometheus_counts_each_batch_once_and_asks_for_the_lag() -> None:

@@ -14,6 +14,7 @@ __all__ = [
     "MissingRecordsError",
     "NewerLogError",
     "NotALogError",
+    "ReplacedSegmentError",
 ]
 
 
@@ -52,6 +53,17 @@ class CorruptLogError(LogError):
 
     def __str__(self) -> str:
         return f"{self.path}: damaged at byte {self.offset}: {self.reason}"
+
+
+class ReplacedSegmentError(LogError):
+    """Another segment stands where one was read. Reaction: find out whose log this is; begin to read it anew."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path}: it is another segment than the one that was read there before; begin to read it anew"
 
 
 class MissingRecordsError(LogError):

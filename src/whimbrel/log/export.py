@@ -17,6 +17,7 @@ from whimbrel.log import layout
 from whimbrel.log.checkpoints.copying import copy_checkpoints
 from whimbrel.log.errors import CorruptLogError, LogWriteError
 from whimbrel.log.files import locked
+from whimbrel.log.incarnation import copy_incarnation
 from whimbrel.log.parts import PartWriter, publish, remove_leftovers
 from whimbrel.log.reader import proven_seq, read_rows
 from whimbrel.model.rows import COLUMNS
@@ -53,6 +54,8 @@ def export(directory: Path, node: str, *, closed_only: bool = True, into: Path |
     layout.create(target, has_receipts=not layout.assumes_receipts(directory))
     rows, paths = 0, []
     with locked(export_lock(target, node), "exporting this log"):
+        if target != directory:
+            copy_incarnation(directory, target, node)
         remove_leftovers(target, node)
         before = exported = layout.exported_seq(target, node)
         for first, last in _ranges(directory, target, node, exported, closed_only=closed_only):

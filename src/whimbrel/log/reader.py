@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log import layout
-from whimbrel.log.errors import CorruptLogError
+from whimbrel.log.errors import CorruptLogError, ReplacedSegmentError
 from whimbrel.log.records import row_from, values_from
 from whimbrel.log.segments import HEADER_BYTES, Header, Record, Scan, is_proven_later, is_torn_creation, read_header
 from whimbrel.model.bounds import INT64_MAX
@@ -43,6 +43,7 @@ class Frontier:
     """What no crash can take back of a node's log; asked again, it reads only what is new.
 
     Rule: it goes on from what was proven, which is never cut; what stood after it may be other bytes by now.
+    Rule: damage is never taken for the end. It raises ``CorruptLogError``.
     """
 
     def __init__(self, directory: Path, node: str) -> None:
@@ -71,8 +72,19 @@ class Frontier:
                     proven, self._offset, self._next = scan.proven, record.offset, record.seq
             if scan.is_marked:
                 self._offset, self._next = scan.end, scan.next_seq
+            if scan.trouble is not None:
+                self._check_torn(stream, header, path, scan)
         self._proven = max(self._proven, scan.proven)
         return self._proven
+
+    @staticmethod
+    def _check_torn(stream: BinaryIO, header: Header, path: Path, scan: Scan) -> None:
+        """Raise if a later mark proves that what is not whole at the end of *scan* was durable."""
+        if not is_proven_later(stream, header, scan.end, scan.next_seq):
+            return
+        again = Scan(stream, header, offset=scan.end, seq=scan.next_seq)  # the node may have written on meanwhile
+        if next(iter(again), None) is None and again.end == scan.end and again.trouble is not None:
+            raise CorruptLogError(path, scan.end, again.trouble)
 
 
 class LogReader:
@@ -83,6 +95,7 @@ class LogReader:
         self._directory, self.node = directory, node
         self._wanted, self._last = first, INT64_MAX if last is None else last
         self._path: Path | None = None
+        self._header: Header | None = None
         self._begin = self._offset = self._seq = 0
         self.read_bytes = 0
         """How many bytes the records had, together."""
@@ -134,7 +147,7 @@ class LogReader:
         return bool(found)
 
     def _go_to(self, first: int, path: Path) -> None:
-        self._path, self._begin, self._offset, self._seq = path, first, HEADER_BYTES, first
+        self._path, self._begin, self._offset, self._seq, self._header = path, first, HEADER_BYTES, first, None
 
     def _segment(self) -> Generator[Record, None, bool]:
         """Yield what is new in this segment; return whether to go on, in the segment that follows."""
@@ -144,6 +157,9 @@ class LogReader:
         stuck_at = -1
         with self._path.open("rb") as stream:
             header = named_header(stream, self._path, self.node, self._begin)
+            if self._offset > HEADER_BYTES and self._header not in {None, header}:  # its salt is random
+                raise ReplacedSegmentError(self._path)
+            self._header = header
             while True:
                 scan = Scan(stream, header, offset=self._offset, seq=self._seq)
                 for record in scan:

@@ -36,6 +36,7 @@ from whimbrel.log import layout
 from whimbrel.log.descriptors import open_descriptor
 from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError, MissingRecordsError
 from whimbrel.log.files import lock_folder, make_folder, put, rename, sync_file, write_all
+from whimbrel.log.incarnation import ensure_incarnation, renew_incarnation
 from whimbrel.log.records import HEAD, MAX_BODY_BYTES, body_of, mark, time_from
 from whimbrel.log.segments import (
     HEADER_BYTES,
@@ -123,6 +124,8 @@ class LogWriter:
         self._lock_file = lock_folder(self._folder, "writing this log")
         try:
             recovery = self._recover(*self._given(given_by), accepts_loss=accepts_loss)
+            with suppress(LogWriteError):  # a disk that is full is no reason not to serve what is there
+                ensure_incarnation(self.directory, self.node)
         except OSError as error:
             self._release()
             raise LogWriteError(self._folder, error.strerror or str(error)) from error
@@ -138,6 +141,7 @@ class LogWriter:
         Readers see a log that begins with *first*, as if what is older had been cut: a log has no gaps.
         """
         assert self._fault == _MISSING, self._fault
+        renew_incarnation(self.directory, self.node)  # first: a crash must not leave the old one beside what follows
         last_at, old = self._durable.at, layout.segments(self.directory, self.node)
         self._drop_file()
         aside = next(path for number in count(1) if not (path := self._folder / f"{_LOST}{number}").exists())

@@ -27,9 +27,10 @@ from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.pipeline.batch.intervals import Interval, has_intervals
 from whimbrel.pipeline.batch.worker_files import file_paths, made_frame
 from whimbrel.pipeline.files.dead_letters import missing_letters
+from whimbrel.pipeline.files.part_rows import PIECE_BYTES, PIECE_FACTS
 from whimbrel.pipeline.files.snapshots import Missing
-from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
-from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError
+from whimbrel.pipeline.files.spans import SpanReader
+from whimbrel.pipeline.files.visibility import PATIENT, Patience
 from whimbrel.pipeline.fold.beginnings import Beginning, seen_beginning
 from whimbrel.pipeline.fold.garbage import uncollected
 from whimbrel.pipeline.fold.shards import shard_of
@@ -191,10 +192,7 @@ def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
 
 def _seen_beginning(job: ShardJob, task: ShardTask) -> Beginning | None:
     """Return the checkpoint that the node's log begins at, if it is cut, as the driver saw it."""
-    try:
-        begun = seen_beginning(Path(job.log), task.node, task.missing, last=task.last, patience=job.patience)
-    except UnseenNumbersError as error:
-        raise CutLogError(task.node) from error
+    begun = seen_beginning(Path(job.log), task.node, task.missing, last=task.last, patience=job.patience)
     if task.first != (0 if begun is None else begun.seq + 1):
         raise CutLogError(task.node)
     return begun

@@ -18,7 +18,8 @@ from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.doctor.check import Check, Verdict, counted, failed, ok, sized, warning
 from whimbrel.pipeline.doctor.logs import Extent, extents
 from whimbrel.pipeline.spark.paths import local_path
-from whimbrel.pipeline.stream.batch_record import BatchRecord
+from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord, OtherLogError, check_same_log
+from whimbrel.pipeline.stream.identity import StreamIdentity
 
 __all__ = ["check_checkpoint", "check_reach", "check_running", "check_table", "examine_stream"]
 
@@ -114,7 +115,7 @@ def examine_stream(out: Path, log: Path | None, *, now: float) -> list[Check]:
         found = _agreement(out)
         if all(check.verdict is Verdict.OK for check in found):
             break
-    reach = [] if log is None else _reach(log, _applied(record))
+    reach = [] if log is None else [*_sameness(log, record), *_reach(log, _applied(record))]
     return [*checks, *found, *reach, *_leftovers(out, now), *_tables(out)]
 
 
@@ -177,7 +178,7 @@ def _agreement(out: Path) -> list[Check]:
     folder = out / "_stream"
     try:
         record = BatchRecord.read(folder / "batch.json")
-        committed = _committed(folder / "stream.json")
+        committed = _committed(folder)
     except (OSError, ValueError, KeyError, TypeError, WhimbrelError) as error:
         return [failed("checkpoint", str(error), "what the stream wrote, whole", _ANEW)]
     checks = [] if committed is None else [check_checkpoint(record, committed)]
@@ -197,11 +198,12 @@ def _agreement(out: Path) -> list[Check]:
     return checks
 
 
-def _committed(path: Path) -> int | None:
+def _committed(folder: Path) -> int | None:
     """Return the last batch that Spark says is over; None if its checkpoint is not on a disk of this machine."""
-    if not path.exists():
+    found = StreamIdentity.read(folder)
+    if found is None:
         return -1
-    place = local_path(json.loads(path.read_text(encoding="utf-8"))["checkpoint"])
+    place = local_path(found.checkpoint)
     if place is None:
         return None
     return max((int(each.name) for each in (place / "commits").glob("[0-9]*") if each.name.isdigit()), default=-1)
@@ -217,6 +219,23 @@ def _reach(log: Path, applied: Mapping[str, int]) -> list[Check]:
         if applied[node] >= 0:
             remedy = "name the log of this stream"
             checks.append(failed(f"lag of {node}", "the log has no such node", "the log that it has read", remedy))
+    return checks
+
+
+def _sameness(log: Path, record: BatchRecord | None) -> list[Check]:
+    """Tell of which nodes the log is another one than that which the tables are made of."""
+    nodes: Mapping[str, NodeRecord] = {} if record is None else record.nodes
+    checks = []
+    for node, each in nodes.items():
+        try:
+            check_same_log(log, {node: each})
+        except OtherLogError as error:
+            remedy = "name the log of this stream; " + _ANEW
+            checks.append(
+                failed(f"log of {node}", error.found, f"{error.wanted}, of which the tables are made", remedy)
+            )
+        except (OSError, WhimbrelError):  # said by the check of the log
+            continue
     return checks
 
 

@@ -25,9 +25,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from whimbrel.log.layout import parts, segments
 from whimbrel.model.bounds import FIRST_TIME, LAST_TIME
 from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.files.part_rows import found_schema, judged_batches, part_batches
 from whimbrel.pipeline.files.schemas import TIMES
 from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, undisturbed
-from whimbrel.pipeline.files.spans import found_schema, judged_batches, part_batches
 from whimbrel.pipeline.files.visibility import PATIENT, UnseenNumbersError
 from whimbrel.pipeline.spark.source import Span, read_tail
 from whimbrel.pipeline.spark.spark_session import parallelism

@@ -44,9 +44,9 @@ from whimbrel.model.tables import TABLES
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.files.delta import check_folder
 from whimbrel.pipeline.files.log_watch import LogWatch
+from whimbrel.pipeline.files.part_rows import check_parts_whole
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES, log_table
 from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, settled_seq, snapshot
-from whimbrel.pipeline.files.spans import check_parts_whole
 from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError
 from whimbrel.pipeline.spark.spark_session import is_connect, is_local
 from whimbrel.pipeline.spark.table_feed import TableReader, TableStreamReader

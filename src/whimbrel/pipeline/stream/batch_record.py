@@ -17,8 +17,18 @@ from typing import Any
 
 from whimbrel.errors import InvalidInputError, InvalidValueError, Phrase
 from whimbrel.log.files import put
+from whimbrel.log.incarnation import incarnation
+from whimbrel.log.layout import segments_folder
 
-__all__ = ["BatchRecord", "LostLogError", "LostStateError", "NodeRecord", "checked_record"]
+__all__ = [
+    "BatchRecord",
+    "LostLogError",
+    "LostStateError",
+    "NodeRecord",
+    "OtherLogError",
+    "check_same_log",
+    "checked_record",
+]
 
 
 class LostStateError(InvalidInputError):
@@ -49,6 +59,21 @@ class LostLogError(InvalidInputError):
         )
 
 
+class OtherLogError(InvalidInputError):
+    """A log is not the one that the tables are made of. Reaction: name that one, or start anew."""
+
+    def __init__(self, log: Path, node: str, found: str, wanted: str) -> None:
+        super().__init__(log, node, found, wanted)
+        self.log, self.node, self.found, self.wanted = log, node, found, wanted
+
+    def __str__(self) -> str:
+        return (
+            f"log of {self.node} in {self.log}: found {self.found}, needed is {self.wanted}: it is not the log that "
+            "the tables are made of; the node was set up anew or restored, or accepted a loss, or --log names another "
+            "folder: name the log of this stream, or start anew, in another folder"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
     """A node, as far as the tables have it."""
@@ -60,6 +85,10 @@ class NodeRecord:
     size: int
     size_bytes: int
     """What is remembered of it."""
+    incarnation: str | None = None
+    """Which log of the node that is; None if it has none, or an older Whimbrel wrote the record,"""
+    digest: str | None = None
+    """and the digest of that fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +134,17 @@ class BatchRecord:
     def put(self, path: Path) -> None:
         """Write it, synced to the disk."""
         put(path, json.dumps(asdict(self)).encode())
+
+
+def check_same_log(log: Path, nodes: Mapping[str, NodeRecord]) -> None:
+    """Raise if the log of a node has another incarnation than the one that the tables are made of.
+
+    A node without a folder in the log says nothing: everything of it may have been removed because it was old.
+    """
+    for node, each in nodes.items():
+        found = None if each.incarnation is None else incarnation(log, node)
+        if found != each.incarnation and segments_folder(log, node).is_dir():
+            raise OtherLogError(log, node, f"incarnation {found or 'none'}", f"incarnation {each.incarnation}")
 
 
 def checked_record(

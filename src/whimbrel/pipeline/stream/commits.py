@@ -24,7 +24,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import LARGEST_BYTES, WHOLE, DeltaOutput, by_window
 from whimbrel.pipeline.plans import StreamPlan
-from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord, checked_record
+from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord, check_same_log, checked_record
 from whimbrel.pipeline.stream.node_fold import NodeReport
 from whimbrel.pipeline.stream.window_fold import WindowsReport, scratch_of
 from whimbrel.pipeline.stream.windows import merged
@@ -176,6 +176,10 @@ class BatchCommits:
             record, query=record.query, batch=record.batch, spans=record.spans, tables=self.tables.last_batches()
         )
 
+    def check_log(self, log: Path) -> None:
+        """Raise if *log* is not the one that the tables are made of."""
+        check_same_log(log, {} if self._record is None else self._record.nodes)
+
     @property
     def applied(self) -> dict[str, int]:
         """By node, the last number that is in the tables."""
@@ -190,7 +194,14 @@ class BatchCommits:
         record.put(self._path)
         rows = self.tables.commit(batch, made)
         nodes = {
-            node: NodeRecord(applied=each.last, last_at=each.last_at, size=each.size, size_bytes=each.size_bytes)
+            node: NodeRecord(
+                applied=each.last,
+                last_at=each.last_at,
+                size=each.size,
+                size_bytes=each.size_bytes,
+                incarnation=each.incarnation,
+                digest=each.digest,
+            )
             for node, each in reports.items()
         }
         now = time.time_ns() // 1_000

@@ -1,5 +1,6 @@
 """Meters: a stream's numbers as Prometheus reads them.
 
+Rule: what is not known is left out, and no number is made up for it.
 Rule: counters count what was told of; lag is looked up when it is asked for, so that a batch that hangs shows.
 """
 
@@ -66,16 +67,18 @@ class Meters:
         if told.taken is None:
             return
         lag = GaugeMetricFamily("whimbrel_pipeline_lag_facts", "facts of the log not in the tables", labels=["node"])
-        for node, count in told.lag.items():
-            lag.add_metric([node], count)
+        for node, behind in told.lag.items():
+            if behind is not None:
+                lag.add_metric([node], behind)
         yield lag
         taken = told.taken
-        gauges = {
+        gauges: dict[str, tuple[str, float]] = {
             "batch": ("the number of the last batch", taken.batch),
-            "lag_seconds": ("how long the tables are behind the log", told.lag_s),
             "state_things": ("things remembered between batches", taken.state),
             "state_bytes": ("what these take on disk", taken.state_bytes),
         }
+        if told.lag_s is not None:
+            gauges["lag_seconds"] = ("how long the tables are behind the log", told.lag_s)
         if last_at is not None:
             gauges["last_batch_timestamp_seconds"] = ("when the last batch was over", last_at / 1e6)
         for name, (text, value) in gauges.items():

@@ -23,20 +23,23 @@ import pyarrow as pa
 from pyspark import SparkFiles
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
+from whimbrel.log.errors import ReplacedSegmentError
+from whimbrel.log.incarnation import incarnation
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.pipeline.files.dead_letters import missing_letters
+from whimbrel.pipeline.files.part_rows import PIECE_BYTES, PIECE_FACTS
 from whimbrel.pipeline.files.snapshots import Missing, missing_numbers
-from whimbrel.pipeline.files.spans import PIECE_BYTES, PIECE_FACTS, SpanReader
+from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError
 from whimbrel.pipeline.fold.beginnings import seen_beginning
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.fold.garbage import uncollected
 from whimbrel.pipeline.plans import StreamPlan
-from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError
+from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError, OtherLogError
 from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore
 from whimbrel.pipeline.unit.made import FILE_BYTES, Made, TableFiles
 from whimbrel.pipeline.unit.matchers import Matchers
-from whimbrel.pipeline.unit.node_state import NodeState, begun_rows
+from whimbrel.pipeline.unit.node_state import LogMark, NodeState, begun_rows
 from whimbrel.pipeline.unit.take import TakenPiece, begun_piece, take
 
 __all__ = ["Job", "NodeReport", "Span", "fold_node", "scratch", "span_of", "unpacked_tallies"]
@@ -105,6 +108,9 @@ class NodeReport(NamedTuple):
     away: dict[str, int] | None
     now: int
     """The driver's time, in microseconds."""
+    incarnation: str | None
+    digest: str | None
+    """The ``LogMark`` of its last fact."""
 
 
 @dataclass(slots=True)
@@ -142,8 +148,10 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
     if applied != span.first - 1:
         raise LostStateError(f"node {node}", f"number {applied}", f"number {span.first - 1}")
     begun = None
-    if applied == NOTHING_APPLIED:
-        with _named_lost(log, node, span):
+    if applied != NOTHING_APPLIED:
+        _check_same_log(kept, log, node)
+    else:
+        with _named_trouble(log, node, span):
             begun = seen_beginning(log, node, span.missing, last=span.last, patience=job.patience)
     if begun is not None:
         if begun.seq > span.last:  # the log was cut since the batch was begun
@@ -158,13 +166,14 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
         yield from tallies.add(begun_piece(kept.state, begun.seq))
     options: dict[str, Any] = {"window_us": job.plan.window_us, "now": now, "missing": span.missing}
     taken = take(kept.reader, span.first, span.last, kept.state, kept.matchers, **options)
-    with _named_lost(log, node, span):
+    with _named_trouble(log, node, span):
         for piece in uncollected(taken):
             for table, batches in piece.rows.items():
                 yield from files.add(table, batches)
             yield from tallies.add(piece)
     yield from files.end()
     yield from tallies.end()
+    kept.state.mark = LogMark(incarnation(log, node), kept.reader.digest)
     kept.state.commit(span.last)
     report = NodeReport(
         first=span.first,
@@ -178,6 +187,8 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
         notes=tuple(map(str, span.missing)),
         away=kept.state.away() if job.tells_away else None,
         now=span.now,
+        incarnation=kept.state.mark.incarnation,
+        digest=kept.state.mark.digest,
     )
     _kept[key] = kept
     yield Made("node", node, None, 0, cbor2.dumps(report))
@@ -195,11 +206,26 @@ def _restored(job: Job, node: str, blobs: Blobs, folder: Path) -> _Kept:
     return _Kept(store, state, Matchers(folder), reader)
 
 
+def _check_same_log(kept: _Kept, log: Path, node: str) -> None:
+    """Raise if the log is another one than that which the state of a node is of."""
+    mark, found, applied = kept.state.mark, incarnation(log, node), kept.store.applied
+    if mark.incarnation not in {None, found}:
+        raise OtherLogError(log, node, f"incarnation {found or 'none'}", f"incarnation {mark.incarnation}")
+    if mark.digest is None or kept.reader.is_where_it_was:
+        return
+    if any(each.first <= applied <= each.last for each in missing_numbers(log, node)):
+        return  # what was read may be cut
+    if kept.reader.digest_at(applied) != mark.digest:
+        raise OtherLogError(log, node, f"another fact with the number {applied}", "the one that was read")
+
+
 @contextmanager
-def _named_lost(log: Path, node: str, span: Span) -> Iterator[None]:
-    """Say of numbers that are not to be seen whether they were cut: a stream cannot go on over a gap."""
+def _named_trouble(log: Path, node: str, span: Span) -> Iterator[None]:
+    """Say why a log cannot be read on: another has its place, or numbers were cut; a stream never goes over a gap."""
     try:
         yield
+    except ReplacedSegmentError:
+        raise OtherLogError(log, node, "another segment in the place of one", "the one that was read") from None
     except UnseenNumbersError:
         for each in missing_numbers(log, node):
             if each not in span.missing and each.first <= span.last and each.last >= span.first:

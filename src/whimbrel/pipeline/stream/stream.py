@@ -33,15 +33,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.log.files import lock_folder, put, sync_file
+from whimbrel.log.files import lock_folder, sync_file
 from whimbrel.log.layout import assumes_receipts, check_format, nodes
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.spark.paths import local_path, spark_path
 from whimbrel.pipeline.spark.restarts import Restarts
 from whimbrel.pipeline.spark.spark_session import NotThroughConnectError, clear_errors, is_connect, parallelism
-from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError
+from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError, OtherLogError
 from whimbrel.pipeline.stream.blob_store import BlobStore, Head, MemoryBlobs, SparkBlobs
 from whimbrel.pipeline.stream.commits import BatchCommits, Taken
+from whimbrel.pipeline.stream.identity import StreamIdentity
 from whimbrel.pipeline.stream.node_fold import Job
 from whimbrel.pipeline.stream.operators import NodeFold, WindowFold
 from whimbrel.pipeline.stream.span_source import SpanSource
@@ -52,9 +53,9 @@ from whimbrel.pipeline.unit.node_state import Held, NodeState
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["LostLogError", "LostStateError", "Stream", "StreamPlan", "Taken"]
+__all__ = ["LostLogError", "LostStateError", "OtherLogError", "Stream", "StreamPlan", "Taken"]
 
-_POLL_S, _GLANCE_S = 0.05, 1.0
+_POLL_S, _GLANCE_S, _CHECK_S = 0.05, 1.0, 10.0
 _CLOCK_NS = 1_000_000_000
 """By how much the time of a file may be behind the clock."""
 _NODES_OPERATOR = 1
@@ -104,6 +105,8 @@ class Stream:
         self._asked: tuple[float | None, Mapping[str, int] | None] = (None, None)
         """How the query was started."""
         self._restarts = Restarts()
+        self._checked_s = 0.0
+        """When the log was last found to be the same, of the monotonic clock."""
         self._synced_ns = 0
         """What Spark wrote before is on the disk."""
         self._failure: BaseException | None = None
@@ -126,18 +129,15 @@ class Stream:
 
     def _identity(self, checkpoint: str | None) -> tuple[str, str, int]:
         """Return the stream's name, where its checkpoint is and how many tasks it has: as it began."""
-        path = self.folder / "stream.json"
         asked = None if checkpoint is None else spark_path(checkpoint)
-        if path.exists():
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if asked is not None and asked != found["checkpoint"]:
-                raise InvalidValueError("--checkpoint", asked, f"{found['checkpoint']}, where the stream began")
-            return found["name"], found["checkpoint"], found["partitions"]
-        # A node is folded in one task. More tasks than nodes have nothing to do.
-        partitions = max(1, min(parallelism(self._spark), len(nodes(self._log))))
-        name, place = uuid4().hex, asked or spark_path(self.folder / "checkpoint")
-        put(path, json.dumps({"name": name, "checkpoint": place, "partitions": partitions}).encode())
-        return name, place, partitions
+        found = StreamIdentity.read(self.folder)
+        if found is None:
+            # A node is folded in one task. More tasks than nodes have nothing to do.
+            partitions = max(1, min(parallelism(self._spark), len(nodes(self._log))))
+            found = StreamIdentity.begun(self.folder, name=uuid4().hex, checkpoint=asked, partitions=partitions)
+        elif asked not in {None, found.checkpoint}:
+            raise InvalidValueError("--checkpoint", asked, f"{found.checkpoint}, where the stream began")
+        return found.name, found.checkpoint, found.partitions
 
     # -- the query ---------------------------------------------------------------------------------------------------
 
@@ -146,6 +146,8 @@ class Stream:
 
         *until* has, by node, the numbers to go to at most.
         """
+        self._commits.check_log(self._log)
+        self._checked_s = time.monotonic()
         self._asked = (every_s, until)
         self._is_ending.clear()
         self._query, self._failure = None, None
@@ -183,6 +185,7 @@ class Stream:
     def wait(self, timeout_s: float) -> bool:
         """Wait a while; tell whether the query has ended, or raise what ended it (see ``restarts``)."""
         assert self._query is not None
+        self._check_log()
         try:
             return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]  # parts of a second work as well
         except StreamingQueryException as error:
@@ -193,6 +196,19 @@ class Stream:
             every_s, until = self._asked
             self.start(every_s=every_s, until=until)
             return False
+
+    def _check_log(self) -> None:
+        """Stop, and raise, if the log is another one by now: its numbers may never reach those that were read."""
+        if time.monotonic() - self._checked_s < _CHECK_S:
+            return
+        self._checked_s = time.monotonic()
+        try:
+            with suppress(OSError):  # a file system that does not answer now may do so the next time
+                self._commits.check_log(self._log)
+        except OtherLogError:
+            if self._query is not None:
+                self._query.stop()
+            raise
 
     def end(self, is_enough: Callable[[], bool] = lambda: False) -> None:
         """Begin no other batch, and wait for the one under way, until it is over or *is_enough*.

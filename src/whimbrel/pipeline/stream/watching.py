@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.interface import NOTHING_APPLIED
+from whimbrel.log.errors import NotALogError
 from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.stream.commits import Taken
@@ -42,15 +42,20 @@ class Told:
     """Whether it was not told of before."""
     rows_per_s: float
     """How many rows of the log were read, since it was told of the last time."""
-    lag: Mapping[str, int]
-    """By node, how many numbers of the log are not in the tables."""
-    lag_s: float
-    """How long the oldest of them may have waited."""
+    lag: Mapping[str, int | None]
+    """By node, how many numbers of the log are not in the tables; None if its log ends before what they have."""
+    lag_s: float | None
+    """How long the oldest of them may have waited; None if that is not known of a node."""
 
     @property
     def lag_facts(self) -> int:
-        """How many numbers are not in the tables, of all nodes."""
-        return sum(self.lag.values())
+        """How many numbers are not in the tables, of all nodes of which that is known."""
+        return sum(behind or 0 for behind in self.lag.values())
+
+    @property
+    def unknown(self) -> list[str]:
+        """The nodes whose lag is not known."""
+        return [node for node, behind in self.lag.items() if behind is None]
 
     def line(self) -> str:
         """Return it in one line, for people."""
@@ -60,10 +65,15 @@ class Told:
         words = [
             f"batch {taken.batch}",
             f"{self.rows_per_s:,.0f} rows/s",
-            lag_text(self.lag_facts, _duration(self.lag_s)),
+            self._lag_text(),
             f"{taken.state:,} remembered, {_size(taken.state_bytes)}",
         ]
         return " · ".join([*words, *taken.notes])
+
+    def _lag_text(self) -> str:
+        if self.unknown:
+            return f"lag not known: the log of {', '.join(self.unknown)} ends before what was read of it"
+        return lag_text(self.lag_facts, _duration(self.lag_s or 0.0))
 
     def as_json(self) -> dict[str, Any]:
         """Return it for programs."""
@@ -86,7 +96,13 @@ class Told:
             batch["took_s"], batch["notes"] = round(taken.took_s, 3), list(taken.notes)
             batch["late"] = dict(taken.late)
         rate = {"rows_per_s": round(self.rows_per_s, 1)}
-        return {"at": self.at, **batch, **rate, "lag": dict(self.lag), "lag_s": round(self.lag_s, 3)}
+        return {
+            "at": self.at,
+            **batch,
+            **rate,
+            "lag": dict(self.lag),
+            "lag_s": None if self.lag_s is None else round(self.lag_s, 3),
+        }
 
 
 def lag_text(records: int, time: str) -> str:
@@ -109,12 +125,17 @@ def told(
 
     The tables have waited since the newest fact in them, or since they were last known to have everything
     (*caught_up_at*), whichever is later: a log that was silent for an hour is not an hour ahead with its next fact.
+    How far they are behind a node that is not there, or ends before what was read of it, is not known.
     """
-    lag: dict[str, int] = {}
-    lag_s = 0.0
+    lag: dict[str, int | None] = {}
+    lag_s: float | None = 0.0
     if taken is not None:
-        lag = {node: max(seq - taken.applied.get(node, NOTHING_APPLIED), 0) for node, seq in sorted(last.items())}
-        if any(lag.values()):
+        nodes = sorted(last.keys() | taken.applied.keys())
+        behind = {node: last.get(node, -1) - taken.applied.get(node, NOTHING_APPLIED) for node in nodes}
+        lag = {node: count if count >= 0 else None for node, count in behind.items()}
+        if None in lag.values():
+            lag_s = None
+        elif any(lag.values()):
             since = taken.newest_at if caught_up_at is None else max(taken.newest_at, caught_up_at)
             lag_s = max((now - since) / _US, 0.0)
     return Told(at=now, taken=taken, is_new=is_new, rows_per_s=rows_per_s, lag=lag, lag_s=lag_s)
@@ -210,8 +231,12 @@ class StreamWatch(StreamingQueryListener):
             self._seen(self._look(is_new=is_new))
 
     def _look(self, *, is_new: bool) -> Told:
-        with suppress(OSError, WhimbrelError):  # an export moves what is looked at; the next look finds it
+        try:
             self._last = snapshot(self._log, self._watch).last
+        except NotALogError:  # it is gone
+            self._last = {}
+        except (OSError, WhimbrelError):  # an export moves what is looked at; the next look finds it
+            pass
         now = int(self._clock() * _US)
         found = told(
             self._stream.last,
@@ -221,7 +246,7 @@ class StreamWatch(StreamingQueryListener):
             rows_per_s=self._rows_per_s,
             caught_up_at=self._caught_up_at,
         )
-        if found.taken is not None and not found.lag_facts:
+        if found.taken is not None and not found.lag_facts and not found.unknown:
             self._caught_up_at = now
         return found
 

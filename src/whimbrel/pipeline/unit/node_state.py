@@ -44,12 +44,12 @@ from whimbrel.shape.rows import row_of as shape_row
 from whimbrel.shape.state import ShapeState
 from whimbrel.shape.variables import LinkState
 
-__all__ = ["Held", "NodeState", "begun_rows", "changed_schema"]
+__all__ = ["Held", "LogMark", "NodeState", "begun_rows", "changed_schema"]
 
 _INTEREST, _KNOWN, _LINK, _TIME, _SHAPED = "interest", "notification", "link", "time", "shaped body"
-_DIFFERENCE, _CONTENT, _SIGHTING, _DECIDED = "difference", "content", "sighting", "decided"
+_DIFFERENCE, _CONTENT, _SIGHTING, _DECIDED, _MARK = "difference", "content", "sighting", "decided", "log mark"
 _OF_OWED = frozenset({_KNOWN, _SHAPED, _DIFFERENCE, _CONTENT})
-_OWN = SHAPE_KINDS | _OF_OWED | CONTACT_KINDS | {_INTEREST, _LINK, _TIME, _SIGHTING, _DECIDED}
+_OWN = SHAPE_KINDS | _OF_OWED | CONTACT_KINDS | {_INTEREST, _LINK, _TIME, _SIGHTING, _DECIDED, _MARK}
 _Row: TypeAlias = tuple[Any, ...]
 """A subscription in force: the values of the columns ``CHANGED``."""
 _SEQ, _SESSION = CHANGED.index("seq"), CHANGED.index("session")
@@ -73,6 +73,15 @@ class Held(NamedTuple):
     session: str
     seq: int
     device: str | None
+
+
+class LogMark(NamedTuple):
+    """The place in a log that a state is of, beside its number."""
+
+    incarnation: str | None = None
+    """That of the log; None if it has none."""
+    digest: str | None = None
+    """That of the last fact."""
 
 
 class _Owed:
@@ -131,6 +140,8 @@ class NodeState:
         self.links = Links(node)
         self.last_at: int | None = None
         """The time of the last fact, in microseconds."""
+        self.mark = LogMark()
+        """Where in which log the state is, as was said before the last commit."""
         self._in_force: dict[str, dict[Identity, _Row]] = {}
         """By session, its subscriptions in force, as rows of ``interests`` that added them."""
         self._saved_interests: dict[str, set[int]] = {}
@@ -177,6 +188,8 @@ class NodeState:
         found = cbor2.loads(value)
         if key[0] == _TIME:
             self.last_at = found
+        elif key[0] == _MARK:
+            self.mark = LogMark(*found)
         elif key[0] == _LINK:
             self.links.state[str(key[1])] = LinkState(*found)
         elif key[0] in CONTACT_KINDS:
@@ -332,7 +345,7 @@ class NodeState:
                 drop.add(key)
             else:
                 put[key] = row
-        put[(_TIME,)] = cbor2.dumps(self.last_at)
+        put[(_TIME,)], put[(_MARK,)] = cbor2.dumps(self.last_at), cbor2.dumps(list(self.mark))
         if self.contacts is not None:
             met, parted = self.contacts.touched.rows()
             put |= met

@@ -36,6 +36,7 @@ from whimbrel.log.backup.manifest import MOUNTED
 from whimbrel.log.checkpoints.folder import newest_sound, opened, refuse_newer
 from whimbrel.log.errors import MissingRecordsError
 from whimbrel.log.files import make_folder, put, tighten
+from whimbrel.log.incarnation import renew_incarnation
 from whimbrel.log.reader import read
 from whimbrel.log.writer import LogWriter, Recovery
 from whimbrel.model.facts import SessionChange, SessionChanged
@@ -188,6 +189,7 @@ class Storage:
             self._store.commit(recovery.missing_to, *state.view.changes())
             self.log.begin_at(recovery.missing_to + 1)
         if self._is_gap:
+            renew_incarnation(self.log_folder, self._node)
             self._end_sessions(state)
         elif replayed > _MANY and not recovery.missing_to:
             unwritten = self._write_down(recovery.last_seq, state)

@@ -1,0 +1,211 @@
+"""Parts: files of Parquet of a node's log, read row group by row group, each once, in the order of their numbers.
+
+Rule: what is read at once has a bounded number of rows, and no more bytes than its footer says that rows have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from whimbrel.log.columns import completed
+from whimbrel.log.errors import CorruptLogError
+from whimbrel.log.layout import Part
+from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.files.dead_letters import judged
+from whimbrel.pipeline.files.visibility import UnseenNumbersError, first_unseen
+
+__all__ = [
+    "PIECE_BYTES",
+    "PIECE_FACTS",
+    "PartCursor",
+    "PartNumbers",
+    "check_parts_whole",
+    "found_schema",
+    "judged_batches",
+    "part_batches",
+]
+
+Arrow = Any
+"""A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
+
+PIECE_FACTS, PIECE_BYTES = 20_000, 32 << 20
+"""How many facts and bytes are worked on at once."""
+
+
+def found_schema(table: str) -> Arrow:
+    """Return the schema of a table of the log as it may be found: others may have written nulls anywhere."""
+    return pa.schema([each.with_nullable(True) for each in TABLES[table].schema])
+
+
+class PartNumbers:
+    """The numbers of a part."""
+
+    def __init__(self, part: Part) -> None:
+        self.last = part.last
+        self._file = _opened(part.path)
+        self.seqs, self.unnumbered = _numbers(self._file, part)
+        """The number of each row, and how many rows have none."""
+
+
+class PartCursor(PartNumbers):
+    """A part that is read row group by row group, in the order of its numbers."""
+
+    def __init__(self, table: str, part: Part, first: int, most_rows: int, most_bytes: int) -> None:
+        super().__init__(part)
+        self._table, self._most_rows, self._most_bytes = table, most_rows, most_bytes
+        self.reads_from = first
+        """The number from which on its rows were not taken yet."""
+        self.row_bytes = _row_bytes(self._file, part.path)
+        self._row = int(np.searchsorted(self.seqs, first))
+        self._whole = None if _is_sorted(self.seqs) else self._sorted_rows(first)
+        self._batches: Iterator[Arrow] | None = None
+        self._left: Arrow | None = None
+        """What was read and not taken."""
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the next row; the last there is, if there is none."""
+        return int(self.seqs[self._row]) if self._row < self.seqs.size else INT64_MAX
+
+    def take(self, last: int) -> list[Arrow]:
+        """Return the rows up to the number *last*."""
+        end = int(np.searchsorted(self.seqs, last, side="right"))
+        found, count = [], end - self._row
+        while count > 0:
+            batch = self._next() if self._left is None else self._left
+            self._left = batch.slice(count) if batch.num_rows > count else None
+            found.append(batch.slice(0, count))
+            count -= found[-1].num_rows
+        self._row, self.reads_from = max(end, self._row), last + 1
+        return found
+
+    def _next(self) -> Arrow:
+        if self._batches is None:
+            self._batches = self._read() if self._whole is None else iter(self._whole)
+        return next(self._batches)
+
+    def _read(self) -> Iterator[Arrow]:
+        """Yield batches from the row that is next, beginning with the row group that has it."""
+        foot, skipped, group = self._file.metadata, self._row, 0
+        while group < foot.num_row_groups and skipped >= foot.row_group(group).num_rows:
+            skipped -= foot.row_group(group).num_rows
+            group += 1
+        groups = list(range(group, foot.num_row_groups))
+        rows = max(1, min(self._most_rows, self._most_bytes // self.row_bytes))
+        for batch in self._file.iter_batches(batch_size=rows, row_groups=groups, use_threads=False):
+            if skipped >= batch.num_rows:
+                skipped -= batch.num_rows
+                continue
+            yield _fitted(self._table, batch.slice(skipped))
+            skipped = 0
+
+    def _sorted_rows(self, first: int) -> list[Arrow]:
+        """Return the batches of a part that others wrote in another order: it is read as a whole."""
+        order = np.argsort(self.seqs, kind="stable")
+        self.seqs = self.seqs[order]
+        self._row = int(np.searchsorted(self.seqs, first))
+        rows = self._file.read(use_threads=False).take(pa.array(order[self._row :])).combine_chunks()
+        return [_fitted(self._table, batch) for batch in rows.to_batches(max_chunksize=self._most_rows)]
+
+
+def check_parts_whole(log: Path, node: str, parts: Iterable[Part], first: int, last: int) -> None:
+    """Raise ``UnseenNumbersError`` if a number from *first* to *last* is in none of *parts*, those of all tables."""
+    found = [PartNumbers(part) for part in parts if part.first <= last and part.last >= first]
+    spare = sum(numbers.unnumbered for numbers in found)
+    unseen = first_unseen(first, last, [numbers.seqs for numbers in found], spare=spare)
+    if unseen is not None:
+        raise UnseenNumbersError(log, node, unseen, last)
+
+
+def _opened(path: Path) -> Arrow:
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise CorruptLogError(path, 0, f"no readable Parquet: {error}") from None
+
+
+def _numbers(file: Arrow, part: Part) -> tuple[Any, int]:  # a numpy array
+    """Return the number of each row, and how many rows have none.
+
+    One without has the number of the row before it, so that it is told once.
+    """
+    column = file.read(["seq"], use_threads=False).column("seq").combine_chunks()
+    unnumbered = column.null_count
+    if unnumbered:
+        column = pc.fill_null(pc.fill_null_forward(column), part.first)
+    return column.cast(pa.int64()).to_numpy(), unnumbered
+
+
+def _is_sorted(seqs: Any) -> bool:
+    return bool((seqs[1:] >= seqs[:-1]).all())
+
+
+def _fitted(table: str, batch: Arrow) -> Arrow:
+    """Return a batch of a part with the columns and types of today: those that an older Whimbrel lacks are null."""
+    schema = found_schema(table)
+    if batch.schema.equals(schema):
+        return batch
+    rows = completed(table, batch).select(schema.names).cast(schema).combine_chunks()
+    return rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], schema=schema)
+
+
+# -- one table, for who needs no order -------------------------------------------------------------------------------
+
+
+def part_batches(
+    table: str, path: Path, groups: range | None = None, columns: tuple[str, ...] | None = None
+) -> Iterator[Arrow]:
+    """Yield the rows of a part, or of some of its row groups, as they were found; all columns, or some."""
+    file = _opened(path)
+    chosen = None if groups is None else list(groups)
+    size = PIECE_FACTS if columns is not None else _rows_at_once(file, path, groups)
+    for batch in file.iter_batches(batch_size=size, row_groups=chosen, columns=columns, use_threads=False):
+        yield _fitted(table, batch) if columns is None else batch
+
+
+def _rows_at_once(file: Arrow, path: Path, groups: range | None) -> int:
+    """Return how many rows of a file have about as many bytes as a piece may have."""
+    return max(1, min(PIECE_FACTS, PIECE_BYTES // _row_bytes(file, path, groups)))
+
+
+def _row_bytes(file: Arrow, path: Path, groups: range | None = None) -> int:
+    """Return how many bytes a row has in memory, on average of the row group whose rows have most."""
+    foot = file.metadata
+    largest = 1
+    for number in range(foot.num_row_groups) if groups is None else groups:
+        group = foot.row_group(number)
+        size = group.total_byte_size + _repeated_bytes(group, number, path)
+        largest = max(largest, size // max(1, group.num_rows))
+    return largest
+
+
+_DICTIONARY = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
+
+
+def _repeated_bytes(group: Arrow, number: int, path: Path) -> int:
+    """Return what bodies of a row group have in memory; none where the footer says it.
+
+    Parquet may keep a value that comes again once, in a dictionary: a megabyte of file can be gigabytes of bodies.
+    """
+    columns = (group.column(place) for place in range(group.num_columns))
+    if not any(each.path_in_schema == "body" and _DICTIONARY & set(each.encodings) for each in columns):
+        return 0
+    rows = pq.ParquetFile(path, read_dictionary=["body"]).read_row_group(number, columns=["body"], use_threads=False)
+    lengths = ((pc.binary_length(chunk.dictionary), chunk.indices) for chunk in rows.column("body").chunks)
+    return sum(pc.sum(each.cast(pa.int64()).take(indices)).as_py() or 0 for each, indices in lengths)
+
+
+def judged_batches(table: str, batches: Iterator[Arrow], *, node: str, now: int) -> Iterator[Arrow]:
+    """Yield the rows that keep the contract."""
+    for batch in batches:
+        found = judged(table, batch, node=node, now=now)
+        if found.good.num_rows:
+            yield found.good

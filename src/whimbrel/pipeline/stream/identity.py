@@ -1,0 +1,51 @@
+"""The identity of a stream, ``_stream/stream.json``: its name, how many tasks it has and where its checkpoint is.
+
+Rule: a checkpoint beside the tables is found relative to them, so that a copy of the folder has its own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from whimbrel.log.files import put
+from whimbrel.pipeline.spark.paths import local_path, spark_path
+
+__all__ = ["StreamIdentity"]
+
+_FILE, _CHECKPOINT = "stream.json", "checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamIdentity:
+    """A stream, as it began."""
+
+    name: str
+    checkpoint: str
+    """Where Spark keeps its checkpoint, as a path of Spark's."""
+    partitions: int
+
+    @classmethod
+    def read(cls, folder: Path) -> StreamIdentity | None:
+        """Return the stream that keeps its tables beside *folder* (``_stream``); None if none has begun."""
+        try:
+            found = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        told = str(found[_CHECKPOINT])
+        own = folder / _CHECKPOINT
+        is_own = found.get("is_own")
+        if is_own is None:  # an older Whimbrel wrote the whole path, which a copied folder has too
+            local = local_path(told)
+            is_own = local is not None and local.parts[-2:] == (folder.name, _CHECKPOINT) and own.is_dir()
+        checkpoint = spark_path(own) if is_own else told
+        return cls(name=str(found["name"]), checkpoint=checkpoint, partitions=int(found["partitions"]))
+
+    @classmethod
+    def begun(cls, folder: Path, *, name: str, checkpoint: str | None, partitions: int) -> StreamIdentity:
+        """Write down a new stream, whose checkpoint is beside the tables unless another place was said."""
+        place = checkpoint or spark_path(folder / _CHECKPOINT)
+        row = {"name": name, _CHECKPOINT: place, "is_own": checkpoint is None, "partitions": partitions}
+        put(folder / _FILE, json.dumps(row).encode())
+        return cls(name=name, checkpoint=place, partitions=partitions)
