@@ -58,8 +58,7 @@ from whimbrel.shape.variables import LinkStates
 __all__ = ["BrokerState"]
 
 _EXACTLY_ONCE = 2
-_MOST_FORGOTTEN = 1_000
-"""So many places are forgotten in one turn, at most."""
+_MOST_FORGOTTEN = 1_000  # places, in one turn
 _MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
 
 
@@ -82,7 +81,7 @@ class BrokerState:
         self.fences = Fences(self.hold.places.sightings)
         self.wills = Wills(self._touch_will, self.memory)
         self.subscribed: dict[str, dict[Identity, int]] = {}
-        """By session, its subscriptions, those that wait for fsync among them, and how many each asks to be held."""
+        """By session, its subscriptions, also those that wait for fsync, and how many each asks to be held."""
         self.decisions = Decisions(node, self.memory)
         self._links = LinkStates()
         """How good the links of devices were at their last reports: for a pipeline that begins at a checkpoint."""
