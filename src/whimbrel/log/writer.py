@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -55,6 +55,8 @@ from whimbrel.model.notification import NotificationId
 __all__ = ["SEGMENT_BYTES", "LogWriter", "Recovery"]
 
 SEGMENT_BYTES = 64 << 20
+_PIECE_BYTES = 256 << 10
+"""A group is written in pieces of so many bytes, so that a disk with little room takes the first of them."""
 _FIRST_SEQ = 1
 _REOPEN = "reopen the log to go on"
 _MISSING = "records are missing, and no number was given to go on with"
@@ -107,6 +109,8 @@ class LogWriter:
         self._durable = self._written = _End(_FIRST_SEQ - 1, NEVER, 0)
         self._is_marked, self._salt = True, 0
         self._path = self._folder
+        self.grown_bytes = 0
+        """How many bytes were written since it was made."""
 
     # -- opening and closing -----------------------------------------------------------------------------------------
 
@@ -256,16 +260,23 @@ class LogWriter:
         """Write all that is remembered and, where it is to *wait*, fsync all that is written.
 
         Return the last durable seq or, where it did not wait, the last written one. A running sync is waited for.
+        Where the disk takes only the beginning of what is remembered, that is what was written, and the rest stays
+        remembered; an error says that it took nothing.
         """
         with self._syncing:
             if self._fault is not None:
                 raise LogWriteError(self._folder, self._fault, _REOPEN)
             # Slices of one list, never another list: an append on another thread is in this group or in the next.
-            group = self._buffer[:]
-            if group:
-                self._commit(group, wait=wait)
-                del self._buffer[: len(group)]
-            elif wait:
+            before = self._written.seq
+            for piece in _pieces(self._buffer[:]):
+                try:
+                    self._commit(piece)
+                except LogWriteError:
+                    if self._fault is not None or self._written.seq == before:
+                        raise
+                    break
+                del self._buffer[: len(piece)]
+            if wait:
                 self._make_durable(self._written)
             return self._durable.seq if wait else self._written.seq
 
@@ -282,7 +293,16 @@ class LogWriter:
             self._mark()
             return self._durable.seq
 
-    def _commit(self, group: list[tuple[bytes, int]], *, wait: bool) -> None:
+    def end_segment(self, least_bytes: int) -> bool:
+        """End the segment that grows if it has *least_bytes*, and return whether it did: a closed one can be cut."""
+        with self._syncing:
+            if self._fault is not None or self._written.size < max(least_bytes, HEADER_BYTES + 1):
+                return False
+            self._make_durable(self._written)
+            self._roll(self._durable.seq + 1, self._durable.at)
+            return True
+
+    def _commit(self, group: list[tuple[bytes, int]]) -> None:
         if self._written.size >= self._segment_bytes or self._is_old(group[0][1]):
             self._make_durable(self._written)  # a segment that another follows is proven by that alone
             self._roll(self._durable.seq + 1, self._durable.at)
@@ -292,7 +312,7 @@ class LogWriter:
         frames = [mark(self._durable.seq, salt)] if self._is_mark_due() else []
         for body, _ in group:
             frames += (pack(len(body), crc32(body, salt)), body)
-        self._write(b"".join(frames), _End(self._written.seq + len(group), group[-1][1], 0), wait=wait)
+        self._write(b"".join(frames), _End(self._written.seq + len(group), group[-1][1], 0))
         self._is_marked = False
 
     def _is_old(self, at: int) -> bool:
@@ -305,10 +325,11 @@ class LogWriter:
 
     def _mark(self) -> None:
         if self._is_mark_due():
-            self._write(mark(self._durable.seq, self._salt), self._durable, wait=True)
+            self._write(mark(self._durable.seq, self._salt), self._durable)
+            self._make_durable(self._written)
             self._is_marked = True
 
-    def _write(self, data: bytes, end: _End, *, wait: bool) -> None:
+    def _write(self, data: bytes, end: _End) -> None:
         """Write *data*, after which the file ends with *end*'s fact."""
         try:
             write_all(self._file, data)
@@ -319,8 +340,7 @@ class LogWriter:
             self._fault = "a write was interrupted"
             raise
         self._written = _End(end.seq, end.at, self._written.size + len(data))
-        if wait:
-            self._make_durable(self._written)
+        self.grown_bytes += len(data)
 
     def _make_durable(self, end: _End) -> None:
         """Wait until the disk has all up to *end*, which is written."""
@@ -451,6 +471,18 @@ class LogWriter:
         if self._lock_file >= 0:
             os.close(self._lock_file)
             self._lock_file = -1
+
+
+def _pieces(group: list[tuple[bytes, int]]) -> Iterator[list[tuple[bytes, int]]]:
+    """Yield the records of a group in pieces that a nearly full disk may take one by one."""
+    begin = size = 0
+    for at, (body, _) in enumerate(group):
+        size += len(body)
+        if size > _PIECE_BYTES and at > begin:
+            yield group[begin:at]
+            begin, size = at, len(body)
+    if group:
+        yield group[begin:]
 
 
 def _time_of(record: Record, path: Path) -> int:
