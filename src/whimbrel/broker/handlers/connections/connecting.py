@@ -196,7 +196,7 @@ class Connecting:
         now = self._commits.now(now)
         if self._ids:
             client_id = yield from self._from_before(link, connect, client_id, now)
-            if link.closing is not None:
+            if not link.is_here():
                 return
         self._sessions.check_joining(link, client_id)
         client, is_clean = self._state.clients.get(client_id), connect.clean_start
