@@ -15,9 +15,11 @@ from whimbrel.broker.config import Config, ListenerSettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.log.reader import read
+from whimbrel.model.facts import Outcome
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Connack, Disconnect, Puback, Publish, Suback, Will
 from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.pipeline.single import SingleProcess
 
 HOME = ListenerRules(mount="home/7/")
 MOUNTED = replace(Config(), listeners=(ListenerSettings(name="home", port=0, mount="home/7/"),))
@@ -202,6 +204,11 @@ def test_what_is_held_for_a_session_from_before_is_not_lost(tmp_path: Path) -> N
     assert _acknowledge(rig, inside) == [b"moved"]
     welcome, _ = _come(rig, "lamp")
     assert (welcome.code, welcome.session_present) == (0, False)
+    rig.sync()
+    rows = SingleProcess(assume_receipts=False).run(read(rig.folder, NODE)).deliveries  # a reader of the log agrees
+    taken = [(row.device, row.outcome) for row in rows if row.device in {"lamp", "home/7/lamp"}]
+    delivered = Outcome.DELIVERED
+    assert taken == [("lamp", delivered), ("lamp", delivered), ("home/7/lamp", delivered)]
 
 
 def test_a_clean_start_inside_ends_a_session_from_before(tmp_path: Path) -> None:
