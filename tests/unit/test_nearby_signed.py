@@ -147,6 +147,28 @@ def test_a_signed_frame_is_refused_a_day_later(days_later: Callable[[float], Non
     run(replay)
 
 
+def test_a_signed_event_is_good_until_its_own_deadline(days_later: Callable[[float], None]) -> None:
+    """A neighbour may answer for it later than a minute; a beacon as old as that is refused."""
+
+    def ask_later(seconds: float) -> tuple[bool, bool]:
+        days_later(0)
+        ambulance, car = station("ambulance", signer=TRUE), station("car", 10, **with_key())
+        car.node.subscribe(AMBULANCE)
+        announce(ambulance, deadline_us=600 * SECOND)
+        publish(ambulance)
+        event, _ = ambulance.node.publish("ambulance", {"siren": 2}, now=monotonic_us())
+        days_later(seconds)
+        car.daemon.receive(encode(event))
+        found, _ = car.node.take(now=monotonic_us())
+        car.daemon.receive(ambulance.tape.sent[0])
+        return found is not None, bool(car.node.memberships())
+
+    seen: list[tuple[bool, bool]] = []
+    for seconds in (50, 300, 610):
+        run(lambda: seen.append(ask_later(seconds)))  # noqa: B023 # it runs at once
+    assert seen == [(True, True), (True, False), (False, False)]
+
+
 def test_a_node_without_a_clock_takes_signed_frames_and_marks_them(days_later: Callable[[float], None]) -> None:
     """It cannot judge their age; its application is told so."""
     tape = recording(TRUE)
