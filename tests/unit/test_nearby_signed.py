@@ -12,7 +12,7 @@ import pytest
 from tests.unit.nearby_rig import SECOND, WORDS, at
 
 from whimbrel.nearby.frames.signatures import Signer
-from whimbrel.nearby.frames.values import Frame, Join
+from whimbrel.nearby.frames.values import Event, Frame, Join, Request
 from whimbrel.nearby.frames.wire import decode, encode
 from whimbrel.nearby.group.outputs import Deliver, Note
 from whimbrel.nearby.group.subscriptions import NearbySubscription
@@ -265,6 +265,31 @@ def test_the_joins_of_a_signed_group_are_signed_and_so_is_their_hop_count() -> N
         assert not relay.tape.frames(Join)
 
     run(forge)
+
+
+def test_signed_events_are_for_those_who_sign_their_requests() -> None:
+    """And who did so just now: a request that was recorded makes nobody answer a day later."""
+
+    def ask() -> None:
+        light = station("ambulance", signer=TRUE)
+        announce(light, deadline_us=10 * SECOND)
+        event, _ = light.node.publish("ambulance", {"siren": 1}, now=monotonic_us())
+        asked = Request(
+            sender="car",
+            to="ambulance",
+            area=event.area,
+            producer="ambulance",
+            subject="ambulance",
+            epoch=event.epoch,
+            numbers=(1,),
+        )
+        now = time.time_ns() // 1_000
+        replayed, fresh = (FALSE.sign(asked, issued_at=now - age_us) for age_us in (DAY_S * SECOND, 0))
+        for request, answers in ((asked, 0), (replayed, 0), (replace(fresh, numbers=(1, 2)), 0), (fresh, 1)):
+            light.daemon.receive(encode(request))
+            assert len(light.tape.frames(Event)) == answers
+
+    run(ask)
 
 
 def test_a_node_without_a_key_says_why_it_does_not_join_a_signed_group() -> None:
