@@ -228,6 +228,9 @@ class Node:
         if frame.area.radius_m > self.deployment.max_radius_m:
             self.counts["areas too large"] += 1
             return []
+        if frame.max_hops > self.deployment.max_hops:
+            self.counts["too many hops"] += 1
+            return []
         if not is_inside(frame.area, self.motion.place):
             self.counts["outside"] += 1
             if isinstance(frame, Join) or not self._consumer.knows(frame.group):
