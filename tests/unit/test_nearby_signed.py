@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,8 @@ from typing import cast
 import pytest
 from tests.unit.nearby_rig import SECOND, WORDS, at
 
+from whimbrel.cli.nearby.printing import print_event
+from whimbrel.model.place import Area
 from whimbrel.nearby.frames.signatures import Signer
 from whimbrel.nearby.frames.values import Event, Frame, Join, Request
 from whimbrel.nearby.frames.wire import decode, encode
@@ -187,6 +190,35 @@ def test_a_node_without_a_clock_takes_signed_frames_and_marks_them(days_later: C
     run(lambda: replay("set", 0))
     run(lambda: replay("not set: the year 1970", -time.time() + DAY_S))
     assert marks == [True, False]
+
+
+def test_an_event_whose_age_is_not_known_is_printed_with_that(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `whimbrel nearby subscribe` prints it, and as a line of JSON."""
+    event = Event(
+        origin="light",
+        seq=1,
+        sender="light",
+        hops=0,
+        max_hops=0,
+        subject="ambulance",
+        area=Area(at(0), 100),
+        place=at(0),
+        epoch=1,
+        number=1,
+        deadline_us=SECOND,
+        remaining_us=SECOND,
+        attributes={"siren": 1},
+    )
+    signed = TRUE.sign(event, issued_at=1)
+    for told, is_known, mark in ((event, False, False), (signed, False, True), (signed, True, False)):
+        found = Deliver(
+            event=told, subscriptions=("",), attributes=told.attributes, left_us=SECOND, is_age_known=is_known
+        )
+        print_event(found, as_json=False)
+        assert ("our clock is not set" in capsys.readouterr().out) is mark
+        print_event(found, as_json=True)
+        said = json.loads(capsys.readouterr().out)
+        assert (said["signed"], said["age_known"]) == (told.key is not None, is_known)
 
 
 def test_a_key_is_trusted_until_its_expiry(days_later: Callable[[float], None]) -> None:
