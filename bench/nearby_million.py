@@ -3,8 +3,8 @@
 Run as ``python bench/nearby_million.py``; prints a JSON object every ten simulated seconds, the last of which is the
 result. Vehicles drive as SUMO drove them; a light or sign publishes twenty times a second. A delivery that had to be
 asked for (``repaired``) is outside of what the bound assumes, and so is one to a vehicle that joined after the
-publication (``caught_up``); both are counted. Times are of the simulated radio: a transmission takes 0.3 to 1.5 ms, a
-repeat waits up to 7.5 ms.
+publication (``caught_up``); both are counted. Times are of the simulated radio: each datagram of a transmission
+takes 0.3 to 1.5 ms, a repeat waits up to 7.5 ms.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ def test_the_subject_column_is_what_the_cars_node_reports(monkeypatch: pytest.Mo
     """A car that subscribes to ambulances does not match the subject of a light, and the table says so."""
     other = NearbySubscription(subject="ambulance")
     monkeypatch.setattr("whimbrel.lab.steam_traffic_light.NearbySubscription", lambda **_: other)
-    figure = traffic_light()
-    assert figure.make is not None
-    rows = figure.make()
+    play = traffic_light().make
+    assert play is not None
+    rows = play()
     assert {row["subject"] for row in rows} == {"no match"}
     assert {row["propagated"] for row in rows} == {"no"}
 

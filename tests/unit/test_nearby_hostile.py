@@ -150,6 +150,19 @@ def test_an_area_as_large_as_the_earth_is_not_believed() -> None:
     assert car.counts["areas too large"] == 2
 
 
+def test_more_hops_than_the_deployment_allows_are_not_believed() -> None:
+    """A frame may say 32 on the wire; here nobody announces more than eight, and nobody repeats it."""
+    street = _street()
+    beacon = _last(street, Beacon)
+    car = street.nodes["car"]
+    for number, hops in ((1, 9), (2, 32), (3, 8)):
+        forged = replace(beacon, origin="far", sender="x", seq=number, hops=hops, max_hops=hops)
+        street.do("car", car.receive(forged, now=street.now))
+    assert car.counts["too many hops"] == 2
+    street.run(0.1)
+    assert [frame.hops for who, frame in street.sent if who == "car" and isinstance(frame, Beacon)] == [7]
+
+
 def test_a_flood_of_strangers_fills_no_table_beyond_its_bound() -> None:
     """Origins, groups, repeats, members and missing numbers are bounded; each refusal is counted."""
     small = Deployment(

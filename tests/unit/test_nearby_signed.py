@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -11,8 +12,10 @@ from typing import cast
 import pytest
 from tests.unit.nearby_rig import SECOND, WORDS, at
 
+from whimbrel.cli.nearby.printing import print_event
+from whimbrel.model.place import Area
 from whimbrel.nearby.frames.signatures import Signer
-from whimbrel.nearby.frames.values import Frame, Join
+from whimbrel.nearby.frames.values import Event, Frame, Join, Request
 from whimbrel.nearby.frames.wire import decode, encode
 from whimbrel.nearby.group.outputs import Deliver, Note
 from whimbrel.nearby.group.subscriptions import NearbySubscription
@@ -147,6 +150,28 @@ def test_a_signed_frame_is_refused_a_day_later(days_later: Callable[[float], Non
     run(replay)
 
 
+def test_a_signed_event_is_good_until_its_own_deadline(days_later: Callable[[float], None]) -> None:
+    """A neighbour may answer for it later than a minute; a beacon as old as that is refused."""
+
+    def ask_later(seconds: float) -> tuple[bool, bool]:
+        days_later(0)
+        ambulance, car = station("ambulance", signer=TRUE), station("car", 10, **with_key())
+        car.node.subscribe(AMBULANCE)
+        announce(ambulance, deadline_us=600 * SECOND)
+        publish(ambulance)
+        event, _ = ambulance.node.publish("ambulance", {"siren": 2}, now=monotonic_us())
+        days_later(seconds)
+        car.daemon.receive(encode(event))
+        found, _ = car.node.take(now=monotonic_us())
+        car.daemon.receive(ambulance.tape.sent[0])
+        return found is not None, bool(car.node.memberships())
+
+    seen: list[tuple[bool, bool]] = []
+    for seconds in (50, 300, 610):
+        run(lambda: seen.append(ask_later(seconds)))  # noqa: B023 # it runs at once
+    assert seen == [(True, True), (True, False), (False, False)]
+
+
 def test_a_node_without_a_clock_takes_signed_frames_and_marks_them(days_later: Callable[[float], None]) -> None:
     """It cannot judge their age; its application is told so."""
     tape = recording(TRUE)
@@ -165,6 +190,35 @@ def test_a_node_without_a_clock_takes_signed_frames_and_marks_them(days_later: C
     run(lambda: replay("set", 0))
     run(lambda: replay("not set: the year 1970", -time.time() + DAY_S))
     assert marks == [True, False]
+
+
+def test_an_event_whose_age_is_not_known_is_printed_with_that(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `whimbrel nearby subscribe` prints it, and as a line of JSON."""
+    event = Event(
+        origin="light",
+        seq=1,
+        sender="light",
+        hops=0,
+        max_hops=0,
+        subject="ambulance",
+        area=Area(at(0), 100),
+        place=at(0),
+        epoch=1,
+        number=1,
+        deadline_us=SECOND,
+        remaining_us=SECOND,
+        attributes={"siren": 1},
+    )
+    signed = TRUE.sign(event, issued_at=1)
+    for told, is_known, mark in ((event, False, False), (signed, False, True), (signed, True, False)):
+        found = Deliver(
+            event=told, subscriptions=("",), attributes=told.attributes, left_us=SECOND, is_age_known=is_known
+        )
+        print_event(found, as_json=False)
+        assert ("our clock is not set" in capsys.readouterr().out) is mark
+        print_event(found, as_json=True)
+        said = json.loads(capsys.readouterr().out)
+        assert (said["signed"], said["age_known"]) == (told.key is not None, is_known)
 
 
 def test_a_key_is_trusted_until_its_expiry(days_later: Callable[[float], None]) -> None:
@@ -243,6 +297,31 @@ def test_the_joins_of_a_signed_group_are_signed_and_so_is_their_hop_count() -> N
         assert not relay.tape.frames(Join)
 
     run(forge)
+
+
+def test_signed_events_are_for_those_who_sign_their_requests() -> None:
+    """And who did so just now: a request that was recorded makes nobody answer a day later."""
+
+    def ask() -> None:
+        light = station("ambulance", signer=TRUE)
+        announce(light, deadline_us=10 * SECOND)
+        event, _ = light.node.publish("ambulance", {"siren": 1}, now=monotonic_us())
+        asked = Request(
+            sender="car",
+            to="ambulance",
+            area=event.area,
+            producer="ambulance",
+            subject="ambulance",
+            epoch=event.epoch,
+            numbers=(1,),
+        )
+        now = time.time_ns() // 1_000
+        replayed, fresh = (FALSE.sign(asked, issued_at=now - age_us) for age_us in (DAY_S * SECOND, 0))
+        for request, answers in ((asked, 0), (replayed, 0), (replace(fresh, numbers=(1, 2)), 0), (fresh, 1)):
+            light.daemon.receive(encode(request))
+            assert len(light.tape.frames(Event)) == answers
+
+    run(ask)
 
 
 def test_a_node_without_a_key_says_why_it_does_not_join_a_signed_group() -> None:

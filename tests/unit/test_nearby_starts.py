@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.unit.test_nearby_signed import AMBULANCE, TRUE, Tape, announce, days_
 from whimbrel.cli.main import main
 from whimbrel.errors import InvalidValueError
 from whimbrel.nearby.frames.values import Beacon, Objection
-from whimbrel.nearby.frames.wire import decode
+from whimbrel.nearby.frames.wire import decode, encode
 from whimbrel.nearby.group.outputs import NoteKind
 from whimbrel.nearby.transport.starts import count_start, first_seq_of
 
@@ -88,6 +89,12 @@ def test_clocks_that_disagree_are_told_on_both_sides(days_later: Callable[[float
         assert (told.member, round(told.seconds or 0, -1)) == ("car", -7_200)
         assert {round(note.seconds or 0, -1) for note in car.notes} == {7_200}
         assert len(car.tape.sent) == 1  # once in three periods, however often it is sent again
+
+        objection = decode(car.tape.sent[0])
+        assert isinstance(objection, Objection)
+        for number in range(200):
+            light.daemon.receive(encode(replace(objection, sender=f"x{number}")))
+        assert len(light.notes) == 1  # nobody signs an objection, so forged ones fill no log
 
     run(play)
 

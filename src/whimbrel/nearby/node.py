@@ -70,6 +70,8 @@ class Node:
         self.counts: Counter[str] = Counter()
         self.motion = Motion(max_speed_m_s=self.deployment.max_speed_m_s)
         self.bounds = LatencyBounds(self.deployment, percentile=percentile)
+        self._reported: dict[tuple[str, NoteKind], int] = {}
+        """The objections to own announcements that were reported, and until when they are not reported again."""
         self._day = TimeOfDay()
         self._trust = Trust(trusted, deployment=self.deployment, day=self._day)
         period_us, most = self.deployment.period_us, self.deployment.max_origins
@@ -226,6 +228,9 @@ class Node:
         if frame.area.radius_m > self.deployment.max_radius_m:
             self.counts["areas too large"] += 1
             return []
+        if frame.max_hops > self.deployment.max_hops:
+            self.counts["too many hops"] += 1
+            return []
         if not is_inside(frame.area, self.motion.place):
             self.counts["outside"] += 1
             if isinstance(frame, Join) or not self._consumer.knows(frame.group):
@@ -297,16 +302,19 @@ class Node:
 
     def _report(self, objection: Objection, now: int) -> list[Output]:
         """Report why a consumer does not take this producer's beacons."""
-        standing = self._producer.standing(objection.subject)
+        standing, utc = self._producer.standing(objection.subject), self._day.at(now)
         if standing is None:
             return []
-        if objection.epoch > standing.epoch:
-            return [Note(kind=NoteKind.EARLIER, group=objection.group, member=objection.sender)]
-        utc = self._day.at(now)
-        if not objection.clock_us or utc is None:
-            return []
-        seconds = (objection.clock_us - utc) / US_PER_S
-        return [Note(kind=NoteKind.CLOCKS_DIFFER, group=objection.group, member=objection.sender, seconds=seconds)]
+        kind, seconds = NoteKind.EARLIER, None
+        if objection.epoch <= standing.epoch:
+            if not objection.clock_us or utc is None:
+                return []
+            kind, seconds = NoteKind.CLOCKS_DIFFER, (objection.clock_us - utc) / US_PER_S
+        self.counts["objections"] += 1
+        if self._reported.get((objection.subject, kind), 0) > now:
+            return []  # nobody signs an objection: it is worth a line now and then, and nothing else
+        self._reported[objection.subject, kind] = now + self.deployment.silence_us
+        return [Note(kind=kind, group=objection.group, member=objection.sender, seconds=seconds)]
 
     def _object_to_epoch(self, beacon: Beacon, now: int) -> list[Output]:
         self.counts["stale announcements"] += 1
