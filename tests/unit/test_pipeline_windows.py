@@ -236,6 +236,16 @@ def test_a_subject_that_was_silent_for_long_is_forgotten() -> None:
     assert windows(store, horizon_us=20).latest == {"b": (30, 1)}
 
 
+@pytest.mark.parametrize(("now", "known"), [(25, {"a", "b", "ahead"}), (35, {"b", "ahead"}), (INT64_MAX, {"ahead"})])
+def test_a_clock_that_is_ahead_makes_no_subject_old(now: int, known: set[str]) -> None:
+    """One device with a wrong date would empty the plan for everybody else; the driver's time bounds its windows."""
+    state = windows(horizon_us=20)
+    state.count([(10, "a", 1), (20, "b", 1), (500, "ahead", 1)])
+    state.popularity()
+    state.forget(now=now)
+    assert set(state.latest) == known
+
+
 def test_an_older_window_does_not_change_the_plan() -> None:
     """Nodes are not equally fast: the last window of a subject is the one that ends last."""
     state = windows()

@@ -45,7 +45,8 @@ class StreamIdentity:
     @classmethod
     def begun(cls, folder: Path, *, name: str, checkpoint: str | None, partitions: int) -> StreamIdentity:
         """Write down a new stream, whose checkpoint is beside the tables unless another place was said."""
-        place = checkpoint or spark_path(folder / _CHECKPOINT)
-        row = {"name": name, _CHECKPOINT: place, "is_own": checkpoint is None, "partitions": partitions}
+        own = spark_path(folder / _CHECKPOINT)
+        place = checkpoint or own
+        row = {"name": name, _CHECKPOINT: place, "is_own": place == own, "partitions": partitions}
         put(folder / _FILE, json.dumps(row).encode())
         return cls(name=name, checkpoint=place, partitions=partitions)
