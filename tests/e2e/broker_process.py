@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -43,7 +43,7 @@ class BrokerProcess:
     """One broker in *folder*, with the settings of a configuration file and the *options* of the command line.
 
     It listens for MQTT on any free port; options such as ``"--ws-port", "0"`` open more. It may have *most_files* open,
-    if that is given.
+    if that is given. With *disk_bytes* its data are on a disk of that size, which is gone when it ends.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class BrokerProcess:
         clock: SteppedClock | None = None,
         is_forked: bool = True,
         most_files: int | None = None,
+        disk_bytes: int | None = None,
     ) -> None:
         self.data = folder / "data"
         self.ports: dict[str, int] = {}
@@ -61,6 +62,7 @@ class BrokerProcess:
         self.lines: list[str] = []
         """What all its processes wrote to standard error."""
         self._options, self._clock, self._is_forked, self._most_files = options, clock, is_forked, most_files
+        self._disk_bytes = disk_bytes
         self._config = folder / "broker.toml"
         folder.mkdir(parents=True, exist_ok=True)
         self._config.write_text(_toml(_with_quick_passwords(settings or {})), encoding="utf-8")
@@ -84,8 +86,12 @@ class BrokerProcess:
         arguments = ["--config", str(self._config), "--data", str(self.data), "--port", "0", *self._options, *options]
         for kind, port in self.ports.items():
             arguments += [_OPTIONS[kind], str(port)]  # of two equal options the later one counts
-        if self._is_forked:
-            process: Forked | subprocess.Popen[str] = fork_broker(arguments, self._clock, most_files=self._most_files)
+        process: Forked | subprocess.Popen[str]
+        if self._disk_bytes is not None:
+            self.data.mkdir(exist_ok=True)
+            process = _execute(arguments, _on_disk(self.data, self._disk_bytes))
+        elif self._is_forked:
+            process = fork_broker(arguments, self._clock, most_files=self._most_files)
         else:
             process = _execute(arguments)
         written: queue.Queue[str | None] = queue.Queue()
@@ -152,8 +158,14 @@ class BrokerProcess:
         raise AssertionError("the broker ended before it listened:\n" + "".join(self.lines))
 
 
-def _execute(arguments: list[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "whimbrel", "serve", *arguments]
+def _on_disk(data: Path, size: int) -> list[str]:
+    """Return what runs a command with a file system of its own at *data*, in namespaces that anybody may have."""
+    mounting = f'mount -t tmpfs -o size={size} tmpfs "{data}" && exec "$@"'
+    return ["unshare", "-Urm", "sh", "-c", mounting, "broker"]
+
+
+def _execute(arguments: list[str], within: Sequence[str] = ()) -> subprocess.Popen[str]:
+    command = [*within, sys.executable, "-m", "whimbrel", "serve", *arguments]
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
 
 

@@ -460,6 +460,10 @@ class Broker:
         """Take in that the disk cannot be written to; what waits stays waiting, and is accepted when it can."""
         self._admission.is_refusing = is_refusing
 
+    def spare(self, *, is_short: bool) -> None:
+        """Take in whether the disk is nearly full: publications are refused until it is not, and little else is."""
+        self._admission.is_short = is_short
+
     def tick(self, now: int) -> None:
         """Let time pass: what is held, wills and sessions end."""
         stamp = self._commits.now(now)

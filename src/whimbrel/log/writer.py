@@ -260,8 +260,8 @@ class LogWriter:
         """Write all that is remembered and, where it is to *wait*, fsync all that is written.
 
         Return the last durable seq or, where it did not wait, the last written one. A running sync is waited for.
-        Where the disk takes only the beginning of what is remembered, that is what was written, and the rest stays
-        remembered; an error says that it took nothing.
+        Where the disk takes only the beginning of what is remembered, the error says which facts stay remembered;
+        those before them are written, and durable if it was to wait.
         """
         with self._syncing:
             if self._fault is not None:
@@ -272,9 +272,9 @@ class LogWriter:
                 try:
                     self._commit(piece)
                 except LogWriteError:
-                    if self._fault is not None or self._written.seq == before:
-                        raise
-                    break
+                    if wait and self._fault is None and self._written.seq > before:
+                        self._make_durable(self._written)
+                    raise
                 del self._buffer[: len(piece)]
             if wait:
                 self._make_durable(self._written)

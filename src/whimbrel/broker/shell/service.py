@@ -72,7 +72,7 @@ class Service:
     ) -> None:
         self.running = running
         self._view_writer = ViewWriter(running.broker, storage, pools.viewer, unwritten=restored.unwritten)
-        self._log_sync = LogSync(running, storage.log, pools.disk, stop)
+        self._log_sync = LogSync(running, storage.log, pools.disk, stop, storage.keeper)
         self.turns = Turns(running, self._log_sync, pools.askers, storage.history)
         heartbeat = HeartbeatWriter(running, storage.heartbeat, pools.disk)
         self._timers = Timers(running, self.turns, listeners, self._log_sync, self._view_writer, heartbeat, storage)

@@ -65,13 +65,24 @@ class Timers:
         self._listeners.end_handshakes()
         running.loop.call_later(_READ_S, self._end_silent)
         broker.state.routes.near.prepare_for(_PREPARE_S, time.perf_counter)
+        self._turns.read_slowed()
         self._ticks += 1
         if self._ticks % _SETTLE_TICKS == 0:
             broker.state.routes.settle()
             self._log_sync.settle()
             broker.memory.set_outgoing(self._turns.measure_outgoing())
+            self._look_at_disk()
         self._turns.flush_soon()
         running.loop.call_later(_TICK_S, self._tick)
+
+    def _look_at_disk(self) -> None:
+        """Accept publications only while there is room for them; where there is too little, make some at once."""
+        keeper, running = self._storage.keeper, self.running
+        running.broker.spare(is_short=not self._storage.space.takes_publications)
+        self._turns.is_slowing = keeper.is_tight
+        if keeper.is_urgent:
+            self._view_writer.turn(running.loop)
+            keeper.turn(running.loop, running.clock.now())
 
     @until_closed
     def _end_silent(self) -> None:

@@ -77,6 +77,8 @@ class Plan:
     """Readers for whose sake something stays that would go otherwise."""
     needs_checkpoint: bool = False
     """Whether more would go if there were a newer checkpoint."""
+    is_short: bool = False
+    """Whether the log still takes more than it may, or too little of the disk is free, when these are gone."""
 
 
 def plan(
@@ -97,32 +99,48 @@ def plan(
     going: list[ClosedSegment] = []
     reasons: list[Reason] = []
     lost: list[Reader] = []
+    held_by: tuple[str, ...] = ()
+    needs_checkpoint = False
     for segment in segments:
         reason = _reason(segment, total, free_bytes, bounds, now)
         if reason is None:
             break
         if segment.last > limit:
-            return _plan(going, reasons, lost, expired, needs_checkpoint=True)
+            needs_checkpoint = True
+            break
         behind = [each for each in alive if each.seq < segment.last and each not in lost]
         holding = [each for each in behind if reason is not Reason.FREE and unread[each] <= bounds.reader_bytes]
         if holding:
-            return _plan(going, reasons, lost, expired, held_by=tuple(each.name for each in holding))
+            held_by = tuple(each.name for each in holding)
+            break
         lost += behind
         going.append(segment)
         reasons += [reason] if reason not in reasons else []
         total -= segment.size_bytes
         free_bytes += segment.size_bytes
-    return _plan(going, reasons, lost, expired)
+    return Plan(
+        segments=tuple(going),
+        reasons=tuple(reasons),
+        lost=tuple(lost),
+        expired=expired,
+        held_by=held_by,
+        needs_checkpoint=needs_checkpoint,
+        is_short=_is_short(total, free_bytes, bounds),
+    )
 
 
 def is_checkpoint_due(closed_bytes: int, segment_count: int, checkpoint_bytes: int, *, is_needed: bool) -> bool:
-    """Tell whether a checkpoint is worth its bytes.
+    """Return whether a checkpoint is worth its bytes.
 
     *closed_bytes* and *segment_count* are of the closed segments that the newest checkpoint does not cover, and that
-    checkpoint has *checkpoint_bytes*. So no more is written for checkpoints than for the log itself, unless more of
-    the log *is_needed* to be cut.
+    checkpoint has *checkpoint_bytes*. So no more is written for checkpoints than for the log itself, unless one
+    *is_needed* to cut more of the log: the second of two is, also where no further segment was closed.
     """
-    return segment_count > 0 and (is_needed or closed_bytes >= checkpoint_bytes)
+    return is_needed or (segment_count > 0 and closed_bytes >= checkpoint_bytes)
+
+
+def _is_short(total: int, free_bytes: int, bounds: Bounds) -> bool:
+    return free_bytes < bounds.free_bytes or (bounds.bytes > 0 and total > bounds.bytes)
 
 
 def _reason(segment: ClosedSegment, total: int, free_bytes: int, bounds: Bounds, now: int) -> Reason | None:
@@ -137,22 +155,3 @@ def _reason(segment: ClosedSegment, total: int, free_bytes: int, bounds: Bounds,
 
 def _is_expired(reader: Reader, bounds: Bounds, now: int) -> bool:
     return bool(bounds.reader_days) and reader.renewed_at < now - bounds.reader_days * US_PER_DAY
-
-
-def _plan(
-    going: list[ClosedSegment],
-    reasons: list[Reason],
-    lost: list[Reader],
-    expired: tuple[Reader, ...],
-    *,
-    held_by: tuple[str, ...] = (),
-    needs_checkpoint: bool = False,
-) -> Plan:
-    return Plan(
-        segments=tuple(going),
-        reasons=tuple(reasons),
-        lost=tuple(lost),
-        expired=expired,
-        held_by=held_by,
-        needs_checkpoint=needs_checkpoint,
-    )

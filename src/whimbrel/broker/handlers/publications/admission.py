@@ -35,6 +35,7 @@ __all__ = ["Admission", "Refusal", "waiting_bytes"]
 Refusal: TypeAlias = tuple[ReasonCode, str]
 _RESERVED = ("$SYS/", OWN, "$share/", "$filter/", "$near/", IN_TOPIC)
 _NO_DISK = NoRoom("the broker cannot write to its disk")
+_LITTLE_DISK = NoRoom("the disk of the broker is nearly full; publications are accepted when there is room")
 _NOT_RETAINED = ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here"
 _PASSING = 8
 """Of what may be held, one in so many bytes more is for what clients that keep up are about to receive."""
@@ -51,6 +52,13 @@ class Admission:
         """The longest body of a publication."""
         self.is_refusing = False
         """The disk cannot be written to: nothing new is accepted until it can."""
+        self.is_short = False
+        """The disk is nearly full: no publication is accepted, but what is small, such as CONNECT."""
+
+    @property
+    def takes_publications(self) -> bool:
+        """Whether the disk has room for publications."""
+        return not (self.is_refusing or self.is_short)
 
     # -- may it be accepted ------------------------------------------------------------------------------------------
 
@@ -72,8 +80,8 @@ class Admission:
             return self._too_long(packet.payload)
         if packet.retain and not self._retains:
             return _NOT_RETAINED
-        if self.is_refusing:
-            return ReasonCode.QUOTA_EXCEEDED, _NO_DISK
+        if not self.takes_publications:
+            return ReasonCode.QUOTA_EXCEEDED, _NO_DISK if self.is_refusing else _LITTLE_DISK
         if packet.qos:
             full = self.room_refusal(makes_room=packet.retain and not packet.payload)
             if full is not None:
@@ -183,8 +191,8 @@ class Admission:
 
     def lasting_refusal(self) -> Refusal | None:
         """Return why nothing is accepted that stays until a device fetches it, if so."""
-        if self.is_refusing:
-            return ReasonCode.QUOTA_EXCEEDED, _NO_DISK
+        if not self.takes_publications:
+            return ReasonCode.QUOTA_EXCEEDED, _NO_DISK if self.is_refusing else _LITTLE_DISK
         is_full = self._state.held.size_bytes > self._limits.held_bytes
         return self._held_refusal() if is_full else self._state.memory.refusal(is_lasting=True)
 

@@ -49,7 +49,7 @@ class DirectPath:
 
     def is_open(self, link: Link) -> bool:
         """Tell whether what comes over a link may be passed on without looking at keys or the disk."""
-        return not link.keyring.publications.hashes and not self._admission.is_refusing
+        return not link.keyring.publications.hashes and self._admission.takes_publications
 
     def passed(
         self, link: Link, client: Client, packets: Sequence[Publish], matched: Iterable[Sequence[int]], now: int

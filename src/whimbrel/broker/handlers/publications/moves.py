@@ -41,7 +41,7 @@ class Moves:
 
     def taken(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> int:
         """Take in the reports that *packets* begin with, as far as they only move the device; return how many."""
-        if self._admission.is_refusing or not self._authorizer.may_publish(link, client.id, REPORT):
+        if not self._admission.takes_publications or not self._authorizer.may_publish(link, client.id, REPORT):
             return 0
         state, commits, device = self._state, self._commits, client.id
         grows = 0 if device in state.hold.places else PLACE_BYTES + DEVICE_BYTES

@@ -55,7 +55,8 @@ class Stalled:
 
     def retry(self, now: int) -> list[Link]:
         """Take in what waits, if there is room by now; return the connections for which that was tried."""
-        if not self._links or self._admission.is_refusing or self._admission.room_refusal() is not None:
+        admission = self._admission
+        if not self._links or not admission.takes_publications or admission.room_refusal() is not None:
             return []
         links, self._links = list(self._links), {}
         for link in links:

@@ -3,7 +3,9 @@
 A checkpoint is a copy of the view as it was at one commit, read by a connection of its own: the loop and the view
 writer go on meanwhile. So it costs the broker some core time in a thread that rests twice as long as it works.
 Rule: a segment goes only if the older of two sound checkpoints covers it (``log.checkpoints``), so that a start needs
-neither the view nor what was cut.
+neither the view nor what was cut. Where the disk is nearly full, one sound checkpoint and the view are enough.
+Rule: where the bounds do not hold although all that may go is gone, the segment that grows is ended, so that it can go
+as soon as two checkpoints cover it; and the keeper looks again at once, and not after its usual interval.
 Rule: whatever fails here (a full disk, a damaged file) is told once and tried again; serving goes on.
 """
 
@@ -20,20 +22,22 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import cbor2
 import structlog
 
 from whimbrel.broker.settings.log import LogSettings
+from whimbrel.broker.shell.disk.space import DiskSpace
 from whimbrel.broker.shell.metrics import LogFigures
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.sqlite import SqliteStore
 from whimbrel.log import layout
 from whimbrel.log.checkpoints.codec import CheckpointHeader
-from whimbrel.log.checkpoints.folder import CheckpointInfo, cut_limit, save
+from whimbrel.log.checkpoints.folder import CheckpointInfo, cut_limit, newest_sound, save
 from whimbrel.log.checkpoints.waiting import Waiting
+from whimbrel.log.errors import LogWriteError
 from whimbrel.log.keeping.cutting import OnDisk, cut, on_disk
 from whimbrel.log.keeping.plan import Bounds, Plan, Reader, is_checkpoint_due, plan
 from whimbrel.log.keeping.readers import registered
@@ -47,6 +51,10 @@ _EXPORT_S = 3_600
 _LOOK_S = 0.2
 _NICENESS = 10
 _TURN_S = 0.002
+_LOOKS, _MOST_LOOK_BYTES = 8, 64 << 20
+"""The keeper looks so often while the log grows by what is to stay free."""
+_LEAST_SEGMENT_BYTES, _SEGMENT_SHARE = 1 << 20, 16
+"""A segment that grows is ended early only if it has so much, and one in so many bytes of a full segment."""
 _REST, _MOST_REST_S = 2.0, 1.0
 """How much longer than it works the thread rests, and for how long at most."""
 
@@ -127,12 +135,15 @@ class LogKeeper:
         view: Path,
         settings: LogSettings,
         *,
+        end_segment: Callable[[int], bool] = lambda _: False,
+        space: DiskSpace | None = None,
         free: Callable[[], int] | None = None,
         pace: Pace | None = None,
     ) -> None:
         self._directory, self._node, self._view, self._settings = directory, node, view, settings
         self._free: Callable[[], int] = (lambda: shutil.disk_usage(directory).free) if free is None else free
         self._pace = Pace() if pace is None else pace
+        self._end_segment, self.space = end_segment, space
         self._bounds = Bounds(
             days=settings.retain_days,
             bytes=settings.retain_bytes,
@@ -198,6 +209,26 @@ class LogKeeper:
         totals.troubles = kept.troubles
 
     @property
+    def look_after_bytes(self) -> int:
+        """After how many new bytes of the log the keeper looks, although its interval is not over."""
+        return min(max(self._bounds.free_bytes // _LOOKS, _LEAST_SEGMENT_BYTES), _MOST_LOOK_BYTES)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether the log has outgrown its bounds so far that publishers are read from more slowly."""
+        last, bounds = self.totals.last, self._bounds
+        if last is None:
+            return False
+        total = last.disk.segment_bytes + last.disk.checkpoint_bytes
+        return last.free_bytes < bounds.free_bytes // 2 or (bounds.bytes > 0 and total > bounds.bytes * 5 // 4)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the log takes more than it may, or something failed, so that the keeper should look again soon."""
+        last = self.totals.last
+        return last is not None and (last.plan.is_short or bool(last.troubles))
+
+    @property
     def begin(self) -> tuple[int, int]:
         """With which number the log begins, and after which time, as far as is known."""
         last = self.totals.last
@@ -252,6 +283,13 @@ class LogKeeper:
                 self._archive(wanted.segments[-1].last, troubles)
                 wanted = self._plan(disk, now)
             size = cut(self._directory, self._node, wanted)
+            if wanted.is_short and not wanted.held_by:
+                newest_bytes = disk.checkpoints[-1][1] if disk.checkpoints else 0
+                least = max(_LEAST_SEGMENT_BYTES, self._settings.segment_bytes // _SEGMENT_SHARE, newest_bytes)
+                with suppress(LogWriteError):  # a disk that is full takes no new segment
+                    self._end_segment(min(least, self._settings.segment_bytes))
+            if self.space is not None:
+                self.space.hold_reserve()
             return Kept(
                 disk=on_disk(self._directory, self._node),
                 free_bytes=self._free(),
@@ -267,21 +305,44 @@ class LogKeeper:
         except (WhimbrelError, OSError) as error:
             disk = OnDisk(segments=(), open_bytes=0, checkpoints=(), oldest=0)
             last = self.totals.last
-            return Kept(
-                disk=disk if last is None else last.disk, free_bytes=0, plan=Plan(), troubles=(*troubles, str(error))
-            )
+            plan = Plan(is_short=True)
+            there = disk if last is None else last.disk
+            return Kept(disk=there, free_bytes=0, plan=plan, troubles=(*troubles, str(error)))
 
     def _plan(self, disk: OnDisk, now: int) -> Plan:
-        limit = cut_limit(self._directory, self._node)
         return plan(
             disk.segments,
             other_bytes=disk.open_bytes + disk.checkpoint_bytes,
             free_bytes=self._free(),
-            limit=0 if limit is None else limit,
+            limit=max(cut_limit(self._directory, self._node) or 0, self._limit_in_need()),
             readers=self._readers(now),
-            bounds=self._bounds,
+            bounds=self._bounds_in_force(),
             now=now,
         )
+
+    def _bounds_in_force(self) -> Bounds:
+        """Return the bounds; where the log is cut for the sake of the disk, until publications are accepted again."""
+        bounds, space = self._bounds, self.space
+        if space is None or not bounds.free_bytes:
+            return bounds
+        return replace(bounds, free_bytes=max(bounds.free_bytes, space.wanted_bytes))
+
+    def _limit_in_need(self) -> int:
+        """Return up to which number may be cut where the disk is nearly full; 0 if it is not.
+
+        A second checkpoint needs a fact that is newer than the first, and none is accepted any more. So the newest
+        sound checkpoint is enough where the view has the same state once more.
+        """
+        if self.space is None or self.space.takes_publications:
+            return 0
+        found, _ = newest_sound(self._directory, self._node)
+        if found is None:
+            return 0
+        view = SqliteStore(self._view, snapshot=True)
+        try:
+            return found.header.seq if view.applied >= found.header.seq else 0
+        finally:
+            view.close()
 
     def _readers(self, now: int) -> list[Reader]:
         readers = registered(self._directory, self._node)

@@ -1,8 +1,9 @@
 """Log sync: writes and fsyncs the log in a thread, and tells the core what is durable.
 
 Rule: one sync at a time. What is accepted meanwhile waits for the next, which takes all of it (group commit).
-Rule: a disk that is full is tried again, and the broker refuses what must be held until then. A log that has to be
-opened again stops the broker.
+Rule: a disk that is full is tried again, with the room of the reserve, and the broker refuses what must be held until
+then. The log of the process says so at the beginning, every minute, and at the end. A log that has to be opened again
+stops the broker.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from functools import partial
 
 import structlog
 
-from whimbrel.broker.shell.running import Running, until_closed
+from whimbrel.broker.shell.disk.log_keeper import LogKeeper
+from whimbrel.broker.shell.disk.outage import Outage
+from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 from whimbrel.broker.wire.clients import Link
 from whimbrel.errors import WhimbrelError
 from whimbrel.log.writer import LogWriter
@@ -28,8 +31,13 @@ _RETRY_S = 1.0
 class LogSync:
     """Syncs *log* in a thread of *pool*; *stop* begins to stop the server."""
 
-    def __init__(self, running: Running, log: LogWriter, pool: Executor, stop: Callable[[], None]) -> None:
-        self.running, self._log, self._pool, self._stop = running, log, pool, stop
+    def __init__(
+        self, running: Running, log: LogWriter, pool: Executor, stop: Callable[[], None], keeper: LogKeeper
+    ) -> None:
+        self.running, self._log, self._pool, self._stop, self._keeper = running, log, pool, stop, keeper
+        self._outage, self._space = Outage(), keeper.space
+        self._looked_at_bytes = 0
+        """How much had been written when the keeper last looked because of that."""
         self.is_syncing = False
         self.read_on: Callable[[], None] = lambda: None
         """Called when everything that was read has been written: clients may be read from again."""
@@ -70,13 +78,20 @@ class LogSync:
 
     def fail(self, error: WhimbrelError) -> None:
         """Refuse what must be held until the disk takes it; where the log must be opened again, stop."""
-        _log.error("the log cannot be written", reason=str(error))
-        self.running.broker.refuse()
+        broker = self.running.broker
+        broker.synced(self._log.durable_seq)  # the disk may have taken the beginning
+        if self._outage.fails(monotonic_us()) or self._log.is_faulty:
+            _log.error("the log cannot be written; nothing is accepted that must be held", reason=str(error))
+        broker.refuse()
         if self._log.is_faulty:
             self.running.failure = str(error)
             self.is_syncing = False
             self._stop()
             return
+        if self._space is not None:
+            self._space.give_up_reserve()
+            broker.spare(is_short=True)
+        self._keeper.turn(self.running.loop, self.running.clock.now())
         self.running.loop.call_later(_RETRY_S, self._sync_again)
 
     async def finish(self) -> None:
@@ -88,8 +103,16 @@ class LogSync:
 
     def _begin(self, work: Callable[[], int], *, wait: bool) -> None:
         self.is_syncing = True
-        future = self.running.loop.run_in_executor(self._pool, work)
+        future = self.running.loop.run_in_executor(self._pool, self._looking, work)
         future.add_done_callback(lambda done: self._end(done, wait=wait))
+
+    def _looking(self, work: Callable[[], int]) -> int:
+        """Do what writes, and find out how much room is left, in the thread that writes."""
+        try:
+            return work()
+        finally:
+            if self._space is not None:
+                self._space.look()
 
     def _end(self, done: asyncio.Future[int], *, wait: bool) -> None:
         if done.cancelled():  # the server closes, and the log syncs what is left
@@ -101,7 +124,15 @@ class LogSync:
             return
         self.is_syncing = False
         broker = self.running.broker
+        if (outage_s := self._outage.ends(monotonic_us())) is not None:
+            _log.info("the log is written again", after_s=round(outage_s, 1))
         broker.counters.syncs += 1
+        grown_bytes = self._log.grown_bytes
+        if self._space is not None and not self._space.takes_publications:
+            broker.spare(is_short=True)
+        if grown_bytes - self._looked_at_bytes >= self._keeper.look_after_bytes:
+            self._looked_at_bytes = grown_bytes
+            self._keeper.turn(self.running.loop, self.running.clock.now())
         self.read_on()
         broker.dirty.extend(self._after_log)
         self._after_log.clear()

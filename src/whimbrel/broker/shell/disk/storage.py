@@ -24,6 +24,7 @@ from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.broker.shell.disk.heartbeat import Heartbeat, Resumption, beat_of, resumption
 from whimbrel.broker.shell.disk.history_reader import HistoryReader
 from whimbrel.broker.shell.disk.log_keeper import LogKeeper
+from whimbrel.broker.shell.disk.space import DiskSpace
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
 from whimbrel.errors import WhimbrelError
@@ -93,7 +94,15 @@ class Storage:
         self.heartbeat = Heartbeat(self.folder / f"heartbeat-{self._node}")
         self._view_path = self.folder / f"view-{self._node}.sqlite"
         self._mounted_path = self.folder / f"{MOUNTED}-{self._node}"
-        self.keeper = LogKeeper(self.log_folder, self._node, self._view_path, config.log)
+        self.space = DiskSpace(self.folder, f".reserve-{self._node}")
+        self.keeper = LogKeeper(
+            self.log_folder,
+            self._node,
+            self._view_path,
+            config.log,
+            end_segment=self.log.end_segment,
+            space=self.space,
+        )
         """Makes checkpoints of the view, and cuts the log."""
         self.history = HistoryReader(self.log_folder, self._node)
         """Reads the log for those who subscribe with ``since``."""
@@ -124,6 +133,7 @@ class Storage:
         with self._closed_on_error():
             self._recovery = self.log.open(given_by=self._applied_by_view, accepts_loss=self._accepts_loss)
             layout.expect_receipts(self.log_folder)
+            self.space.hold_reserve()
             self._begin_with_checkpoint()
             self._check_reach(self._recovery)
             if self._store is None:
@@ -326,6 +336,7 @@ class Storage:
         self.keeper.close()
         self.history.close()
         self.heartbeat.close()
+        self.space.give_up_reserve()
         try:
             self.log.close()
         finally:

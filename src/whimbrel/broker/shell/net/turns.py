@@ -29,6 +29,8 @@ __all__ = ["Turns"]
 
 _log = structlog.get_logger("whimbrel")
 _MOST_UNWRITTEN = 4 << 20
+_SMALL_READ = 512
+"""Bytes of acknowledgements and pings: who sends no more is not slowed where the disk fills."""
 """How many bytes may wait for the disk before no more is read: a publication of QoS 1 waits until all are synced."""
 _MOST_TURN = 256 << 10
 _FRAME_BYTES = 256
@@ -49,6 +51,9 @@ class Turns:
         self.transforms = Transforms(running, self.flush_soon)
         self.streams: set[Stream] = set()
         self._held_back: set[Stream] = set()
+        self._slowed: set[Stream] = set()
+        self.is_slowing = False
+        """Whether the log fills the disk, so that publishers are read from once a tick."""
         """Clients that send faster than the disk writes, and are not read from until it has written."""
         self._ahead: set[Stream] = set()
         """Clients that are not read from for now: they had their turn, are far ahead of CONNACK, or do not read."""
@@ -130,6 +135,8 @@ class Turns:
         self._unwritten_bytes += len(data)
         if self._unwritten_bytes > _MOST_UNWRITTEN:
             self._hold_back(cast("Stream", link.shell))
+        if self.is_slowing and len(data) > _SMALL_READ:
+            self._slow(cast("Stream", link.shell))
         if (
             link.is_busy
             or broker.has_backlog
@@ -155,11 +162,12 @@ class Turns:
 
     def is_waited_for(self, stream: Stream) -> bool:
         """Tell whether there is a reason not to read from a client now."""
-        return stream in self._ahead or stream in self._held_back or stream in self.slowing.connections
+        reasons = (self._ahead, self._held_back, self._slowed, self.slowing.connections)
+        return any(stream in waiting for waiting in reasons)
 
     def forget(self, stream: Stream) -> None:
         """Forget a connection that is gone."""
-        for known in (self.streams, self._ahead, self._held_back):
+        for known in (self.streams, self._ahead, self._held_back, self._slowed):
             known.discard(stream)
         self.slowing.connections.discard(stream)
         self.slow_readers.discard(stream)
@@ -197,6 +205,18 @@ class Turns:
             stream.pause_reading()
             self._held_back.add(stream)
             self._log_sync.write_now()
+
+    def _slow(self, stream: Stream) -> None:
+        """Read no more from a client until the next tick: the disk fills faster than the log can be cut."""
+        if stream.transport is not None and not stream.transport.is_closing():
+            stream.pause_reading()
+            self._slowed.add(stream)
+
+    def read_slowed(self) -> None:
+        """Read on from clients that are read from more slowly because the disk fills."""
+        slowed, self._slowed = self._slowed, set()
+        for stream in slowed:
+            stream.resume_reading()
 
     def _release_held_back(self) -> None:
         """Read on from clients that waited for the disk."""

@@ -1,0 +1,111 @@
+"""A disk that fills: publications are refused before it is full, the log is cut, and all goes on without a restart.
+
+The broker has a small file system of its own (``unshare`` and tmpfs), which a burst or a neighbour fills.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.raw_client import P, RawClient
+
+MIB = 1 << 20
+DISK_MIB = 32
+FULL, ACCEPTED = 0x97, (0x00, 0x10)
+_MOST_TRIES = 20_000
+EXPIRY = ((P.SESSION_EXPIRY, 900),)
+SETTINGS = {"log": {"segment_bytes": 4 * MIB, "retain_free_bytes": 8 * MIB, "view_interval_s": 0.2}}
+
+
+def _has_namespaces() -> bool:
+    command = ["unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+pytestmark = pytest.mark.skipif(not _has_namespaces(), reason="this system gives no user and mount namespaces")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """Yield a broker on a small disk."""
+    with BrokerProcess(tmp_path, settings=SETTINGS, disk_bytes=DISK_MIB * MIB) as broker:
+        yield broker
+
+
+def _disk(broker: BrokerProcess) -> Path:
+    """Return the broker's data folder, as its own namespace has it."""
+    return Path(f"/proc/{broker.pid}/root{broker.data}")
+
+
+def _publish(client: RawClient, payload: bytes) -> int:
+    answer = client.publish("t", payload, 1)
+    assert answer is not None
+    return answer.code
+
+
+def _publish_until_accepted(client: RawClient, payload: bytes) -> int:
+    """Publish again and again; return how often it was refused."""
+    for refused in range(_MOST_TRIES):
+        code = _publish(client, payload)
+        if code in ACCEPTED:
+            return refused
+        assert code == FULL
+    pytest.fail(f"refused {_MOST_TRIES} times")
+
+
+def _fill(path: Path) -> None:
+    """Write until the disk takes no more."""
+    with suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(MIB))
+
+
+def _told(broker: BrokerProcess, words: str) -> list[str]:
+    return [line for line in broker.lines if words in line]
+
+
+def test_a_burst_larger_than_the_disk_is_accepted_in_the_end(broker: BrokerProcess) -> None:
+    """CONNECT was refused for good: nothing could be cut, because the second checkpoint was never made."""
+    refused = 0
+    with RawClient(broker.port) as client:
+        client.connect("burst")
+        for _ in range(3 * DISK_MIB):
+            refused += _publish_until_accepted(client, os.urandom(MIB // 2))
+    assert refused, "the disk never filled"
+    assert _told(broker, "log cut")
+    with RawClient(broker.port) as client:
+        assert client.connect("afterwards").code == 0
+
+
+def test_a_neighbour_that_fills_the_disk_stops_publications_alone_and_nothing_for_good(broker: BrokerProcess) -> None:
+    """What was acknowledged is there, clients come and go meanwhile, and when there is room all goes on."""
+    with RawClient(broker.port) as sleeper:
+        sleeper.connect("sleeper", clean=False, properties=EXPIRY)
+        sleeper.subscribe(("t", 1))
+    neighbour = _disk(broker) / "neighbour"
+    with RawClient(broker.port) as client:
+        client.connect("publisher")
+        assert _publish(client, b"before") in ACCEPTED
+        _fill(neighbour)
+        refused = 0
+        while _publish(client, bytes(100_000)) in ACCEPTED:
+            refused += 1
+            assert refused < 100, "the reserve is no larger"
+        with RawClient(broker.port) as other:
+            assert other.connect("other").code == 0
+        neighbour.unlink()
+        _publish_until_accepted(client, b"after")
+    assert len(_told(broker, "the log cannot be written")) <= 1
+    with RawClient(broker.port) as sleeper:
+        sleeper.connect("sleeper", clean=False, properties=EXPIRY)
+        payloads = [sleeper.message().payload for _ in range(refused + 2)]
+    assert (payloads[0], payloads[-1]) == (b"before", b"after")
