@@ -117,6 +117,8 @@ class ShapeState:
         self.devices: dict[str, AutomaticVariables] = {}
         self.variables: dict[tuple[str, str], ManualVariables] = {}
         self.failures = Failures()
+        self.may_compress = False
+        """Whether a policy was put that may want pictures made smaller, for which workers stand ready."""
         self.touched: set[tuple[str, ...]] = set()
         """The keys of rows that have changed, for a view that follows (``rows``)."""
 
@@ -173,6 +175,11 @@ class ShapeState:
         found = dict.fromkeys(self.in_force(name) for name in named)
         return tuple(found) if any(version is not None for version in found) else ()
 
+    def put(self, version: PolicyVersion) -> None:
+        """Take in a policy in force."""
+        self.policies[version.name] = version
+        self.may_compress = self.may_compress or "compress" in version.text
+
     def forget(self, device: str) -> None:
         """Forget a device that is gone for good."""
         self.touched.add(("device", device))
@@ -226,8 +233,7 @@ class ShapeState:
             case PolicyChange.PUT:
                 assert fact.name is not None
                 assert fact.text is not None
-                version = PolicyVersion(name=fact.name, seq=fact.seq, owner=fact.owner, text=fact.text)
-                self.policies[fact.name] = version
+                self.put(PolicyVersion(name=fact.name, seq=fact.seq, owner=fact.owner, text=fact.text))
                 self._drop_all_failures(fact.name)
             case PolicyChange.REMOVED:
                 assert fact.name is not None

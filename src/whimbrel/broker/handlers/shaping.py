@@ -91,6 +91,10 @@ class TransformJob(NamedTuple):
         elif self.is_pending:
             self.shaping.look(self, now)
 
+    def wait_from(self, now: int) -> None:
+        """Count from *now* on how long other copies wait: bodies could not be made before."""
+        self.link.shaping_since = now
+
     @property
     def is_pending(self) -> bool:
         """Whether its device waits for the body."""

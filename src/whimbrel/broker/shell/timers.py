@@ -70,6 +70,8 @@ class Timers:
             broker.state.routes.settle()
             self._log_sync.settle()
             broker.memory.set_outgoing(self._turns.measure_outgoing())
+        if broker.state.decisions.shape.may_compress:
+            self._turns.transforms.prepare()
         self._turns.flush_soon()
         running.loop.call_later(_TICK_S, self._tick)
 
