@@ -358,11 +358,12 @@ _NO_SECRET = "no secret was sent"
 
 
 def _device(crowd: HostileLinks, target: Target, policy: str, *texts: str) -> HostileLink:
-    """Return a device that puts *texts*, one over the other, chooses what was accepted last, and subscribes."""
+    """Return a device that puts *texts*, one over the other, chooses what was accepted last if any, and subscribes."""
     link = crowd.open(target.port, connect())
     assert link is not None
     link.send(*(publish(f"$whimbrel/policy/{policy}", text.encode(), 1, 1) for text in texts))
-    link.send(publish("$whimbrel/policy", policy.encode(), 1, 2))
+    if texts:
+        link.send(publish("$whimbrel/policy", policy.encode(), 1, 2))
     link.send(subscribe("s/#", qos=0))
     ready = crowd.run_until(time.monotonic() + _SETUP_S, lambda: any(isinstance(each, Suback) for each in link.inbox))
     assert ready, crowd.told
@@ -410,11 +411,20 @@ def _slow_pictures(target: Target) -> Counter[str]:
 
 def _dearest_policy(target: Target) -> Counter[str]:
     """Publish, for twenty devices on the dearest policy that is accepted, what makes it dear."""
+    return _for_twenty(target, *reversed(_DEAREST))
+
+
+def _no_policy(target: Target) -> Counter[str]:
+    """Publish the same for twenty devices without a policy: what the row before is to be compared with."""
+    return _for_twenty(target)
+
+
+def _for_twenty(target: Target, *texts: str) -> Counter[str]:
     long = {"a": "Ж" * 16_384 + "a", "b": "Ж" * 16_384 + "b", "c": "c" * 1_000}
     body = json.dumps(long, ensure_ascii=False).encode()
     turns = cycle([publish("s/a", body, 1, number + 1) for number in range(100)])
     with HostileLinks() as crowd:
-        devices = [_device(crowd, target, f"dear-{number}", *reversed(_DEAREST)) for number in range(target.size(20))]
+        devices = [_device(crowd, target, f"dear-{number}", *texts) for number in range(target.size(20))]
         stranger = crowd.open(target.port, connect())
         assert stranger is not None
         deadline, due = target.begin(), time.monotonic()
@@ -649,6 +659,12 @@ ATTACKS = (
     Attack(
         name="policies: 20 devices on the dearest one",
         act=_dearest_policy,
+        wanted=("copies", "PUBACK 0x00"),
+        allowed_mib=256,
+    ),
+    Attack(
+        name="policies: 20 devices without one get the same",
+        act=_no_policy,
         wanted=("copies", "PUBACK 0x00"),
         allowed_mib=256,
     ),

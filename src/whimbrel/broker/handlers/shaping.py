@@ -235,7 +235,7 @@ class Shaping:
         shape, device = self._decisions.shape, client.id
         automatic, manual = shape.automatic(device), shape.manual(device, version.name)
         made = decide_on(policy, arrival, out.message.payload, automatic, manual, now=now, limits=self._limits)
-        self._count(client, made.cost.steps, now)
+        self._count(client, made.steps_needed, now)
         return made
 
     def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
