@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, cycle
+from itertools import chain, count, cycle, repeat
 from pathlib import Path
 
 from PIL import Image
@@ -372,38 +372,37 @@ def _device(crowd: HostileLinks, target: Target, policy: str, *texts: str) -> Ho
 
 
 def _slow_jpeg(number: int) -> bytes:
-    """Return a JPEG of 1,000 × 1,000 with 300 scans more than it needs; each *number* is another."""
+    """Return a JPEG of 2,500 × 2,500 with 300 scans more than it needs; each *number* is another."""
     out = io.BytesIO()
-    Image.new("RGB", (1_000, 1_000), (number % 256, number // 256 % 256, 9)).save(out, "JPEG", progressive=True)
+    Image.new("RGB", (2_500, 2_500), (number % 256, number // 256 % 256, 9)).save(out, "JPEG", progressive=True)
     body = out.getvalue()
     return body[:-2] + body[body.rindex(b"\xff\xda") : -2] * 300 + body[-2:]
 
 
 def _deep_png(number: int) -> bytes:
     """Return a PNG of 16 bits a channel; each *number* is another."""
-    side = 2_000
+    side = 3_500
     rows = (b"\0" + number.to_bytes(8) * side) * side
     head = side.to_bytes(4) * 2 + bytes((16, 6, 0, 0, 0))
-    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
     framed = (len(data).to_bytes(4) + name + data + zlib.crc32(name + data).to_bytes(4) for name, data in chunks)
     return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
 
 
 def _slow_pictures(target: Target) -> Counter[str]:
-    """Publish pictures that are slow to decode, and between them what a device's policy keeps from it."""
+    """Publish pictures that are slow to decode, and after them what a device's policy keeps from it."""
     pictures = [make(number) for number in range(target.size(14)) for make in (_slow_jpeg, _deep_png)]
-    bodies = [body for picture in pictures for body in (picture, _SECRET)]
-    turns = cycle([publish("s/a", body, 1, number + 1) for number, body in enumerate(bodies)])
+    bodies = chain(pictures, repeat(_SECRET))
     with HostileLinks() as crowd:
         device, stranger = _device(crowd, target, "guarded", _GUARDED), crowd.open(target.port, connect())
         assert stranger is not None
-        deadline, under_way, secrets = target.begin(), 0, 0
+        deadline, numbers, secrets, due = target.begin(), count(1), 0, time.monotonic()
         while time.monotonic() < deadline:
-            while under_way < 4:
-                stranger.send(next(turns))
-                under_way += 1
-            crowd.turn()
-            under_way -= sum(isinstance(each, Puback) for each in stranger.take())
+            while due <= time.monotonic() and not stranger.waiting:
+                stranger.send(publish("s/a", next(bodies), 1, next(numbers)))
+                due += 0.02
+            crowd.turn(0.01)
+            stranger.take()
             secrets += sum(isinstance(each, Publish) and each.payload == _SECRET for each in device.take())
         crowd.told["secrets sent" if secrets else _NO_SECRET] = secrets or 1
         return crowd.told
