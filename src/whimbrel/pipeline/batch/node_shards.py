@@ -154,7 +154,7 @@ def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
     if first != (0 if begun is None else begun.seq + 1):
         raise CutLogError(node)
     reader = SpanReader(log, node, most_facts=job.piece_facts, most_bytes=job.piece_bytes)
-    shard = shard_of(reader, first, task.last, number=task.number, of=task.of, begun=begun)
+    shard = shard_of(reader, first, task.last, number=task.number, of=task.of, begun=begun, decides=job.assume_receipts)
     store = MemoryStore()
     if begun is not None:
         store.replace(begun.seq, begun_rows(shard.own_beginning(begun)))
