@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, cycle
+from itertools import chain, count, cycle, repeat
 from pathlib import Path
 
 from PIL import Image
@@ -358,11 +358,12 @@ _NO_SECRET = "no secret was sent"
 
 
 def _device(crowd: HostileLinks, target: Target, policy: str, *texts: str) -> HostileLink:
-    """Return a device that puts *texts*, one over the other, chooses what was accepted last, and subscribes."""
+    """Return a device that puts *texts*, one over the other, chooses what was accepted last if any, and subscribes."""
     link = crowd.open(target.port, connect())
     assert link is not None
     link.send(*(publish(f"$whimbrel/policy/{policy}", text.encode(), 1, 1) for text in texts))
-    link.send(publish("$whimbrel/policy", policy.encode(), 1, 2))
+    if texts:
+        link.send(publish("$whimbrel/policy", policy.encode(), 1, 2))
     link.send(subscribe("s/#", qos=0))
     ready = crowd.run_until(time.monotonic() + _SETUP_S, lambda: any(isinstance(each, Suback) for each in link.inbox))
     assert ready, crowd.told
@@ -371,38 +372,37 @@ def _device(crowd: HostileLinks, target: Target, policy: str, *texts: str) -> Ho
 
 
 def _slow_jpeg(number: int) -> bytes:
-    """Return a JPEG of 1,000 × 1,000 with 300 scans more than it needs; each *number* is another."""
+    """Return a JPEG of 2,500 × 2,500 with 300 scans more than it needs; each *number* is another."""
     out = io.BytesIO()
-    Image.new("RGB", (1_000, 1_000), (number % 256, number // 256 % 256, 9)).save(out, "JPEG", progressive=True)
+    Image.new("RGB", (2_500, 2_500), (number % 256, number // 256 % 256, 9)).save(out, "JPEG", progressive=True)
     body = out.getvalue()
     return body[:-2] + body[body.rindex(b"\xff\xda") : -2] * 300 + body[-2:]
 
 
 def _deep_png(number: int) -> bytes:
     """Return a PNG of 16 bits a channel; each *number* is another."""
-    side = 2_000
+    side = 3_500
     rows = (b"\0" + number.to_bytes(8) * side) * side
     head = side.to_bytes(4) * 2 + bytes((16, 6, 0, 0, 0))
-    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
     framed = (len(data).to_bytes(4) + name + data + zlib.crc32(name + data).to_bytes(4) for name, data in chunks)
     return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
 
 
 def _slow_pictures(target: Target) -> Counter[str]:
-    """Publish pictures that are slow to decode, and between them what a device's policy keeps from it."""
+    """Publish pictures that are slow to decode, and after them what a device's policy keeps from it."""
     pictures = [make(number) for number in range(target.size(14)) for make in (_slow_jpeg, _deep_png)]
-    bodies = [body for picture in pictures for body in (picture, _SECRET)]
-    turns = cycle([publish("s/a", body, 1, number + 1) for number, body in enumerate(bodies)])
+    bodies = chain(pictures, repeat(_SECRET))
     with HostileLinks() as crowd:
         device, stranger = _device(crowd, target, "guarded", _GUARDED), crowd.open(target.port, connect())
         assert stranger is not None
-        deadline, under_way, secrets = target.begin(), 0, 0
+        deadline, numbers, secrets, due = target.begin(), count(1), 0, time.monotonic()
         while time.monotonic() < deadline:
-            while under_way < 4:
-                stranger.send(next(turns))
-                under_way += 1
-            crowd.turn()
-            under_way -= sum(isinstance(each, Puback) for each in stranger.take())
+            while due <= time.monotonic() and not stranger.waiting:
+                stranger.send(publish("s/a", next(bodies), 1, next(numbers)))
+                due += 0.02
+            crowd.turn(0.01)
+            stranger.take()
             secrets += sum(isinstance(each, Publish) and each.payload == _SECRET for each in device.take())
         crowd.told["secrets sent" if secrets else _NO_SECRET] = secrets or 1
         return crowd.told
@@ -410,11 +410,20 @@ def _slow_pictures(target: Target) -> Counter[str]:
 
 def _dearest_policy(target: Target) -> Counter[str]:
     """Publish, for twenty devices on the dearest policy that is accepted, what makes it dear."""
+    return _for_twenty(target, *reversed(_DEAREST))
+
+
+def _no_policy(target: Target) -> Counter[str]:
+    """Publish the same for twenty devices without a policy: what the row before is to be compared with."""
+    return _for_twenty(target)
+
+
+def _for_twenty(target: Target, *texts: str) -> Counter[str]:
     long = {"a": "Ж" * 16_384 + "a", "b": "Ж" * 16_384 + "b", "c": "c" * 1_000}
     body = json.dumps(long, ensure_ascii=False).encode()
     turns = cycle([publish("s/a", body, 1, number + 1) for number in range(100)])
     with HostileLinks() as crowd:
-        devices = [_device(crowd, target, f"dear-{number}", *reversed(_DEAREST)) for number in range(target.size(20))]
+        devices = [_device(crowd, target, f"dear-{number}", *texts) for number in range(target.size(20))]
         stranger = crowd.open(target.port, connect())
         assert stranger is not None
         deadline, due = target.begin(), time.monotonic()
@@ -724,6 +733,12 @@ ATTACKS = (
     Attack(
         name="policies: 20 devices on the dearest one",
         act=_dearest_policy,
+        wanted=("copies", "PUBACK 0x00"),
+        allowed_mib=256,
+    ),
+    Attack(
+        name="policies: 20 devices without one get the same",
+        act=_no_policy,
         wanted=("copies", "PUBACK 0x00"),
         allowed_mib=256,
     ),

@@ -110,6 +110,22 @@ def test_decisions_of_an_older_version_are_found_again(tmp_path: Path) -> None:
         assert [row.difference is None for row in rows if row.device == "phone"] == [is_found]
 
 
+@pytest.mark.parametrize("value", ["short", "x" * 1_000, "x" * 5_000])
+def test_string_functions_are_budgeted_by_what_they_read(value: str) -> None:
+    """The bound is that of the longest string; a device does not wait for characters that its strings do not have."""
+    tests = ("fold-case(m.a) == 'x'", "regex(m.a, 'sho.t')", "contains(m.a, 'short', 'y')", "begins-with(m.a, 'y')")
+    policy = Policy("".join(f"if ({test}) {{ state.n = 1; }} " for test in tests))
+    arrived = Notification(node="n", seq=1, published_at=0, attributes={"a": value})
+    made = decide(policy, arrived, {}, {}, now=0)
+    run, plain = (Run(Arrival({"a": value}), {}, {}, 0) for _ in range(2))
+    policy.run(run)
+    policy.interpreted(plain)
+    assert (run.steps, run.spared) == (plain.steps, plain.spared)
+    assert 0 < made.steps_needed <= made.cost.steps <= policy.bound.steps
+    if value == "short":
+        assert made.steps_needed <= FREE_STEPS < made.cost.steps
+
+
 def test_devices_have_equal_shares_and_cheap_decisions_are_free() -> None:
     """Twenty dear policies together take no more than one alone may."""
     budget = StepBudget(100_000)

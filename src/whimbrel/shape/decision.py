@@ -50,6 +50,8 @@ class Decision(NamedTuple):
     cost: PolicyCost = _NOTHING
     plain_steps: int = 0
     """The steps without characters that were compared, which older versions did not count."""
+    steps_needed: int = 0
+    """The steps without those that string functions did not need: what the run really took."""
 
 
 SUSPENDED = Decision(Outcome.WITHHELD, Fault.SUSPENDED)
@@ -137,19 +139,34 @@ def _made(
     cost: PolicyCost = _NOTHING,
 ) -> Decision:
     """Return the decision with what the run read, changed and counted."""
-    steps = run.steps
+    steps, needs = run.steps, _steps_needed(run)
     counted = PolicyCost(steps + run.compared // COMPARED_A_STEP, cost.bytes, cost.pixels)
     changes = run.changed
     if not changes:
-        return Decision(outcome, None, body, is_original, work, attributes, run.read, NO_ATTRIBUTES, (), counted, steps)
+        return Decision(
+            outcome, None, body, is_original, work, attributes, run.read, NO_ATTRIBUTES, (), counted, steps, needs
+        )
     changed = {name: value for name, value in changes.items() if value is not None}
     removed = tuple(name for name, value in changes.items() if value is None)
-    return Decision(outcome, None, body, is_original, work, attributes, run.read, changed, removed, counted, steps)
+    return Decision(
+        outcome, None, body, is_original, work, attributes, run.read, changed, removed, counted, steps, needs
+    )
+
+
+def _steps_needed(run: Run) -> int:
+    return run.steps - run.spared + run.compared // COMPARED_A_STEP
 
 
 def _failed(run: Run, fault: Fault) -> Decision:
     cost = PolicyCost(run.steps + run.compared // COMPARED_A_STEP)
-    return Decision(outcome=Outcome.WITHHELD, fault=fault, read=run.read, cost=cost, plain_steps=run.steps)
+    return Decision(
+        outcome=Outcome.WITHHELD,
+        fault=fault,
+        read=run.read,
+        cost=cost,
+        plain_steps=run.steps,
+        steps_needed=_steps_needed(run),
+    )
 
 
 def finished(decision: Decision, result: bytes | Fault) -> Decision:

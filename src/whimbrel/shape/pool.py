@@ -107,6 +107,15 @@ class TransformPool:
         """The processes that perform transforms, or wait for the next."""
         return [process.pid for process in self._at_work]
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether any process has been started: before that, work waits for longer than it takes."""
+        return self._ready.has_started
+
+    def prepare(self) -> None:
+        """Start the spares now: work is to be expected."""
+        self._ready.fill()
+
     async def ready(self) -> None:
         """Wait until as many spares stand ready as should."""
         await self._ready.filled()
@@ -187,6 +196,7 @@ class _ReadyProcesses:
         self._waiting: asyncio.Queue[Process | None] = asyncio.Queue()
         self._starting: set[asyncio.Task[None]] = set()
         self._asked = 0
+        self.has_started = False
 
     def __len__(self) -> int:
         return self._waiting.qsize()
@@ -195,11 +205,11 @@ class _ReadyProcesses:
         """Return a process that is ready, None if none can be started; another is started in its place."""
         self._asked += 1
         try:
-            self._start()
+            self.fill()
             return await self._waiting.get()
         finally:
             self._asked -= 1
-            self._start()
+            self.fill()
 
     async def filled(self) -> None:
         """Wait until as many as wanted are ready."""
@@ -218,7 +228,8 @@ class _ReadyProcesses:
             if process is not None:
                 await _killed(process)
 
-    def _start(self) -> None:
+    def fill(self) -> None:
+        """Start as many as are missing."""
         while len(self) + len(self._starting) < self._wanted + self._asked:
             task = asyncio.create_task(self._start_one())
             self._starting.add(task)
@@ -226,6 +237,7 @@ class _ReadyProcesses:
 
     async def _start_one(self) -> None:
         self._waiting.put_nowait(await _started())
+        self.has_started = True
 
 
 async def _started() -> Process | None:

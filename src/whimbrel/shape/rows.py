@@ -60,7 +60,7 @@ def restore_row(state: ShapeState, key: Key, value: bytes) -> None:
     row: Any = cbor2.loads(value)
     if kind == "policy":
         seq, owner, text, _ = row
-        state.policies[whose] = PolicyVersion(name=whose, seq=seq, owner=owner, text=text)
+        state.put(PolicyVersion(name=whose, seq=seq, owner=owner, text=text))
     elif kind == "device":
         chosen, *reported = row
         if chosen is not None:

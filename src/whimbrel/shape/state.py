@@ -134,6 +134,8 @@ class ShapeState:
         self.failures = Failures()
         self.size_bytes = 0
         """How much memory all of it takes, about."""
+        self.may_compress = False
+        """Whether a policy was put that may want pictures made smaller, for which workers stand ready."""
         self.touched: set[tuple[str, ...]] = set()
         """The keys of rows that have changed, for a view that follows (``rows``)."""
 
@@ -212,6 +214,13 @@ class ShapeState:
         found = dict.fromkeys(self.in_force(name) for name in named)
         return tuple(found) if any(version is not None for version in found) else ()
 
+    def put(self, version: PolicyVersion) -> None:
+        """Take in a policy in force."""
+        self._drop_policy(version.name)
+        self.policies[version.name] = version
+        self.size_bytes += policy_bytes(version.text)
+        self.may_compress = self.may_compress or "compress" in version.text
+
     def forget(self, device: str) -> None:
         """Forget a device that is gone for good."""
         self.touched.add(("device", device))
@@ -284,10 +293,7 @@ class ShapeState:
             case PolicyChange.PUT:
                 assert fact.name is not None
                 assert fact.text is not None
-                version = PolicyVersion(name=fact.name, seq=fact.seq, owner=fact.owner, text=fact.text)
-                self._drop_policy(fact.name)
-                self.policies[fact.name] = version
-                self.size_bytes += policy_bytes(fact.text)
+                self.put(PolicyVersion(name=fact.name, seq=fact.seq, owner=fact.owner, text=fact.text))
                 self._drop_all_failures(fact.name)
             case PolicyChange.REMOVED:
                 assert fact.name is not None

@@ -91,6 +91,10 @@ class TransformJob(NamedTuple):
         elif self.is_pending:
             self.shaping.look(self, now)
 
+    def wait_from(self, now: int) -> None:
+        """Count from *now* on how long other copies wait: bodies could not be made before."""
+        self.link.shaping_since = now
+
     @property
     def is_pending(self) -> bool:
         """Whether its device waits for the body."""
@@ -231,7 +235,7 @@ class Shaping:
         shape, device = self._decisions.shape, client.id
         automatic, manual = shape.automatic(device), shape.manual(device, version.name)
         made = decide_on(policy, arrival, out.message.payload, automatic, manual, now=now, limits=self._limits)
-        self._count(client, made.cost.steps, now)
+        self._count(client, made.steps_needed, now)
         return made
 
     def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:

@@ -44,11 +44,11 @@ class PolicySettings(Section):
         _DEFAULT.image_pixels, 0, INT32_MAX, "The largest image that a transform reads; a larger one is withheld."
     )
     steps_per_second: int = setting.whole(
-        200_000,
+        50_000,
         0,
         INT32_MAX,
         "How many steps the policies of all devices may take in a second, in equal shares; 0: no bound. A device that "
-        "takes more waits. Decisions of up to 200 steps do not count.",
+        "takes more waits. Decisions of up to 200 steps do not count, nor do characters that strings do not have.",
     )
     variables: int = setting.whole(_DEFAULT.variables, 0, 1_024, "How many variables a policy may keep for one device.")
     variable_bytes: int = setting.whole(

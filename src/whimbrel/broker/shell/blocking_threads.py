@@ -59,18 +59,29 @@ class Transforms:
         while jobs:
             job = jobs.popleft()
             self._pool.begin(job.client.id, job.work, partial(self._end, job))
-            self._look_later(job)
+            self._look_later(job, is_warm=self._pool.is_warm)
 
-    def _look_later(self, job: TransformJob) -> None:
-        self._running.loop.call_later(_LOOK_S, self._look, job)
+    def prepare(self) -> None:
+        """Start a process: there are policies that will want bodies made."""
+        self._pool.prepare()
 
-    def _look(self, job: TransformJob) -> None:
-        """Let the core see whether other copies may wait for a body longer."""
-        if job.is_pending and self._running.failure is None and not self._running.is_closed:
-            self._running.broker.answered(job, None, self._running.clock.now())
+    def _look_later(self, job: TransformJob, *, is_warm: bool) -> None:
+        self._running.loop.call_later(_LOOK_S, self._look, job, is_warm)
+
+    def _look(self, job: TransformJob, is_warm: bool) -> None:  # noqa: FBT001 # the loop passes it so
+        """Let the core see whether others may wait for a body longer; the first process takes a while to start."""
+        running = self._running
+        if not job.is_pending or running.failure is not None or running.is_closed:
+            return
+        now = running.clock.now()
+        if is_warm:
+            running.broker.answered(job, None, now)
             self._flush_soon()
-            if job.is_pending:
-                self._look_later(job)
+        elif self._pool.is_warm:
+            is_warm = True
+            job.wait_from(now)
+        if job.is_pending:
+            self._look_later(job, is_warm=is_warm)
 
     def _end(self, job: TransformJob, result: bytes | Fault) -> None:
         running = self._running

@@ -72,6 +72,8 @@ class Timers:
             self._log_sync.settle()
             broker.memory.set_outgoing(self._turns.measure_outgoing())
             self._look_at_disk()
+        if broker.state.decisions.shape.may_compress:
+            self._turns.transforms.prepare()
         self._turns.flush_soon()
         running.loop.call_later(_TICK_S, self._tick)
 

@@ -136,9 +136,8 @@ class Decisions:
 
     def measure(self) -> None:
         """Count what was restored of policies and devices."""
-        before = self.shape.size_bytes
         self.shape.measure()
-        self._memory.counted += self.shape.size_bytes - before
+        self._memory.counted += self.shape.size_bytes
 
     def restore_row(self, key: Key, value: bytes) -> None:
         """Take in a row of a view."""

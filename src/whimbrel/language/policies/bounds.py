@@ -21,17 +21,15 @@ from whimbrel.language.policies.semantics import (
     MAX_FOLDED_CHARS,
     MAX_SEARCHED_CHARS,
     PATTERN_WORK,
+    SEARCHED_A_STEP,
+    SMART_LENGTH,
+    WORK_A_STEP,
 )
 from whimbrel.language.policies.tree import Block, Expression, Program, Statement
 
-__all__ = ["bound_of", "own_steps"]
+__all__ = ["bound_of", "own_steps", "string_steps"]
 
 # Measured, so that a step takes some tenths of a microsecond whatever a hostile policy and notification choose.
-_WORK_A_STEP = 8
-"""Instructions times bytes of a regular expression."""
-_SEARCHED_A_STEP = 256
-"""Characters that ``contains`` compares: the string's times the pattern's; of long patterns only so many count."""
-_SMART_LENGTH = 128
 _SUMMARY_STEPS = 20
 _ARITHMETIC_STEPS = 8
 _SETTING_STEPS = 8
@@ -44,6 +42,21 @@ def own_steps(statement: Statement) -> int:
     return own + sum(map(_steps, tree.expressions(statement)))
 
 
+def string_steps(statement: Statement) -> int:
+    """Return those of ``own_steps`` that string functions count for the longest strings; a run needs fewer."""
+    return sum(map(_string_steps, tree.expressions(statement)))
+
+
+def _string_steps(node: Expression) -> int:
+    own = 0
+    match node:
+        case tree.PatternCall(function, _, _) if function in COMPILED or function is PatternFunction.CONTAINS:
+            own = _node_steps(node)
+        case tree.TextCall():
+            own = _node_steps(node)
+    return own + sum(map(_string_steps, tree.children(node)))
+
+
 def _steps(node: Expression) -> int:
     return _node_steps(node) + sum(map(_steps, tree.children(node)))
 
@@ -51,10 +64,10 @@ def _steps(node: Expression) -> int:
 def _node_steps(node: Expression) -> int:
     match node:
         case tree.PatternCall(function, _, patterns) if function in COMPILED:
-            return 1 + PATTERN_WORK // _WORK_A_STEP + len(patterns)
+            return 1 + PATTERN_WORK // WORK_A_STEP + len(patterns)
         case tree.PatternCall(PatternFunction.CONTAINS, _, patterns):
-            searched = sum(min(len(pattern), _SMART_LENGTH) for pattern in patterns) * MAX_SEARCHED_CHARS
-            return 1 + len(patterns) + searched // _SEARCHED_A_STEP
+            searched = sum(min(len(pattern), SMART_LENGTH) for pattern in patterns) * MAX_SEARCHED_CHARS
+            return 1 + len(patterns) + searched // SEARCHED_A_STEP
         case tree.PatternCall(_, _, patterns):
             return 1 + len(patterns)
         case tree.TextCall():

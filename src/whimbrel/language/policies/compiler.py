@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from whimbrel.language.ast import CompareOp
 from whimbrel.language.operators import binary, unary
 from whimbrel.language.policies import semantics, tree
-from whimbrel.language.policies.bounds import own_steps
+from whimbrel.language.policies.bounds import own_steps, string_steps
 from whimbrel.language.policies.tree import Block, Expression, Program, Scope, Statement
 from whimbrel.language.policies.values import EMPTY, ORIGINAL, AnyValue, Message, Run, seconds, stored, truth
 
@@ -95,7 +95,10 @@ class _Compiler:
     def _segment(self, block: Block) -> _Execution:
         """Compile statements of which only the last may return: their steps are counted together."""
         steps = sum(map(own_steps, block))
+        spared = sum(map(string_steps, block))
         *before, last = map(self._statement, block)
+        if spared:
+            before.insert(0, _spare(spared))
 
         def execute(run: Run) -> Any:  # noqa: ANN401
             run.steps += steps
@@ -193,10 +196,10 @@ class _Compiler:
             case tree.NumberCall(number_function, _):
                 return lambda run: semantics.number_value(number_function, operand(run))
             case tree.TextCall(text_function, _):
-                return lambda run: semantics.text_value(text_function, operand(run))
+                return lambda run: semantics.text_value(run, text_function, operand(run))
             case tree.PatternCall(pattern_function, _, patterns):
                 verdict = semantics.pattern_test(pattern_function, patterns)
-                return lambda run: verdict(operand(run))
+                return lambda run: verdict(run, operand(run))
             case tree.DataOf():
                 return lambda run: semantics.data_of(operand(run))
             case tree.Project(_, members):
@@ -217,6 +220,15 @@ class _Compiler:
             return None if result is _RUNNING else result
 
         return value
+
+
+def _spare(steps: int) -> _Execution:
+    """Return what notes the steps of string functions, which they then take off as far as they need them."""
+
+    def execute(run: Run) -> Any:  # noqa: ANN401
+        run.spared += steps
+
+    return execute
 
 
 def _assign_variable(place: int, name: str) -> _Execution:

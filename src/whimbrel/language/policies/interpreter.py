@@ -9,7 +9,7 @@ from typing import Any
 
 from whimbrel.language.operators import binary, unary
 from whimbrel.language.policies import semantics, tree
-from whimbrel.language.policies.bounds import own_steps
+from whimbrel.language.policies.bounds import own_steps, string_steps
 from whimbrel.language.policies.tree import Block, Expression, Program, Scope, Statement
 from whimbrel.language.policies.values import (
     EMPTY,
@@ -47,6 +47,7 @@ class _Interpreter:
     def block(self, block: Block, names: dict[str, AnyValue]) -> AnyValue:
         for statement in block:
             self._run.steps += own_steps(statement)
+            self._run.spared += string_steps(statement)
             result = self._statement(statement, names)
             if result is not _RUNNING:
                 return result
@@ -112,9 +113,9 @@ class _Interpreter:
             case tree.NumberCall(number_function, _):
                 return semantics.number_value(number_function, values[0])
             case tree.TextCall(text_function, _):
-                return semantics.text_value(text_function, values[0])
+                return semantics.text_value(run, text_function, values[0])
             case tree.PatternCall(pattern_function, _, patterns):
-                return semantics.pattern_test(pattern_function, patterns)(values[0])
+                return semantics.pattern_test(pattern_function, patterns)(run, values[0])
             case tree.Equal():
                 return semantics.equal(run, values[0], values[1:])
             case tree.DataOf():

@@ -27,7 +27,7 @@ from whimbrel.language.policies.values import (
     whole_pixels,
 )
 from whimbrel.model.attributes import Scalar, type_of
-from whimbrel.model.device import has_item
+from whimbrel.model.device import MEMBER_LIMITS, has_item
 
 __all__ = [
     "COMPARED_A_STEP",
@@ -36,6 +36,9 @@ __all__ = [
     "MAX_ITEM_CHARS",
     "MAX_SEARCHED_CHARS",
     "PATTERN_WORK",
+    "SEARCHED_A_STEP",
+    "SMART_LENGTH",
+    "WORK_A_STEP",
     "compared",
     "compressed",
     "data_of",
@@ -55,6 +58,11 @@ __all__ = [
 
 MAX_COMPARED_CHARS = 16_384
 """Characters of a string that is compared with another as long; where both are longer, the answer is undefined."""
+WORK_A_STEP = 8
+"""Instructions times bytes of a regular expression, at the price of one step."""
+SEARCHED_A_STEP = 256
+"""Characters that ``contains`` compares: the string's times the pattern's; of long patterns only so many count."""
+SMART_LENGTH = 128
 COMPARED_A_STEP = 256
 """Characters of strings that are compared at the price of one step."""
 MAX_SEARCHED_CHARS = 4_096
@@ -129,30 +137,41 @@ def number_value(function: NumberFunction, value: AnyValue) -> int | float | Non
     return number(function, value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
 
 
-def text_value(function: TextFunction, value: AnyValue) -> str | None:
+def text_value(run: Run, function: TextFunction, value: AnyValue) -> str | None:
     """Return ``fold-case(value)`` and its kind."""
-    return text(function, value) if isinstance(value, str) and len(value) <= MAX_FOLDED_CHARS else None
+    if not isinstance(value, str) or len(value) > MAX_FOLDED_CHARS:
+        return None
+    run.spared -= len(value)
+    return text(function, value)
 
 
-def pattern_test(function: PatternFunction, patterns: Sequence[str]) -> Callable[[AnyValue], bool | None]:
-    """Return the function that tells whether a value is like any of *patterns* (already checked)."""
+def pattern_test(function: PatternFunction, patterns: Sequence[str]) -> Callable[[Run, AnyValue], bool | None]:
+    """Return the function that finds out whether a value is like any of *patterns* (already checked)."""
     if function not in COMPILED:
         plain = [searcher(function, pattern) for pattern in patterns]
 
-        def verdict(value: AnyValue) -> bool | None:
+        length = sum(min(len(pattern), SMART_LENGTH) for pattern in patterns)
+        compared = length if function is PatternFunction.CONTAINS else 0
+
+        def verdict(run: Run, value: AnyValue) -> bool | None:
             if not isinstance(value, str) or len(value) > MAX_SEARCHED_CHARS:
                 return None
+            run.spared -= compared * len(value) // SEARCHED_A_STEP
             return any(search(value) for search in plain)
 
         return verdict
     searchers = [byte_searcher(function, pattern) for pattern in patterns]
-    longest = PATTERN_WORK // max(1, sum(program_size(function, pattern) for pattern in patterns))
+    size = max(1, sum(program_size(function, pattern) for pattern in patterns))
+    longest = PATTERN_WORK // size
 
-    def compiled(value: AnyValue) -> bool | None:
+    def compiled(run: Run, value: AnyValue) -> bool | None:
         if not isinstance(value, str) or len(value) > longest:
             return None
         data = value.encode()
-        return any(search(data) for search in searchers) if len(data) <= longest else None
+        if len(data) > longest:
+            return None
+        run.spared -= size * len(data) // WORK_A_STEP
+        return any(search(data) for search in searchers)
 
     return compiled
 
@@ -162,6 +181,8 @@ def is_member(run: Run, scope: Scope, name: str, item: AnyValue) -> bool | None:
     if isinstance(item, str):
         if len(item) > MAX_ITEM_CHARS:
             return None
+        if scope is Scope.DEVICE and len(item) > MEMBER_LIMITS.max_name_bytes:
+            return False  # no name that a device reports is so long
     elif isinstance(item, bool) or not isinstance(item, int):
         return None
     entry = f"{name}.{item}"

@@ -118,12 +118,13 @@ class Arrival(NamedTuple):
 class Run:
     """One run: what it may read, what it counted, what it read and what it changed."""
 
-    __slots__ = ("arrival", "automatic", "changed", "compared", "locals", "manual", "now", "read", "steps")
+    __slots__ = ("arrival", "automatic", "changed", "compared", "locals", "manual", "now", "read", "spared", "steps")
 
     def __init__(self, arrival: Arrival, automatic: Attributes, manual: Attributes, now: int) -> None:
         self.arrival, self.automatic, self.manual, self.now = arrival, automatic, manual, now
-        self.steps = self.compared = 0
-        """What it counted: steps, and characters of strings that were compared."""
+        self.steps = self.compared = self.spared = 0
+        """What it counted: steps, characters of strings that were compared, and of the steps those that string
+        functions did not need, because their strings were shorter than they may be."""
         self.read: dict[str, Scalar] = {}
         """Variables that were read and their values then; a missing one is not here."""
         self.changed: dict[str, Scalar | None] = {}
