@@ -87,13 +87,6 @@ class Policy:
         return any(isinstance(each, tree.SetData) for each in self._statements())
 
     @property
-    def may_fail(self) -> bool:
-        """Whether it can fail by its own fault: only one that sets variables or attributes can set too much."""
-        if self.writes or any(isinstance(node, tree.Summarise) for node in self._expressions()):
-            return True
-        return any(isinstance(each, tree.SetAttribute) for each in self._statements())
-
-    @property
     def attributes(self) -> frozenset[str]:
         """The attributes that it can read."""
         found = {node.name for node in self._expressions() if isinstance(node, tree.Attribute)}

@@ -160,16 +160,7 @@ def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
     node, first, log = task.node, task.first, Path(job.log)
     begun = _seen_beginning(job, task)
     reader = SpanReader(log, node, most_facts=job.piece_facts, most_bytes=job.piece_bytes, patience=job.patience)
-    shard = shard_of(
-        reader,
-        first,
-        task.last,
-        number=task.number,
-        of=task.of,
-        begun=begun,
-        decides=job.assume_receipts,
-        missing=task.missing,
-    )
+    shard = shard_of(reader, first, task.last, number=task.number, of=task.of, begun=begun, missing=task.missing)
     store = MemoryStore()
     if begun is not None:
         store.replace(begun.seq, begun_rows(shard.own_beginning(begun)))

@@ -129,33 +129,23 @@ def shard_of(
     number: int,
     of: int,
     begun: Beginning | None,
-    decides: bool,
     missing: Sequence[Missing] = (),
 ) -> Shard:
-    """Return a shard of the node whose log *reader* reads, from the number *first* to *last* without the *missing*.
-
-    Where policies decide again (*decides*), one that failed too often is suspended for all devices: the sessions that
-    such a policy decides for are in one shard.
-    """
+    """Return a shard of the node whose log *reader* reads, from the number *first* to *last* without the *missing*."""
     tables = ("policies",) if of == 1 else ("policies", "presence", "sessions", "interests")
     devices: set[tuple[str, str]] = set()
     shares: set[tuple[str, str]] = set()
-    named: set[tuple[str, str]] = set()
     policies: list[Arrow] = []
     for piece in reader.only(tables).pieces(first, last, now=0, missing=missing):
         policies.append(piece.table("policies", LogPolicies.COLUMNS))
         devices.update(_pairs(piece.table("presence"), "device"))
         devices.update(_pairs(piece.table("sessions"), "device"))  # with its own session a device's choices end
         shares.update(_shares(piece.table("interests")))
-        named.update(_pairs(piece.table("interests"), "policy"))
     if begun is not None:
         policies.append(begun.policy_rows().select(list(LogPolicies.COLUMNS)))
         devices.update(begun.pairs())
         shares.update(_shares(begun.interest_rows()))
-        named.update(_pairs(begun.interest_rows(), "policy"))
     found = LogPolicies(pa.concat_tables(policies) if policies else None)
-    if decides and found.are_any:
-        shares.update(found.joined(reader.node, sorted(named), sorted(devices)))
     components = Components(sorted(devices), sorted(shares), groups=of)
     return Shard(number, of, components, has_policies=found.are_any)
 
