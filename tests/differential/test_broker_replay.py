@@ -211,3 +211,20 @@ def _check(voice: Voice, accepted: list[Publish], granted: int, wanted: str) -> 
         if qos and matches(wanted, packet.topic):
             count = taken[packet.payload]
             assert count == 1 if qos == 2 else count >= 1, f"{voice.name}: {packet}, {count} times"
+
+
+def test_a_replay_fills_no_queue(tmp_path: Path) -> None:
+    """Its clients are not connected: what they were handed is in the hold, and once more in memory for nothing."""
+    rig = Rig(tmp_path)
+    for number in range(3):
+        rig.subscriber(f"subscriber-{number}", "a", qos=number, expiry_s=60)
+    publisher = rig.client("publisher")
+    for number in range(1, 41):
+        publisher.send(publishing("a", b"%d" % number, 1, number % 30 + 1))
+        rig.settle()
+    replayed = BrokerState(NODE)
+    for fact in read(tmp_path, NODE):
+        replayed.apply(fact)
+    assert replayed.volatile.ready == []
+    assert [client for client in replayed.clients.values() if client.queue or client.live or client.flying] == []
+    assert replayed.hold.pending_count("$mqtt/subscriber-1") == 40

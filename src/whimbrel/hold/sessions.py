@@ -119,6 +119,20 @@ class Hold:
         """Tell whether there is such a session."""
         return session in self._state.sessions
 
+    def flight_qos(self, session: str, device: str, seq: int) -> int | None:
+        """Return the quality of what a device has in flight in a session, or left unconfirmed; None if it has not."""
+        found, copy = self._state.sessions.get(session), self._state.copies.get(seq)
+        if found is None or copy is None:
+            return None
+        lane = found.lane
+        if lane is not None and lane.device == device and (terms := lane.flights.get(seq)) is not None:
+            return min(terms.qos, copy.qos)
+        bearer, pending = found.bearer(device), found.pending.get(seq)
+        flight = None if bearer is None else bearer.in_flight.get(seq)
+        if flight is None and pending is not None:
+            flight = pending.left.get(device)
+        return None if flight is None else flight.qos
+
     def member_count(self, session: str) -> int:
         """Return how many devices a session has, present or not."""
         found = self._state.sessions.get(session)

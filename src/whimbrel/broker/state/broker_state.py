@@ -401,8 +401,9 @@ class BrokerState:
         self.decisions.received(fact.device, seq)
         client = self.clients.get(fact.device)
         if client is not None and fact.outcome is Outcome.DELIVERED:
-            out = None if fact.via == RETAINED else client.unqueue(seq)
-            if (self._granted(fact) if out is None else out.qos) == _EXACTLY_ONCE:
+            is_retained = fact.via == RETAINED
+            qos = self._granted(fact) if is_retained else self.hold.flight_qos(fact.session, fact.device, seq)
+            if qos == _EXACTLY_ONCE:
                 self.releasing(client, packet_id_of(seq))
         self._perform(self.hold.apply(fact), fact.handed_at)
 
@@ -413,16 +414,13 @@ class BrokerState:
         self._touch(("client", client.id))
 
     def _granted(self, fact: Receipt) -> int:
-        """Return the QoS of a hand-over that was made before the view was written: it is in no queue."""
-        message = self.held.by_seq.get(fact.notification.seq)
-        sent = _EXACTLY_ONCE if fact.via == RETAINED else 0 if message is None else message.qos
+        """Return the highest QoS that a retained message may have been sent with: it was sent beside the hold."""
         granted = [
             subscription.qos or 0
             for each in fact.subscriptions
             if (subscription := self.hold.subscription(fact.session, (each.subject_filter, each.name))) is not None
         ]
-        # A retained message may have been sent at less than its subscription allows: one PUBREL more does no harm.
-        return min(sent, max(granted, default=sent))
+        return max(granted, default=_EXACTLY_ONCE)  # it may have been sent at less: one PUBREL more does no harm
 
     def tick(self, now: int) -> None:
         """Let time pass to *now*."""

@@ -2,7 +2,7 @@
 
 A copy for a device is put into its client's queue, from where ``Delivering`` sends it, or, where it is its own receipt,
 written to the connection at once. Of the commands, ``Store`` and ``Forget`` alone change what a restart knows again.
-Rule: while a log is replayed the same commands are performed, and nothing is sent.
+Rule: while a log is replayed the same commands are performed, but for hand-overs: no queue is filled.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class HandOvers:
     # -- copies ------------------------------------------------------------------------------------------------------
 
     def _hand_over(self, command: HandOver, now: int, of: Message | None) -> None:
-        client = self._clients.get(command.device)
+        volatile = self._volatile
+        client = None if volatile.sender is None else self._clients.get(command.device)
         if client is None:
             return
         if not command.is_copy:  # the copy that is on its way counts here too
@@ -95,9 +96,6 @@ class HandOvers:
         if command.is_own_receipt:
             self._hand_over_live(client, message, command, now)
             return
-        volatile = self._volatile
-        if not command.qos and volatile.sender is None:
-            return  # while a log is replayed: nothing of QoS 0 is ever sent from a queue
         get_terms = self._terms.get
         terms = tuple(get_terms(session, identities, command.device) for session, identities in command.sessions)
         identifiers: tuple[int, ...] = ()
@@ -122,8 +120,7 @@ class HandOvers:
         The log has it as delivered: nothing but a connection that just broke may keep it from being written.
         """
         volatile, link = self._volatile, client.link
-        if volatile.sender is None:
-            return
+        assert volatile.sender is not None
         if link is None or not volatile.may_send(link, client, message, now):
             volatile.counters.dropped += 1
             return

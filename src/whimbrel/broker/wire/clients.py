@@ -319,15 +319,6 @@ class Client:
         self._noted_bytes = noted
         self._note_above, self._note_below = max(noted, _NOTED_STEP), noted - _NOTED_STEP
 
-    def unqueue(self, seq: int) -> Outgoing | None:
-        """Take a message out of the queue that was received before a restart; it stands near the beginning."""
-        for at, out in enumerate(self.queue):
-            if out.message.seq == seq:
-                del self.queue[at]
-                self.queued_bytes -= len(out.message.body)
-                return out
-        return None
-
     def put_retained(self, found: list[Outgoing], terms: tuple[Terms, ...]) -> None:
         """Let what is retained for a subscription wait, instead of what still waits for it from a SUBSCRIBE before.
 
