@@ -81,11 +81,11 @@ class Delivering:
             most = self._most_bytes if self._state.memory.has_room() else 0
             for out in client.shed(most):  # QoS 0 that cannot wait any longer
                 self._receipt(client, out, Outcome.DROPPED, now)
-        is_slow = client.queued_bytes > self._most_bytes or client.unheld_bytes > 2 * self._most_bytes
-        if is_slow and not client.expiry_us and client.link is not None:
+        client.note_queued()
+        if client.queued_bytes > 2 * self._most_bytes and not client.expiry_us and client.link is not None:
             # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
             self._sender.counters.slow_readers += 1
-            reason = f"more than {self._most_bytes} bytes wait to be acknowledged"
+            reason = f"more than {2 * self._most_bytes} bytes wait to be sent, or to be acknowledged"
             self._sender.fail(client.link, ReasonCode.QUOTA_EXCEEDED, reason)
 
     def pump(self, client: Client, now: int) -> None:
@@ -106,7 +106,7 @@ class Delivering:
             if refused is not None:
                 client.sent -= 1
                 self._receipt(client, out, refused, now)
-            elif not out.qos and out.via is RETAINED and self._state.retained.get(message.subject) is not message:
+            elif not out.qos and out.via is RETAINED and not self._state.is_retained(message):
                 client.sent -= 1  # a newer one has come while it waited for room, and was sent, or dropped
             elif self.shaping.is_for(client, out):
                 left -= self.shaping.begin(client, link, out, now)
@@ -176,15 +176,17 @@ class Delivering:
                 self._receipt(client, out, Outcome.DELIVERED, now)
                 continue
             del flying[identifier]  # the hold does not know of it, so this is all
-            client.let_go(out)
             receipts += 1
             via = out.via
+            if via is not RETAINED:
+                client.queued_bytes -= len(out.message.body)
             for terms in out.terms:
                 if via is RETAINED:
                     commits.append(self._of_retained(commits.seq, now, terms, client, out.message))
                 else:
                     append(receipt_body(commits.seq, now, terms.receipt, out.message.seq, via), now)
         self._sender.counters.receipts += receipts
+        client.note_queued()
         if client.queue:
             self.pump(client, now)
 

@@ -58,6 +58,7 @@ from whimbrel.shape.variables import LinkStates
 __all__ = ["BrokerState"]
 
 _EXACTLY_ONCE = 2
+_SYSTEM = "$SYS/"
 _MOST_FORGOTTEN = 1_000  # places, in one turn
 _MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
 
@@ -433,6 +434,14 @@ class BrokerState:
         self.memory.counted -= self.hold.places.forget_old(now, most=_MOST_FORGOTTEN) * PLACE_BYTES
 
     # -- questions ---------------------------------------------------------------------------------------------------
+
+    def is_retained(self, message: Message) -> bool:
+        """Return whether *message* is what its subject retains, and not one that it replaced."""
+        return self.retained_for(message.subject).get(message.subject) is message
+
+    def retained_for(self, subject: str) -> Retained:
+        """Return where messages of a subject, or of a subject filter, are retained."""
+        return self.volatile.system if subject.startswith(_SYSTEM) else self.retained
 
     def is_heard(self, message: Message, subscription: Subscription, now: int) -> bool:
         """Tell whether places let a subscription have a message *now*."""

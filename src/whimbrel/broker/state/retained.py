@@ -46,8 +46,8 @@ class Retained:
         return subject in self._messages
 
     def subjects(self) -> list[str]:
-        """Return the subjects whose messages are in the log; what the broker says of itself is not."""
-        return [subject for subject, message in self._messages.items() if message.body]
+        """Return the subjects that retain a message."""
+        return list(self._messages)
 
     def get(self, subject: str) -> Message | None:
         """Return the retained message of *subject*."""

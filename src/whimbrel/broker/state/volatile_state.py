@@ -6,6 +6,7 @@ Rule: none of this is in the log or in the view. A restart begins without it, an
 from __future__ import annotations
 
 from whimbrel.broker.counters import Counters
+from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.wire.clients import Client, Link
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.messages import Message
@@ -15,9 +16,9 @@ __all__ = ["VolatileState"]
 
 
 class VolatileState:
-    """The way to connected clients, the clients with something to send, and requests that wait for the disk."""
+    """The way to connected clients, what is due to them, ``$SYS``, and requests that wait for the disk."""
 
-    __slots__ = ("arrived", "changing", "counters", "deleting", "gate", "ready", "sender")
+    __slots__ = ("arrived", "changing", "counters", "deleting", "gate", "ready", "sender", "system")
 
     def __init__(self) -> None:
         self.counters = Counters()
@@ -25,6 +26,8 @@ class VolatileState:
         """Writes to connections; None while a log is replayed, because no client is connected."""
         self.gate: Gate | None = None
         """Decides what may be sent to a connection; None as long as ``sender`` is."""
+        self.system = Retained()
+        """What the broker retains of itself under ``$SYS``: it has no number, and no log has it."""
         self.ready: list[Client] = []
         """Clients that something was handed over to, and that ``Delivering`` has not looked at since."""
         self.arrived: list[tuple[str, Message]] = []

@@ -14,7 +14,7 @@ from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL, Keyring
 from whimbrel.broker.access.rate_limits import Meter
 from whimbrel.broker.memory import IDENTIFIER_BYTES, KEY_BYTES, RETAINED_COPY_BYTES, Memory
 from whimbrel.broker.wire.listener_rules import OPEN_LISTENER, ListenerRules
-from whimbrel.broker.wire.messages import LONG, Message, packet_id_of
+from whimbrel.broker.wire.messages import Message, packet_id_of
 from whimbrel.broker.wire.stalled_publications import StalledPublications
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
@@ -211,8 +211,6 @@ class Client:
         "_also",
         "_counted_bytes",
         "_memory",
-        "_note_above",
-        "_note_below",
         "_noted_bytes",
         "_retained_waiting",
         "asked",
@@ -225,6 +223,8 @@ class Client:
         "is_unclaimed",
         "link",
         "live",
+        "note_above",
+        "note_below",
         "owner",
         "queue",
         "queued_bytes",
@@ -235,15 +235,13 @@ class Client:
         "sent",
         "sent_seq",
         "session",
-        "unheld_bytes",
     )
 
     def __init__(self, client_id: str, session: str, memory: Memory) -> None:
         self.id, self.session, self._memory = client_id, session, memory
         self._counted_bytes = self._noted_bytes = self._retained_waiting = 0
-        self._note_above, self._note_below = _NOTED_STEP, -_NOTED_STEP
-        self.unheld_bytes = 0
-        """Bytes that wait for it or are in flight, and that neither the hold nor what is retained has."""
+        self.note_above, self.note_below = _NOTED_STEP, -_NOTED_STEP
+        """Between which numbers of queued bytes nothing is to be counted anew."""
         self.id_bytes = client_id.encode()
         self.link: Link | None = None
         self.owner: str | None = None
@@ -269,6 +267,7 @@ class Client:
         self.live: deque[Outgoing] = deque()
         """QoS 0 for its private session, with receipts: it waits for the link and for no acknowledgement."""
         self.queued_bytes = 0
+        """Bytes that wait, and those in flight that the hold does not have."""
         self.sent_seq = 0
         """The largest number that was sent over its connection, of those that the hold holds."""
         self.sent = 0
@@ -296,28 +295,23 @@ class Client:
         """Let something wait for its turn that is not retained."""
         self.sent += 1
         self.queue.append(out)
-        size = len(out.message.body)
-        self.queued_bytes += size
-        if not out.is_held:
-            if size > LONG:
-                out.message.keep()
-            self.unheld_bytes += size
-            if self.unheld_bytes > self._note_above:
-                self._note_unheld()
+        self.queued_bytes += len(out.message.body)
 
     def let_go(self, out: Outgoing) -> None:
-        """Take in that a copy is not kept for this client any more."""
+        """Take in that a copy which the hold does not have is confirmed."""
         if not out.is_held and out.via is not RETAINED:
-            self.unheld_bytes -= len(out.message.body)
-            if self.unheld_bytes <= self._note_below:
-                self._note_unheld()
+            self.queued_bytes -= len(out.message.body)
 
-    def _note_unheld(self) -> None:
-        """Count what waits and is not held, in steps, because it changes with every copy; little counts as nothing."""
-        noted = -(-self.unheld_bytes // _NOTED_STEP) * _NOTED_STEP if self.unheld_bytes > _NOTED_STEP else 0
+    def note_queued(self) -> None:
+        """Count what waits and the hold does not have, in steps, if it changed by one; little counts as nothing."""
+        if self.note_below < self.queued_bytes <= self.note_above:
+            return
+        size = self.queued_bytes if not self.expiry_us else sum(len(out.message.body) for out in self.live)
+        noted = -(-size // _NOTED_STEP) * _NOTED_STEP if size > _NOTED_STEP else 0
         self._memory.counted += noted - self._noted_bytes
         self._noted_bytes = noted
-        self._note_above, self._note_below = max(noted, _NOTED_STEP), noted - _NOTED_STEP
+        step = self.queued_bytes // _NOTED_STEP * _NOTED_STEP
+        self.note_above, self.note_below = step + _NOTED_STEP, step - _NOTED_STEP
 
     def put_retained(self, found: list[Outgoing], terms: tuple[Terms, ...]) -> None:
         """Let what is retained for a subscription wait, instead of what still waits for it from a SUBSCRIBE before.
@@ -344,12 +338,7 @@ class Client:
         """Let a QoS 0 copy wait for the link alone."""
         self.sent += 1
         self.live.append(out)
-        size = len(out.message.body)
-        self.queued_bytes += size
-        if not out.is_held:
-            self.unheld_bytes += size
-            if self.unheld_bytes > self._note_above:
-                self._note_unheld()
+        self.queued_bytes += len(out.message.body)
 
     def put_behind(self, message: Message, identifiers: tuple[int, ...], *, retain: bool) -> None:
         """Let a live copy that has no receipt wait behind those that have: it must not overtake them."""
@@ -362,7 +351,6 @@ class Client:
             while self.queued_bytes > most_bytes and queue and not queue[-1].qos and queue[-1].via != RETAINED:
                 shed.append(queue.pop())
                 self.queued_bytes -= len(shed[-1].message.body)
-                self.let_go(shed[-1])
         return shed
 
     def land(self) -> None:
@@ -379,8 +367,8 @@ class Client:
         self.queue.clear()
         self.live.clear()
         self._also.clear()
-        self.queued_bytes = self.unheld_bytes = 0
-        self._note_unheld()
+        self.queued_bytes = 0
+        self.note_queued()
         self.receiving.clear()
 
     def put_again(self) -> None:
@@ -410,11 +398,9 @@ class Client:
         if self.live:
             out = self.live.popleft()
             self.queued_bytes -= len(out.message.body)
-            self.let_go(out)
             return out
         out = queue[0]
         if not out.qos:  # nothing is to be acknowledged
-            self.let_go(out)
             return self._next()
         if len(self.flying) + len(self.releasing) >= link.machine.receive_maximum:
             return None
@@ -429,7 +415,8 @@ class Client:
     def _next(self) -> Outgoing:
         out = self.queue.popleft()
         if out.via is not RETAINED:
-            self.queued_bytes -= len(out.message.body)
+            if out.is_held or not out.qos:  # else it counts until it is confirmed
+                self.queued_bytes -= len(out.message.body)
         else:
             self._retained_waiting -= 1
             self.recount()
@@ -467,9 +454,9 @@ class Client:
         waiting, self.queue = self.queue, deque()
         self.sent -= len(waiting)  # what stays is counted anew
         self._retained_waiting = 0
-        self.queued_bytes = sum(len(out.message.body) for out in self.live)
+        unheld = (out for out in self.flying.values() if not out.is_held and out.via is not RETAINED)
+        self.queued_bytes = sum(len(out.message.body) for out in (*self.live, *unheld))
         for out in waiting:
-            self.let_go(out)
             also = self._also.pop(out.message.seq, ()) if out.is_held else ()
             left = _without(out._replace(terms=(*out.terms, *also)), session)
             if left.terms and left.via is RETAINED:

@@ -26,7 +26,7 @@ from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.remembered import Remembered
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import Client, Outgoing, Terms
-from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.messages import LONG, Message
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import client_of, is_private
@@ -179,6 +179,8 @@ class Lane:
     ) -> Found:
         held: Found = []
         qos = message.qos
+        if qos and len(message.body) > LONG:
+            message.keep()  # it may wait for acknowledgements
         for client, granted, terms in seats:
             link = client.link
             effective = granted if granted < qos else qos  # noqa: FURB136 # min() takes four times as long

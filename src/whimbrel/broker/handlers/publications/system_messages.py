@@ -23,9 +23,9 @@ def publish_system_messages(
     for topic, value in values.items():
         message = Message.live(topic, value.encode(), retain=True)
         if value:
-            state.retained.put(message)
+            state.volatile.system.put(message)
         else:
-            state.retained.remove(topic)
+            state.volatile.system.remove(topic)
         for session, identities in state.routes.by_subject(topic):
             client = state.clients.get(client_of(session) or "")
             link = None if client is None else client.link

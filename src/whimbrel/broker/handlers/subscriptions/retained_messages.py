@@ -69,7 +69,7 @@ class RetainedMessages:
             wanted, now = subscription.subject_filter, self._commits.last_at
             if wanted is None or is_shared(wanted) or not matches(wanted, message.subject):
                 continue
-            if self._state.retained.get(message.subject) is not message or client.link is not link:
+            if not self._state.is_retained(message) or client.link is not link:
                 return
             if not _keys_allow(message, subscription) or not self._state.is_heard(message, subscription, now):
                 continue
@@ -104,7 +104,7 @@ class RetainedMessages:
         client.put_retained([], terms)
         waiting: list[Outgoing] = []
         allowance = self._state.routes.allowance()
-        for done, message in enumerate((yield from self._state.retained.finding(wanted)), start=1):
+        for done, message in enumerate((yield from self._state.retained_for(wanted).finding(wanted)), start=1):
             now = self._commits.last_at
             if done % PIECE == 0:
                 if not self._extend(link, client, waiting):
@@ -115,7 +115,7 @@ class RetainedMessages:
                 allowance.renew()
                 if not self._is_asked_for(link, client, subscription, asked_seq):
                     return
-            if message.seq > asked_seq or self._state.retained.get(message.subject) is not message:
+            if message.seq > asked_seq or not self._state.is_retained(message):
                 continue  # what came, or replaced it, after the subscription comes as it was published
             if not self._may_send(link, client, message, now):
                 continue
