@@ -95,8 +95,10 @@ class Calamities:
                 self.count["cut segments"] += 1
 
     def _lose_view(self) -> None:
-        """Remove the view: of a whole log it is made again, with a cut one the broker must not start."""
-        is_cut = int(self._segments()[0].stem) > 1
+        """Remove the view: it is made again of a whole log or a checkpoint; else the broker must not start."""
+        first = self._segments()[0]
+        checkpoints = [int(path.stem.partition("-")[2].partition(".")[0]) for path in first.parent.glob("checkpoint-*")]
+        is_cut = int(first.stem) > 1 + max(checkpoints, default=0)
         kept = self._broker.data.with_name("kept")
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(self._broker.data, kept, ignore=shutil.ignore_patterns("control"))  # a socket

@@ -111,7 +111,7 @@ def test_a_world_becomes_a_trace_and_a_log(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("campus", "--workload", "0.05"), "subjects: found 100, allowed is at most 50"),
+        (("campus", "--workload", "0.05"), "topics: found 100, allowed is at most 50"),
         (("contacts", "--area", "40"), "area_m: found 40.0, allowed is at least the radio range of 50 m"),
         (("campus", "--popularity", "zips:1"), "--popularity: found 'zips:1'"),
         (("campus", "--hello", "often"), "--hello: found 'often', allowed is change, or a period such as 90s or 15m"),

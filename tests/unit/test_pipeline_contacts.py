@@ -277,7 +277,7 @@ def test_a_report_costs_what_it_changes(monkeypatch: pytest.MonkeyPatch, *, is_r
     state.commit(1)
     assert len(state.contacts.open) == len(places)
     assert len(store.put) > len(reports) + len(places)
-    always: set[Key] = {("now",), ("time",), ("contact slice",)}
+    always: set[Key] = {("now",), ("time",), ("contact slice",), ("log mark",)}
     if is_restarted:
         state = node_state(store, ContactPlan())
         assert state.contacts is not None

@@ -82,7 +82,7 @@ class Timers:
         keeper, running = self._storage.keeper, self.running
         running.broker.spare(is_short=not self._storage.space.takes_publications)
         self._turns.is_slowing = keeper.is_tight
-        if keeper.is_urgent:
+        if keeper.is_urgent or not self._storage.space.takes_publications:
             self._view_writer.turn(running.loop)
             keeper.turn(running.loop, running.clock.now())
 
