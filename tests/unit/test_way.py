@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -56,7 +56,9 @@ class _Way:
     @contextmanager
     def traced(self, broker: Broker) -> Iterator[None]:
         """Trace what the shell asks *broker* to do."""
-        with patch.multiple(broker, **{name: self._tracing(getattr(broker, name)) for name in _ENTRIES_OF_THE_CORE}):
+        with ExitStack() as stack:
+            for name in _ENTRIES_OF_THE_CORE:
+                stack.enter_context(patch.object(broker, name, self._tracing(getattr(broker, name))))
             yield
 
     def _tracing(self, call: Callable[..., None]) -> Callable[..., None]:
