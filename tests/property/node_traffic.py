@@ -87,6 +87,20 @@ class NodeTraffic:
         for name in POLICIES:
             self._put_policy(name)
 
+    def copy_at_other_qos(self, device: str, *, sent: int, then: int) -> None:
+        """Let a copy be sent at one QoS, the subscription be changed to another, and the copy be received at last."""
+        session = f"$mqtt/{device}"
+        self._presence(
+            device, PresenceChange.JOINED, session=session, receipt=Mode.TAKE, session_expiry_us=400, confirms=False
+        )
+        for change, qos in ((InterestChange.ADDED, sent), (InterestChange.MODIFIED, then)):
+            wanted = Subscription(session=session, subject_filter="y", name="", qos=qos)
+            self._append(InterestChanged, changed_at=self.now, change=change, subscription=wanted)
+            if change is InterestChange.ADDED:
+                self._publish(subject="y", qos=2, publisher=None, packet_id=None, expires_at=None)
+        (seq,) = self.naive.hold.stored
+        self._receipt(session, device, seq, (("y", ""),), Outcome.DELIVERED, "live")
+
     def step(self) -> list[Fact]:
         """Return the facts that come next, which the naive node has folded."""
         self.facts = []

@@ -8,80 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import cbor2
 import pytest
-from naive_node import NaiveNode
+from naive_rows import KINDS, decoded, expected_rows
 from node_traffic import DEVICES, NODE, POLICIES, SUBJECTS, NodeTraffic
 
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.touched_rows import Key
-from whimbrel.log.records import body_of
-from whimbrel.model.facts import Decided, Fact, PolicyChanged, Reported
-from whimbrel.model.typed import to_typed
+from whimbrel.model.facts import Decided, PolicyChanged, Reported
 
 STEPS = 110
-KINDS = frozenset("client notification retained source will link decision policy device variables failures".split())
-_GRACE_US = 30
+_GRACE_US = 4
 _CUTS = 0.1
-
-
-def _record(fact: Fact) -> bytes:
-    return body_of(fact)[0]
-
-
-def _expected(naive: NaiveNode) -> dict[Key, Any]:
-    """Return the rows of a view, by what the naive node knows."""
-    rows: dict[Key, Any] = {}
-    for name, client in naive.clients.items():
-        received, releasing = sorted(client.received), sorted(client.releasing)
-        whose = [client.owner, client.is_unclaimed]
-        rows["client", name] = [
-            client.session,
-            client.expiry_us,
-            client.disconnected_at,
-            received,
-            releasing,
-            *whose,
-        ]
-    for seq in naive.hold.stored:
-        rows["notification", seq] = _record(naive.hold.notifications[seq])
-    for subject, notification in naive.retained.items():
-        rows["retained", subject] = _record(notification)
-    for subject, user in naive.sources.items():
-        rows["source", subject] = user.encode()
-    for device, will in naive.wills.items():
-        is_gone = will.gone_at is not None
-        gone = [will.gone_at, will.expiry_us, will.ended_with_the_broker] if is_gone else [None]
-        rows["will", device] = [_record(will.fact), will.owner, *gone]
-    for device, link in naive.links.items():
-        rows["link", device] = list(link)
-    for (seq, device), decisions in naive.kept.items():
-        rows["decision", seq, device] = [_record(fact) for fact in decisions]
-    return rows | _expected_of_policies(naive)
-
-
-def _expected_of_policies(naive: NaiveNode) -> dict[Key, Any]:
-    rows: dict[Key, Any] = {}
-    for name, version in naive.policies.items():
-        rows["policy", name] = [version.seq, version.owner, version.text, 0]
-    for device in naive.devices.keys() | naive.chosen.keys():
-        rows["device", device] = [naive.chosen.get(device)]
-        if device in naive.devices:
-            found = naive.devices[device]
-            members = [[root, to_typed(values)] for root, values in found.members.items()]
-            rows["device", device] += [found.reported_at, to_typed(found.own), members]
-    for (device, policy), values in naive.variables.items():
-        rows["variables", device, policy] = to_typed(values)
-    for device, policy, publisher, count in naive.failures:
-        rows.setdefault(("failures", device, policy), []).append([publisher, count])
-    return rows
-
-
-def _decoded(key: Key, value: bytes) -> Any:
-    if key[0] in {"notification", "retained", "source"}:
-        return value
-    row = cbor2.loads(value)
-    return row[:3] if key[0] == "will" and row[2] is None else row  # the rest counts once its client is gone
 
 
 class _Followed:
@@ -97,21 +34,21 @@ class _Followed:
         for key in drop:
             self.rows.pop(key, None)
         self.rows.update(put)
-        return {key: _decoded(key, value) for key, value in self.rows.items() if key[0] in KINDS}
+        return {key: decoded(NODE, key, value) for key, value in self.rows.items() if key[0] in KINDS}
 
     def restore(self) -> None:
-        """Go on with what the store has, and prove that nothing else counts."""
-        self.own_rows()
+        """Go on with what the store has, which says of itself what the store has."""
+        before = self.own_rows()
         self.state = BrokerState.restore(NODE, list(self.rows.items()))
         self.state.view.touch_all()
-        rows, _ = self.state.view.changes()
-        assert {key for key in rows if key[0] in KINDS} == {key for key in self.rows if key[0] in KINDS}
+        self.rows = {}
+        assert self.own_rows() == before
 
 
 def _check(followed: _Followed, traffic: NodeTraffic) -> None:
     """Compare the rows, and answers that no row has."""
     state, naive, now = followed.state, traffic.naive, traffic.now
-    assert followed.own_rows() == _expected(naive)
+    assert followed.own_rows() == expected_rows(naive)
     assert {client.id for client in state.lapsed(now)} == set(naive.lapsed(now))
     assert {will.device for will in state.wills.due(now)} == set(naive.due(now))
     assert {each.subject for each in state.retained} == naive.retained.keys()
@@ -183,3 +120,16 @@ def test_wills_after_a_restart_are_as_the_table_says(seed: int) -> None:
         found = wills.get(device)
         assert found is not None
         assert (found.due_at, found.is_excused) == traffic.naive.after_a_restart(device, begun_at, _GRACE_US)
+
+
+@pytest.mark.xfail(reason="a restart guesses the QoS of a copy from the subscriptions of today, though the hold knows")
+def test_a_restored_copy_keeps_its_qos() -> None:
+    """A copy that was sent at QoS 1 waits for no PUBCOMP, whatever was subscribed to since."""
+    traffic = NodeTraffic(0)
+    traffic.copy_at_other_qos("a", sent=1, then=2)
+    followed = _Followed()
+    for fact in traffic.facts[:-1]:
+        followed.state.apply(fact)
+    followed.restore()
+    followed.state.apply(traffic.facts[-1])
+    assert followed.own_rows() == expected_rows(traffic.naive)

@@ -4,7 +4,7 @@ It folds the facts of a log beside the broker's state and the node of the worker
 cannot check itself. The hold inside is the hold's own naive twin. Each rule names the page that promises it: MQTT is
 docs/reference/mqtt.md, policies is docs/reference/policies.md, guarantees is docs/explanation/guarantees.md.
 Rule: slow and obviously right. Nothing is cached, counted in memory or forgotten for its size.
-Places are left to the naive hold (rule 20), and routes to the naive matcher of tests/property.
+Content is asked of the naive evaluator of filters; keys and places have naive twins elsewhere.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from naive import verdict
 from naive_hold import Matches, NaiveHold
 
-from whimbrel.model.attributes import Attributes, Scalar
+from whimbrel.hold.commands import Identity
+from whimbrel.language.filters import parse
+from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, Scalar
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import (
     Decided,
@@ -98,11 +101,12 @@ class NaiveNode:
         self.variables: dict[tuple[str, str], dict[str, Scalar]] = {}  # (device, policy)
         self.failures: list[tuple[str, str, str, int]] = []  # device, policy, publisher, count; the last failed last
 
-    def matches(self, subject: str) -> Matches:
-        """Return the subscriptions whose subject filter is *subject*, or everything below its first level."""
-        found: dict[str, tuple[tuple[str | None, str], ...]] = {}
-        for session, identity in self.hold.subscriptions:
-            if identity[0] in {subject, "#", subject.partition("/")[0] + "/#"}:
+    def matches(self, subject: str, attributes: Attributes = NO_ATTRIBUTES) -> Matches:
+        """Return the subscriptions that want a notification, whatever its keys and its place."""
+        found: dict[str, tuple[Identity, ...]] = {}
+        for (session, identity), wanted in self.hold.subscriptions.items():
+            is_wanted = wanted.filter_text is None or verdict(parse(wanted.filter_text), attributes) is True
+            if is_wanted and _admits(wanted.subject_filter, subject):
                 found[session] = (*found.get(session, ()), identity)
         return list(found.items())
 
@@ -110,7 +114,7 @@ class NaiveNode:
         """Fold the next fact."""
         quality = self._quality(fact) if isinstance(fact, Receipt) else 0
         stored = set(self.hold.stored)
-        matches = self.matches(fact.subject or "") if isinstance(fact, Notification) else ()
+        matches = self.matches(fact.subject or "", fact.attributes) if isinstance(fact, Notification) else ()
         if isinstance(fact, WillChanged | Decided):
             self.hold.tick(time_of(fact))  # of these only the time counts there
         else:
@@ -384,3 +388,18 @@ class NaiveNode:
         silent = [each for each, (last, _) in self.links.items() if report.reported_at - last >= _WEEK_US]
         for each in silent:
             del self.links[each]
+
+
+def _admits(subject_filter: str | None, subject: str) -> bool:
+    """Return whether a topic filter matches, level by level (MQTT 5, 4.7); a share is about what follows its name."""
+    if subject_filter is None:
+        return True
+    levels, names = subject_filter.split("/"), subject.split("/")
+    if levels[0] == "$share":
+        levels = levels[2:]
+    if names[0].startswith("$") and levels[0] in {"#", "+"}:
+        return False
+    if levels[-1] == "#":
+        levels = levels[:-1]
+        names = names[: len(levels)]
+    return len(levels) == len(names) and all(level in {"+", name} for level, name in zip(levels, names, strict=True))
