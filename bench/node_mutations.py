@@ -350,7 +350,7 @@ def _be_new(path: Path, number: int) -> None:
 def _run(root: Path, tests: tuple[str, ...]) -> int:
     """Run tests of the tree below *root* until the first failure; return pytest's exit code."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    environment = os.environ | {"PYTHONPATH": str(root / "src")}
+    environment = os.environ | {"PYTHONPATH": str(root / "src"), "HYPOTHESIS_PROFILE": "unshrunk"}
     try:
         ended = subprocess.run(  # noqa: S603 # fixed words
             command, cwd=root, env=environment, capture_output=True, check=False, timeout=_MOST_S

@@ -342,7 +342,7 @@ class NodeTraffic:
         session, device, seq = rng.choice(flights)
         policy = rng.choice(POLICIES)
         version = self.naive.policies.get(policy)
-        count = rng.choice((1, 1, 1, 1, 4))
+        count = rng.choice((1, 1, 1, 5))
         reason = rng.choice((None, None, *_FAULTS)) if count == 1 else _FAULTS[0]
         publisher = rng.choice((None, "a", "b")) if count == 1 else "a"
         for _ in range(count):
