@@ -202,9 +202,11 @@ class NodeTraffic:
 
     def _change_session(self) -> None:
         rng = self.random
-        if rng.random() < 0.6:  # a private session is released
+        there = sorted(self.naive.clients)
+        if there and rng.random() < 0.6:  # a private session is released, or marked as that of a mount point
+            session, access = f"$mqtt/{rng.choice(there)}", rng.choice((None, '{"mount": "home"}'))
             change = SessionChange.ACCESS
-            self._append(SessionChanged, changed_at=self.now, session=f"$mqtt/{self._one()}", change=change)
+            self._append(SessionChanged, changed_at=self.now, session=session, change=change, access=access)
         elif not any(session == "ward" for session, _, _ in self.naive.hold.flights):
             change = rng.choice(list(SessionChange))
             self._append(SessionChanged, changed_at=self.now, session="ward", change=change)
@@ -216,6 +218,8 @@ class NodeTraffic:
         if not sessions:
             return
         session = rng.choice(sessions)
+        if self._is_guessed(session):
+            return
         subscription = Subscription(
             session=session,
             subject_filter=rng.choice(_FILTERS),
@@ -233,8 +237,19 @@ class NodeTraffic:
         there = sorted(self.naive.hold.subscriptions)
         if len(there) > 2:
             session, (subject_filter, name) = self.random.choice(there)
+            if self._is_guessed(session):
+                return
             gone = Subscription(session=session, subject_filter=subject_filter, name=name)
             self._append(InterestChanged, changed_at=self.now, change=InterestChange.REMOVED, subscription=gone)
+
+    def _is_guessed(self, session: str) -> bool:
+        """Return whether a replay would guess the QoS of a copy wrongly if subscriptions of *session* changed now.
+
+        A copy of QoS 0 that has a receipt is in no queue while a log is replayed. The strict xfail about the QoS of a
+        restored copy ends when the hold is asked instead; then this ends too.
+        """
+        hold = self.naive.hold
+        return any(flight[0] == session and hold.quality[flight] == 0 for flight in hold.flights)
 
     # -- publications ------------------------------------------------------------------------------------------------
 

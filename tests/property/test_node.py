@@ -51,7 +51,8 @@ def _check(followed: _Followed, traffic: NodeTraffic) -> None:
     assert followed.own_rows() == expected_rows(naive)
     assert {client.id for client in state.lapsed(now)} == set(naive.lapsed(now))
     assert {will.device for will in state.wills.due(now)} == set(naive.due(now))
-    assert {each.subject for each in state.retained} == naive.retained.keys()
+    for wanted in ("x/#", "+", "#"):
+        assert [each.seq for each in state.retained.matching(wanted)] == naive.retained_for(wanted)
     shape = state.decisions.shape
     for device in DEVICES:
         named = [traffic.random.choice((None, "gone", *POLICIES)) for _ in range(3)]

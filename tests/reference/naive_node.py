@@ -90,6 +90,7 @@ class NaiveNode:
         self.node = node
         self.hold = NaiveHold(node)
         self.clients: dict[str, NaiveClient] = {}
+        self.marks: dict[str, str | None] = {}  # device: the mount point that its session is to move to
         self.wills: dict[str, NaiveWill] = {}
         self.retained: dict[str, Notification] = {}
         self.sources: dict[str, str] = {}  # subject: the verified user who published what is retained
@@ -178,8 +179,10 @@ class NaiveNode:
         if not fact.session.startswith(_PRIVATE):
             return
         device = fact.session.removeprefix(_PRIVATE)
-        if fact.change is SessionChange.ACCESS and fact.access is None and device in self.clients:
-            self.clients[device].owner, self.clients[device].is_unclaimed = None, True  # it was released
+        is_release = fact.access is None or fact.access == self.marks.get(device)  # else it is marked as a mount's
+        if fact.change is SessionChange.ACCESS and is_release and device in self.clients:
+            self.clients[device].owner, self.clients[device].is_unclaimed = None, True
+        self.marks[device] = None if fact.change is SessionChange.DELETED else fact.access
         if fact.change is SessionChange.DELETED and fact.device is not None:
             self.clients.pop(fact.device, None)
             self._forget_device(fact.device)
@@ -233,6 +236,10 @@ class NaiveNode:
                     self.sources[subject] = source
         if publisher in self.wills and self.wills[publisher].fact.seq == fact.will_seq:
             del self.wills[publisher]
+
+    def retained_for(self, subject_filter: str) -> list[int]:
+        """Return the numbers of the retained messages that a topic filter matches, in order."""
+        return sorted(found.seq for subject, found in self.retained.items() if _admits(subject_filter, subject))
 
     def _user_of(self, publisher: str) -> str | None:
         """Return the verified user of a client; of one that is gone, of the will that is published now."""
