@@ -7,7 +7,8 @@ side and take the same load in turn, seconds apart: the speed of a shared machin
 minutes, and what is measured seconds apart drifts together. Core time is the broker's own, all its threads.
 Rule: the ratio is the median of the ratios of each repetition, after divided by before: above one, the change costs.
 A second table has the core alone, without sockets (``core_time``): the least of all repetitions, which the other
-programs of a machine disturb far less.
+programs of a machine disturb far less. A third has what one member of a named session, or one policy, costs the 99
+others: cost(99 + 1) without cost(1 alone), divided by cost(99).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core_time import SCENARIOS as CORE
+from core_time import SHARES, cost_of_others
 from measure import Check, Grid, Report
 from whimbrel.sim.load.generator import Generator
 from whimbrel.sim.load.load import Load
@@ -92,6 +94,8 @@ def run(*, quick: bool) -> Report:
         core = [_core_times({_BEFORE: before, _AFTER: _ROOT}, quick=quick) for _ in range(1 if quick else _CORE_RUNS)]
     report.checks += [Check(f"{name}: everything that was sent arrived", not count) for name, count in lost.items()]
     report.grids += [_grid(took), _core_grid(core)]
+    if not quick:
+        report.grids.append(_shares_grid(core))
     report.notes += [
         f"Before is {revision}; after is this checkout. Microseconds of the broker's core time for each delivery.",
         f"Median of {repetitions} interleaved repetitions, each with brokers of its own; in brackets the extremes.",
@@ -118,9 +122,21 @@ def _core_times(roots: dict[str, Path], *, quick: bool) -> dict[tuple[str, str],
 def _core_grid(runs: list[dict[tuple[str, str], float]]) -> Grid:
     rows = []
     for name in dict.fromkeys(name for name, _ in runs[0]):
-        before, after = (min(run[name, side] for run in runs) for side in (_BEFORE, _AFTER))
+        before, after = (_least(runs, side)[name] for side in (_BEFORE, _AFTER))
         rows.append((name, f"{before:.3f}", f"{after:.3f}", f"{after / before:.3f}"))
     return Grid("The core alone: least time per delivery, µs", ("", "before", "after", "after / before"), tuple(rows))
+
+
+def _shares_grid(runs: list[dict[tuple[str, str], float]]) -> Grid:
+    sides = [_least(runs, side) for side in (_BEFORE, _AFTER)]
+    rows = [(name, *(f"{cost_of_others(found, name):.3f}" for found in sides)) for name in SHARES]
+    title = "The core alone: cost of 99 others beside one more subscriber, divided by their cost without"
+    return Grid(title, ("one more", "before", "after"), tuple(rows))
+
+
+def _least(runs: list[dict[tuple[str, str], float]], side: str) -> dict[str, float]:
+    """Return the least time of each scenario on one side."""
+    return {name: min(run[name, side] for run in runs) for name, each in runs[0] if each == side}
 
 
 def _grid(took: dict[tuple[str, str], list[float]]) -> Grid:

@@ -13,8 +13,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +27,26 @@ _TOPIC = b"whimbrel/bench"
 _BODY = bytes(64)
 _RIGHTS_RULES = 100
 _LEAST_ROOM = 100_000
+_USER_PROPERTY = b"\x26" + len(b"ward").to_bytes(2) + b"ward" + len(b"3b").to_bytes(2) + b"3b"
+_POLICY = b"if (device.Battery < 0.5) { return NULL; } return m;"
 _QOS_SHIFT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One publisher, some subscribers, of whom one may be in a named session."""
+    """One publisher and some plain subscribers, and perhaps one more: in a named session, or with a policy."""
 
     qos: int
     subscribers: int
     count: int
     is_named: bool = False
+    """Whether one more subscriber is a member of a named session, which subscribes."""
+    has_policy: bool = False
+    """Whether one more subscriber has chosen a policy, which lets everything pass."""
+    is_stored: bool = False
+    """Whether the sessions of the subscribers outlive their connections: each QoS 1 copy is fsynced first."""
+    has_property: bool = False
+    """Whether each publication has a user property."""
     has_rights: bool = False
     has_near: bool = False
     """Whether another client says ``near=200`` of another subject, and reports where it is."""
@@ -62,7 +71,37 @@ SCENARIOS = {
     "1 → 99, QoS 1": Scenario(qos=1, subscribers=99, count=400),
     "1 → 99 and a named session, QoS 1": Scenario(qos=1, subscribers=99, count=400, is_named=True),
     "1 → a named session, QoS 1": Scenario(qos=1, subscribers=0, count=4_000, is_named=True),
+    "1 → 99 and a policy, QoS 0": Scenario(qos=0, subscribers=99, count=2_000, has_policy=True),
+    "1 → a policy, QoS 0": Scenario(qos=0, subscribers=0, count=4_000, has_policy=True),
+    "1 → 99 and a policy, QoS 1": Scenario(qos=1, subscribers=99, count=400, has_policy=True),
+    "1 → a policy, QoS 1": Scenario(qos=1, subscribers=0, count=2_000, has_policy=True),
+    "1 → a stored session, QoS 1": Scenario(qos=1, subscribers=1, count=4_000, is_stored=True),
+    "1 → 100 stored sessions, QoS 1": Scenario(qos=1, subscribers=100, count=200, is_stored=True),
+    "1 → 1, QoS 1, user property": Scenario(qos=1, subscribers=1, count=8_000, has_property=True),
+    "1 → a stored session, QoS 1, user property": Scenario(
+        qos=1, subscribers=1, count=4_000, is_stored=True, has_property=True
+    ),
 }
+SHARES = {
+    f"{other}, QoS {qos}": (f"1 → 99, QoS {qos}", f"1 → 99 and {other}, QoS {qos}", f"1 → {other}, QoS {qos}")
+    for other in ("a named session", "a policy")
+    for qos in (0, 1)
+}
+"""By the one more subscriber: the scenarios without the subscriber, with both, and with the subscriber alone."""
+
+
+def cost_of_others(found: Mapping[str, float], name: str) -> float:
+    """Return the cost of 99 deliveries beside one more subscriber, divided by their cost without it.
+
+    A publication costs cost(99), cost(99 + 1) or cost(1 alone). The cost of the others beside that subscriber is
+    cost(99 + 1) - cost(1 alone). The result is 1.0 if the subscriber costs them nothing.
+    """
+    without, both, alone = (found[each] * _deliveries(SCENARIOS[each]) for each in SHARES[name])
+    return (both - alone) / without
+
+
+def _deliveries(scenario: Scenario) -> int:
+    return scenario.subscribers + scenario.is_named + scenario.has_policy
 
 
 @dataclass(slots=True)
@@ -73,14 +112,16 @@ class _Driven:
     qos: int
     extra_bytes: dict[int, int]
     """By the number of a subscriber's link: what its version has more in each PUBLISH than 3.1.1."""
+    properties: bytes = b""
+    """What stands between the packet identifier and the body of each PUBLISH of the publisher."""
     took_ns: int = 0
     arrived: int = 0
     _head: bytes = field(default=len(_TOPIC).to_bytes(2) + _TOPIC)
 
     def packet(self, number: int) -> bytes:
-        """Return a PUBLISH of 3.1.1."""
+        """Return a PUBLISH, of 3.1.1 unless it has properties."""
         identifier = (number % 60_000 + 1).to_bytes(2) if self.qos else b""
-        rest = self._head + identifier + _BODY
+        rest = self._head + identifier + self.properties + _BODY
         return bytes((0x30 | self.qos << _QOS_SHIFT, len(rest))) + rest
 
     def timed(self, call: Callable[..., object], *arguments: object) -> None:
@@ -122,24 +163,33 @@ class _Driven:
 
 def _run(scenario: Scenario) -> float:
     """Return the µs for each delivery; of none, for each publication."""
-    from broker_rig import Rig  # of the checkout
+    from broker_rig import QUICK, Rig  # of the checkout
 
     from whimbrel.mqtt.packets import V5, V311
 
     with tempfile.TemporaryDirectory() as folder:
-        rig = Rig(Path(folder), authorizer=_authorizer() if scenario.has_rights else None)
-        publisher = rig.client("publisher", version=V311)
-        peers = [rig.client(f"subscriber-{number}", version=V311) for number in range(scenario.subscribers)]
+        limits = replace(QUICK.limits, receive_maximum=_BLOCK)  # of a publisher of 5.0, which sends a block at once
+        authorizer = _authorizer() if scenario.has_rights else None
+        rig = Rig(Path(folder), replace(QUICK, limits=limits), authorizer=authorizer)
+        publisher = rig.client("publisher", version=V5 if scenario.has_property else V311)
+        peers = [
+            rig.client(f"subscriber-{number}", version=V311, clean=not scenario.is_stored)
+            for number in range(scenario.subscribers)
+        ]
         extra = {id(peer.link): 0 for peer in peers}
         if scenario.is_named:
             rig.client("operator", version=V5).ask("create", session="ward")
             peers.append(rig.client("member", version=V5, user=(("session", "ward"),)))
             extra[id(peers[-1].link)] = 1
+        if scenario.has_policy:
+            peers.append(_with_policy(rig))
+            extra[id(peers[-1].link)] = 0
         for peer in peers:
             _subscribe(rig, peer, scenario.qos)
         if scenario.has_near:
             _be_near(rig)
-        driven = _Driven(rig, scenario.qos, extra)
+        properties = bytes((len(_USER_PROPERTY),)) + _USER_PROPERTY if scenario.has_property else b""
+        driven = _Driven(rig, scenario.qos, extra, properties)
         blocks = [
             b"".join(driven.packet(number) for number in range(begin, begin + _BLOCK))
             for begin in range(0, scenario.count, _BLOCK)
@@ -151,6 +201,22 @@ def _run(scenario: Scenario) -> float:
         if driven.arrived != expected:
             raise SystemExit(f"{driven.arrived} of {expected} deliveries arrived")
         return driven.took_ns / expected / 1e3
+
+
+def _with_policy(rig: Rig) -> Peer:
+    """Return a client that has put and chosen a policy, and reported what the policy asks for."""
+    from broker_rig import publishing
+
+    from whimbrel.mqtt.packets import V311
+
+    peer = rig.client("phone", version=V311)
+    peer.send(publishing("$whimbrel/policy/low", _POLICY, qos=1, packet_id=1))
+    rig.settle()
+    peer.send(publishing("$whimbrel/policy", b"low", qos=1, packet_id=2))
+    peer.send(publishing("$whimbrel/report", b'{"battery": 0.9}'))
+    rig.settle()
+    peer.take()
+    return peer
 
 
 def _be_near(rig: Rig) -> None:

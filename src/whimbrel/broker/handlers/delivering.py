@@ -182,6 +182,7 @@ class Delivering:
                 client.queued_bytes -= len(out.message.body)
             for terms in out.terms:
                 if via is RETAINED:
+                    self._state.decisions.received(client.id, out.message.seq)
                     commits.append(self._of_retained(commits.seq, now, terms, client, out.message))
                 else:
                     append(receipt_body(commits.seq, now, terms.receipt, out.message.seq, via), now)
