@@ -36,10 +36,16 @@ samples = st.builds(
 messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Hello, st.lists(st.builds(Entry, topics, ids, st.booleans()), max_size=12).map(tuple)),
     st.builds(
-        lambda topic, name, flags: Request(topic=topic, id=name, is_subscriber=flags != 2, wants_copies=flags != 1),
+        lambda topic, name, flags: Request(
+            topic=topic,
+            id=name,
+            is_subscriber=bool(flags & 1),
+            wants_copies=bool(flags & 2),
+            wants_proof=bool(flags & 4),
+        ),
         topics,
         ids,
-        st.integers(1, 3),
+        st.integers(1, 7),
     ),
     st.builds(Answer, samples, st.integers(0, MAX_COPIES)),
     st.builds(Refusal, topics, ids),

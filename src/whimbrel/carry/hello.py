@@ -94,16 +94,19 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Asks for a sample: *is_subscriber* to have it, *wants_copies* to carry it for others."""
+    """A request for a sample: to have it, to carry it for others, or as the proof that it exists."""
 
     topic: int
     id: SampleId
     is_subscriber: bool
     wants_copies: bool
+    wants_proof: bool = False
+    """Whether an older copy waits for this sample before it may be removed; any holder answers."""
 
     def __post_init__(self) -> None:
         flag("is_subscriber", self.is_subscriber)
         flag("wants_copies", self.wants_copies)
+        flag("wants_proof", self.wants_proof)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,8 @@ _REQUESTED = struct.Struct(">BBHqQ")
 _ANSWERED = struct.Struct(">BHHHqQ")
 _REFUSED = struct.Struct(">BHqQ")
 _ENTRY_BYTES = _NAME.size + 1
-_IS_SUBSCRIBER, _WANTS_COPIES = 1, 2
+_IS_SUBSCRIBER, _WANTS_COPIES, _WANTS_PROOF = 1, 2, 4
+_ALL_FLAGS = _IS_SUBSCRIBER | _WANTS_COPIES | _WANTS_PROOF
 assert (INT64_MIN, INT64_MAX) == (-(1 << 63), (1 << 63) - 1)  # what "q" holds
 
 
@@ -161,6 +165,7 @@ def encode(message: Message) -> bytes:
             return b"".join(parts)
         case Request():
             flags = _IS_SUBSCRIBER * message.is_subscriber | _WANTS_COPIES * message.wants_copies
+            flags |= _WANTS_PROOF * message.wants_proof
             return _REQUESTED.pack(_REQUEST, flags, message.topic, *message.id)
         case Answer(sample, copies):
             return _ANSWERED.pack(_ANSWER, copies, len(sample.body), sample.topic, *sample.id) + sample.body
@@ -176,13 +181,14 @@ def decode(data: bytes) -> Message:
     if kind == _REQUEST:
         _check_size(data, _REQUESTED.size)
         _, flags, topic, *sample_id = _REQUESTED.unpack(data)
-        if not 0 < flags <= (_IS_SUBSCRIBER | _WANTS_COPIES):
-            raise MalformedMessageError(f"found flags {flags}, allowed are 1 to 3", 1)
+        if not 0 < flags <= _ALL_FLAGS:
+            raise MalformedMessageError(f"found flags {flags}, allowed are 1 to {_ALL_FLAGS}", 1)
         return Request(
             topic=topic,
             id=SampleId(*sample_id),
             is_subscriber=bool(flags & _IS_SUBSCRIBER),
             wants_copies=bool(flags & _WANTS_COPIES),
+            wants_proof=bool(flags & _WANTS_PROOF),
         )
     if kind == _ANSWER:
         return _answer(data)
