@@ -57,6 +57,15 @@ def test_a_mark_without_a_proof_is_undone_after_two_hellos() -> None:
     assert is_spread(node)
 
 
+def test_the_later_parts_of_a_hello_are_not_another() -> None:
+    """A Hello of ten samples takes three frames of 88 bytes."""
+    node = a_holder()
+    node.receive(LIAR, Hello((LIE,)))
+    for _ in range(MAX_HELLOS):
+        node.receive(LIAR, Hello((), is_first=False))
+    assert not is_spread(node)
+
+
 def test_a_neighbour_that_leaves_takes_its_mark_with_it() -> None:
     """An address that says one Hello and vanishes is the cheapest lie."""
     node = a_holder()

@@ -176,21 +176,28 @@ class Carrier:
     def receive(self, sender: int, message: Message) -> list[Step]:
         """Take in what the neighbour *sender* says; return what to do, in order."""
         match message:
-            case Hello(entries):
+            case Hello(entries, is_first):
+                if is_first and self.sight is Sight.PROVISIONAL:
+                    self._count_hello(sender)
                 return [Send(sender, request) for request in self._hear(sender, entries)]
             case Request():
                 return [Send(sender, self._answer(message))]
-            case Answer(sample, copies) if self._is_asked(sender, sample.topic, sample.id):
+            case Answer(sample, copies) if self.is_asked(sender, sample.topic, sample.id):
                 self._believers.answer(sender, sample.topic)
                 return self._take(sample, copies)
             case Answer():
                 return []  # nothing is pushed: what this neighbour was not asked for, or too long ago, changes nothing
             case Refusal(topic, sample_id):
-                if self._is_asked(sender, topic, sample_id):
+                if self.is_asked(sender, topic, sample_id):
                     if self._requested[topic, sample_id].wants_proof:
                         self._believers.fail(sender, topic)
                     self.forget(topic, sample_id)
                 return []
+
+    def is_asked(self, neighbour: int, topic: int, sample_id: SampleId) -> bool:
+        """Return whether *neighbour* was asked for this sample and has not answered yet."""
+        request = self._requested.get((topic, sample_id))
+        return request is not None and request.neighbour == neighbour
 
     def forget(self, topic: int, sample_id: SampleId) -> None:
         """Wait no longer for the answer to a request: it was refused, or it was lost with the contact."""
@@ -202,16 +209,11 @@ class Carrier:
         for name in [name for name, request in self._requested.items() if request.neighbour == neighbour]:
             self.forget(*name)
 
-    def _is_asked(self, neighbour: int, topic: int, sample_id: SampleId) -> bool:
-        request = self._requested.get((topic, sample_id))
-        return request is not None and request.neighbour == neighbour
-
     # -- hearing a Hello ---------------------------------------------------------------------------------------------
 
     def _hear(self, sender: int, entries: Iterable[Entry]) -> list[Request]:
         """Mark what the Hello outdates; return the requests, first those whose answers make room."""
         if self.sight is Sight.PROVISIONAL:
-            self._count_hello(sender)
             entries = [each for each in entries if self._believers.believes(sender, each.topic)]
         entries = list(entries)
         for topic, sample_id, _ in entries:
