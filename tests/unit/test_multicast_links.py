@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -11,6 +12,22 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.multicast.loopback import LoopbackLink
 from whimbrel.multicast.reach import Reach
 from whimbrel.multicast.sockets import MulticastSocket, NoMulticastError, hashed_address
+
+if TYPE_CHECKING:
+    import socket
+
+
+class _TwoInterfaces:
+    """A socket that was sent one datagram over each of two interfaces; the kernel gives the index of each (scope)."""
+
+    def __init__(self, sources: list[tuple[str, int, int, int]]) -> None:
+        self.sources = sources
+
+    def recvmsg(self, *_sizes: int) -> tuple[bytes, list[object], int, tuple[str, int, int, int]]:
+        """Return the next datagram."""
+        if not self.sources:
+            raise BlockingIOError
+        return b"hello", [], 0, self.sources.pop(0)
 
 
 def test_an_interface_that_is_not_there_is_named() -> None:
@@ -35,8 +52,18 @@ def test_a_datagram_over_loopback_reaches_who_listens_on_its_address() -> None:
     assert one.send(b"hello", [address]) == 0
     heard = [link.receive() for link in (one, other, deaf)]
     assert [found and found[0] for found in heard] == [b"hello", b"hello", None]
-    for link in everybody:
+    for link in (one, other, deaf):
         link.close()
+
+
+def test_a_datagram_that_came_by_another_interface_is_not_heard() -> None:
+    """A machine with two interfaces on one link would hear every datagram twice."""
+    link = LoopbackLink([])
+    link.close()
+    link.index = 4
+    link.socket = cast("socket.socket", _TwoInterfaces([("fe80::1", 7, 0, 3), ("fe80::1", 7, 0, 4)]))
+    assert link.receive() == (b"hello", 0, "fe80::1")
+    assert link.receive() is None
 
 
 def test_reach_names_the_senders_that_are_heard_and_follows_its_file(tmp_path: Path) -> None:
