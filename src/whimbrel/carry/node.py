@@ -35,10 +35,12 @@ from whimbrel.carry.hello import (
 from whimbrel.carry.sight import MAX_HELLOS, Believers, PendingRequest, Sight
 from whimbrel.model.bounds import INT32_MAX, INT64_MIN, whole
 
-__all__ = ["PLACES", "Carrier", "Deliver", "Drop", "Loss", "Send", "Step", "StoreSample", "StoredCopy"]
+__all__ = ["MAX_REQUESTS", "PLACES", "Carrier", "Deliver", "Drop", "Loss", "Send", "Step", "StoreSample", "StoredCopy"]
 
 PLACES = 10
 """Samples in the memory of the paper's chip (section 3.3)."""
+MAX_REQUESTS = 256
+"""Requests that wait for an answer; beyond it, the one that waits longest is given up."""
 
 
 _NONE = SampleId(INT64_MIN - 1, 0)
@@ -145,6 +147,11 @@ class Carrier:
         """What is in memory, in the order of topic and id."""
         return [self._stored[name] for name in sorted(self._stored)]
 
+    @property
+    def requests(self) -> int:
+        """How many requests wait for an answer."""
+        return len(self._requested)
+
     def retrieved(self, topic: int) -> Sample | None:
         """Return the newest sample of *topic* that the application has."""
         return self._retrieved.get(topic)
@@ -232,9 +239,7 @@ class Carrier:
             wants_copies = has_copies and self._is_new_to_memory(topic, sample_id) and self._has_place(sender)
             wants_proof = any(copy.sample.id < sample_id for copy in self._doubted(topic))
             if is_subscriber or wants_copies or wants_proof:
-                self._requested[topic, sample_id] = PendingRequest(
-                    sender, reserves_place=wants_copies, wants_proof=wants_proof
-                )
+                self._await(topic, sample_id, PendingRequest(sender, wants_copies, wants_proof))
                 yield Request(
                     topic=topic,
                     id=sample_id,
@@ -242,6 +247,11 @@ class Carrier:
                     wants_copies=wants_copies,
                     wants_proof=wants_proof,
                 )
+
+    def _await(self, topic: int, sample_id: SampleId, request: PendingRequest) -> None:
+        if len(self._requested) >= MAX_REQUESTS:
+            self.forget(*next(iter(self._requested)))
+        self._requested[topic, sample_id] = request
 
     def _count_hello(self, sender: int) -> None:
         """Give up the requests that *sender* should have answered by now."""
