@@ -156,6 +156,20 @@ class Carrier:
         """Return the newest sample of *topic* that the application has."""
         return self._retrieved.get(topic)
 
+    @property
+    def all_retrieved(self) -> list[Sample]:
+        """The newest sample of each topic that the application has, by topic."""
+        return [self._retrieved[topic] for topic in sorted(self._retrieved)]
+
+    def restore(self, stored: Iterable[StoredCopy], retrieved: Iterable[Sample]) -> list[Step]:
+        """Begin with what a node had before a restart; return what finds no place any more, the oldest first."""
+        self._stored = {(copy.sample.topic, copy.sample.id): copy for copy in stored}
+        self._retrieved = {sample.topic: sample for sample in retrieved}
+        steps: list[Step] = []
+        while len(self._stored) > self.places:
+            steps += self._make_room(is_own=True)
+        return steps
+
     def publish(self, sample: Sample, *, copies: int) -> list[Step]:
         """Store a sample of one's own, *copies* of which are to exist in all, this one included.
 

@@ -46,6 +46,7 @@ __all__ = [
     "decode",
     "encode",
     "read_record",
+    "record_of",
     "signed_bytes",
 ]
 
@@ -126,7 +127,7 @@ def _parts(message: Message | Part, profile: Profile) -> Iterator[Part]:
             for first in range(0, len(topics) or 1, most):
                 yield Subscriptions(topics[first : first + most])
         case Answer(sample, copies):
-            record = _record(sample)
+            record = record_of(sample)
             most = room - _ANSWERED.size
             for offset in range(0, len(record), most):
                 yield AnswerChunk(
@@ -166,7 +167,7 @@ def _head(kind: int, sender: int) -> bytes:
     return _HEAD.pack(_FORMAT, kind, sender)
 
 
-def _record(sample: Sample) -> bytes:
+def record_of(sample: Sample) -> bytes:
     """Return what of a sample is not in its name: expiry, signature and body."""
     flags = _EXPIRES * (sample.expires_at is not None) | _SIGNED * (sample.signature is not None)
     time = b"" if sample.expires_at is None else _TIME.pack(sample.expires_at)
@@ -182,7 +183,7 @@ def signed_bytes(sample: Sample) -> bytes:
         body=sample.body,
         expires_at=sample.expires_at,
     )
-    return b"whimbrel carry: sample 1\0" + _NAME.pack(sample.topic, *sample.id) + _record(bare)
+    return b"whimbrel carry: sample 1\0" + _NAME.pack(sample.topic, *sample.id) + record_of(bare)
 
 
 # -- from bytes -------------------------------------------------------------------------------------------------------
