@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from whimbrel.carry.sight import Sight
 from whimbrel.sim.campus.fast import campus_state, outcome_of, simulate
 from whimbrel.sim.campus.outcome import CampusOutcome, Recorder
 from whimbrel.sim.campus.reference import CampusSimulator
@@ -105,6 +107,34 @@ def assert_twins(contacts: Contacts, world: World, campus: Campus) -> None:
 def test_the_kernel_is_the_carrier_at_every_event(contacts: Contacts, world: World, campus: Campus) -> None:
     """Same trace, same memory after each event; copies never exceed L, memory never its bound."""
     assert_twins(contacts, world, campus)
+
+
+def played(contacts: Contacts, world: World, campus: Campus, sight: Sight, *, liars: int = 0) -> CampusSimulator:
+    """Return the simulator when all is over, with its recorder as its only report."""
+    simulator = CampusSimulator(contacts, campus, world, [Recorder(world)], sight=sight, liars=liars)
+    simulator.run()
+    return simulator
+
+
+@settings(max_examples=40)
+@given(contacts=traces(), world=worlds(), campus=campuses)
+def test_without_a_liar_and_with_instant_answers_both_rules_of_sight_are_one(
+    contacts: Contacts, world: World, campus: Campus
+) -> None:
+    """The figures of the paper do not depend on the rule: same memory, same retrievals, same copies lost."""
+    campus = replace(campus, transfer_s=0)
+    made = [played(contacts, world, campus, sight) for sight in Sight]
+    for carriers in zip(*(each.carriers for each in made), strict=True):
+        assert carriers[0].stored == carriers[1].stored
+    found = []
+    for simulator in made:
+        [recorder] = simulator.reports
+        assert isinstance(recorder, Recorder)
+        outcome = recorder.outcome()
+        counters = {name: each for name, each in outcome.counters.items() if name not in {"request", "answer"}}
+        rows = zip(outcome.delivered_s, outcome.subscriber, outcome.sample, outcome.replicas, strict=True)
+        found.append((sorted(rows), counters, outcome.sprayed_s.tolist()))
+    np.testing.assert_equal(found[0], found[1])
 
 
 def test_neither_twin_carries_what_is_older_than_its_application_has() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,15 +19,15 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
-from typing import ClassVar
 
 from whimbrel.model.place import Place, Plane, Point
+from whimbrel.multicast.loopback import LoopbackLink
 from whimbrel.nearby.frames.values import Beacon, Event, Frame
 from whimbrel.nearby.group.outputs import Deliver, Note, NoteKind
 from whimbrel.nearby.group.subscriptions import NearbySubscription
 from whimbrel.nearby.node import Node
 from whimbrel.nearby.transport.daemon import NearbyDaemon, Reach, monotonic_us
-from whimbrel.nearby.transport.multicast import MulticastSocket
+from whimbrel.nearby.transport.multicast import PORT, MulticastSocket
 from whimbrel.nearby.vocabulary import Vocabulary
 
 WORDS = Vocabulary.of(
@@ -101,32 +100,6 @@ def _await_address(name: str, deadline: float) -> None:
     raise TimeoutError(f"{name} has no link-local address")
 
 
-class LoopbackLink(MulticastSocket):
-    """What a link with multicast does, over UDP on ::1: a datagram goes to the nodes that listen on its address."""
-
-    everybody: ClassVar[list[LoopbackLink]] = []
-
-    def __init__(self) -> None:
-        self.socket = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-        self.socket.bind(("::1", 0))
-        self.stamp(self.socket)
-        self.socket.setblocking(False)
-        self._joined = frozenset()
-        self.everybody.append(self)
-
-    def listen(self, addresses: frozenset[str]) -> None:
-        """Listen on these addresses."""
-        self._joined = addresses
-
-    def send(self, data: bytes, addresses: Iterable[str]) -> int:
-        """Send *data* once for each address that a node listens on."""
-        for address in addresses:
-            for other in self.everybody:
-                if address in other._joined:
-                    self.socket.sendto(data, other.socket.getsockname())
-        return 0
-
-
 def _write(path: Path, tree: dict[str, list[str]]) -> None:
     path.write_text(json.dumps(tree), encoding="utf-8")
 
@@ -135,6 +108,7 @@ class Street:
     """Daemons, each in its namespace."""
 
     def __init__(self) -> None:
+        self.links: list[LoopbackLink] = []
         self.reach = Path(tempfile.mkdtemp()) / "reach.json"
         self.daemons: dict[str, NearbyDaemon] = {}
         self.delivered: dict[str, list[tuple[str, object]]] = {}
@@ -166,10 +140,10 @@ class Street:
 
     def _link(self, name: str) -> MulticastSocket:
         if IS_LOOPBACK:
-            return LoopbackLink()
+            return LoopbackLink(self.links)
         enter(Path("/run/netns") / name)
         try:
-            return MulticastSocket("eth0")
+            return MulticastSocket("eth0", port=PORT)
         finally:
             LIBC.setns(self._home.fileno(), CLONE_NEWNET)
 

@@ -23,7 +23,7 @@ ROWS = [
     {"language"},
     {"match", "hold", "shape"},
     {"log", "mqtt"},
-    {"client"},
+    {"client", "multicast"},
     {"broker", "pipeline", "rendezvous", "carry", "nearby"},
     {"sim"},
     {"lab", "console"},

@@ -7,7 +7,7 @@ from typing import TypeGuard
 import pytest
 
 from whimbrel.carry.hello import Answer, Entry, Hello, Refusal, Request, Sample, SampleId
-from whimbrel.carry.node import Carrier, Deliver, Drop, Loss, Send, Step, StoreSample
+from whimbrel.carry.node import MAX_REQUESTS, Carrier, Deliver, Drop, Loss, Send, Step, StoreSample
 
 
 def a_sample(topic: int = 1, at: int = 100, publisher: int = 9) -> Sample:
@@ -281,3 +281,13 @@ def test_what_comes_too_late_is_counted_as_lost() -> None:
     other.receive(2, Hello((Entry(1, SampleId(100, 9), has_copies=True),)))
     other.publish(a_sample(1, 300, publisher=1), copies=1)
     assert other.receive(2, Answer(a_sample(1, 100), 4)) == [Drop(a_sample(1, 100), 4, Loss.OUTDATED)]
+
+
+def test_ten_thousand_invented_ids_leave_a_bounded_number_of_requests() -> None:
+    """A stranger invents addresses and ids for nothing; what was asked for last is still awaited."""
+    node = Carrier(1, subscriptions=[1])
+    for number in range(10_000):
+        [_] = node.receive(number + 2, Hello((Entry(1, SampleId(number, 9), has_copies=False),)))
+    assert node.requests == MAX_REQUESTS
+    last = a_sample(1, 9_999)
+    assert node.receive(10_001, Answer(last, 0)) == [Deliver(last)]

@@ -4,6 +4,8 @@ Rule: memory has a fixed number of places, one a sample; the source's own copy t
 Rule: half of the copies go to a carrier that asks, of an odd number the larger half stays; who has one copy waits.
 Rule: a stored sample is *removable* from the sight of a newer one of its topic in a neighbour's Hello. It is still
 given to subscribers, no longer to carriers, and removed when its place is needed, the oldest id first.
+Rule: with a provisional sight (``carry.sight``) the older sample is not given to carriers from then on, and becomes
+removable when the newer one has come. It makes room before only for what the same neighbour gives after its proof.
 Rule: what a neighbour offers takes free and removable places only. A source always stores what it publishes: if no
 place is free or removable, the oldest sample gives way, and its copies are lost.
 Rule: what a subscriber retrieved is its application's, takes no place and is no replica; with *shows_retrieved* it is
@@ -30,12 +32,15 @@ from whimbrel.carry.hello import (
     Sample,
     SampleId,
 )
+from whimbrel.carry.sight import MAX_HELLOS, Believers, PendingRequest, Sight
 from whimbrel.model.bounds import INT32_MAX, INT64_MIN, whole
 
-__all__ = ["PLACES", "Carrier", "Deliver", "Drop", "Loss", "Send", "Step", "StoreSample", "StoredCopy"]
+__all__ = ["MAX_REQUESTS", "PLACES", "Carrier", "Deliver", "Drop", "Loss", "Send", "Step", "StoreSample", "StoredCopy"]
 
 PLACES = 10
 """Samples in the memory of the paper's chip (section 3.3)."""
+MAX_REQUESTS = 256
+"""Requests that wait for an answer; beyond it, the one that waits longest is given up."""
 
 
 _NONE = SampleId(INT64_MIN - 1, 0)
@@ -97,6 +102,13 @@ class StoredCopy:
     sample: Sample
     copies: int
     is_removable: bool = False
+    doubted_of: int | None = None
+    """The neighbour that named a newer sample and has not given it; the copy is no place for others until then."""
+
+    @property
+    def is_replaceable(self) -> bool:
+        """Whether its place may go to another sample."""
+        return self.is_removable and self.doubted_of is None
 
     @property
     def has_copies(self) -> bool:
@@ -113,24 +125,50 @@ class Carrier:
     """The state of one node; *address* names it in messages and in the ids of what it publishes."""
 
     def __init__(
-        self, address: int, *, places: int = PLACES, subscriptions: Iterable[int] = (), shows_retrieved: bool = False
+        self,
+        address: int,
+        *,
+        places: int = PLACES,
+        subscriptions: Iterable[int] = (),
+        shows_retrieved: bool = False,
+        sight: Sight = Sight.FINAL,
     ) -> None:
         self.address, self.places = address, whole("places", places, 1, INT32_MAX)
         self.subscriptions = frozenset(subscriptions)
         self.shows_retrieved = shows_retrieved
+        self.sight = sight
         self._stored: dict[tuple[int, SampleId], StoredCopy] = {}
         self._retrieved: dict[int, Sample] = {}
-        self._requested: dict[tuple[int, SampleId], bool] = {}
-        """What was requested and not answered yet, and whether a place is reserved for it."""
+        self._requested: dict[tuple[int, SampleId], PendingRequest] = {}
+        self._believers = Believers()
 
     @property
     def stored(self) -> list[StoredCopy]:
         """What is in memory, in the order of topic and id."""
         return [self._stored[name] for name in sorted(self._stored)]
 
+    @property
+    def requests(self) -> int:
+        """How many requests wait for an answer."""
+        return len(self._requested)
+
     def retrieved(self, topic: int) -> Sample | None:
         """Return the newest sample of *topic* that the application has."""
         return self._retrieved.get(topic)
+
+    @property
+    def all_retrieved(self) -> list[Sample]:
+        """The newest sample of each topic that the application has, by topic."""
+        return [self._retrieved[topic] for topic in sorted(self._retrieved)]
+
+    def restore(self, stored: Iterable[StoredCopy], retrieved: Iterable[Sample]) -> list[Step]:
+        """Begin with what a node had before a restart; return what finds no place any more, the oldest first."""
+        self._stored = {(copy.sample.topic, copy.sample.id): copy for copy in stored}
+        self._retrieved = {sample.topic: sample for sample in retrieved}
+        steps: list[Step] = []
+        while len(self._stored) > self.places:
+            steps += self._make_room(is_own=True)
+        return steps
 
     def publish(self, sample: Sample, *, copies: int) -> list[Step]:
         """Store a sample of one's own, *copies* of which are to exist in all, this one included.
@@ -159,45 +197,114 @@ class Carrier:
     def receive(self, sender: int, message: Message) -> list[Step]:
         """Take in what the neighbour *sender* says; return what to do, in order."""
         match message:
-            case Hello(entries):
-                return [Send(sender, request) for request in self._requests(entries)]
+            case Hello(entries, is_first):
+                if is_first and self.sight is Sight.PROVISIONAL:
+                    self._count_hello(sender)
+                return [Send(sender, request) for request in self._hear(sender, entries)]
             case Request():
                 return [Send(sender, self._answer(message))]
-            case Answer(sample, copies) if (sample.topic, sample.id) in self._requested:
+            case Answer(sample, copies) if self.is_asked(sender, sample.topic, sample.id):
+                self._believers.answer(sender, sample.topic)
                 return self._take(sample, copies)
             case Answer():
-                return []  # nothing is pushed: what was not requested, or is no longer waited for, changes nothing
+                return []  # nothing is pushed: what this neighbour was not asked for, or too long ago, changes nothing
             case Refusal(topic, sample_id):
-                self.forget(topic, sample_id)
+                if self.is_asked(sender, topic, sample_id):
+                    if self._requested[topic, sample_id].wants_proof:
+                        self._believers.fail(sender, topic)
+                    self.forget(topic, sample_id)
                 return []
+
+    def is_asked(self, neighbour: int, topic: int, sample_id: SampleId) -> bool:
+        """Return whether *neighbour* was asked for this sample and has not answered yet."""
+        request = self._requested.get((topic, sample_id))
+        return request is not None and request.neighbour == neighbour
 
     def forget(self, topic: int, sample_id: SampleId) -> None:
         """Wait no longer for the answer to a request: it was refused, or it was lost with the contact."""
-        self._requested.pop((topic, sample_id), None)
+        if self._requested.pop((topic, sample_id), None) is not None:
+            self._restore(topic)
+
+    def leave(self, neighbour: int) -> None:
+        """Wait no longer for any answer of *neighbour*: it is out of reach."""
+        for name in [name for name, request in self._requested.items() if request.neighbour == neighbour]:
+            self.forget(*name)
 
     # -- hearing a Hello ---------------------------------------------------------------------------------------------
 
-    def _requests(self, entries: Iterable[Entry]) -> Iterator[Request]:
+    def _hear(self, sender: int, entries: Iterable[Entry]) -> list[Request]:
+        """Mark what the Hello outdates; return the requests, first those whose answers make room."""
+        if self.sight is Sight.PROVISIONAL:
+            entries = [each for each in entries if self._believers.believes(sender, each.topic)]
         entries = list(entries)
         for topic, sample_id, _ in entries:
-            self._see_newer(topic, sample_id)
+            if self.sight is Sight.FINAL or self._newest_retrieved(topic) >= sample_id:
+                self._see_newer(topic, sample_id)
+            else:
+                self._doubt(sender, topic, sample_id)
+        return sorted(self._requests(sender, entries), key=lambda each: not each.wants_proof)
+
+    def _requests(self, sender: int, entries: Iterable[Entry]) -> Iterator[Request]:
         # The newest first: if places are few, they go to what was published last.
         for topic, sample_id, has_copies in sorted(entries, key=lambda each: (each.id, each.topic), reverse=True):
             if self._newest_requested(topic) >= sample_id:
                 continue
             is_subscriber = topic in self.subscriptions and self._newest_retrieved(topic) < sample_id
-            wants_copies = has_copies and self._is_new_to_memory(topic, sample_id) and self._has_place()
-            if is_subscriber or wants_copies:
-                self._requested[topic, sample_id] = wants_copies
-                yield Request(topic=topic, id=sample_id, is_subscriber=is_subscriber, wants_copies=wants_copies)
+            wants_copies = has_copies and self._is_new_to_memory(topic, sample_id) and self._has_place(sender)
+            wants_proof = any(copy.sample.id < sample_id for copy in self._doubted(topic))
+            if is_subscriber or wants_copies or wants_proof:
+                self._await(topic, sample_id, PendingRequest(sender, wants_copies, wants_proof))
+                yield Request(
+                    topic=topic,
+                    id=sample_id,
+                    is_subscriber=is_subscriber,
+                    wants_copies=wants_copies,
+                    wants_proof=wants_proof,
+                )
+
+    def _await(self, topic: int, sample_id: SampleId, request: PendingRequest) -> None:
+        if len(self._requested) >= MAX_REQUESTS:
+            self.forget(*next(iter(self._requested)))
+        self._requested[topic, sample_id] = request
+
+    def _count_hello(self, sender: int) -> None:
+        """Give up the requests that *sender* should have answered by now."""
+        for (topic, sample_id), request in list(self._requested.items()):
+            if request.neighbour == sender:
+                request.hellos += 1
+                if request.hellos >= MAX_HELLOS:
+                    self.forget(topic, sample_id)
+                    self._believers.fail(sender, topic)
+
+    def _doubted(self, topic: int) -> list[StoredCopy]:
+        return [copy for name, copy in self._stored.items() if name[0] == topic and copy.doubted_of is not None]
+
+    def _doubt(self, sender: int, topic: int, sample_id: SampleId) -> None:
+        """Stop spreading older copies of *topic* until *sender*, or who was asked before, has proven its sample."""
+        asked = self._asked_for_newer(topic, sample_id)
+        for name, copy in self._stored.items():
+            if name[0] == topic and name[1] < sample_id and not copy.is_removable:
+                copy.is_removable, copy.doubted_of = True, sender if asked is None else asked
+
+    def _asked_for_newer(self, topic: int, sample_id: SampleId) -> int | None:
+        """Return the neighbour that was asked for this sample of *topic* or a newer one."""
+        found = [(name[1], each.neighbour) for name, each in self._requested.items() if name[0] == topic]
+        return max(((at, each) for at, each in found if at >= sample_id), default=(_NONE, None))[1]
+
+    def _restore(self, topic: int) -> None:
+        """Spread copies of *topic* again for which nobody is asked any more to prove a newer sample."""
+        for copy in self._doubted(topic):
+            newer = SampleId(copy.sample.published_at, copy.sample.publisher + 1)
+            copy.doubted_of = self._asked_for_newer(topic, newer)
+            copy.is_removable = copy.doubted_of is not None
 
     def _see_newer(self, topic: int, sample_id: SampleId) -> None:
         for name, copy in self._stored.items():
             if name[0] == topic and name[1] < sample_id:
-                copy.is_removable = True
+                copy.is_removable, copy.doubted_of = True, None
 
     def _is_new_to_memory(self, topic: int, sample_id: SampleId) -> bool:
-        """Tell whether neither this sample is stored nor a newer one of the topic known here."""
+        """Return whether neither this sample is stored nor a newer one of the topic known here."""
         return self._newest_stored(topic) < sample_id and self._newest_retrieved(topic) <= sample_id
 
     def _newest_stored(self, topic: int) -> SampleId:
@@ -209,10 +316,11 @@ class Carrier:
     def _newest_retrieved(self, topic: int) -> SampleId:
         return self._retrieved[topic].id if topic in self._retrieved else _NONE
 
-    def _has_place(self) -> bool:
-        reserved = sum(self._requested.values())
-        removable = sum(copy.is_removable for copy in self._stored.values())
-        return len(self._stored) + reserved - removable < self.places
+    def _has_place(self, giver: int) -> bool:
+        """Return whether there is a place for what *giver* gives, now or when it has proven what it named."""
+        reserved = sum(request.reserves_place for request in self._requested.values())
+        freed = sum(copy.is_removable and copy.doubted_of in {None, giver} for copy in self._stored.values())
+        return len(self._stored) + reserved - freed < self.places
 
     # -- giving and taking -------------------------------------------------------------------------------------------
 
@@ -221,17 +329,21 @@ class Carrier:
         if copy is None:
             retrieved = self._retrieved.get(request.topic)
             is_shown = self.shows_retrieved and retrieved is not None and retrieved.id == request.id
-            if retrieved is None or not (is_shown and request.is_subscriber):
+            if retrieved is None or not (is_shown and (request.is_subscriber or request.wants_proof)):
                 return Refusal(request.topic, request.id)
             return Answer(retrieved, 0)
         granted = copy.copies // 2 if request.wants_copies and copy.has_copies else 0
-        if not (granted or request.is_subscriber):
+        if not (granted or request.is_subscriber or request.wants_proof):
             return Refusal(request.topic, request.id)
         copy.copies -= granted
         return Answer(copy.sample, granted)
 
     def _take(self, sample: Sample, copies: int) -> list[Step]:
-        self.forget(sample.topic, sample.id)
+        del self._requested[sample.topic, sample.id]
+        for copy in self._doubted(sample.topic):
+            if copy.sample.id < sample.id:
+                copy.doubted_of = None  # here is the proof
+        self._restore(sample.topic)
         steps: list[Step] = []
         is_current = (
             self._is_new_to_memory(sample.topic, sample.id) and self._newest_requested(sample.topic) < sample.id
@@ -243,7 +355,7 @@ class Carrier:
             return steps
         if not is_current:
             return [*steps, Drop(sample, copies, Loss.OUTDATED)]
-        if len(self._stored) >= self.places and not any(copy.is_removable for copy in self._stored.values()):
+        if len(self._stored) >= self.places and not any(copy.is_replaceable for copy in self._stored.values()):
             return [*steps, Drop(sample, copies, Loss.NO_PLACE)]
         self._see_newer(sample.topic, sample.id)
         steps += self._make_room(is_own=False)
@@ -251,10 +363,10 @@ class Carrier:
         return [*steps, StoreSample(sample, copies)]
 
     def _make_room(self, *, is_own: bool) -> list[Step]:
-        """Free a place if there is none; a sample that is not removable gives way to one's own only."""
+        """Free a place if there is none; a sample that is not replaceable gives way to one's own only."""
         if len(self._stored) < self.places:
             return []
-        removable = [copy for copy in self._stored.values() if copy.is_removable]
-        victim = min(removable or (self._stored.values() if is_own else ()), key=lambda copy: copy.age_order)
+        replaceable = [copy for copy in self._stored.values() if copy.is_replaceable]
+        victim = min(replaceable or (self._stored.values() if is_own else ()), key=lambda copy: copy.age_order)
         del self._stored[victim.sample.topic, victim.sample.id]
-        return [Drop(victim.sample, victim.copies, Loss.REPLACED if victim.is_removable else Loss.DISPLACED)]
+        return [Drop(victim.sample, victim.copies, Loss.REPLACED if victim.is_replaceable else Loss.DISPLACED)]

@@ -9,25 +9,23 @@ Rule: range and loss, where they are wanted on one link, are made here: ``Reach`
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from random import Random
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.bounds import real
 from whimbrel.model.place import Area, Place
+from whimbrel.multicast.reach import Reach
+from whimbrel.multicast.sockets import MulticastSocket
 from whimbrel.nearby.datagrams import tells_deployment
 from whimbrel.nearby.frames.values import Beacon, Event, Frame
 from whimbrel.nearby.frames.wire import MalformedFrameError, decode, encode
 from whimbrel.nearby.group.outputs import Deliver, Note, Output, Send
 from whimbrel.nearby.node import Node
 from whimbrel.nearby.prediction import matching_us
-from whimbrel.nearby.transport.multicast import MulticastSocket, addresses_for, addresses_of, deployment_address
+from whimbrel.nearby.transport.multicast import addresses_for, addresses_of, deployment_address
 
 __all__ = ["NearbyDaemon", "Reach", "monotonic_us", "time_of_day"]
 
@@ -46,45 +44,6 @@ def time_of_day() -> int | None:
     """Return the microseconds UTC of the machine's clock, or ``None`` if nobody has set it since it was made."""
     found = time.time_ns() // 1_000
     return found if found >= _NEVER_BEFORE_US else None
-
-
-class Reach:
-    """Which senders a node hears, on a link on which it would hear all: for tests, demonstrations and desks.
-
-    The file is JSON, ``{"car": ["light", "ambulance"]}``: the nodes that each node hears; a node without an
-    entry hears all. The file is read again when it changes, so that a partition can be made and healed.
-    """
-
-    def __init__(self, name: str, *, path: Path | None = None, loss: float = 0.0, random: Random | None = None) -> None:
-        self._name, self._path = name, path
-        self._loss = real("loss", loss, 0, 1)
-        self._random = random or Random(0)  # noqa: S311 # it decides which frames of a demonstration are lost
-        self._heard: frozenset[str] | None = None
-        self._changed = -1
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Read the file again if it has changed."""
-        if self._path is None:
-            return
-        try:
-            changed = self._path.stat().st_mtime_ns
-            if changed == self._changed:
-                return
-            tree = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InvalidValueError("reach", str(self._path), f"JSON of the nodes each node hears ({error})") from None
-        heard = tree.get(self._name) if isinstance(tree, dict) else 0
-        if heard is not None and not (isinstance(heard, list) and all(isinstance(each, str) for each in heard)):
-            raise InvalidValueError(f"reach of {self._name}", heard, "a list of nodes")
-        self._heard = None if heard is None else frozenset(heard)
-        self._changed = changed
-
-    def hears(self, frame: Frame) -> bool:
-        """Tell whether *frame* arrives."""
-        if self._heard is not None and frame.sender not in self._heard:
-            return False
-        return not self._loss or self._random.random() >= self._loss
 
 
 class NearbyDaemon:
@@ -155,7 +114,7 @@ class NearbyDaemon:
             return
         if frame.sender == self.node.name:
             return  # our own, looped back for other nodes on this machine
-        if not self._reach.hears(frame):
+        if not self._reach.hears(frame.sender):
             self.node.counts["out of reach"] += 1
             return
         self._hear(frame)

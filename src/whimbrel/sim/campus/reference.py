@@ -5,6 +5,8 @@ one. An answer that arrives at that time comes before all of them; a periodic He
 Rule: without a period Hello is said to both at the beginning of a contact, then to all neighbours, the lowest first,
 whenever the list has changed; who changed first speaks first. Each neighbour hears the list as it is then.
 Rule: with a period P, node i of N says Hello at (k + i / N)·P for k = 0, 1, …, and at no other time.
+Rule: with a provisional sight, or with liars (the nodes with the highest numbers), a node waits for no answer of a
+neighbour after their contact has ended. The kernel has neither.
 Rule: an answer takes *transfer_s*. If the contact does not last until then, it is lost with the copies it grants.
 """
 
@@ -18,6 +20,8 @@ from typing import Protocol
 
 from whimbrel.carry.hello import Answer, Hello, Request
 from whimbrel.carry.node import Carrier, Deliver, Drop, Send, Step, StoreSample
+from whimbrel.carry.sight import Sight
+from whimbrel.sim.campus.liars import Liar
 from whimbrel.sim.campus.scenario import Campus, Publication, World
 from whimbrel.sim.contacts.table import Contacts
 
@@ -55,16 +59,30 @@ class _Transfer:
 class CampusSimulator:
     """One simulation, advanced event by event."""
 
-    def __init__(self, contacts: Contacts, campus: Campus, world: World, reports: Sequence[CampusReport] = ()) -> None:
-        self._contacts, self._campus, self._world, self._reports = contacts, campus, world, reports
+    def __init__(
+        self,
+        contacts: Contacts,
+        campus: Campus,
+        world: World,
+        reports: Sequence[CampusReport] = (),
+        *,
+        sight: Sight = Sight.FINAL,
+        liars: int = 0,
+    ) -> None:
+        self._contacts, self._campus, self._world, self.reports = contacts, campus, world, reports
         topics_of: list[list[int]] = [[] for _ in range(contacts.nodes)]
         for topic, subscribers in enumerate(world.subscribers):
             for node in subscribers:
                 topics_of[node].append(topic)
+        kinds = [Carrier] * (contacts.nodes - liars) + [Liar] * liars
         self.carriers = [
-            Carrier(node, places=campus.memory, subscriptions=topics, shows_retrieved=campus.shows_retrieved)
-            for node, topics in enumerate(topics_of)
+            kind(node, places=campus.memory, subscriptions=topics, shows_retrieved=campus.shows_retrieved, sight=sight)
+            for node, (kind, topics) in enumerate(zip(kinds, topics_of, strict=True))
         ]
+        for liar in self.carriers:
+            if isinstance(liar, Liar):
+                liar.topics = campus.topics
+        self._says_farewell = liars > 0 or sight is Sight.PROVISIONAL
         self._neighbours: list[dict[int, float]] = [{} for _ in range(contacts.nodes)]
         """Who is in contact with each node, and since when."""
         self._speaking: deque[int] = deque()
@@ -82,7 +100,7 @@ class CampusSimulator:
             if kind == _UP:
                 self._begin(one, other, now)
             elif kind == _DOWN:
-                del self._neighbours[one][other], self._neighbours[other][one]
+                self._end(one, other)
             else:
                 self._publish(self._world.publications[one], now)
             yield now
@@ -116,9 +134,15 @@ class CampusSimulator:
             self._tell(high, low, now)
             self._settle(now)
 
+    def _end(self, low: int, high: int) -> None:
+        del self._neighbours[low][high], self._neighbours[high][low]
+        if self._says_farewell:
+            self.carriers[low].leave(high)
+            self.carriers[high].leave(low)
+
     def _publish(self, publication: Publication, now: float) -> None:
         copies = self._world.copies[publication.topic]
-        for report in self._reports:
+        for report in self.reports:
             report.published(publication, copies, now=now)
         steps = self.carriers[publication.publisher].publish(publication.sample, copies=copies)
         self._done(publication.publisher, steps, now)
@@ -141,11 +165,11 @@ class CampusSimulator:
             assert isinstance(step, Send)
             assert isinstance(step.message, Request)
             self._count("request", now)
-            [answer] = self.carriers[teller].receive(hearer, step.message)
-            assert isinstance(answer, Send)
-            assert isinstance(answer.message, Answer), "the Hello was just heard"
-            self._count("answer", now)
-            answers.append(answer.message)
+            for answer in self.carriers[teller].receive(hearer, step.message):
+                assert isinstance(answer, Send)
+                assert isinstance(answer.message, Answer), "the Hello was just heard"
+                self._count("answer", now)
+                answers.append(answer.message)
         for answer_message in answers:
             if self._campus.transfer_s > 0:
                 arrives_s = now + self._campus.transfer_s
@@ -164,7 +188,7 @@ class CampusSimulator:
         since = self._neighbours[transfer.receiver].get(transfer.sender)
         if since is None or since > transfer.asked_s:
             receiver.forget(sample.topic, sample.id)
-            for report in self._reports:
+            for report in self.reports:
                 report.lost(transfer.answer, now=now)
             return
         before = self._hello(transfer.receiver)
@@ -181,11 +205,11 @@ class CampusSimulator:
             self._speaking.append(node)
 
     def _count(self, message: str, now: float) -> None:
-        for report in self._reports:
+        for report in self.reports:
             report.sent(message, now=now)
 
     def _done(self, node: int, steps: Sequence[Step], now: float) -> None:
         for step in steps:
             assert isinstance(step, StoreSample | Drop | Deliver)
-            for report in self._reports:
+            for report in self.reports:
                 report.done(node, step, now=now)

@@ -1,0 +1,182 @@
+"""Control data: the topics of the campus and what the plan says of them, as samples of the built-in topic (3.1).
+
+Rule: the built-in topic has the id 0. Control data may take several samples, its *segments*; the time of publication in
+a segment's id is the version, and the publisher is the number of the segment, from 0.
+Rule: the newest complete version is in force. A segment that the campus did not sign, or of a version that is not
+newer, is ignored and counted.
+Rule: several keys may be trusted, so that the key of a campus can change while some nodes still know the old one only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import pairwise
+
+from whimbrel.carry.hello import MAX_BODY_BYTES, MAX_COPIES, MAX_TOPIC, Sample
+from whimbrel.carry.signatures import SampleSigner, is_signed_by
+from whimbrel.errors import InvalidInputError, InvalidValueError, WhimbrelError
+from whimbrel.model.bounds import instant, name, whole
+
+__all__ = [
+    "BUILT_IN_TOPIC",
+    "MAX_SEGMENTS",
+    "MAX_TOPIC_NAME_BYTES",
+    "ControlData",
+    "ControlReceiver",
+    "MalformedControlDataError",
+    "TopicPlan",
+    "segments_of",
+]
+
+BUILT_IN_TOPIC = 0
+MAX_SEGMENTS = 64
+MAX_TOPIC_NAME_BYTES = 0xFF
+_MAX_VERSIONS = 4
+"""Versions of which segments are kept at a time, the newest."""
+_UINT32_MAX = 0xFFFF_FFFF
+_SEGMENTS = struct.Struct(">BII")
+_ENTRY = struct.Struct(">HHIB")
+
+
+class MalformedControlDataError(InvalidInputError):
+    """The body of a segment is none. Reaction: ignore it, although the campus signed it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"control data: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    """A topic of the campus: its id and name, how many subscribe to it, and L, the copies of a sample of it."""
+
+    topic: int
+    name: str
+    subscribers: int
+    copies: int
+
+    def __post_init__(self) -> None:
+        whole("topic", self.topic, BUILT_IN_TOPIC + 1, MAX_TOPIC)
+        name("name of a topic", self.name, max_bytes=MAX_TOPIC_NAME_BYTES)
+        whole("subscribers", self.subscribers, 0, _UINT32_MAX)
+        whole("copies", self.copies, 1, MAX_COPIES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlData:
+    """What the administrative server tells all nodes; *places* is the memory of all of them together."""
+
+    version: int
+    users: int
+    places: int
+    topics: tuple[TopicPlan, ...] = ()
+
+    def __post_init__(self) -> None:
+        instant("version", self.version)
+        whole("users", self.users, 0, _UINT32_MAX)
+        whole("places", self.places, 0, _UINT32_MAX)
+        if any(one.topic >= other.topic for one, other in pairwise(self.topics)):
+            raise InvalidValueError(
+                "topics", [each.topic for each in self.topics][:10], "each once, in ascending order"
+            )
+
+
+def segments_of(data: ControlData, signer: SampleSigner) -> list[Sample]:
+    """Return the signed segments of *data*."""
+    bodies = [b""]
+    for each in data.topics:
+        text = each.name.encode()
+        entry = _ENTRY.pack(each.topic, each.copies, each.subscribers, len(text)) + text
+        if _SEGMENTS.size + len(bodies[-1]) + len(entry) > MAX_BODY_BYTES:
+            bodies.append(b"")
+        bodies[-1] += entry
+    if len(bodies) > MAX_SEGMENTS:
+        raise InvalidValueError("segments of control data", len(bodies), f"at most {MAX_SEGMENTS}: have fewer topics")
+    head = _SEGMENTS.pack(len(bodies), data.users, data.places)
+    samples = (
+        Sample(topic=BUILT_IN_TOPIC, published_at=data.version, publisher=number, body=head + body)
+        for number, body in enumerate(bodies)
+    )
+    return [signer.sign(each) for each in samples]
+
+
+class ControlReceiver:
+    """The control data of a node: the version in force, and segments of newer ones."""
+
+    def __init__(self, keys: Collection[bytes]) -> None:
+        self._keys = tuple(keys)
+        self.in_force: ControlData | None = None
+        self.counts: Counter[str] = Counter()
+        """Segments that were ignored, by the reason."""
+        self._segments: dict[int, dict[int, bytes]] = {}
+
+    @property
+    def kept(self) -> int:
+        """How many segments wait for others of their version."""
+        return sum(map(len, self._segments.values()))
+
+    def receive(self, sample: Sample) -> ControlData | None:
+        """Take a segment; return the control data that is in force from now on because of it, or None."""
+        if self.in_force is not None and sample.published_at <= self.in_force.version:
+            self.counts["older"] += 1
+            return None
+        if sample.topic != BUILT_IN_TOPIC or not is_signed_by(sample, self._keys):
+            self.counts["forged"] += 1
+            return None
+        try:
+            return self._take(sample)
+        except WhimbrelError:
+            self.counts["malformed"] += 1
+            self._segments.pop(sample.published_at, None)
+            return None
+
+    def _take(self, sample: Sample) -> ControlData | None:
+        version = sample.published_at
+        count, users, places = _head(sample)
+        segments = self._segments.setdefault(version, {})
+        segments[sample.publisher] = sample.body
+        if {_SEGMENTS.unpack_from(body) for body in segments.values()} != {(count, users, places)}:
+            raise MalformedControlDataError(f"segments of version {version} contradict each other")
+        if len(segments) < count:
+            for old in sorted(self._segments)[:-_MAX_VERSIONS]:
+                del self._segments[old]
+            return None
+        topics = tuple(plan for number in range(count) for plan in _topics(segments[number]))
+        self.in_force = ControlData(version=version, users=users, places=places, topics=topics)
+        for old in [each for each in self._segments if each <= version]:
+            del self._segments[old]
+        return self.in_force
+
+
+def _head(sample: Sample) -> tuple[int, int, int]:
+    if len(sample.body) < _SEGMENTS.size:
+        raise MalformedControlDataError(f"a segment of {len(sample.body)} bytes")
+    count, users, places = _SEGMENTS.unpack_from(sample.body)
+    if not sample.publisher < count <= MAX_SEGMENTS:
+        raise MalformedControlDataError(f"segment {sample.publisher} of {count}, allowed are {MAX_SEGMENTS}")
+    return count, users, places
+
+
+def _topics(body: bytes) -> list[TopicPlan]:
+    found: list[TopicPlan] = []
+    at = _SEGMENTS.size
+    while at < len(body):
+        if at + _ENTRY.size > len(body):
+            raise MalformedControlDataError("a segment ends inside a topic")
+        topic, copies, subscribers, size = _ENTRY.unpack_from(body, at)
+        at += _ENTRY.size
+        if at + size > len(body):
+            raise MalformedControlDataError("a segment ends inside a name")
+        try:
+            text = body[at : at + size].decode()
+        except UnicodeDecodeError:
+            raise MalformedControlDataError("the name of a topic is not UTF-8") from None
+        found.append(TopicPlan(topic=topic, name=text, subscribers=subscribers, copies=copies))
+        at += size
+    return found

@@ -1,0 +1,104 @@
+"""The memory of a node on disk: its address, the samples that it carries and those that its application has.
+
+Rule: a node is restored with the address, copies and marks that it had; a mark that waited for a proof is undone.
+Rule: the file is replaced as a whole and synced; after a crash it has what it had or what was written.
+Rule: any bytes are a memory or a ``DamagedMemoryError``; a node never starts with half of one.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from whimbrel.carry.hello import Sample, SampleId
+from whimbrel.carry.node import Carrier, StoredCopy
+from whimbrel.carry.wire import MAX_RECORD_BYTES, MalformedMessageError, read_record, record_of
+from whimbrel.errors import InvalidInputError
+from whimbrel.log.files import put
+
+__all__ = ["DamagedMemoryError", "Memory", "memory_of", "read_memory", "write_memory"]
+
+_MAGIC = b"whimbrel campus memory 1\n"
+_HEAD = struct.Struct(">QII")
+_ROW = struct.Struct(">BHHqQH")
+_IS_REMOVABLE, _IS_RETRIEVED = 1, 2
+_CHECK = struct.Struct(">I")
+
+
+class DamagedMemoryError(InvalidInputError):
+    """A file is no memory of a node. Reaction: move it away; the node then starts empty, with a new address."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path} is not the memory of a node: {self.reason}; without the file the node starts empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a node knows again after a restart."""
+
+    address: int
+    stored: tuple[StoredCopy, ...] = ()
+    retrieved: tuple[Sample, ...] = ()
+
+
+def memory_of(carrier: Carrier) -> Memory:
+    """Return what *carrier* must know again."""
+    stored = [StoredCopy(each.sample, each.copies, each.is_replaceable) for each in carrier.stored]
+    return Memory(address=carrier.address, stored=tuple(stored), retrieved=tuple(carrier.all_retrieved))
+
+
+def write_memory(path: Path, memory: Memory) -> None:
+    """Replace the file at *path*, durably."""
+    rows = [_row(each.sample, each.copies, _IS_REMOVABLE * each.is_removable) for each in memory.stored]
+    rows += [_row(sample, 0, _IS_RETRIEVED) for sample in memory.retrieved]
+    data = _MAGIC + _HEAD.pack(memory.address, len(memory.stored), len(memory.retrieved)) + b"".join(rows)
+    put(path, data + _CHECK.pack(zlib.crc32(data)))
+
+
+def _row(sample: Sample, copies: int, flags: int) -> bytes:
+    record = record_of(sample)
+    return _ROW.pack(flags, copies, sample.topic, *sample.id, len(record)) + record
+
+
+def read_memory(path: Path) -> Memory | None:
+    """Return the memory in the file at *path*, or None if there is no file."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    begin = len(_MAGIC) + _HEAD.size
+    if not data.startswith(_MAGIC) or len(data) < begin + _CHECK.size:
+        raise DamagedMemoryError(path, "it begins otherwise")
+    body, check = data[: -_CHECK.size], data[-_CHECK.size :]
+    if _CHECK.pack(zlib.crc32(body)) != check:
+        raise DamagedMemoryError(path, "its checksum is another")
+    address, stored, retrieved = _HEAD.unpack_from(body, len(_MAGIC))
+    try:
+        rows = _rows(body[begin:])
+    except (struct.error, MalformedMessageError) as error:
+        raise DamagedMemoryError(path, str(error)) from None
+    copies = tuple(StoredCopy(sample, count, bool(flags & _IS_REMOVABLE)) for flags, count, sample in rows[:stored])
+    samples = tuple(sample for _, _, sample in rows[stored:])
+    if len(samples) != retrieved:
+        raise DamagedMemoryError(path, f"found {len(rows)} samples, it counts {stored + retrieved}")
+    return Memory(address=address, stored=copies, retrieved=samples)
+
+
+def _rows(data: bytes) -> list[tuple[int, int, Sample]]:
+    found: list[tuple[int, int, Sample]] = []
+    at = 0
+    while at < len(data):
+        flags, copies, topic, published_at, publisher, size = _ROW.unpack_from(data, at)
+        at += _ROW.size
+        if size > MAX_RECORD_BYTES or at + size > len(data):
+            raise MalformedMessageError(f"a sample of {size} bytes", at)
+        sample = read_record(data[at : at + size], topic=topic, sample_id=SampleId(published_at, publisher))
+        found.append((flags, copies, sample))
+        at += size
+    return found

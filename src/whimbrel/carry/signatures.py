@@ -1,0 +1,44 @@
+"""Signatures of samples: who published this. Control data counts only if the campus signed it (Ed25519)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from whimbrel.carry.hello import Sample
+from whimbrel.carry.wire import signed_bytes
+from whimbrel.errors import InvalidValueError, description_of
+
+__all__ = ["SEED_BYTES", "SampleSigner", "is_signed_by"]
+
+SEED_BYTES = 32
+
+
+class SampleSigner:
+    """A pair of keys; *seed* is the secret, from a generator fit for secrets."""
+
+    def __init__(self, seed: bytes) -> None:
+        if type(seed) is not bytes or len(seed) != SEED_BYTES:
+            raise InvalidValueError("seed of a key", description_of(seed), f"{SEED_BYTES} bytes")
+        self._private = Ed25519PrivateKey.from_private_bytes(seed)
+        self.public: bytes = self._private.public_key().public_bytes_raw()
+
+    def sign(self, sample: Sample) -> Sample:
+        """Return *sample* with its signature."""
+        return replace(sample, signature=self._private.sign(signed_bytes(sample)))
+
+
+def is_signed_by(sample: Sample, keys: Iterable[bytes]) -> bool:
+    """Return whether the owner of one of the public *keys* signed *sample*."""
+    return sample.signature is not None and any(_is_valid(sample, sample.signature, key) for key in keys)
+
+
+def _is_valid(sample: Sample, signature: bytes, key: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, signed_bytes(sample))
+    except (InvalidSignature, ValueError):  # a key that is no point of the curve signs nothing
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Transports: how the frames of carriers travel."""

@@ -1,0 +1,119 @@
+"""UDP over IPv6 on one link: Hellos by multicast, all else from socket to socket.
+
+Rule: a node's Hellos leave from the socket on which it is answered, so a Hello tells where its sender is.
+Rule: so many neighbours are known at a time; whose Hello is the longest ago is forgotten first.
+Rule: the group has one address for all campuses; who hears whom on a desk is made by ``Reach``, by hexadecimal address.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+
+from whimbrel.carry.hello import Hello, Message
+from whimbrel.carry.transport.interface import FrameReader, Heard
+from whimbrel.carry.wire import LINK, Part, Profile, encode
+from whimbrel.multicast.reach import Reach
+from whimbrel.multicast.sockets import MulticastSocket, Peer, hashed_address
+
+__all__ = ["GROUP", "MAX_NEIGHBOURS", "PORT", "UdpTransport"]
+
+PORT = 27_303
+GROUP = hashed_address("whimbrel campus")
+MAX_NEIGHBOURS = 1_024
+_MAX_DATAGRAM = 65_535
+
+
+class UdpTransport:
+    """The node at *address* on *link*."""
+
+    def __init__(
+        self, address: int, link: MulticastSocket, *, profile: Profile = LINK, reach: Reach | None = None
+    ) -> None:
+        self.address = address
+        self.counts: Counter[str] = Counter()
+        self._link, self._profile = link, profile
+        self._reach = reach or Reach(f"{address:016x}")
+        self._reader = FrameReader(address, self.counts)
+        self._peers: OrderedDict[int, Peer] = OrderedDict()
+        self._direct = link.open_direct()
+        link.listen(frozenset([GROUP]))
+
+    @property
+    def neighbours(self) -> int:
+        """How many neighbours are known."""
+        return len(self._peers)
+
+    @property
+    def direct_name(self) -> Peer:
+        """The socket on which this node is answered."""
+        ip, port, *_ = self._direct.getsockname()
+        return Peer(ip, port)
+
+    def filenos(self) -> tuple[int, int]:
+        """Return the sockets that have something to read when something has come."""
+        return self._link.socket.fileno(), self._direct.fileno()
+
+    def say(self, hello: Hello) -> None:
+        """Send *hello* to all in reach."""
+        for frame in encode(self.address, hello, profile=self._profile):
+            self.counts["not sent"] += self._link.send(frame, [GROUP], sender=self._direct)
+            self._count_sent(frame)
+
+    def send(self, address: int, message: Message | Part) -> bool:
+        """Send *message* to the node at *address*; return whether it is known and the frames have left."""
+        peer = self._peers.get(address)
+        if peer is None:
+            return False
+        for frame in encode(self.address, message, profile=self._profile):
+            try:
+                self._direct.sendto(frame, (peer.ip, peer.port, 0, self._link.index))
+            except OSError:
+                self.counts["not sent"] += 1
+                return False
+            self._count_sent(frame)
+        return True
+
+    def _count_sent(self, frame: bytes) -> None:
+        self.counts["sent"] += 1
+        self.counts["bytes sent"] += len(frame)
+
+    def receive(self) -> Heard | None:
+        """Return the next frame for this node, or None if there is none now."""
+        while (received := self._datagram()) is not None:
+            heard = self._take(received[0], received[1], came_to_all=received[2])
+            if heard is not None:
+                return heard
+        return None
+
+    def _datagram(self) -> tuple[bytes, Peer, bool] | None:
+        """Return the next datagram, the socket that it came from, and whether it went to all; or None."""
+        try:
+            received = self._link.receive_from()
+            if received is not None:
+                return received[0], received[2], True
+            data, source = self._direct.recvfrom(_MAX_DATAGRAM)
+        except BlockingIOError:
+            return None
+        except OSError:  # an interface that is down comes back
+            self.counts["network errors"] += 1
+            return None
+        return data, Peer(str(source[0]), int(source[1])), False
+
+    def _take(self, data: bytes, peer: Peer, *, came_to_all: bool) -> Heard | None:
+        heard = self._reader.read(data, came_to_all=came_to_all)
+        if heard is None:
+            return None
+        if not self._reach.hears(f"{heard.sender:016x}"):
+            self.counts["out of reach"] += 1
+            return None
+        if came_to_all:
+            self._peers[heard.sender] = peer
+            self._peers.move_to_end(heard.sender)
+            if len(self._peers) > MAX_NEIGHBOURS:
+                self._peers.popitem(last=False)
+        return heard
+
+    def close(self) -> None:
+        """Leave the link."""
+        self._direct.close()
+        self._link.close()

@@ -1,0 +1,51 @@
+"""Which senders a node hears, on a link on which it would hear all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.bounds import real
+
+__all__ = ["Reach"]
+
+
+class Reach:
+    """Which senders a node hears, on a link on which it would hear all: for tests, demonstrations and desks.
+
+    The file is JSON, ``{"car": ["light", "ambulance"]}``: the nodes that each node hears; a node without an
+    entry hears all. The file is read again when it changes, so that a partition can be made and healed.
+    """
+
+    def __init__(self, name: str, *, path: Path | None = None, loss: float = 0.0, random: Random | None = None) -> None:
+        self._name, self._path = name, path
+        self._loss = real("loss", loss, 0, 1)
+        self._random = random or Random(0)  # noqa: S311 # it decides which frames of a demonstration are lost
+        self._heard: frozenset[str] | None = None
+        self._changed = -1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed."""
+        if self._path is None:
+            return
+        try:
+            changed = self._path.stat().st_mtime_ns
+            if changed == self._changed:
+                return
+            tree = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidValueError("reach", str(self._path), f"JSON of the nodes each node hears ({error})") from None
+        heard = tree.get(self._name) if isinstance(tree, dict) else 0
+        if heard is not None and not (isinstance(heard, list) and all(isinstance(each, str) for each in heard)):
+            raise InvalidValueError(f"reach of {self._name}", heard, "a list of nodes")
+        self._heard = None if heard is None else frozenset(heard)
+        self._changed = changed
+
+    def hears(self, sender: str) -> bool:
+        """Return whether a datagram of *sender* arrives."""
+        if self._heard is not None and sender not in self._heard:
+            return False
+        return not self._loss or self._random.random() >= self._loss

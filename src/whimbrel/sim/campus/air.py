@@ -1,0 +1,86 @@
+"""The air of a made-up campus: frames between transports in memory, along the contacts that there are now."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from whimbrel.carry.hello import Hello, Message
+from whimbrel.carry.transport.interface import FrameReader, Heard
+from whimbrel.carry.wire import LINK, Part, Profile, encode
+
+__all__ = ["MemoryAir", "MemoryTransport"]
+
+
+class MemoryAir:
+    """Which nodes hear each other."""
+
+    def __init__(self) -> None:
+        self._transports: dict[int, MemoryTransport] = {}
+        self._contacts: set[frozenset[int]] = set()
+
+    def join(self, transport: MemoryTransport) -> None:
+        """Let *transport* be met."""
+        self._transports[transport.address] = transport
+
+    def meet(self, one: int, other: int) -> None:
+        """Let two nodes hear each other from now on."""
+        self._contacts.add(frozenset([one, other]))
+
+    def part(self, one: int, other: int) -> None:
+        """Let two nodes hear each other no more."""
+        self._contacts.discard(frozenset([one, other]))
+
+    def neighbours(self, address: int) -> list[MemoryTransport]:
+        """Return the transports in reach of the node at *address*, the lowest address first."""
+        met = {other for contact in self._contacts if address in contact for other in contact} - {address}
+        return [self._transports[other] for other in sorted(met) if other in self._transports]
+
+
+class MemoryTransport:
+    """The node at *address* in *air*."""
+
+    def __init__(self, address: int, air: MemoryAir, *, profile: Profile = LINK) -> None:
+        self.address = address
+        self.counts: Counter[str] = Counter()
+        self._air, self._profile = air, profile
+        self._reader = FrameReader(address, self.counts)
+        self._inbox: deque[tuple[bytes, bool]] = deque()
+        self._known: set[int] = set()
+        air.join(self)
+
+    def say(self, hello: Hello) -> None:
+        """Send *hello* to all in reach."""
+        for frame in encode(self.address, hello, profile=self._profile):
+            self._count_sent(frame)
+            for neighbour in self._air.neighbours(self.address):
+                neighbour.put(frame, came_to_all=True)
+
+    def send(self, address: int, message: Message | Part) -> bool:
+        """Send *message* to the node at *address*; return whether it is known: on the air nobody sees it arrive."""
+        if address not in self._known:
+            return False
+        for frame in encode(self.address, message, profile=self._profile):
+            self._count_sent(frame)
+            for neighbour in self._air.neighbours(self.address):
+                if neighbour.address == address:
+                    neighbour.put(frame, came_to_all=False)
+        return True
+
+    def _count_sent(self, frame: bytes) -> None:
+        self.counts["sent"] += 1
+        self.counts["bytes sent"] += len(frame)
+
+    def put(self, data: bytes, *, came_to_all: bool) -> None:
+        """Take a datagram from the air."""
+        self._inbox.append((data, came_to_all))
+
+    def receive(self) -> Heard | None:
+        """Return the next frame for this node, or None if there is none now."""
+        while self._inbox:
+            data, came_to_all = self._inbox.popleft()
+            heard = self._reader.read(data, came_to_all=came_to_all)
+            if heard is not None:
+                if came_to_all:
+                    self._known.add(heard.sender)
+                return heard
+        return None
