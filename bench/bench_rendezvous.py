@@ -152,7 +152,9 @@ class _Proofs:
                     asked.challenge, group=GroupKey(asked.group), address=command.address, controller=_address(1)
                 )
                 token = self._tokens[command.address]
-                proof = m.Proof(group=asked.group, device_key=keys.public, answer=answer, token=token)
+                proof = m.Proof(
+                    group=asked.group, challenge=asked.challenge, device_key=keys.public, answer=answer, token=token
+                )
                 done += core.receive(Said(command.address, encode(proof)), now=now)
         return done
 

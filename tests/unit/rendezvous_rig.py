@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller import Command, Connected, Controller, Disconnected, Found, Note, Parameters, Said
-from whimbrel.rendezvous.controller.commands import Disconnect, NoteKind, Park, Send, Unpark
+from whimbrel.rendezvous.controller.commands import Disconnect, KeepEpoch, NoteKind, Park, Send, Unpark
 from whimbrel.rendezvous.events import Address, GroupKey, Publication, Subscription
 from whimbrel.rendezvous.tokens import DeviceKeys, GroupOwner
 from whimbrel.rendezvous.wire import encode
@@ -33,12 +33,20 @@ def publication(
 class Rig:
     """Drives a controller; devices note their notifications by themselves unless *is_noting* is off."""
 
-    def __init__(self, parameters: Parameters | None = None, *, is_noting: bool = True) -> None:
-        self.core = Controller(parameters, address=CONTROLLER, nonce_key=b"k" * 32)
+    def __init__(
+        self,
+        parameters: Parameters | None = None,
+        *,
+        is_noting: bool = True,
+        epochs: Mapping[GroupKey, int] | None = None,
+    ) -> None:
+        self.core = Controller(parameters, address=CONTROLLER, nonce_key=b"k" * 32, epochs=epochs)
         self.now = 0
         self.is_noting = is_noting
         self.commands: list[Command] = []
         self.members: dict[Address, Member] = {}
+        self.asked: dict[Address, list[tuple[m.Ask, int]]] = {}
+        """What each device was asked, and when."""
         self._run(self.core.timer(now=0))
 
     # -- what happens ----------------------------------------------------------------------------------------------
@@ -104,6 +112,8 @@ class Rig:
 
     def _answer(self, command: Send) -> m.Message | None:
         message = command.message
+        if isinstance(message, m.Ask):
+            self.asked.setdefault(command.address, []).append((message, self.now))
         if isinstance(message, m.Matched | m.WakeUp):
             return m.Noted(message.id) if self.is_noting else None
         member = self.members.get(command.address)
@@ -135,7 +145,9 @@ class Member:
             return None
         token = self.tokens.get(asked.group) if asked.wants_token else None
         answer = self.keys.answer(asked.challenge, group=asked.group, address=self.address, controller=CONTROLLER)
-        return m.Proof(group=asked.group, device_key=self.keys.public, answer=answer, token=token)
+        return m.Proof(
+            group=asked.group, challenge=asked.challenge, device_key=self.keys.public, answer=answer, token=token
+        )
 
 
 def sent(commands: Sequence[Command], who: Address) -> list[m.FromController]:
@@ -150,7 +162,7 @@ def notes(commands: Sequence[Command], kind: NoteKind | None = None) -> list[Not
 
 
 def script(commands: Sequence[Command]) -> list[str]:
-    """Return *commands* as one line each, as in the thesis's figures; facts for the log are left out."""
+    """Return *commands* as one line each, as in the thesis's figures; what goes to the disk is left out."""
     lines = []
     for each in commands:
         with contextlib.suppress(AttributeError):
@@ -162,7 +174,7 @@ def script(commands: Sequence[Command]) -> list[str]:
                 lines.append(f"{type(each).__name__.lower()} {who}")
             case Disconnect(_, reason):
                 lines.append(f"disconnect {who} {reason.name}")
-            case Note():
+            case Note() | KeepEpoch():
                 pass
             case _:
                 named = f" {who}" if hasattr(each, "address") else ""

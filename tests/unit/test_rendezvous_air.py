@@ -16,7 +16,7 @@ from whimbrel.rendezvous.radio.interface import LinkMade, PageFailed, RadioEvent
 from whimbrel.rendezvous.radio.simulated.air import Air
 from whimbrel.rendezvous.radio.simulated.baseband import EXCHANGE_TICKS, EventBaseband
 from whimbrel.rendezvous.radio.simulated.stations import Station
-from whimbrel.rendezvous.radio.simulated.table import Times, measure_table
+from whimbrel.rendezvous.radio.simulated.table import PRINTED, Times, measure_table
 from whimbrel.rendezvous.radio.simulated.timing import PAGE_REPETITIONS, SCAN_INTERVAL_TICKS, TRAIN_TICKS, WINDOW_TICKS
 from whimbrel.sim import hall as halls
 
@@ -213,10 +213,12 @@ def test_figure_4_9_without_the_rule_of_one_publication_pages_collide(monkeypatc
 
 
 def test_table_2_1_comes_out_of_the_simulated_radio() -> None:
-    """Printed: inquiry 3 to 5 s, at most 10.24 to 30.72; paging 1.28, at most 2.56; both 4.28 to 6.28 (5.28 is a slip).
+    """Printed: inquiry 3 to 5 s, at most 10.24 to 30.72; paging 1.28, at most 2.56; both 4.28 to 5.28 (a slip: 6.28).
 
     The printed span is that of none, one and two voice links; the row is their mean. A page may end one scan window and
-    one exchange (13.75 ms) after the two trains that the printed maximum counts.
+    one exchange (13.75 ms) after the two trains that the printed maximum counts. The printed maximum of inquiries is
+    how long an inquiry lasts; a scanner is heard in the second train at the latest, one window after that began:
+    3.84 s, and 2.56 s more for each voice link.
     """
     rows: dict[str, Times] = {row.what: row for row in measure_table(1_000, Random(21))}
     inquiry, paging, both = rows["inquiry"], rows["paging"], rows["inquiry and paging"]
@@ -226,9 +228,12 @@ def test_table_2_1_comes_out_of_the_simulated_radio() -> None:
     assert paging.most_s <= 2.56 + 0.01375
     assert 4.28 * 0.9 <= both.average_s <= 6.28 * 1.1
     assert both.most_s <= 33.28
-    for links, limit in enumerate((10.24, 20.48, 30.72)):
+    assert PRINTED["inquiry"].endswith("10.24–30.72")
+    assert "4.28–5.28 (a slip: 5 + 1.28 is 6.28)" in PRINTED["inquiry and paging"]
+    for links, longest in enumerate((3.84, 6.4, 8.96)):
         row = rows[f"inquiry, {links} voice links"]
-        assert row.most_s <= limit
+        assert row.most_s == pytest.approx(longest, abs=0.02)
+        assert links == 1 or f"999 of 1,000 are heard by {longest})" in PRINTED[row.what]
         # Half of the scanners listen to the first train, half to the second: 0.64 s into either on average.
         assert row.average_s == pytest.approx(0.64 + (1 + links) * 2.56 / 2, rel=0.08)
     assert rows["paging, clock known"].average_s < 0.6 * paging.average_s

@@ -11,6 +11,7 @@ from tests.unit.rendezvous_rig import (
     DAVE,
     PHONE,
     PRINTER,
+    SECOND,
     Rig,
     address,
     notes,
@@ -27,7 +28,7 @@ from whimbrel.rendezvous.controller.arrivals import ArrivalQueue
 from whimbrel.rendezvous.controller.caches import TimedCache
 from whimbrel.rendezvous.controller.commands import Connect, Disconnect, Park, Poll, SetConnectable
 from whimbrel.rendezvous.controller.openings import Record, Stage
-from whimbrel.rendezvous.controller.parameters import REASONS
+from whimbrel.rendezvous.controller.parameters import MIN_TIMEOUT_US, PAGE_TIMEOUT_US, REASONS
 from whimbrel.rendezvous.events import EventId, GroupKey, Kind, Subscription
 from whimbrel.rendezvous.refusals import Refusal
 from whimbrel.rendezvous.wire import MAX_REQUEST_BYTES, encode
@@ -174,7 +175,9 @@ def test_a_device_that_was_just_introduced_is_not_published_again_while_it_is_pa
     rig.subscribe(CAROL, device_class=PHONE)
     rig.find(BOB)
     assert not rig.find(BOB)
-    rig.wait(2.56)
+    rig.wait(PAGE_TIMEOUT_US / SECOND - 0.01)
+    assert not rig.find(BOB)
+    rig.wait(0.01)
     assert sent(rig.find(BOB), CAROL) == [m.Matched(id=S2, address=BOB, clock_offset=77)]
 
 
@@ -645,7 +648,7 @@ def test_every_parameter_has_a_reason_and_the_value_of_the_thesis() -> None:
     """5.3 argues for each; so does the table."""
     parameters = Parameters()
     assert {name for name, _, _ in parameters.explained()} == set(REASONS)
-    assert parameters.min_timeout_us == 2_560_000
+    assert parameters.page_timeout_us == PAGE_TIMEOUT_US == 2 * MIN_TIMEOUT_US == 5_120_000
     assert parameters.removed_ttl_us == 33_280_000 < parameters.event_ttl_us == 600_000_000
     assert parameters.pair_ttl_us == 120_000_000
 
@@ -653,7 +656,7 @@ def test_every_parameter_has_a_reason_and_the_value_of_the_thesis() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"min_timeout_us": 2_559_999},
+        {"page_timeout_us": 2_559_999},
         {"max_active": 8},
         {"max_parked": 256},
         {"max_subscriptions": 8},

@@ -22,9 +22,9 @@ from tests.unit.rendezvous_rig import (
 
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller import NoteKind, Parameters
-from whimbrel.rendezvous.controller.commands import Send
+from whimbrel.rendezvous.controller.commands import KeepEpoch, Send
 from whimbrel.rendezvous.controller.openings import OpenIndex, Record
-from whimbrel.rendezvous.controller.verification import Members
+from whimbrel.rendezvous.controller.proofs.members import Members
 from whimbrel.rendezvous.refusals import Refusal
 from whimbrel.rendezvous.tokens import GroupOwner, TokenError
 
@@ -213,7 +213,8 @@ def test_a_replayed_proof_is_refused() -> None:
     class Thief(Member):
         def answer(self, asked: m.Ask) -> m.Proof | None:
             self.asked.append(asked)
-            return overheard
+            assert overheard is not None
+            return replace(overheard, challenge=asked.challenge)
 
     rig.leave(ALICE)
     rig.members[ALICE] = Thief(ALICE)
@@ -374,7 +375,7 @@ def test_a_remembered_member_that_fails_its_challenge_is_asked_for_its_token_aga
     assert len(notes(rig.commands, NoteKind.MATCHED)) == 1
 
 
-def test_two_questions_are_asked_at_a_time_and_no_device_is_asked_twice_at_once() -> None:
+def test_questions_hold_four_seats_and_a_device_that_holds_one_may_be_asked_by_two_triggers() -> None:
     """Conversations hold seats: those about membership four of seven, so that a match without tokens finds two."""
     crowd = [Member(address(number), FAMILY) for number in range(100, 108)]
     for member in crowd:
@@ -393,7 +394,7 @@ def test_two_questions_are_asked_at_a_time_and_no_device_is_asked_twice_at_once(
     rig.publish(BOB, keys=(FAMILY.public,))
     for who in (ALICE, CAROL):
         rig.subscribe(who, keys=(FAMILY.public,))
-    assert [len(member.asked) for member in bob_and_friends] == [1, 1, 0]
+    assert [len(member.asked) for member in bob_and_friends] == [2, 1, 1]
 
 
 def test_a_subscription_that_names_groups_is_hidden_in_the_log_though_the_publication_is_open() -> None:
@@ -440,23 +441,90 @@ def test_a_proof_of_one_group_opens_no_door_of_another() -> None:
     assert rig.open() == {"P1", "S1"}
 
 
-def test_a_trigger_is_decided_in_time_though_its_next_party_is_being_asked_by_another() -> None:
-    """5.12 s for all groups of a trigger, whatever keeps it from its next question."""
-    silent = [Member(address(number), FAMILY) for number in (101, 102, 103)]
+def test_a_device_that_is_being_asked_by_one_trigger_keeps_no_other_waiting() -> None:
+    """A crowd could keep a device busy with questions of its own; what others ask of it does not wait for these."""
+    silent = [Member(address(number), FAMILY) for number in (101, 102, 103, 104)]
     for member in silent:
         member.is_silent = True
-    rig = rig_of(*silent, Member(ALICE, FAMILY), Member(CAROL, FAMILY))
+    rig = rig_of(*silent, Member(ALICE, FAMILY), Member(BOB, FAMILY))
     for number, member in enumerate(silent):
         rig.publish(member.address, name=f"silent {number}", keys=(FAMILY.public,))
+    rig.subscribe(ALICE, name="Bob", keys=(FAMILY.public,))
     rig.subscribe(ALICE, keys=(FAMILY.public,))
-    rig.wait(3)
-    rig.subscribe(CAROL, name="silent 2", keys=(FAMILY.public,))
-    assert len(silent[2].asked) == 1
-    rig.wait(2.11)
-    assert "S1" not in rig.open()
+    assert [len(each.asked) for each in silent] == [1, 1, 1, 0]
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.wait(2.56)
+    (matched,) = notes(rig.commands, NoteKind.MATCHED)
+    assert (matched.id, matched.other_id) == ("P5", "S1")
+
+
+def test_triggers_that_wait_for_seats_are_served_in_turn() -> None:
+    """A list of many silent publishers is asked for beside the pair of another trigger, not before it."""
+    silent = [Member(address(number), FAMILY) for number in range(100, 120)]
+    for member in silent:
+        member.is_silent = True
+    rig = rig_of(*silent, *(Member(who, FAMILY) for who in (ALICE, BOB, CAROL)))
+    for member in silent:
+        rig.publish(member.address, name="silent", keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(CAROL, name="bob", keys=(FAMILY.public,))
+    assert not notes(rig.commands, NoteKind.MATCHED)
+    rig.wait(2.56)
+    assert notes(rig.commands, NoteKind.MATCHED)
+
+
+def test_an_older_subscriber_that_answers_in_time_comes_before_a_younger_one_that_answers_sooner() -> None:
+    """The subscription that waited longest is answered (4.1.3); the next is asked when half of its time is over."""
+    alice, bob, carol = Member(ALICE, FAMILY), Member(BOB, FAMILY), Member(CAROL, FAMILY)
+    rig = rig_of(bob, carol)
+    for who in (ALICE, CAROL):
+        rig.subscribe(who, keys=(FAMILY.public,))
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.wait(1.27)
+    assert not carol.asked
     rig.wait(0.01)
-    assert rig.open() == {"P3", "S1"}
-    assert len(silent[2].asked) == 1
+    assert len(carol.asked) == 1
+    rig.wait(1)
+    ((asked, _),) = rig.asked[ALICE]
+    proof = alice.answer(asked)
+    assert proof is not None
+    rig.say(ALICE, proof)
+    (matched,) = notes(rig.commands, NoteKind.MATCHED)
+    assert matched.other_id == "S1"
+
+
+def test_a_list_says_that_a_device_left_before_it_proved_its_group() -> None:
+    """Who reads the list can subscribe again; the log says it, too."""
+    quiet = Member(DAVE, FAMILY)
+    quiet.is_silent = True
+    rig = rig_of(Member(ALICE, FAMILY), Member(BOB, FAMILY), Member(CAROL, FAMILY), quiet)
+    for who in (BOB, CAROL, DAVE):
+        rig.publish(who, name=who, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.wait(2.56)
+    (matches,) = [each for each in sent(rig.commands, ALICE) if isinstance(each, m.Matches)]
+    assert ([each.address for each in matches.publications], matches.is_complete) == ([BOB, CAROL], False)
+    (listed,) = notes(rig.commands, NoteKind.LISTED)
+    assert listed.detail == "incomplete"
+
+
+def test_the_highest_epoch_of_a_group_is_kept_before_the_match_that_showed_it() -> None:
+    """A controller that starts again with what was kept refuses tokens that were revoked before."""
+    later = GroupOwner(b"f" * 32, epoch=7)
+    rig = rig_of(Member(ALICE, later), Member(BOB, later))
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    kept = [each for each in rig.commands if isinstance(each, KeepEpoch)]
+    assert kept == [KeepEpoch(FAMILY.public, 7)]
+    (matched,) = notes(rig.commands, NoteKind.MATCHED)
+    assert rig.commands.index(kept[0]) < rig.commands.index(matched)
+    again = Rig(epochs={each.group: each.epoch for each in kept})
+    again.members = {each.address: each for each in (Member(ALICE, FAMILY), Member(BOB, later))}
+    again.publish(BOB, keys=(FAMILY.public,))
+    again.subscribe(ALICE, keys=(FAMILY.public,))
+    assert again.core.refused_proofs() == {"old_epoch": 1}
+    assert again.open() == {"P1", "S1"}
 
 
 def test_a_look_at_the_list_of_members_resets_its_time_even_if_no_answer_comes() -> None:
@@ -469,3 +537,76 @@ def test_a_look_at_the_list_of_members_resets_its_time_even_if_no_answer_comes()
         rig.subscribe(friend.address, name="bob", keys=(FAMILY.public,))
         rig.wait(pause)
     assert [asked.wants_token for asked in bob.asked] == [True, False, False]
+
+
+def test_silent_and_lying_older_subscribers_do_not_keep_friends_apart() -> None:
+    """Three are silent and three lie; the friend behind them is matched as soon as each had its time to answer."""
+    strangers = [Member(address(number)) for number in range(100, 106)]
+    for member in strangers[::2]:
+        member.is_silent = True
+    rig = rig_of(*strangers, Member(ALICE, FAMILY), Member(BOB, FAMILY))
+    for who in (*(each.address for each in strangers), ALICE):
+        rig.subscribe(who, keys=(FAMILY.public,))
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.wait(10)
+    (matched,) = notes(rig.commands, NoteKind.MATCHED)
+    assert (matched.id, matched.other_id) == ("P1", "S7")
+
+
+def test_a_device_that_had_less_than_its_time_to_answer_is_not_dropped() -> None:
+    """Two strangers who lie at the last moment use up their own time, never that of an honest device."""
+    strangers = [Member(address(number)) for number in (100, 101)]
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, FAMILY)
+    rig = rig_of(bob)
+    for member in (*strangers, alice):
+        rig.subscribe(member.address, keys=(FAMILY.public,))
+    rig.publish(BOB, keys=(FAMILY.public,))
+    for _ in range(60):
+        rig.wait(0.1)
+        for member, delay in ((strangers[0], 2.5), (strangers[1], 2.5), (alice, 1.0)):
+            asks = [(asked, at) for asked, at in rig.asked.get(member.address, []) if rig.now - at >= delay * 1_000_000]
+            for asked, _at in asks[len(member.asked) :]:
+                proof = member.answer(asked)
+                assert proof is not None
+                rig.say(member.address, proof)
+    assert not [line for line in script(rig.commands) if line.startswith("disconnect")]
+    (matched,) = notes(rig.commands, NoteKind.MATCHED)
+    assert (matched.id, matched.other_id) == ("P1", "S3")
+
+
+def test_forty_friends_are_all_listed() -> None:
+    """Each friend had its own time to prove its group, so none is left out of the list."""
+    friends = [Member(address(number), FAMILY) for number in range(100, 140)]
+    rig = Rig()
+    for member in friends:
+        rig.publish(member.address, name=member.address, keys=(FAMILY.public,))
+    alice = Member(ALICE, FAMILY)
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    members = {each.address: each for each in (*friends, alice)}
+    for _ in range(400):
+        rig.wait(0.1)
+        for who, asks in list(rig.asked.items()):
+            for asked, at in asks[len(members[who].asked) :]:
+                if rig.now - at >= 600_000:
+                    proof = members[who].answer(asked)
+                    assert proof is not None
+                    rig.say(who, proof)
+    (matches,) = [each for each in sent(rig.commands, ALICE) if isinstance(each, m.Matches)]
+    assert [each.address for each in matches.publications] == [each.address for each in friends]
+
+
+def test_a_proof_that_answers_an_older_question_is_not_held_against_a_newer_one() -> None:
+    """Alice's answer to her first question arrives when she has been asked again; her newer answer counts."""
+    alice, bob = Member(ALICE, FAMILY), Member(BOB, FAMILY)
+    rig = rig_of(bob)
+    rig.publish(BOB, keys=(FAMILY.public,))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    rig.say(ALICE, m.Unsubscribe(rig.core._state.subscriptions_of(ALICE)[0].id))
+    rig.subscribe(ALICE, keys=(FAMILY.public,))
+    for asked, _ in rig.asked[ALICE]:
+        proof = alice.answer(asked)
+        assert proof is not None
+        rig.say(ALICE, proof)
+    assert len(rig.asked[ALICE]) == 2
+    assert not rig.core.refused_proofs()
+    assert notes(rig.commands, NoteKind.MATCHED)

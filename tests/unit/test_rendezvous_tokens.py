@@ -8,7 +8,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous import tokens
 from whimbrel.rendezvous.controller import Parameters
-from whimbrel.rendezvous.controller.verification import Members
+from whimbrel.rendezvous.controller.proofs.members import Members
 from whimbrel.rendezvous.events import Address, GroupKey
 from whimbrel.rendezvous.tokens import (
     DeviceKeys,
@@ -62,7 +62,9 @@ def test_figure_2_12_a_membership_is_verified_message_by_message() -> None:
     asked = decode(encode(m.Ask(group=CAROLS_GROUP.public, challenge=CHALLENGE)))
     assert isinstance(asked, m.Ask)
     answer = ALICES.answer(asked.challenge, group=asked.group, address=ALICE, controller=CONTROLLER)
-    proof = m.Proof(group=asked.group, device_key=ALICES.public, answer=answer, token=group_token())
+    proof = m.Proof(
+        group=asked.group, challenge=asked.challenge, device_key=ALICES.public, answer=answer, token=group_token()
+    )
     told = decode(encode(proof))
     assert isinstance(told, m.Proof)
     members = Members(Parameters())

@@ -103,7 +103,7 @@ def kind_of(identifier: EventId) -> Kind:
 
 def fold(name: str) -> str:
     """Return *name* so that spellings which differ in case only are equal: BOB, Bob and bob (4.1.3)."""
-    return name.lower()
+    return name.casefold()
 
 
 def _check_keys(keys: object) -> tuple[GroupKey, ...]:

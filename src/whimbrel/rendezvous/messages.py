@@ -83,9 +83,10 @@ class Noted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The answer to ``Ask``. Without a token a device says that it is no member of that group."""
+    """The answer to the ``Ask`` of this challenge. Without a token a device says that it is no member of that group."""
 
     group: GroupKey = field(repr=False)
+    challenge: bytes = field(repr=False)
     device_key: bytes = field(repr=False)
     answer: bytes = field(repr=False)
     token: bytes | None = field(default=None, repr=False)
@@ -158,6 +159,8 @@ class Matches:
 
     id: EventId
     publications: tuple[Listed, ...]
+    is_complete: bool = True
+    """Whether every publication that matches is listed; a device may have gone before it proved its group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from typing import Protocol
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller import Connected, Controller, Disconnected, Found, Input, Note, Said
 from whimbrel.rendezvous.controller import commands as c
+from whimbrel.rendezvous.controller.parameters import PAGE_TIMEOUT_US
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.device import commands as d
-from whimbrel.rendezvous.events import Address
+from whimbrel.rendezvous.events import Address, GroupKey
 from whimbrel.rendezvous.radio.interface import (
     InquiryResult,
     LinkLost,
@@ -32,8 +33,6 @@ from whimbrel.rendezvous.wire import encode
 
 __all__ = ["ControllerNode", "DeviceNode", "Timers"]
 
-_CONTROLLER_PAGE_US = 5_120_000
-
 
 class Timers(Protocol):
     """A clock that calls back later."""
@@ -44,7 +43,7 @@ class Timers(Protocol):
 
 
 class ControllerNode:
-    """A controller with a radio; facts for the log go to *note*."""
+    """A controller with a radio; facts for the log go to *note*, epochs of groups to *keep_epoch*."""
 
     def __init__(
         self,
@@ -54,8 +53,10 @@ class ControllerNode:
         *,
         now: Callable[[], int],
         note: Callable[[Note, int], None] = lambda _note, _now: None,
+        keep_epoch: Callable[[GroupKey, int], None] = lambda _group, _epoch: None,
     ) -> None:
         self.core, self._radio, self._timers, self._now, self._note = core, radio, timers, now, note
+        self._keep_epoch = keep_epoch
         self._due: int | None = None
         self._calling: set[Address] = set()
 
@@ -116,13 +117,15 @@ class ControllerNode:
                 case c.Connect(address, clock_offset):
                     if address not in self._calling:
                         self._calling.add(address)
-                        self._radio.page(address, clock_offset, timeout_us=_CONTROLLER_PAGE_US)
+                        self._radio.page(address, clock_offset, timeout_us=PAGE_TIMEOUT_US)
                 case c.Disconnect(address):
                     self._radio.disconnect(address)
                 case c.SetConnectable(is_on):
                     self._radio.set_scans(inquiry=True, page=is_on)
                 case c.Poll(seats):
                     self._radio.poll(seats=seats)
+                case c.KeepEpoch(group, epoch):
+                    self._keep_epoch(group, epoch)
                 case c.Note():
                     self._note(command, self._now())
 
@@ -203,7 +206,7 @@ class DeviceNode:
                 self._radio.inquire(is_on=is_on)
             case d.PageController(address, clock_offset):
                 self._calling = address
-                self._radio.page(address, clock_offset, timeout_us=_CONTROLLER_PAGE_US)
+                self._radio.page(address, clock_offset, timeout_us=PAGE_TIMEOUT_US)
             case d.Say(message):
                 self._say(message)
             case d.SetScans(has_inquiry_scan, has_page_scan):

@@ -141,6 +141,7 @@ _GROUP = _Field("group", "group", _sized(KEY_BYTES))
 _DEVICE_KEY = _Field("device_key", "device_key", _sized(KEY_BYTES))
 _ANSWER = _Field("answer", "answer", _sized(SIGNATURE_BYTES))
 _TOKEN = _Field("token", "token", _token)
+_CHALLENGE = _Field("challenge", "challenge", _sized(CHALLENGE_BYTES))
 _LISTED = (_ADDRESS, _NAME, _CLASS)
 _PUBLICATION = (
     _Field("keys", "keys", _publication_keys, _to_list, is_optional=True),
@@ -165,7 +166,7 @@ MESSAGES: Mapping[str, tuple[type[m.Message], tuple[_Field, ...]]] = {
     "unsubscribe": (m.Unsubscribe, (_ID,)),
     "renew": (m.Renew, (_ID,)),
     "noted": (m.Noted, (_ID,)),
-    "proof": (m.Proof, (_GROUP, _DEVICE_KEY, _TOKEN._replace(is_optional=True), _ANSWER)),
+    "proof": (m.Proof, (_GROUP, _CHALLENGE, _DEVICE_KEY, _TOKEN._replace(is_optional=True), _ANSWER)),
     "join": (m.Join, (_TOKEN, _DEVICE_KEY)),
     "accepted": (m.Accepted, (_ID, _Field("is_indirect", "indirect", flag))),
     "refused": (
@@ -181,13 +182,17 @@ MESSAGES: Mapping[str, tuple[type[m.Message], tuple[_Field, ...]]] = {
     "wake up": (m.WakeUp, (_ID,)),
     "matches": (
         m.Matches,
-        (_ID, _Field("publications", "publications", _listed, lambda many: [_map_of(one, _LISTED) for one in many])),
+        (
+            _ID,
+            _Field("publications", "publications", _listed, lambda many: [_map_of(one, _LISTED) for one in many]),
+            _Field("is_complete", "complete", flag),
+        ),
     ),
     "expired": (m.Expired, (_ID,)),
     "sleep": (m.Sleep, ()),
     "ask": (
         m.Ask,
-        (_GROUP, _Field("challenge", "challenge", _sized(CHALLENGE_BYTES)), _Field("wants_token", "token", flag)),
+        (_GROUP, _CHALLENGE, _Field("wants_token", "token", flag)),
     ),
     "group token": (m.GroupTokenIssued, (_TOKEN,)),
 }

@@ -14,6 +14,7 @@ from whimbrel.model.bounds import flag, real, whole
 from whimbrel.rendezvous.controller import Controller, Note, NoteKind, Parameters
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.device.commands import Introduced, Tell
+from whimbrel.rendezvous.epochs import EpochFile
 from whimbrel.rendezvous.events import Address, Subscription, address_from
 from whimbrel.rendezvous.nodes import ControllerNode, DeviceNode
 from whimbrel.rendezvous.radio.simulated.air import Air
@@ -67,9 +68,9 @@ class HallReport:
 
 
 class Hall:
-    """A controller in the middle, and devices around it."""
+    """A controller in the middle, and devices around it; *epochs* outlive it."""
 
-    def __init__(self, seed: int = 1, parameters: Parameters | None = None) -> None:
+    def __init__(self, seed: int = 1, parameters: Parameters | None = None, epochs: EpochFile | None = None) -> None:
         parameters = parameters or Parameters()
         random = Random(f"hall {seed}")
         self.air = Air(random)
@@ -78,11 +79,17 @@ class Hall:
         address = _address(_CONTROLLER)
         radio = self.air.add(address, name=parameters.name)
         self.controller = ControllerNode(
-            Controller(parameters, address=address, nonce_key=random.randbytes(32)),
+            Controller(
+                parameters,
+                address=address,
+                nonce_key=random.randbytes(32),
+                epochs=None if epochs is None else epochs.epochs,
+            ),
             radio,
             self.air,
             now=self.now,
             note=lambda note, now: self.notes.append((note, now)),
+            keep_epoch=(lambda _group, _epoch: None) if epochs is None else epochs.keep,
         )
         radio.handler = self.controller.handle
         self.controller.start()

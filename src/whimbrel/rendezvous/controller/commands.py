@@ -6,11 +6,11 @@ publication is restricted: who may read the log is no member of that group.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from whimbrel.rendezvous.events import Address, EventId
+from whimbrel.rendezvous.events import Address, EventId, GroupKey
 from whimbrel.rendezvous.messages import FromController
 from whimbrel.rendezvous.refusals import Refusal
 
@@ -18,6 +18,7 @@ __all__ = [
     "Command",
     "Connect",
     "Disconnect",
+    "KeepEpoch",
     "Note",
     "NoteKind",
     "Park",
@@ -100,6 +101,14 @@ class Poll:
     seats: int
 
 
+@dataclass(frozen=True, slots=True)
+class KeepEpoch:
+    """Keep on disk, before anything that follows, that a group has shown this epoch: lower ones are revoked (2.3)."""
+
+    group: GroupKey = field(repr=False)
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """One fact for the log."""
@@ -113,4 +122,4 @@ class Note:
     count: int | None = None
 
 
-Command: TypeAlias = Send | SwitchRole | Park | Unpark | Connect | Disconnect | SetConnectable | Poll | Note
+Command: TypeAlias = Send | SwitchRole | Park | Unpark | Connect | Disconnect | SetConnectable | Poll | KeepEpoch | Note

@@ -14,7 +14,7 @@ Rule: any bytes may be said. Every queue, cache and table is bounded by the seat
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from whimbrel.errors import InvalidValueError, description_of
@@ -27,7 +27,7 @@ from whimbrel.rendezvous.controller.parameters import Parameters
 from whimbrel.rendezvous.controller.piconet import Member
 from whimbrel.rendezvous.controller.requests import Requests
 from whimbrel.rendezvous.controller.state import State
-from whimbrel.rendezvous.events import Address, Publication
+from whimbrel.rendezvous.events import Address, GroupKey, Publication
 from whimbrel.rendezvous.refusals import Refusal
 
 __all__ = ["NONCE_KEY_BYTES", "Controller"]
@@ -38,14 +38,26 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class Controller:
-    """A controller at *address*; *nonce_key* is a secret from which its challenges are made."""
+    """A controller at *address*; *nonce_key* is a secret from which its challenges are made.
 
-    def __init__(self, parameters: Parameters | None = None, *, address: Address, nonce_key: bytes) -> None:
+    *epochs* are the highest epochs of groups that an earlier run has seen (``KeepEpoch``).
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters | None = None,
+        *,
+        address: Address,
+        nonce_key: bytes,
+        epochs: Mapping[GroupKey, int] | None = None,
+    ) -> None:
         if type(nonce_key) is not bytes or len(nonce_key) != NONCE_KEY_BYTES:
             raise InvalidValueError("nonce_key", description_of(nonce_key), f"{NONCE_KEY_BYTES} bytes")
         self.parameters, self.address = parameters or Parameters(), address
         self._state = State(self.parameters)
-        self._decider = Decider(self._state, address=address, nonce_key=nonce_key, drop_silent=self._drop_silent)
+        self._decider = Decider(
+            self._state, address=address, nonce_key=nonce_key, epochs=epochs or {}, drop_silent=self._drop_silent
+        )
         self._requests = Requests(self._state, self._decider)
         self._gone: OrderedDict[Address, Member] = OrderedDict()
         self._is_connectable = False
@@ -108,7 +120,7 @@ class Controller:
 
     def refused_proofs(self) -> dict[str, int]:
         """Return how many proofs of membership were refused, by the check that they failed."""
-        return dict(self._decider.refused_proofs)
+        return self._decider.refused_proofs
 
     def open_events(self) -> list[Record]:
         """Return the open events, in no particular order; for tests and reports."""

@@ -34,7 +34,7 @@ class State:
         self.of_owner: dict[Address, dict[EventId, Record]] = {}
         self.removed: TimedCache[EventId, Record] = TimedCache(parameters.removed_ttl_us, parameters.remembered)
         self.pairs: TimedCache[tuple[object, ...], bool] = TimedCache(parameters.pair_ttl_us, parameters.remembered)
-        self.introduced: TimedCache[Address, bool] = TimedCache(parameters.min_timeout_us, parameters.remembered)
+        self.introduced: TimedCache[Address, bool] = TimedCache(parameters.page_timeout_us, parameters.remembered)
         self.expiring: OrderedDict[EventId, int] = OrderedDict()
         """Open events, the next to expire first: all have the same time to live."""
         self.connecting: OrderedDict[EventId, int] = OrderedDict()

@@ -153,6 +153,8 @@ class Tell:
     id: EventId | None = None
     reason: str | None = None
     listed: tuple[Listed, ...] = ()
+    is_complete: bool = True
+    """Whether *listed* has every publication that matches."""
 
 
 DeviceCommand: TypeAlias = Inquire | PageController | Say | SetScans | PagePeer | LeaveController | Introduced | Tell

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from whimbrel.model.bounds import INT64_MAX, whole
 from whimbrel.rendezvous import messages as m
-from whimbrel.rendezvous.controller.parameters import MIN_TIMEOUT_US
+from whimbrel.rendezvous.controller.parameters import MIN_TIMEOUT_US, PAGE_TIMEOUT_US
 from whimbrel.rendezvous.device.commands import (
     DeviceCommand,
     DeviceInput,
@@ -46,11 +46,6 @@ from whimbrel.rendezvous.tokens import DeviceKeys
 from whimbrel.rendezvous.wire import SIGNATURE_BYTES, MalformedMessageError, decode
 
 __all__ = ["PAGE_TIMEOUT_US", "Device"]
-
-PAGE_TIMEOUT_US = 2 * MIN_TIMEOUT_US
-"""How long a device pages or listens unless it is told otherwise. A parked publisher is woken at its next beacon, after
-the subscriber has begun to page: with the minimum alone about half of the pages over the simulated radio came to
-nothing, because the first train was over before the publisher listened."""
 
 _BACKOFF_US, _MOST_DOUBLINGS = 1_280_000, 6
 
@@ -236,7 +231,10 @@ class Device:
                 return self._listen(identifier, now)
             case m.Matches():
                 self._end(message.id)
-                return [Tell(what="listed", id=message.id, listed=message.publications)]
+                listed = Tell(
+                    what="listed", id=message.id, listed=message.publications, is_complete=message.is_complete
+                )
+                return [listed]
             case m.Expired(identifier):
                 return [Tell(what="expired", id=identifier), *self._try_again(self.wishes.by_id(identifier))]
             case m.Sleep():
@@ -296,7 +294,9 @@ class Device:
             answer = self._keys.answer(
                 asked.challenge, group=asked.group, address=self.address, controller=self.controller
             )
-        proof = m.Proof(group=asked.group, device_key=self._keys.public, answer=answer, token=token)
+        proof = m.Proof(
+            group=asked.group, challenge=asked.challenge, device_key=self._keys.public, answer=answer, token=token
+        )
         return [Say(proof)]
 
     # -- what becomes of a match ---------------------------------------------------------------------------------------

@@ -1,0 +1,124 @@
+"""Verification: which proofs of membership a trigger needs, and what follows from those that are there (Huang, 4.1.3).
+
+Rule: need to know. Devices are asked only where attributes and keys agree, one group of a pair at a time, in the
+publication's order. The first group that both devices prove unlocks; where one of them fails, the next group is tried.
+Rule: a device proves a group once for a trigger, however many pairs need it.
+Rule: a publication answers the oldest subscription that proves a group. The next oldest is asked when the one before
+has failed, or has been silent for ``patience_us``; the older one still has its whole time to answer, and comes first.
+Rule: a subscription collects the publications that were there before it; they may be asked at the same time. Those that
+came meanwhile count only if none of these matches: then the first of them that matches does, as it would have on its
+arrival.
+Rule: a device that was not asked has not failed. A list that lacks a publication whose proof did not come says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from whimbrel.rendezvous.controller.openings import Record
+from whimbrel.rendezvous.controller.piconet import Member
+from whimbrel.rendezvous.events import Address, EventId, GroupKey, Kind, Publication, Subscription
+from whimbrel.rendezvous.matching import common_groups
+from whimbrel.rendezvous.tokens import Membership
+
+__all__ = ["IsGood", "Plan", "Question", "Verification", "make_plan"]
+
+IsGood: TypeAlias = Callable[[GroupKey, Membership], bool]
+"""Whether a membership that was proven for this trigger is still good: not expired, and of no revoked epoch."""
+
+
+@dataclass(slots=True, eq=False)
+class Question:
+    """One pair that is being asked: a trigger and one candidate."""
+
+    candidate: Record
+    asked_at: int
+    due_at: int
+    """When the pair has had its time, for all its groups."""
+    held: tuple[Member, Member]
+    """Publisher and subscriber, whose seats this conversation holds."""
+
+
+@dataclass(slots=True, eq=False)
+class Verification:
+    """A trigger that waits for proofs."""
+
+    trigger: Record
+    answers: dict[tuple[Address, GroupKey], Membership | None] = field(default_factory=dict)
+    """Each proof that was given for this trigger; ``None``: it proved nothing."""
+    questions: dict[EventId, Question] = field(default_factory=dict)
+    """The pairs that are being asked, by the candidate's identifier."""
+    failed: set[EventId] = field(default_factory=set)
+    """Candidates whose pair has had its time."""
+    has_gaps: bool = False
+    """Whether a candidate was lost without an answer: a list of the others is incomplete."""
+    again_at: int | None = None
+    """When the next oldest candidate may be asked beside those that are silent."""
+
+    def next_group(self, candidate: Record, is_good: IsGood) -> GroupKey | bool:
+        """Return whether *candidate* and the trigger match, or else the group about which they are to be asked."""
+        pair = (self.trigger, candidate) if self.trigger.kind is Kind.PUBLICATION else (candidate, self.trigger)
+        publication, subscription = (each.event for each in pair)
+        assert isinstance(publication, Publication)
+        assert isinstance(subscription, Subscription)
+        if not publication.is_restricted:
+            return True
+        if candidate.id in self.failed:
+            return False
+        for group in common_groups(publication, subscription):
+            proofs = [self.answers[each.owner, group] for each in pair if (each.owner, group) in self.answers]
+            if all(each is not None and is_good(group, each) for each in proofs):
+                return True if len(proofs) == len(pair) else group
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The next step with a trigger: ask, wait, or act on its matches."""
+
+    matches: tuple[Record, ...] = ()
+    is_complete: bool = True
+    """Whether *matches* has every match."""
+    is_waiting: bool = False
+    """Whether the trigger has to wait for proofs."""
+    to_ask: tuple[Record, ...] = ()
+    """Candidates that may be asked now, the first first."""
+    again_at: int | None = None
+
+
+def make_plan(proofs: Verification, found: Sequence[Record], *, is_good: IsGood, now: int, patience_us: int) -> Plan:
+    """Return the next step with a trigger whose candidates are *found*, the oldest first."""
+    trigger = proofs.trigger
+    if trigger.kind is Kind.PUBLICATION:
+        return _find_first(proofs, found, is_good=is_good, now=now, patience_us=patience_us)
+    older = [each for each in found if each.seq < trigger.seq]
+    newer = [each for each in found if each.seq > trigger.seq]
+    verdicts = [(each, proofs.next_group(each, is_good)) for each in older]
+    undecided = [each for each, verdict in verdicts if not isinstance(verdict, bool)]
+    if undecided:
+        return Plan(is_waiting=True, to_ask=tuple(each for each in undecided if each.id not in proofs.questions))
+    matches = tuple(each for each, verdict in verdicts if verdict is True)
+    if not matches:
+        return _find_first(proofs, newer, is_good=is_good, now=now, patience_us=patience_us)
+    has_more = any(proofs.next_group(each, is_good) is not False for each in newer)
+    return Plan(matches=matches, is_complete=not proofs.has_gaps and not has_more)
+
+
+def _find_first(proofs: Verification, found: Sequence[Record], *, is_good: IsGood, now: int, patience_us: int) -> Plan:
+    """Return the plan that leads to the first of *found* that matches."""
+    is_waiting = False
+    for each in found:
+        verdict = proofs.next_group(each, is_good)
+        if verdict is False:
+            continue
+        if verdict is True:
+            return Plan(is_waiting=True) if is_waiting else Plan(matches=(each,))
+        is_waiting = True
+        question = proofs.questions.get(each.id)
+        if question is None:
+            return Plan(is_waiting=True, to_ask=(each,), again_at=now + patience_us)
+        if now < question.asked_at + patience_us:
+            return Plan(is_waiting=True, again_at=question.asked_at + patience_us)
+    return Plan(is_waiting=is_waiting)
