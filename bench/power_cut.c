@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,6 +175,20 @@ static int is_swallowed(int file, const char *fault)
     return !strcmp(fault, S_ISDIR(found.st_mode) ? "folders" : "files");
 }
 
+/* End this process if its end is to come now: SHADOW/aim says at the next fsync of what, a file (f) or a folder (d). */
+static void die_if_aimed_at(int file, const char *shadow)
+{
+    struct stat found;
+    char path[PATH_BYTES], kind = 0;
+    snprintf(path, sizeof path, "%s/aim", shadow);
+    int aim = open(path, O_RDONLY | O_CLOEXEC);
+    if (aim < 0)
+        return;
+    if (read(aim, &kind, 1) == 1 && !fstat(file, &found) && kind == (S_ISDIR(found.st_mode) ? 'd' : 'f'))
+        kill(getpid(), SIGKILL);
+    close(aim);
+}
+
 static int synced(int file, int number)
 {
     const char *root = getenv("POWER_CUT_ROOT"), *shadow = getenv("POWER_CUT_SHADOW");
@@ -181,6 +196,7 @@ static int synced(int file, int number)
     char path[PATH_BYTES];
     if (!root || !shadow || !is_below(file, root))
         return settle(file, number);
+    die_if_aimed_at(file, shadow);
     if (fault && is_swallowed(file, fault))
         return 0;
     snprintf(path, sizeof path, "%s/lock", shadow);

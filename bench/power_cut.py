@@ -3,10 +3,10 @@
     python bench/power_cut.py [--cuts 30] [--some] [--no-fsync [WHICH]] [--fsync-ms N] [--seed N] [--json]
 
 A library (``power_cut.c``, compiled with the system's C compiler) is loaded before the broker and records what it
-fsyncs. A cut is kill -9; then the broker's folder is thrown away and made anew from the records: only names whose
-folder was fsynced after they were made or renamed, with only the bytes that were fsynced. The clients and the judge are
-those of the kills (``tests/e2e/crash_checker.py``), and members of a named session, retained messages and wills beside
-them (``tests/e2e/crash_crowd.py``).
+fsyncs. A cut is kill -9: at any moment, or as a file or a folder is about to be fsynced. Then the broker's folder is
+thrown away and made anew from the records: only names whose folder was fsynced after they were made or renamed, with
+only the bytes that were fsynced. The clients and the judge are those of the kills (``tests/e2e/crash_checker.py``), and
+members of a named session, retained messages and wills beside them (``tests/e2e/crash_crowd.py``).
 With ``--some``, a disk keeps some of what was not fsynced, drawn from the seed: of a folder its listing, of a file all,
 nothing, or some pages.
 With ``--no-fsync`` the disk lies: all fsyncs do nothing, or those of ``files`` or ``folders``; with ``late``, a file
@@ -25,6 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -45,6 +46,10 @@ _SOURCE = Path(__file__).with_suffix(".c")
 _COMPILERS = ("cc", "gcc", "clang")
 _KEY_BYTES = 64
 _PAGE_BYTES = 4_096
+_MOMENTS = {"at any moment": "", "before a file": "f", "before a folder": "d"}
+"""When the power is cut, and how the library calls the fsync that must come next."""
+_AIM_S = 3.0
+"""How long the broker is waited for that is to end at an fsync: segments of 64 KiB are made every second or so."""
 _GIVE_UP_S = 15.0
 _GIVE_UP_LOST_S = 0.5
 """How long a client is waited for where it is expected to wait in vain."""
@@ -87,14 +92,16 @@ class _Entry(NamedTuple):
 class PowerDisk:
     """A folder, ``root``, that loses what was not fsynced when the power is cut.
 
-    The processes that write into it have ``environment``. With *rng* it keeps some of what was not fsynced; with a
-    *fault* it lies.
+    The processes that write into it have ``environment``. The moments of cuts are drawn from *rng*. If it *keeps_some*
+    of what was not fsynced, that is, too; with a *fault* it lies.
     """
 
-    def __init__(self, folder: Path, library: Path, *, rng: Random | None = None, fault: str = "") -> None:
+    def __init__(self, folder: Path, library: Path, rng: Random, *, keeps_some: bool = False, fault: str = "") -> None:
         self.root, self._shadow = folder.resolve() / "disk", folder.resolve() / "durable"
         self.root.mkdir()
-        self._rng = rng
+        self._moments, self._rng = rng, Random(rng.random()) if keeps_some else None
+        self.moments: Counter[str] = Counter()
+        """How many cuts were to come when."""
         self._calls = ctypes.CDLL(str(library), use_errno=True)
         self.environment: Mapping[str, str] = {
             "LD_PRELOAD": str(library),
@@ -115,6 +122,17 @@ class PowerDisk:
                 with _opened(path) as file:
                     if self._calls.power_cut_record(file, shadow):
                         raise CannotCutError(f"{path.name} cannot be recorded: {os.strerror(ctypes.get_errno())}")
+
+    def aim(self) -> float:
+        """Choose when the broker ends: at once, or as it is about to fsync the next file, or the next folder."""
+        moment = self._moments.choice(list(_MOMENTS))
+        self.moments[moment] += 1
+        if kind := _MOMENTS[moment]:
+            beside = self._shadow / "aim.new"
+            beside.write_text(kind, encoding="ascii")
+            beside.rename(self._shadow / "aim")
+            return _AIM_S
+        return 0.0
 
     def cut(self) -> None:
         """Throw ``root`` away and make it anew of what was fsynced; nobody may have it open."""
@@ -248,7 +266,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _cut(folder: Path, options: argparse.Namespace, seed: int, progress: Callable[[str], None]) -> dict[str, object]:
-    disk = PowerDisk(folder, compiled(), rng=Random(seed + 2) if options.some else None, fault=options.no_fsync)
+    disk = PowerDisk(folder, compiled(), Random(seed + 2), keeps_some=options.some, fault=options.no_fsync)
     run = crash(
         folder,
         kills=options.cuts,
@@ -265,6 +283,7 @@ def _cut(folder: Path, options: argparse.Namespace, seed: int, progress: Callabl
         "cuts": run.kills,
         "kept": "some of what was not fsynced" if options.some else "what was fsynced",
         "no_fsync": options.no_fsync or "none",
+        "moments": dict(disk.moments),
         "lost_names": disk.lost_names,
         "lost_bytes": disk.lost_bytes,
         **found,

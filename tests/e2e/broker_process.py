@@ -120,6 +120,15 @@ class BrokerProcess:
         """Kill it (SIGKILL): it has no time for anything."""
         self._end(signal.SIGKILL)
 
+    def ends_within(self, seconds: float) -> bool:
+        """Return whether it ends by itself within *seconds*; ``kill`` or ``stop`` must follow in any case."""
+        assert self._process is not None
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def restart(self) -> Self:
         """Stop it and start it again."""
         self.stop()

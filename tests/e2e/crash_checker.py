@@ -38,6 +38,7 @@ __all__ = [
     "Habit",
     "Key",
     "Received",
+    "RefusedError",
     "Released",
     "Rig",
     "Run",
@@ -417,8 +418,8 @@ class Rig:
         self.is_up = asyncio.Event()
         self.is_closing = asyncio.Event()
         """No more publications, no more leaving."""
-        self.markers: dict[Key, str] = {}
-        """Everybody's last publications, with their topics: who has them all has all."""
+        self.markers: dict[Key, Sent] = {}
+        """Everybody's last publications, and wills: who has them all has all."""
         self.may_refuse = False
         """Whether publications may be refused: the disk is full at times."""
         self.faults: dict[str, None] = {}
@@ -426,6 +427,10 @@ class Rig:
         self.sent = 0
         self.target = 0
         self.is_reached = asyncio.Event()
+
+    def mark(self, sent: Sent) -> None:
+        """Let everybody who has subscribed before it was *sent* wait for it."""
+        self.markers[sent.key] = sent
 
     def note(self, event: Event) -> None:
         """Write *event* down."""
@@ -440,6 +445,10 @@ class Rig:
         self.is_reached.clear()
         self.target = self.sent + count
         await asyncio.wait_for(self.is_reached.wait(), _GIVE_UP_S)
+
+
+class RefusedError(ConnectionRefusedError):
+    """The broker answered CONNECT with a code of refusal."""
 
 
 class Client:
@@ -485,7 +494,7 @@ class Client:
         reader = await self.dial()
         first, body = await wire_read(reader)
         if first >> 4 != _CONNACK or body[1]:
-            raise ConnectionRefusedError(f"{first:#x} {body.hex()}")
+            raise RefusedError(f"{first:#x} {body.hex()}")
         if self.has_session:
             self.rig.note(Connected(at=time.time(), client=self.name, is_resumed=bool(body[0] & 1)))
         return reader
@@ -572,25 +581,23 @@ class _Publisher(Client):
                 await asyncio.sleep(self.rng.random() * 0.03)
             elif self._to_mark:
                 topic, qos = self._to_mark.pop()
-                self.rig.markers[self._new(topic, qos, None)] = topic
+                self.rig.mark(self._new(topic, qos, None))
             else:
                 self._settle()
                 await asyncio.Event().wait()
 
-    def _new(self, topic: str, qos: int, expiry_s: int | None) -> Key:
+    def _new(self, topic: str, qos: int, expiry_s: int | None) -> Sent:
         self._number += 1
         while True:
             self._packet_id = self._packet_id % 65_535 + 1
             if self._packet_id not in self._pending:
                 break
         pending = self._pending[self._packet_id] = _Pending((self.name, self._number), topic, qos, expiry_s)
-        self._send(self._packet_id, pending, is_dup=False)
-        return pending.key
+        return self._send(self._packet_id, pending, is_dup=False)
 
-    def _send(self, packet_id: int, pending: _Pending, *, is_dup: bool) -> None:
-        self.rig.note(
-            Sent(at=time.time(), key=pending.key, topic=pending.topic, qos=pending.qos, expiry_s=pending.expiry_s)
-        )
+    def _send(self, packet_id: int, pending: _Pending, *, is_dup: bool) -> Sent:
+        sent = Sent(at=time.time(), key=pending.key, topic=pending.topic, qos=pending.qos, expiry_s=pending.expiry_s)
+        self.rig.note(sent)
         body = f"{pending.key[0]} {pending.key[1]}".encode()
         self.write(
             wire_publish(
@@ -603,6 +610,7 @@ class _Publisher(Client):
                 is_dup=is_dup,
             )
         )
+        return sent
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         while True:
@@ -643,7 +651,7 @@ class Subscriber(Client):
     def __init__(self, rig: Rig, name: str, version: int, rng: Random, topic_filter: str, qos: int) -> None:
         super().__init__(rig, name, version, rng)
         self._topic_filter, self._qos = topic_filter, qos
-        self.is_subscribed = False
+        self.is_subscribed, self._subscribed_at = False, 0.0
         self._seen: set[Key] = set()
         self._unreleased: set[int] = set()
         self._is_answered = asyncio.Event()
@@ -689,8 +697,14 @@ class Subscriber(Client):
         first, body = await wire_read(reader)
         if first >> 4 != _SUBACK or body[-1] != self._qos:
             raise AssertionError(f"{self.name}: SUBSCRIBE was answered with {first:#x} {body.hex()}")
-        self.is_subscribed = True
-        self.rig.note(Subscribed(at=time.time(), subscriber=self.name, topic_filter=self._topic_filter, qos=self._qos))
+        self.note_subscribed()
+
+    def note_subscribed(self) -> None:
+        """Note that what is sent from now on must come."""
+        self.is_subscribed, self._subscribed_at = True, time.time()
+        self.rig.note(
+            Subscribed(at=self._subscribed_at, subscriber=self.name, topic_filter=self._topic_filter, qos=self._qos)
+        )
 
     async def _listen(
         self, reader: asyncio.StreamReader, answers: asyncio.Queue[tuple[Received, bytes]], habit: Habit
@@ -752,8 +766,8 @@ class Subscriber(Client):
         return f"{len(missing)} last publications {missing[:3]}, PUBREL for {sorted(self._unreleased)}"
 
     def _missing(self) -> set[Key]:
-        wanted = {key for key, topic in self.rig.markers.items() if is_admitted(self._topic_filter, topic)}
-        return wanted - self._seen
+        markers = (each for each in self.rig.markers.values() if each.at > self._subscribed_at)
+        return {each.key for each in markers if is_admitted(self._topic_filter, each.topic)} - self._seen
 
     async def _round_trip(self) -> None:
         """Let the broker answer a ping: it has read all that was sent before."""
@@ -815,6 +829,9 @@ class Disk(Protocol):
 
     def start(self) -> None:
         """Take all that is there for durable; the broker starts next."""
+
+    def aim(self) -> float:
+        """Choose the moment of the next cut; return for how many seconds the broker may live until it comes."""
 
     def cut(self) -> None:
         """Lose what was not durable when the broker died."""
@@ -908,6 +925,8 @@ class _Between:
         """Let something happen to the broker that runs."""
         if self._calamities is not None:
             await self._calamities.strike()
+        if self._disk is not None:
+            await asyncio.to_thread(self._broker.ends_within, self._disk.aim())
 
     def start(self) -> None:
         """Start the broker for the first time."""

@@ -22,9 +22,9 @@ from tests.e2e.crash_checker import (
     Accepted,
     Client,
     Habit,
+    RefusedError,
     Rig,
     Sent,
-    Subscribed,
     Subscriber,
     wire_after_properties,
     wire_connect,
@@ -137,14 +137,13 @@ class _Member(Subscriber):
         """Join; where that is refused, the session is lost."""
         try:
             return await super().open()
-        except ConnectionRefusedError as error:
+        except RefusedError as error:
             self.rig.faults[f"{self.name}: it cannot join the named session any more: {error}"] = None
             raise
 
     async def subscribe(self, reader: asyncio.StreamReader) -> None:  # noqa: ARG002 # what it has joined is subscribed
         """Note that it hears what the session hears."""
-        self.is_subscribed = True
-        self.rig.note(Subscribed(at=time.time(), subscriber=self.name, topic_filter=_MEMBERS_HEAR, qos=1))
+        self.note_subscribed()
 
 
 # -- who is away -------------------------------------------------------------------------------------------------------
@@ -300,9 +299,10 @@ class _Leaver(Client):
         self._number += 1
         self.name = f"{self._base}-{self._number}"
         key = (self.name, 1)
-        self.rig.note(Sent(at=time.time(), key=key, topic=_WILL_TOPIC, qos=1))
+        sent = Sent(at=time.time(), key=key, topic=_WILL_TOPIC, qos=1)
+        self.rig.note(sent)
         reader = await self.open()
         self.rig.note(Accepted(at=time.time(), key=key))
-        self.rig.markers[key] = _WILL_TOPIC
+        self.rig.mark(sent)
         with suppress(TimeoutError):
             await asyncio.wait_for(reader.read(1), self.rng.random() * 0.5)

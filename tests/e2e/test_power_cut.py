@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -104,7 +105,7 @@ def found(root: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def kept(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, dict[str, bytes]]:
     """Return what is there of each case after one cut; each has a folder of its own, which was there before."""
-    disk = PowerDisk(tmp_path_factory.mktemp("disk"), library)
+    disk = PowerDisk(tmp_path_factory.mktemp("disk"), library, Random(1))
     folders = {name: f"case {number}" for number, name in enumerate(KEPT)}
     for folder in folders.values():
         (disk.root / folder).mkdir()
@@ -122,7 +123,7 @@ def test_a_cut_keeps(kept: Mapping[str, dict[str, bytes]], name: str) -> None:
 
 def test_sqlite_goes_through_the_disk(library: Path, tmp_path: Path) -> None:
     """The view is SQLite's: what it commits with ``synchronous=FULL`` is kept, and with ``NORMAL`` not yet."""
-    disk = PowerDisk(tmp_path, library)
+    disk = PowerDisk(tmp_path, library, Random(1))
     disk.start()
     program = """
 link = sqlite3.connect("x.sqlite", isolation_level=None)
@@ -143,7 +144,7 @@ os._exit(0)
 
 def test_a_cut_keeps_modes_and_the_next_cut_begins_with_what_this_one_kept(library: Path, tmp_path: Path) -> None:
     """A power cut comes rarely alone."""
-    disk = PowerDisk(tmp_path, library)
+    disk = PowerDisk(tmp_path, library, Random(1))
     disk.start()
     run(disk, 'write("a", b"1"); os.chmod("a", 0o640); fsync(); write("b", b"2")')
     for _ in range(2):
@@ -154,13 +155,26 @@ def test_a_cut_keeps_modes_and_the_next_cut_begins_with_what_this_one_kept(libra
     assert (disk.lost_names, disk.lost_bytes) == (1, 1)
 
 
+def test_a_cut_comes_as_the_next_folder_is_about_to_be_fsynced(library: Path, tmp_path: Path) -> None:
+    """A file is made, and its name is not durable yet: a moment too short to be met by chance."""
+    disk = PowerDisk(tmp_path, library, Random(1))
+    disk.start()
+    while not disk.moments["before a folder"]:
+        disk.aim()
+    with pytest.raises(subprocess.CalledProcessError) as ended:
+        run(disk, 'write("a", b"1"); fsync()')
+    assert ended.value.returncode == -signal.SIGKILL
+    disk.cut()
+    assert disk.lost_names == 1
+
+
 def test_a_disk_that_keeps_some_has_pages_of_old_and_new(library: Path, tmp_path: Path) -> None:
     """Of what was not fsynced, a real disk has any part; of what was fsynced, all."""
     seen: set[bytes] = set()
     for number in range(40):
         folder = tmp_path / str(number)
         folder.mkdir()
-        disk = PowerDisk(folder, library, rng=Random(number))
+        disk = PowerDisk(folder, library, Random(number), keeps_some=True)
         (disk.root / "a").write_bytes(b"o" * 4_096)
         disk.start()
         (disk.root / "a").write_bytes(b"o" * 4_096 + b"n" * 4_096)
