@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -32,6 +32,7 @@ from tests.e2e.stepped_clock import Clocked, SteppedClock
 __all__ = ["Forked", "fork_broker"]
 
 _MOST_BYTES = 1 << 16
+_PRELOAD = "LD_PRELOAD"
 _READY = b"ready"
 _START_S = 300.0
 
@@ -66,16 +67,22 @@ class Forked:
 
 
 def fork_broker(
-    arguments: Sequence[str], clock: SteppedClock | None = None, *, most_files: int | None = None
+    arguments: Sequence[str],
+    clock: SteppedClock | None = None,
+    *,
+    most_files: int | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Forked:
     """Start ``whimbrel serve`` with *arguments* in this folder; its standard error is a pipe.
 
-    It may open *most_files*, if that is given, and else as many as this process.
+    It may open *most_files*, if that is given, and else as many as this process. It gets the variables of *environment*
+    beside those of this process; a library that they preload is loaded by a forking process of its own.
     """
+    variables = {**os.environ, **(environment or {})}
     request: dict[str, object] = {
         "arguments": list(arguments),
         "folder": str(Path.cwd()),
-        "environment": dict(os.environ),
+        "environment": variables,
         "files": (most_files, most_files) if most_files else resource.getrlimit(resource.RLIMIT_NOFILE),
     }
     if clock is not None:
@@ -83,7 +90,7 @@ def fork_broker(
     told, stderr = os.pipe()
     ended, status = os.pipe()
     with _LOCK:
-        server = _server(is_clocked=clock is not None)
+        server = _server(is_clocked=clock is not None, preload=variables.get(_PRELOAD, ""))
         socket.send_fds(server, [json.dumps(request).encode()], [stderr, status])
         os.close(stderr)
         os.close(status)
@@ -96,11 +103,12 @@ _ROOT = Path(__file__).parents[2]
 
 
 @cache
-def _server(*, is_clocked: bool) -> socket.socket:
+def _server(*, is_clocked: bool, preload: str) -> socket.socket:
     """Start the process that forks; it ends with this one, whose end of the connection it reads."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", "tests.e2e.broker_forks", str(theirs.fileno()), *["clocked"][:is_clocked]]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=_ROOT)
+    variables = {**os.environ, _PRELOAD: preload} if preload else None
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=_ROOT, env=variables)
     theirs.close()
     atexit.register(_end, process, ours)
     ours.settimeout(_START_S)

@@ -9,6 +9,7 @@ Rule: it is a fork of a process that has loaded a broker's modules (``broker_for
 from __future__ import annotations
 
 import json
+import os
 import queue
 import re
 import signal
@@ -43,7 +44,8 @@ class BrokerProcess:
     """One broker in *folder*, with the settings of a configuration file and the *options* of the command line.
 
     It listens for MQTT on any free port; options such as ``"--ws-port", "0"`` open more. It may have *most_files* open,
-    if that is given. With *disk_bytes* its data are on a disk of that size, which is gone when it ends.
+    if that is given. With *disk_bytes* its data are on a disk of that size, which is gone when it ends. It gets the
+    variables of *environment* beside those of this process.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class BrokerProcess:
         is_forked: bool = True,
         most_files: int | None = None,
         disk_bytes: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data = folder / "data"
         self.ports: dict[str, int] = {}
@@ -62,12 +65,17 @@ class BrokerProcess:
         self.lines: list[str] = []
         """What all its processes wrote to standard error."""
         self._options, self._clock, self._is_forked, self._most_files = options, clock, is_forked, most_files
-        self._disk_bytes = disk_bytes
+        self._disk_bytes, self._environment = disk_bytes, dict(environment or {})
         self._config = folder / "broker.toml"
         folder.mkdir(parents=True, exist_ok=True)
         self._config.write_text(_toml(_with_quick_passwords(settings or {})), encoding="utf-8")
         self._process: subprocess.Popen[str] | Forked | None = None
         self._reader: Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and was neither stopped nor killed since."""
+        return self._process is not None
 
     @property
     def port(self) -> int:
@@ -89,11 +97,11 @@ class BrokerProcess:
         process: Forked | subprocess.Popen[str]
         if self._disk_bytes is not None:
             self.data.mkdir(exist_ok=True)
-            process = _execute(arguments, _on_disk(self.data, self._disk_bytes))
+            process = _execute(arguments, self._environment, _on_disk(self.data, self._disk_bytes))
         elif self._is_forked:
-            process = fork_broker(arguments, self._clock, most_files=self._most_files)
+            process = fork_broker(arguments, self._clock, most_files=self._most_files, environment=self._environment)
         else:
-            process = _execute(arguments)
+            process = _execute(arguments, self._environment)
         written: queue.Queue[str | None] = queue.Queue()
         self._process, self._reader = process, Thread(target=self._read, args=(process, written), daemon=True)
         self._reader.start()
@@ -111,6 +119,15 @@ class BrokerProcess:
     def kill(self) -> None:
         """Kill it (SIGKILL): it has no time for anything."""
         self._end(signal.SIGKILL)
+
+    def ends_within(self, seconds: float) -> bool:
+        """Return whether it ends by itself within *seconds*; ``kill`` or ``stop`` must follow in any case."""
+        assert self._process is not None
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def restart(self) -> Self:
         """Stop it and start it again."""
@@ -164,9 +181,10 @@ def _on_disk(data: Path, size: int) -> list[str]:
     return ["unshare", "-Urm", "sh", "-c", mounting, "broker"]
 
 
-def _execute(arguments: list[str], within: Sequence[str] = ()) -> subprocess.Popen[str]:
+def _execute(arguments: list[str], environment: Mapping[str, str], within: Sequence[str] = ()) -> subprocess.Popen[str]:
     command = [*within, sys.executable, "-m", "whimbrel", "serve", *arguments]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    variables = {**os.environ, **environment}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=variables)
 
 
 def _toml(settings: Settings) -> str:

@@ -13,35 +13,46 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
-from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.broker_process import BrokerProcess, Settings
 from tests.e2e.calamities import Calamities
 from tests.e2e.stepped_clock import SteppedClock
 
 __all__ = [
+    "STEADY",
     "V5",
     "V311",
     "Accepted",
     "Acknowledged",
+    "Client",
     "Connected",
+    "Crowd",
+    "Disk",
     "Event",
+    "Habit",
     "Key",
     "Received",
+    "RefusedError",
     "Released",
+    "Rig",
     "Run",
     "Sent",
     "Subscribed",
+    "Subscriber",
     "crash",
     "is_admitted",
     "violations",
+    "wire_after_properties",
     "wire_connect",
     "wire_packet",
     "wire_publish",
+    "wire_read",
     "wire_subscribe",
 ]
 
@@ -309,16 +320,29 @@ def _text(value: str) -> bytes:
 
 
 def wire_connect(
-    client_id: str, version: int, *, is_clean: bool = False, receive_maximum: int = 0, keep_alive_s: int = 0
+    client_id: str,
+    version: int,
+    *,
+    is_clean: bool = False,
+    receive_maximum: int = 0,
+    keep_alive_s: int = 0,
+    properties: bytes = b"",
+    will: tuple[str, bytes] | None = None,
 ) -> bytes:
-    """Return a CONNECT; in version 5 the session outlives the connection by an hour, unless it *is_clean*."""
-    flags = 2 if is_clean else 0
+    """Return a CONNECT; in version 5 the session outlives the connection by an hour, unless it *is_clean*.
+
+    More *properties* are for version 5, and all together at most 127 bytes. A *will* is a topic and a body, at QoS 1.
+    """
+    flags = (2 if is_clean else 0) | (0x0C if will else 0)
     body = _text("MQTT") + bytes((version, flags)) + keep_alive_s.to_bytes(2)
     if version == V5:
-        properties = b"" if is_clean else b"\x11" + (3_600).to_bytes(4)
+        properties += b"" if is_clean else b"\x11" + (3_600).to_bytes(4)
         properties += b"\x21" + receive_maximum.to_bytes(2) if receive_maximum else b""
         body += bytes((len(properties),)) + properties
-    return wire_packet(0x10, body + _text(client_id))
+    body += _text(client_id)
+    if will is not None:
+        body += (b"\x00" if version == V5 else b"") + _text(will[0]) + len(will[1]).to_bytes(2) + will[1]
+    return wire_packet(0x10, body)
 
 
 def wire_publish(
@@ -330,12 +354,13 @@ def wire_publish(
     packet_id: int = 0,
     expiry_s: int | None = None,
     is_dup: bool = False,
+    is_retained: bool = False,
 ) -> bytes:
     """Return a PUBLISH."""
     head = _text(topic) + (packet_id.to_bytes(2) if qos else b"")
     if version == V5:
         head += b"\x00" if expiry_s is None else b"\x05\x02" + expiry_s.to_bytes(4)
-    return wire_packet(0x30 | qos << 1 | (8 if is_dup else 0), head + body)
+    return wire_packet(0x30 | qos << 1 | (8 if is_dup else 0) | is_retained, head + body)
 
 
 def wire_subscribe(packet_id: int, topic_filter: str, version: int, *, qos: int, properties: bytes = b"") -> bytes:
@@ -348,7 +373,7 @@ def _answer(kind: int, packet_id: int) -> bytes:
     return bytes((kind << 4 | (2 if kind == _PUBREL else 0), 2)) + packet_id.to_bytes(2)
 
 
-async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+async def wire_read(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     """Return a packet's first byte and body."""
     first = (await reader.readexactly(1))[0]
     length = shift = 0
@@ -360,7 +385,7 @@ async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes]:
             return first, await reader.readexactly(length)
 
 
-def _after_properties(body: bytes, at: int, version: int) -> int:
+def wire_after_properties(body: bytes, at: int, version: int) -> int:
     """Return where *body* goes on after the properties at *at*; they are shorter than 16 KiB here."""
     if version != V5:
         return at
@@ -371,7 +396,7 @@ def _after_properties(body: bytes, at: int, version: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Habit:
+class Habit:
     """How a subscriber behaves on one connection."""
 
     name: str
@@ -381,10 +406,10 @@ class _Habit:
     """How long it thinks before an answer."""
 
 
-_STEADY = _Habit("steady", messages=1 << 60)
+STEADY = Habit("steady", messages=1 << 60)
 
 
-class _Rig:
+class Rig:
     """What the clients of one run share: the broker's port, the notes, and how far the run is."""
 
     def __init__(self, broker: BrokerProcess, topics: Sequence[str]) -> None:
@@ -393,13 +418,19 @@ class _Rig:
         self.is_up = asyncio.Event()
         self.is_closing = asyncio.Event()
         """No more publications, no more leaving."""
-        self.markers: dict[Key, str] = {}
-        """Everybody's last publications, with their topics: who has them all has all."""
+        self.markers: dict[Key, Sent] = {}
+        """Everybody's last publications, and wills: who has them all has all."""
         self.may_refuse = False
         """Whether publications may be refused: the disk is full at times."""
+        self.faults: dict[str, None] = {}
+        """What clients saw that should not have happened, once each."""
         self.sent = 0
         self.target = 0
         self.is_reached = asyncio.Event()
+
+    def mark(self, sent: Sent) -> None:
+        """Let everybody who has subscribed before it was *sent* wait for it."""
+        self.markers[sent.key] = sent
 
     def note(self, event: Event) -> None:
         """Write *event* down."""
@@ -416,10 +447,17 @@ class _Rig:
         await asyncio.wait_for(self.is_reached.wait(), _GIVE_UP_S)
 
 
-class _Client:
-    """What publishers and subscribers share: a session that outlives their connections."""
+class RefusedError(ConnectionRefusedError):
+    """The broker answered CONNECT with a code of refusal."""
 
-    def __init__(self, rig: _Rig, name: str, version: int, rng: Random) -> None:
+
+class Client:
+    """What publishers and subscribers share."""
+
+    has_session = True
+    """Whether its session outlives its connections."""
+
+    def __init__(self, rig: Rig, name: str, version: int, rng: Random) -> None:
         self.rig, self.name, self.version, self.rng = rig, name, version, rng
         self.writer: asyncio.StreamWriter | None = None
         self.receive_maximum = 0
@@ -439,23 +477,32 @@ class _Client:
         """Have one connection."""
         raise NotImplementedError
 
-    def lacks(self) -> str:
-        """Say what it waits for."""
+    async def rest(self) -> None:
+        """Return once it has nothing left to say."""
         raise NotImplementedError
+
+    def lacks(self) -> str:
+        """Return what it waits for, in words."""
+        raise NotImplementedError
+
+    def connect_packet(self) -> bytes:
+        """Return its CONNECT."""
+        return wire_connect(self.name, self.version, receive_maximum=self.receive_maximum)
 
     async def open(self) -> asyncio.StreamReader:
         """Connect and wait for the answer."""
         reader = await self.dial()
-        first, body = await _read(reader)
+        first, body = await wire_read(reader)
         if first >> 4 != _CONNACK or body[1]:
-            raise ConnectionRefusedError(f"{first:#x} {body.hex()}")
-        self.rig.note(Connected(at=time.time(), client=self.name, is_resumed=bool(body[0] & 1)))
+            raise RefusedError(f"{first:#x} {body.hex()}")
+        if self.has_session:
+            self.rig.note(Connected(at=time.time(), client=self.name, is_resumed=bool(body[0] & 1)))
         return reader
 
     async def dial(self) -> asyncio.StreamReader:
         """Connect and wait for nothing."""
         reader, self.writer = await asyncio.open_connection("127.0.0.1", self.rig.broker.port)
-        self.write(wire_connect(self.name, self.version, receive_maximum=self.receive_maximum))
+        self.write(self.connect_packet())
         return reader
 
     def write(self, data: bytes) -> bool:
@@ -483,17 +530,21 @@ class _Pending:
     is_received: bool = False
 
 
-class _Publisher(_Client):
+class _Publisher(Client):
     """Publishes QoS 1 and 2, and sends again whatever is not acknowledged."""
 
-    def __init__(self, rig: _Rig, name: str, version: int, rng: Random) -> None:
+    def __init__(self, rig: Rig, name: str, version: int, rng: Random) -> None:
         super().__init__(rig, name, version, rng)
         self._pending: dict[int, _Pending] = {}
         self._number = self._packet_id = 0
         self._window = rng.choice((1, 4, 16))
         self._has_room = asyncio.Event()
         self._to_mark = [(topic, qos) for topic in rig.topics for qos in (1, 2)]
-        self.is_done = asyncio.Event()
+        self._is_done = asyncio.Event()
+
+    async def rest(self) -> None:
+        """Return once all that it has sent is answered."""
+        await self._is_done.wait()
 
     async def converse(self) -> None:
         """Send again what must be, then new ones until somebody goes."""
@@ -530,25 +581,23 @@ class _Publisher(_Client):
                 await asyncio.sleep(self.rng.random() * 0.03)
             elif self._to_mark:
                 topic, qos = self._to_mark.pop()
-                self.rig.markers[self._new(topic, qos, None)] = topic
+                self.rig.mark(self._new(topic, qos, None))
             else:
                 self._settle()
                 await asyncio.Event().wait()
 
-    def _new(self, topic: str, qos: int, expiry_s: int | None) -> Key:
+    def _new(self, topic: str, qos: int, expiry_s: int | None) -> Sent:
         self._number += 1
         while True:
             self._packet_id = self._packet_id % 65_535 + 1
             if self._packet_id not in self._pending:
                 break
         pending = self._pending[self._packet_id] = _Pending((self.name, self._number), topic, qos, expiry_s)
-        self._send(self._packet_id, pending, is_dup=False)
-        return pending.key
+        return self._send(self._packet_id, pending, is_dup=False)
 
-    def _send(self, packet_id: int, pending: _Pending, *, is_dup: bool) -> None:
-        self.rig.note(
-            Sent(at=time.time(), key=pending.key, topic=pending.topic, qos=pending.qos, expiry_s=pending.expiry_s)
-        )
+    def _send(self, packet_id: int, pending: _Pending, *, is_dup: bool) -> Sent:
+        sent = Sent(at=time.time(), key=pending.key, topic=pending.topic, qos=pending.qos, expiry_s=pending.expiry_s)
+        self.rig.note(sent)
         body = f"{pending.key[0]} {pending.key[1]}".encode()
         self.write(
             wire_publish(
@@ -561,10 +610,11 @@ class _Publisher(_Client):
                 is_dup=is_dup,
             )
         )
+        return sent
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         while True:
-            first, body = await _read(reader)
+            first, body = await wire_read(reader)
             kind, packet_id = first >> 4, int.from_bytes(body[:2])
             pending = self._pending.get(packet_id)
             code = body[2] if len(body) > 2 else 0
@@ -592,16 +642,16 @@ class _Publisher(_Client):
 
     def _settle(self) -> None:
         if not self._pending and not self._to_mark and self.rig.is_closing.is_set():
-            self.is_done.set()
+            self._is_done.set()
 
 
-class _Subscriber(_Client):
+class Subscriber(Client):
     """Subscribes once, and comes and goes."""
 
-    def __init__(self, rig: _Rig, name: str, version: int, rng: Random, topic_filter: str, qos: int) -> None:
+    def __init__(self, rig: Rig, name: str, version: int, rng: Random, topic_filter: str, qos: int) -> None:
         super().__init__(rig, name, version, rng)
         self._topic_filter, self._qos = topic_filter, qos
-        self._is_subscribed = False
+        self.is_subscribed, self._subscribed_at = False, 0.0
         self._seen: set[Key] = set()
         self._unreleased: set[int] = set()
         self._is_answered = asyncio.Event()
@@ -609,16 +659,16 @@ class _Subscriber(_Client):
 
     async def converse(self) -> None:
         """Listen and answer, in whatever way it feels like."""
-        habit = self._habit()
+        habit = self.habit()
         if habit.name == "hasty":
             await self.dial()
             await asyncio.sleep(0)
             self.drop()
         reader = await self.open()
         if self.rig.is_closing.is_set():
-            habit = _STEADY  # it was on its way with another when everybody was told to settle
-        if not self._is_subscribed:
-            await self._subscribe(reader)
+            habit = STEADY  # it was on its way with another when everybody was told to settle
+        if not self.is_subscribed:
+            await self.subscribe(reader)
         answers: asyncio.Queue[tuple[Received, bytes]] = asyncio.Queue()
         answering = asyncio.create_task(self._answer(answers, habit))
         try:
@@ -633,27 +683,35 @@ class _Subscriber(_Client):
         else:
             self.drop()
 
-    def _habit(self) -> _Habit:
+    def habit(self) -> Habit:
+        """Return how it behaves on its next connection."""
         if self.rig.is_closing.is_set():
-            return _STEADY
+            return STEADY
         name = self.rng.choice(("polite", "rude", "slow", "silent", "hasty"))
         pause_s = self.rng.random() * 0.05 if name == "slow" else 0.0
-        return _Habit(name, messages=self.rng.randint(1, 80), pause_s=pause_s)
+        return Habit(name, messages=self.rng.randint(1, 80), pause_s=pause_s)
 
-    async def _subscribe(self, reader: asyncio.StreamReader) -> None:
+    async def subscribe(self, reader: asyncio.StreamReader) -> None:
+        """Make its subscription, before anything else can be heard."""
         self.write(wire_subscribe(1, self._topic_filter, self.version, qos=self._qos))
-        first, body = await _read(reader)
+        first, body = await wire_read(reader)
         if first >> 4 != _SUBACK or body[-1] != self._qos:
             raise AssertionError(f"{self.name}: SUBSCRIBE was answered with {first:#x} {body.hex()}")
-        self._is_subscribed = True
-        self.rig.note(Subscribed(at=time.time(), subscriber=self.name, topic_filter=self._topic_filter, qos=self._qos))
+        self.note_subscribed()
+
+    def note_subscribed(self) -> None:
+        """Note that what is sent from now on must come."""
+        self.is_subscribed, self._subscribed_at = True, time.time()
+        self.rig.note(
+            Subscribed(at=self._subscribed_at, subscriber=self.name, topic_filter=self._topic_filter, qos=self._qos)
+        )
 
     async def _listen(
-        self, reader: asyncio.StreamReader, answers: asyncio.Queue[tuple[Received, bytes]], habit: _Habit
+        self, reader: asyncio.StreamReader, answers: asyncio.Queue[tuple[Received, bytes]], habit: Habit
     ) -> None:
         count = 0
         while count < habit.messages or self.rig.is_closing.is_set():
-            first, body = await _read(reader)
+            first, body = await wire_read(reader)
             kind = first >> 4
             if kind == _PUBLISH:
                 count += 1
@@ -677,7 +735,7 @@ class _Subscriber(_Client):
         end = 2 + int.from_bytes(body[:2])
         topic, qos = body[2:end].decode(), first >> 1 & 3
         packet_id = int.from_bytes(body[end : end + 2])
-        at = _after_properties(body, end + 2, self.version)
+        at = wire_after_properties(body, end + 2, self.version)
         publisher, number = body[at:].decode().split()
         received = Received(
             at=now, subscriber=self.name, key=(publisher, int(number)), topic=topic, qos=qos, packet_id=packet_id,
@@ -686,7 +744,7 @@ class _Subscriber(_Client):
         self.rig.note(received)
         return received
 
-    async def _answer(self, answers: asyncio.Queue[tuple[Received, bytes]], habit: _Habit) -> None:
+    async def _answer(self, answers: asyncio.Queue[tuple[Received, bytes]], habit: Habit) -> None:
         while True:
             received, data = await answers.get()
             if habit.pause_s:
@@ -696,7 +754,7 @@ class _Subscriber(_Client):
                     Acknowledged(at=time.time(), subscriber=self.name, key=received.key, packet_id=received.packet_id)
                 )
 
-    async def drain(self) -> None:
+    async def rest(self) -> None:
         """Wait until everybody's last publications are here and all of QoS 2 is released, as the broker must know."""
         while self._missing() or self._unreleased:
             await self._round_trip()
@@ -708,8 +766,8 @@ class _Subscriber(_Client):
         return f"{len(missing)} last publications {missing[:3]}, PUBREL for {sorted(self._unreleased)}"
 
     def _missing(self) -> set[Key]:
-        wanted = {key for key, topic in self.rig.markers.items() if is_admitted(self._topic_filter, topic)}
-        return wanted - self._seen
+        markers = (each for each in self.rig.markers.values() if each.at > self._subscribed_at)
+        return {each.key for each in markers if is_admitted(self._topic_filter, each.topic)} - self._seen
 
     async def _round_trip(self) -> None:
         """Let the broker answer a ping: it has read all that was sent before."""
@@ -758,6 +816,38 @@ _TOPICS = ("ward/1/pulse", "ward/1/oxygen", "ward/2/pulse")
 _SETTINGS = {"log": {"segment_bytes": 65_536, "view_interval_s": 0.1}}  # so that both change often
 
 
+class Disk(Protocol):
+    """A disk under the broker that may lose something while the broker is dead."""
+
+    @property
+    def root(self) -> Path:
+        """The folder in which the broker has its configuration and its data."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Environment variables of the broker's process."""
+
+    def start(self) -> None:
+        """Take all that is there for durable; the broker starts next."""
+
+    def aim(self) -> float:
+        """Choose the moment of the next cut; return for how many seconds the broker may live until it comes."""
+
+    def cut(self) -> None:
+        """Lose what was not durable when the broker died."""
+
+
+class Crowd(Protocol):
+    """Clients beside the publishers and subscribers of every run."""
+
+    @property
+    def settings(self) -> Settings:
+        """What they need of the broker's configuration."""
+
+    def clients(self, rig: Rig, rng: Random) -> Sequence[Client]:
+        """Return them."""
+
+
 def crash(
     folder: Path,
     *,
@@ -765,21 +855,35 @@ def crash(
     seed: int,
     fsync_s: float = 0.0,
     has_calamities: bool = False,
+    disk: Disk | None = None,
+    crowd: Crowd | None = None,
+    give_up_s: float = _GIVE_UP_S,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Run:
     """Run a broker in *folder* among clients, kill it *kills* times, let everything settle, stop it and judge.
 
     With *fsync_s* its disk takes that much longer for every fsync, so that more is under way when it dies. If it
     *has_calamities*, clocks are set, the process is paused, disks are full, logs are cut and views lost between kills.
+    Otherwise it may have a *disk* that loses something with each kill. A client that does not come to rest within
+    *give_up_s* is a violation.
     """
     began = time.monotonic()
     clock = SteppedClock(folder / "clock", fsync_s=fsync_s)
-    broker = BrokerProcess(folder, settings=_SETTINGS, clock=clock)
+    broker = BrokerProcess(
+        folder if disk is None else disk.root,
+        settings={**_SETTINGS, **(crowd.settings if crowd is not None else {})},
+        clock=clock,
+        environment=None if disk is None else disk.environment,
+    )
     rng = Random(seed)
     calamities = Calamities(broker, clock, Random(seed + 1)) if has_calamities else None
-    rig, told = asyncio.run(_crash(broker, kills, rng, progress, calamities))
+    rig = Rig(broker, _TOPICS)
+    rig.may_refuse = has_calamities
+    clients = [*_publishers_and_subscribers(rig, rng), *(crowd.clients(rig, rng) if crowd is not None else ())]
+    between = _Between(broker, disk, calamities)
+    told = asyncio.run(_crash(rig, clients, between, rng, kills=kills, give_up_s=give_up_s, progress=progress))
     clock.close()
-    found = [*told, *violations(rig.history, ended_at=time.time())]
+    found = [*told, *rig.faults, *violations(rig.history, ended_at=time.time())]
     if calamities is not None:
         found += calamities.violations
     if any("Traceback" in line for line in broker.lines):
@@ -794,70 +898,114 @@ def crash(
     )
 
 
-async def _crash(
-    broker: BrokerProcess,
-    kills: int,
-    rng: Random,
-    progress: Callable[[str], None],
-    calamities: Calamities | None,
-) -> tuple[_Rig, list[str]]:
-    """Return the rig with its notes, and what went wrong beside them."""
-    rig = _Rig(broker, _TOPICS)
-    rig.may_refuse = calamities is not None
+def _publishers_and_subscribers(rig: Rig, rng: Random) -> list[Client]:
     publishers = [
         _Publisher(rig, f"publisher-{number}", V5 if number % 2 else V311, Random(rng.random())) for number in range(4)
     ]
     subscribers = [
-        _Subscriber(rig, f"subscriber-{number}", V5 if number % 2 else V311, Random(rng.random()), topic_filter, qos)
+        Subscriber(rig, f"subscriber-{number}", V5 if number % 2 else V311, Random(rng.random()), topic_filter, qos)
         for number, (topic_filter, qos) in enumerate(
             [("ward/#", 1), ("ward/#", 2), ("ward/+/pulse", 2), ("ward/1/+", 1), ("ward/1/pulse", 2), ("ward/#", 2)]
         )
     ]
-    await asyncio.to_thread(broker.start)
+    return [*publishers, *subscribers]
+
+
+class _NoStartError(Exception):
+    """A broker did not start on what its disk had kept."""
+
+
+class _Between:
+    """What happens to a broker's machine before each kill and after it."""
+
+    def __init__(self, broker: BrokerProcess, disk: Disk | None, calamities: Calamities | None) -> None:
+        self._broker, self._disk, self._calamities = broker, disk, calamities
+
+    async def before(self) -> None:
+        """Let something happen to the broker that runs."""
+        if self._calamities is not None:
+            await self._calamities.strike()
+        if self._disk is not None:
+            await asyncio.to_thread(self._broker.ends_within, self._disk.aim())
+
+    def start(self) -> None:
+        """Start the broker for the first time."""
+        if self._disk is not None:
+            self._disk.start()
+        self._broker.start()
+
+    def start_again(self) -> None:
+        """Let something happen to the files of the broker that is dead, and start it."""
+        if self._calamities is not None:
+            self._calamities.spoil()
+        elif self._disk is None:
+            self._broker.start()
+        else:
+            self._disk.cut()
+            self._disk.start()
+            try:
+                self._broker.start()
+            except AssertionError as error:
+                last = str(error).splitlines()[-1]
+                raise _NoStartError(f"the broker did not start on what its disk had kept: {last}") from error
+
+
+async def _crash(
+    rig: Rig,
+    clients: Sequence[Client],
+    between: _Between,
+    rng: Random,
+    *,
+    kills: int,
+    give_up_s: float,
+    progress: Callable[[str], None],
+) -> list[str]:
+    """Return what went wrong beside what is in the notes."""
+    broker = rig.broker
+    await asyncio.to_thread(between.start)
     rig.is_up.set()
     async with asyncio.TaskGroup() as group:
-        clients = [group.create_task(each.run()) for each in (*publishers, *subscribers)]
+        running = [group.create_task(each.run()) for each in clients]
         told: list[str] = []
         try:
             for number in range(kills):
                 await rig.more(rng.randint(10, 150))
                 await asyncio.sleep(rng.random() * 0.02)
-                if calamities is not None:
-                    await calamities.strike()
+                await between.before()
                 rig.is_up.clear()
                 broker.kill()
-                await asyncio.to_thread(broker.start if calamities is None else calamities.spoil)
+                await asyncio.to_thread(between.start_again)
                 rig.is_up.set()
                 progress(f"kill {number + 1} of {kills}: {rig.sent} sent, {len(rig.history)} events")
             await rig.more(50)
-            told = await _settle(rig, publishers, subscribers)
+            told = await _settle(rig, clients, give_up_s)
         except TimeoutError:
             told.append(f"the clients are stuck: nobody published for {_GIVE_UP_S} s")
+        except _NoStartError as error:
+            told.append(str(error))
         finally:
-            for each in clients:
+            for each in running:
                 each.cancel()
-            status = await asyncio.to_thread(broker.stop)
+            status = await asyncio.to_thread(broker.stop) if broker.is_running else 0
         if status:
             told.append(f"the broker stopped with status {status}")
     await asyncio.sleep(0)  # transports close in the next turn
-    return rig, told
+    return told
 
 
-async def _settle(rig: _Rig, publishers: Sequence[_Publisher], subscribers: Sequence[_Subscriber]) -> list[str]:
+async def _settle(rig: Rig, clients: Sequence[Client], give_up_s: float) -> list[str]:
     """Let everybody come and stay until nothing is left to say; tell who could not."""
     rig.is_closing.set()
-    for each in subscribers:
+    for each in clients:
         each.drop()  # whatever habit it had
     told: list[str] = []
 
-    async def in_time(who: _Client, what: Awaitable[object]) -> None:
+    async def in_time(who: Client) -> None:
         try:
-            await asyncio.wait_for(what, _GIVE_UP_S)
+            await asyncio.wait_for(who.rest(), give_up_s)
         except TimeoutError:
             told.append(f"{who.name} did not come to rest: {who.lacks()}")
 
-    for publisher in publishers:
-        publisher.drop()
-    await asyncio.gather(*(in_time(each, each.is_done.wait()) for each in publishers))
-    await asyncio.gather(*(in_time(each, each.drain()) for each in subscribers))
+    await asyncio.gather(*(in_time(each) for each in clients if not isinstance(each, Subscriber)))
+    await asyncio.gather(*(in_time(each) for each in clients if isinstance(each, Subscriber)))  # who hear the others
     return told
