@@ -11,6 +11,7 @@ Rule: nothing here answers a client.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator
+from itertools import filterfalse
 
 from whimbrel.broker.access.publication_keys import OPEN
 from whimbrel.broker.memory import CLIENT_BYTES, LINK_BYTES, PLACE_BYTES, session_bytes
@@ -71,7 +72,7 @@ class BrokerState:
         self.hold = Hold(node, heeds_places=True) if hold is None else hold
         self.routes = Routes() if routes is None else routes
         self.routes.heard, self.routes.near.places = self.hold.places.heard, self.hold.places
-        self.routes.near.named_sessions = self._named_sessions
+        self.routes.near.named_sessions = lambda: filterfalse(is_private, self.hold.sessions())
         self.memory = self.routes.memory
         """How much memory all of this takes."""
         self.memory.hold = self.hold.tally
@@ -80,7 +81,7 @@ class BrokerState:
         self.retained = Retained(self.memory)
         self.areas = RetainedAreas(lambda session: self._touch(("arrived", session)), self.memory)
         self.fences = Fences(self.hold.places.sightings)
-        self.wills = Wills(self._touch_will, self.memory)
+        self.wills = Wills(lambda device: self._touch(("will", device)), self.memory)
         self.subscribed: dict[str, dict[Identity, int]] = {}
         """By session, its subscriptions, also those that wait for fsync, and how many each asks to be held."""
         self.decisions = Decisions(node, self.memory)
@@ -107,12 +108,6 @@ class BrokerState:
         )
         # Its methods are the state's own: each call would cost a second one for everything handed over.
         self._perform, self.performing, self.tell = hand_overs.perform, hand_overs.performing, hand_overs.tell
-
-    def _named_sessions(self) -> Iterator[str]:
-        return (session for session in self.hold.sessions() if not is_private(session))
-
-    def _touch_will(self, device: str) -> None:
-        self._touch(("will", device))
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
