@@ -74,7 +74,6 @@ class BrokerState:
         self.routes.heard, self.routes.near.places = self.hold.places.heard, self.hold.places
         self.routes.near.named_sessions = lambda: filterfalse(is_private, self.hold.sessions())
         self.memory = self.routes.memory
-        """How much memory all of this takes."""
         self.memory.hold = self.hold.tally
         self.clients: dict[str, Client] = {}
         self.held = HeldMessages(self.memory)
@@ -100,7 +99,6 @@ class BrokerState:
         )
         self._touch = self.view.touch
         self.volatile = VolatileState()
-        """What a restart does not know."""
         self.terms = TermsCache(self.hold, self.clients)
         self.named = SessionIndex(self.hold)
         hand_overs = HandOvers(
