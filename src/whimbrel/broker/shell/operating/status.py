@@ -136,7 +136,9 @@ def _warnings(
     if running.failure is not None:
         yield running.failure
     if broker.is_refusing:
-        yield "the disk cannot be written to: publications of QoS 1 and 2 are refused"
+        yield "the disk cannot be written to: publications, subscriptions and new connections are refused"
+    elif not storage.space.takes_publications:
+        yield "the disk is nearly full: publications are refused until there is room"
     if running.preparation.reason is not None:
         yield running.preparation.reason
     if running.too_few_files is not None:
