@@ -375,13 +375,23 @@ def _times(ratio: float) -> str:
 # -- the rendezvous --------------------------------------------------------------------------------------------------
 
 
+_SENDERS = {
+    "proof": "device, to the controller or a peer",
+    "join": "device, to the owner of a group",
+    "refused": "controller, or the owner of a group",
+    "ask": "controller, or a peer",
+    "group token": "the owner of a group",
+}
+"""Messages that do not go between a device and the controller only."""
+
+
 def messages_table() -> str:
     """Return every message of the rendezvous, from whom, and its fields."""
     to_controller = set(typing.get_args(FromDevice))
     rows = []
     for name, (made, fields) in MESSAGES.items():
         sender = "device" if made in to_controller else "controller"
-        sender = {"join": "device, to the owner of a group", "group token": "the owner of a group"}.get(name, sender)
+        sender = _SENDERS.get(name, sender)
         said = [f"`{field.name}`{' (or NULL)' if field.is_optional else ''}" for field in fields]
         first = (made.__doc__ or "").split("\n")[0]
         rows.append((f"`{name}`", sender, ", ".join(said) or "–", first))

@@ -122,36 +122,79 @@ def test_a_match_is_explained(run: Run, publication: str, subscription: str, cod
         assert json.loads(run("match", publication, subscription, "--json").out)["match"] is (code == 0)
 
 
-def test_keys_are_made_once_and_kept_secret(run: Run, tmp_path: Path) -> None:
+def test_a_group_is_made_once_and_its_secret_is_kept(run: Run, tmp_path: Path) -> None:
     """Readable by their owner only; the second call prints the same public key."""
     file = tmp_path / "family.key"
-    public = run("key", str(file)).out.strip()
-    assert run("key", str(file)).out.strip() == public
+    public = run("group", "create", str(file)).out.strip()
+    assert run("group", "create", str(file)).out.strip() == public
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert file.read_text(encoding="ascii").strip() not in public
+    assert file.read_text(encoding="ascii").split()[0] not in public
 
 
-def test_a_device_is_admitted_and_verified(run: Run, tmp_path: Path) -> None:
+def test_the_owner_admits_a_device_of_which_it_sees_the_token_only(run: Run, tmp_path: Path) -> None:
     """The owner signs, anybody verifies; another address, group or epoch is refused with the reason."""
     family, phone = tmp_path / "family.key", tmp_path / "phone.key"
-    group = run("key", str(family)).out.strip()
-    run("key", str(phone))
-    admit = ["admit", "--group-key", str(family), "--device-key", str(phone), "--address", ADDRESS]
+    group = run("group", "create", str(family)).out.strip()
+    shown = json.loads(run("group", "token", str(phone), "--address", ADDRESS, "--json").out)
+    assert run("group", "token", str(phone), "--address", ADDRESS).out.strip() == shown["token"]
+    phone.unlink()  # the owner never has it
+    admit = ["group", "admit", shown["token"], "--group-key", str(family), "--address", ADDRESS]
     token = run(*admit).out.strip()
-    assert json.loads(run(*admit, "--json").out)["group"] == group
-    assert run("verify", token, "--group", group, "--address", ADDRESS).out.startswith(f"member: {ADDRESS} until ")
-    wrong = run("verify", token, "--group", group, "--address", "00:00:00:00:00:01", "--json")
+    admitted = json.loads(run(*admit, "--json").out)
+    assert (admitted["group"], admitted["device_key"], admitted["epoch"]) == (group, shown["device_key"], 1)
+    elsewhere = run(*admit[:-1], "00:00:00:00:00:01")
+    assert (elsewhere.code, elsewhere.out) == (1, "not admitted: it was issued to another address\n")
+    assert run("group", "admit", "00ff", *admit[3:]).out == "not admitted: it has not the form of a token\n"
+    verify = ["group", "verify", token, "--group", group, "--address"]
+    assert run(*verify, ADDRESS).out.startswith(f"member: {ADDRESS} until ")
+    wrong = run(*verify, "00:00:00:00:00:01", "--json")
     assert (wrong.code, json.loads(wrong.out)["member"]) == (1, False)
-    assert run("verify", token, "--group", group, "--address", ADDRESS, "--epoch", "2").code == 1
-    assert run("verify", "xyz", "--group", group, "--address", ADDRESS).code == 2
-    assert run("verify", token, "--group", "00", "--address", ADDRESS).code == 2
+    assert run(*verify, ADDRESS, "--epoch", "2").code == 1
+    assert run("group", "verify", "xyz", *verify[3:], ADDRESS).code == 2
+    assert run("group", "verify", token, "--group", "00", "--address", ADDRESS).code == 2
+
+
+def test_a_group_that_is_keyed_anew_revokes_its_tokens(run: Run, tmp_path: Path) -> None:
+    """A higher epoch under the same name, or new keys: a new group."""
+    family, phone = tmp_path / "family.key", tmp_path / "phone.key"
+    group = run("group", "create", str(family)).out.strip()
+    token = run("group", "token", str(phone), "--address", ADDRESS).out.strip()
+    admit = ["group", "admit", token, "--group-key", str(family), "--address", ADDRESS]
+    assert json.loads(run("group", "rekey", str(family), "--epoch", "--json").out) == {"group": group, "epoch": 2}
+    second = run(*admit).out.strip()
+    assert "epoch 2" in run("group", "verify", second, "--group", group, "--address", ADDRESS, "--epoch", "2").out
+    other = run("group", "rekey", str(family)).out.strip()
+    assert other != group
+    assert json.loads(run(*admit, "--json").out)["epoch"] == 1
+    assert run("group", "verify", second, "--group", other, "--address", ADDRESS).code == 1
+    assert stat.S_IMODE(family.stat().st_mode) == 0o600
+
+
+def test_a_key_file_that_others_can_read_is_refused(run: Run, tmp_path: Path) -> None:
+    """Whoever read it could admit members, or pass for the device."""
+    family, phone = tmp_path / "family.key", tmp_path / "phone.key"
+    run("group", "create", str(family))
+    token = run("group", "token", str(phone), "--address", ADDRESS).out.strip()
+    for file in (family, phone):
+        file.chmod(0o640)
+    for arguments in (
+        ["admit", token, "--group-key", str(family), "--address", ADDRESS],
+        ["create", str(family)],
+        ["rekey", str(family)],
+        ["token", str(phone), "--address", ADDRESS],
+    ):
+        done = run("group", *arguments)
+        assert (done.code, done.out) == (2, "")
+        assert "mode 0640" in done.err
+        assert "chmod 600" in done.err
 
 
 def test_a_file_that_is_no_key_is_not_shown(run: Run, tmp_path: Path) -> None:
     """It may be a secret of another kind."""
     file = tmp_path / "note.txt"
     file.write_text("my bank's password", encoding="ascii")
-    done = run("key", str(file))
+    file.chmod(0o600)
+    done = run("group", "create", str(file))
     assert done.code == 2
     assert "bank" not in done.err
 

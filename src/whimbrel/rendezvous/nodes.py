@@ -131,7 +131,7 @@ class ControllerNode:
 
 
 class DeviceNode:
-    """A device with a radio; *told* gets what its user wants to know."""
+    """A device with a radio; *told* gets what its user wants to know, *keep_token* each group token that is issued."""
 
     def __init__(
         self,
@@ -141,9 +141,11 @@ class DeviceNode:
         *,
         now: Callable[[], int],
         controller_name: str = "whimbrel-controller",
-        told: Callable[[d.Introduced | d.Tell, int], None] = lambda _told, _now: None,
+        told: Callable[[d.Introduced | d.Verified | d.Tell, int], None] = lambda _told, _now: None,
+        keep_token: Callable[[GroupKey, bytes], None] = lambda _group, _token: None,
     ) -> None:
         self.core, self._radio, self._timers, self._now, self._told = core, radio, timers, now, told
+        self._keep_token = keep_token
         self._controller_name = controller_name
         self._calling: Address | None = None
         self._paging: set[Address] = set()
@@ -183,9 +185,9 @@ class DeviceNode:
                 self._paging.discard(address)
                 return d.PageEnded(address, is_connected=False)
             case LinkLost(address):
-                return d.LostController() if address == self.core.controller else None
+                return d.LostController() if address == self.core.controller else d.LostPeer(address)
             case Received(address, data):
-                return d.Heard(data) if address == self.core.controller else None
+                return d.Heard(data) if address == self.core.controller else d.HeardPeer(address, data)
             case Parked():
                 return d.WasParked()
             case Unparked():
@@ -221,7 +223,11 @@ class DeviceNode:
                 if self.core.controller is not None:
                     self._radio.disconnect(self.core.controller)
                     self.do(self.core.receive(d.LostController(), now=self._now()))
-            case d.Introduced() | d.Tell():
+            case d.SayPeer(address, peer_message):
+                self._radio.send(address, encode(peer_message))
+            case d.KeepToken(group, token):
+                self._keep_token(group, token)
+            case d.Introduced() | d.Verified() | d.Tell():
                 self._told(command, self._now())
 
     def _say(self, message: m.FromDevice) -> None:

@@ -27,6 +27,9 @@ class Refusal(Enum):
     IDLE = 3111, "a device without an event is disconnected after a while"
     NO_IDENTIFIER = 3112, "every identifier is in use"
     SILENT = 3113, "a device that does not answer in time is taken for gone; what it had can be renewed for a while"
+    NOT_OWNER = 3114, "this device owns no group"
+    NOT_ADMITTED = 3115, "the owner of the group does not admit this device"
+    WRONG_TOKEN = 3116, "the device token was not made by this device for this address"
 
     code: int
     reason: str

@@ -37,6 +37,7 @@ __all__ = [
     "check_answer",
     "check_device_token",
     "check_group_token",
+    "device_key_of",
 ]
 
 SEED_BYTES = 32
@@ -120,6 +121,13 @@ class GroupOwner:
         where = address_to_bytes(peer)
         unsigned = _GROUP.pack(_VERSION, where, device_key, self.epoch, expires_at, signature, b"")
         return unsigned[:-_SIGNATURE_BYTES] + self._private.sign(_signed_by_group(self.public, unsigned))
+
+
+def device_key_of(token: bytes) -> bytes:
+    """Return the public key that a device token names; whether the token is good is not checked."""
+    if len(token) != _DEVICE.size or token[0] != _VERSION:
+        raise TokenError(TokenFault.MALFORMED)
+    return bytes(_DEVICE.unpack(token)[2])
 
 
 def check_device_token(token: bytes, *, device_key: bytes, address: Address) -> bytes:

@@ -13,7 +13,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import flag, real, whole
 from whimbrel.rendezvous.controller import Controller, Note, NoteKind, Parameters
 from whimbrel.rendezvous.device import Device
-from whimbrel.rendezvous.device.commands import Introduced, Tell
+from whimbrel.rendezvous.device.commands import Introduced, Tell, Verified
 from whimbrel.rendezvous.epochs import EpochFile
 from whimbrel.rendezvous.events import Address, Subscription, address_from
 from whimbrel.rendezvous.nodes import ControllerNode, DeviceNode
@@ -75,7 +75,7 @@ class Hall:
         random = Random(f"hall {seed}")
         self.air = Air(random)
         self.notes: list[tuple[Note, int]] = []
-        self.told: dict[Address, list[tuple[Introduced | Tell, int]]] = {}
+        self.told: dict[Address, list[tuple[Introduced | Verified | Tell, int]]] = {}
         address = _address(_CONTROLLER)
         radio = self.air.add(address, name=parameters.name)
         self.controller = ControllerNode(

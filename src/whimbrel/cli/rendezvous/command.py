@@ -14,7 +14,7 @@ import typer
 
 from whimbrel.cli.options.connection import Connection, PasswordFile, Port, User, run
 from whimbrel.cli.options.values import seconds_between
-from whimbrel.cli.rendezvous.keys import admit, key, verify
+from whimbrel.cli.rendezvous import groups
 
 if TYPE_CHECKING:  # the simulation need not be loaded for other commands
     from whimbrel.rendezvous.controller import Note
@@ -30,9 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-app.command("key")(key)
-app.command("admit")(admit)
-app.command("verify")(verify)
+app.add_typer(groups.app, name="group")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="The same seed gives the same run.")]

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
-from whimbrel.errors import InvalidValueError, description_of
+from whimbrel.errors import InvalidValueError
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller.commands import Command, Disconnect, NoteKind, Poll, SetConnectable, SwitchRole
 from whimbrel.rendezvous.controller.deciding import Decider
@@ -25,6 +25,7 @@ from whimbrel.rendezvous.controller.inputs import Connected, Disconnected, Found
 from whimbrel.rendezvous.controller.openings import Record, Stage
 from whimbrel.rendezvous.controller.parameters import Parameters
 from whimbrel.rendezvous.controller.piconet import Member
+from whimbrel.rendezvous.controller.proofs.members import NONCE_KEY_BYTES
 from whimbrel.rendezvous.controller.requests import Requests
 from whimbrel.rendezvous.controller.state import State
 from whimbrel.rendezvous.events import Address, GroupKey, Publication
@@ -32,7 +33,6 @@ from whimbrel.rendezvous.refusals import Refusal
 
 __all__ = ["NONCE_KEY_BYTES", "Controller"]
 
-NONCE_KEY_BYTES = 32
 _CACHES_US = 1_000_000
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -51,8 +51,6 @@ class Controller:
         nonce_key: bytes,
         epochs: Mapping[GroupKey, int] | None = None,
     ) -> None:
-        if type(nonce_key) is not bytes or len(nonce_key) != NONCE_KEY_BYTES:
-            raise InvalidValueError("nonce_key", description_of(nonce_key), f"{NONCE_KEY_BYTES} bytes")
         self.parameters, self.address = parameters or Parameters(), address
         self._state = State(self.parameters)
         self._decider = Decider(

@@ -12,7 +12,7 @@ decided it is matched against what is open then; so nothing is reserved for a de
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whimbrel.rendezvous.controller.commands import Connect, NoteKind, Send
@@ -75,7 +75,13 @@ class Decider:
         found = [
             each for each in candidates if self._state.is_present(each) and not self._is_repeated(record, each, now)
         ]
-        proofs = self._verifications.get(record.id) or Verification(record)
+        proofs = self._verifications.get(record.id)
+        is_publication = record.kind is Kind.PUBLICATION
+        if proofs is None:
+            restricted = (record,) if is_publication else found
+            if not any(each.event.is_restricted for each in restricted):  # no proof is needed: every candidate matches
+                return self._act(record, found[:1] if is_publication else found, is_complete=True, now=now)
+            proofs = Verification(record)
         self._asker.ask_further(proofs, now=now)
         plan = make_plan(
             proofs,
@@ -92,17 +98,20 @@ class Decider:
                 if not self._asker.begin(proofs, each, now=now):
                     break
             return True
-        if not plan.matches:
-            is_done = self._open(record, now=now)
-        elif len(plan.matches) > 1:
-            is_done = self._list(record, plan.matches, is_complete=plan.is_complete, now=now)
-        elif record.kind is Kind.PUBLICATION:
-            is_done = self._answer(record, plan.matches[0], now=now)
-        else:
-            is_done = self._answer(plan.matches[0], record, now=now)
+        is_done = self._act(record, plan.matches, is_complete=plan.is_complete, now=now)
         if is_done:
             self._forget(record, now=now)
         return is_done
+
+    def _act(self, record: Record, matches: Sequence[Record], *, is_complete: bool, now: int) -> bool:
+        """Open, list or answer the trigger *record*; ``False`` if that has to wait for a seat."""
+        if not matches:
+            return self._open(record, now=now)
+        if len(matches) > 1:
+            return self._list(record, matches, is_complete=is_complete, now=now)
+        if record.kind is Kind.PUBLICATION:
+            return self._answer(record, matches[0], now=now)
+        return self._answer(matches[0], record, now=now)
 
     def _forget(self, record: Record, *, now: int) -> None:
         """Forget the proofs of a trigger that is decided or gone."""

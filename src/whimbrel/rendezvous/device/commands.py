@@ -5,26 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from whimbrel.rendezvous.events import Address, EventId
-from whimbrel.rendezvous.messages import FromDevice, Listed
+from whimbrel.rendezvous.events import Address, EventId, GroupKey
+from whimbrel.rendezvous.messages import FromDevice, Listed, Message
 
 __all__ = [
     "DeviceCommand",
     "DeviceInput",
     "FoundController",
     "Heard",
+    "HeardPeer",
     "Inquire",
     "Introduced",
     "JoinedController",
+    "KeepToken",
     "LeaveController",
     "LostController",
+    "LostPeer",
     "PageController",
     "PageEnded",
     "PagePeer",
     "Paged",
     "Say",
+    "SayPeer",
     "SetScans",
     "Tell",
+    "Verified",
     "WasParked",
     "WasWoken",
 ]
@@ -86,8 +91,32 @@ class Paged:
     address: Address
 
 
+@dataclass(frozen=True, slots=True)
+class HeardPeer:
+    """A device that is no controller sent bytes."""
+
+    address: Address
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LostPeer:
+    """The connection to a device that is no controller is gone."""
+
+    address: Address
+
+
 DeviceInput: TypeAlias = (
-    FoundController | JoinedController | LostController | Heard | WasParked | WasWoken | PageEnded | Paged
+    FoundController
+    | JoinedController
+    | LostController
+    | Heard
+    | WasParked
+    | WasWoken
+    | PageEnded
+    | Paged
+    | HeardPeer
+    | LostPeer
 )
 
 # -- commands --------------------------------------------------------------------------------------------------------
@@ -113,6 +142,22 @@ class Say:
     """Send *message* to the controller; a parked device waits for the next poll with it."""
 
     message: FromDevice
+
+
+@dataclass(frozen=True, slots=True)
+class SayPeer:
+    """Send *message* to a device that is no controller."""
+
+    address: Address
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class KeepToken:
+    """Keep on disk, before its user is told, that we are a member of a group: this token proves it."""
+
+    group: GroupKey = field(repr=False)
+    token: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +192,38 @@ class Introduced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Something the user of the device wants to know: what became of an event."""
+    """Something the user of the device wants to know: what became of an event, or of a peer."""
 
     what: str
     id: EventId | None = None
+    address: Address | None = None
     reason: str | None = None
     listed: tuple[Listed, ...] = ()
     is_complete: bool = True
     """Whether *listed* has every publication that matches."""
 
 
-DeviceCommand: TypeAlias = Inquire | PageController | Say | SetScans | PagePeer | LeaveController | Introduced | Tell
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A peer has proven that it is a member of a group (2.3, Figure 2-12)."""
+
+    address: Address
+    group: GroupKey = field(repr=False)
+    expires_at: int
+    skips_authentication: bool
+    """Whether we are a member, too: then no further authentication is needed between us."""
+
+
+DeviceCommand: TypeAlias = (
+    Inquire
+    | PageController
+    | Say
+    | SayPeer
+    | KeepToken
+    | SetScans
+    | PagePeer
+    | LeaveController
+    | Introduced
+    | Tell
+    | Verified
+)

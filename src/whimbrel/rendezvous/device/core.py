@@ -18,16 +18,19 @@ from collections.abc import Mapping
 from whimbrel.model.bounds import INT64_MAX, whole
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller.parameters import MIN_TIMEOUT_US, PAGE_TIMEOUT_US
+from whimbrel.rendezvous.device.admission import Admission, ask_owner
 from whimbrel.rendezvous.device.commands import (
     DeviceCommand,
     DeviceInput,
     FoundController,
     Heard,
+    HeardPeer,
     Inquire,
     Introduced,
     JoinedController,
     LeaveController,
     LostController,
+    LostPeer,
     PageController,
     Paged,
     PageEnded,
@@ -38,11 +41,12 @@ from whimbrel.rendezvous.device.commands import (
     WasParked,
     WasWoken,
 )
+from whimbrel.rendezvous.device.peers import Peers
 from whimbrel.rendezvous.device.states import PUBLISHER, SUBSCRIBER, DeviceState, Step, next_state
 from whimbrel.rendezvous.device.wishes import Wish, Wishes
 from whimbrel.rendezvous.events import Address, EventId, GroupKey, Publication, Subscription
 from whimbrel.rendezvous.refusals import Refusal
-from whimbrel.rendezvous.tokens import DeviceKeys
+from whimbrel.rendezvous.tokens import DeviceKeys, GroupOwner
 from whimbrel.rendezvous.wire import SIGNATURE_BYTES, MalformedMessageError, decode
 
 __all__ = ["PAGE_TIMEOUT_US", "Device"]
@@ -51,7 +55,11 @@ _BACKOFF_US, _MOST_DOUBLINGS = 1_280_000, 6
 
 
 class Device:
-    """The device at *address*; with *keys* and *tokens* it can prove its groups."""
+    """The device at *address*; with *keys* and *tokens* it can prove its groups.
+
+    With *nonce_key*, a secret of this run, it can ask other devices to prove theirs; with *owner* it owns a group, and
+    *admission* decides who is taken in.
+    """
 
     def __init__(
         self,
@@ -63,9 +71,21 @@ class Device:
         tokens: Mapping[GroupKey, bytes] | None = None,
         page_timeout_us: int = PAGE_TIMEOUT_US,
         is_discoverable: bool = False,
+        owner: GroupOwner | None = None,
+        admission: Admission = ask_owner,
+        nonce_key: bytes | None = None,
     ) -> None:
         self.address, self.name, self.device_class = address, name, device_class
         self._keys, self._tokens = keys, dict(tokens or {})
+        self._peers = Peers(
+            address,
+            keys=keys,
+            tokens=self._tokens,
+            owner=owner,
+            admission=admission,
+            nonce_key=nonce_key,
+            answer_us=MIN_TIMEOUT_US,
+        )
         self._page_timeout_us = whole("page_timeout_us", page_timeout_us, MIN_TIMEOUT_US, INT64_MAX >> 16)
         self._is_discoverable = is_discoverable
         self.wishes = Wishes()
@@ -104,6 +124,18 @@ class Device:
         is_looking, self._is_looking = self._is_looking, False
         looking = [Inquire(False)] if is_looking else []
         return [*looking, LeaveController()] if self.controller is not None else [*looking]
+
+    def join(self, owner: Address, group: GroupKey, *, now: int) -> list[DeviceCommand]:
+        """Ask the owner of *group*, to whom we are connected, to take us in (2.3)."""
+        return self._peers.join(owner, group, now=now)
+
+    def admit(self, address: Address, *, is_admitted: bool, now: int) -> list[DeviceCommand]:
+        """Decide on a device that asks to join the group that we own."""
+        return self._peers.decide(address, is_admitted=is_admitted, now=now)
+
+    def verify(self, address: Address, group: GroupKey, *, now: int) -> list[DeviceCommand]:
+        """Ask the device at *address*, to which we are connected, to prove that it is a member of *group*."""
+        return self._peers.verify(address, group, now=now)
 
     def describe(self, clock_offset: int = 0, keys: tuple[GroupKey, ...] = ()) -> Publication:
         """Return what this device publishes of itself: what discovery would show anyway, and its groups."""
@@ -144,9 +176,16 @@ class Device:
             case WasWoken():
                 self._step(Step.WAKE)
             case PageEnded(address, is_connected):
-                return self._end_page(address, is_connected=is_connected)
+                return self._end_page(address, is_connected=is_connected, now=now)
             case Paged(address):
-                return [Introduced(address=address, is_caller=False), *self._stop_listening(is_connected=True)]
+                wish = None if self._listening is None else self._listening[0]
+                introduced = Introduced(address=address, is_caller=False)
+                met = self._peers.connect(address, _groups_of(wish), is_caller=False, now=now)
+                return [introduced, *self._stop_listening(is_connected=True), *met]
+            case HeardPeer(address, data):
+                return self._peers.hear(address, data, now=now)
+            case LostPeer(address):
+                return self._peers.lose(address)
             case _:
                 pass  # a controller that we do not look for, a second one, words after the connection was lost
         return []
@@ -159,12 +198,13 @@ class Device:
             done += self._look()
         if self._listening is not None and self._listening[1] <= now:
             done += self._stop_listening(is_connected=False)
-        return done
+        return [*done, *self._peers.timer(now=now)]
 
     @property
     def next_due(self) -> int | None:
         """When ``timer`` should be called."""
-        due = [each for each in (self._look_at, None if self._listening is None else self._listening[1]) if each]
+        listening = None if self._listening is None else self._listening[1]
+        due = [each for each in (self._look_at, listening, self._peers.next_due) if each]
         return min(due, default=None)
 
     def _step(self, step: Step) -> None:
@@ -301,14 +341,15 @@ class Device:
 
     # -- what becomes of a match ---------------------------------------------------------------------------------------
 
-    def _end_page(self, address: Address, *, is_connected: bool) -> list[DeviceCommand]:
+    def _end_page(self, address: Address, *, is_connected: bool, now: int) -> list[DeviceCommand]:
         wish = self._paging.pop(address, None)
         if not self._paging and self.subscriber is DeviceState.PAGE:
             self.subscriber = next_state(SUBSCRIBER, self.subscriber, Step.PAGED)
         if is_connected:
             if wish is not None:
                 self.wishes.end(wish)
-            return [Introduced(address=address, is_caller=True)]
+            met = self._peers.connect(address, _groups_of(wish), is_caller=True, now=now)
+            return [Introduced(address=address, is_caller=True), *met]
         return [Tell(what="not reached", id=None if wish is None else wish.id), *self._try_again(wish)]
 
     def _stop_listening(self, *, is_connected: bool) -> list[DeviceCommand]:
@@ -331,3 +372,8 @@ class Device:
             self.wishes.end(wish)
             return []
         return [Say(self.wishes.ask(wish))] if self.controller is not None else self._look()
+
+
+def _groups_of(wish: Wish | None) -> tuple[GroupKey, ...]:
+    """Return the groups that the event named through which a device was met."""
+    return () if wish is None else wish.event.keys

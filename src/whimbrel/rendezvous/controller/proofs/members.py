@@ -12,20 +12,28 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Mapping
 
+from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.rendezvous.controller.caches import TimedCache
 from whimbrel.rendezvous.controller.parameters import Parameters
 from whimbrel.rendezvous.events import Address, GroupKey
 from whimbrel.rendezvous.messages import Ask, Proof
 from whimbrel.rendezvous.tokens import Membership, TokenError, TokenFault, check_answer, check_group_token
 
-__all__ = ["Challenges", "Members"]
+__all__ = ["NONCE_KEY_BYTES", "Challenges", "Members"]
+
+NONCE_KEY_BYTES = 32
 
 
 class Challenges:
-    """Unpredictable numbers that a replay reproduces: a keyed hash (HMAC) of a counter."""
+    """Unpredictable numbers that a replay reproduces: a keyed hash (HMAC) of a counter.
 
-    def __init__(self, key: bytes) -> None:
-        self._key, self._count = key, 0
+    The key is a secret of one run: with the same key, the same challenges come again.
+    """
+
+    def __init__(self, nonce_key: bytes) -> None:
+        if type(nonce_key) is not bytes or len(nonce_key) != NONCE_KEY_BYTES:
+            raise InvalidValueError("nonce_key", description_of(nonce_key), f"{NONCE_KEY_BYTES} bytes")
+        self._key, self._count = nonce_key, 0
 
     def next(self) -> bytes:
         """Return the next challenge."""
@@ -82,12 +90,16 @@ class Members:
             controller=controller,
         )
         self._known.put((address, asked.group), member, now=now)
-        is_higher = member.epoch > self._epochs.get(asked.group, 0)
-        self._epochs[asked.group] = member.epoch
-        self._epochs.move_to_end(asked.group)
+        return member, self.see_epoch(asked.group, member.epoch)
+
+    def see_epoch(self, group: GroupKey, epoch: int) -> bool:
+        """Take note that *group* has shown *epoch*; return whether that is higher than ever before."""
+        is_higher = epoch > self._epochs.get(group, 0)
+        self._epochs[group] = max(epoch, self._epochs.get(group, 0))
+        self._epochs.move_to_end(group)
         if len(self._epochs) > self._capacity:
             self._epochs.popitem(last=False)
-        return member, is_higher
+        return is_higher
 
     def forget(self, address: Address, group: GroupKey) -> None:
         """Forget a membership whose device did not answer its challenge."""
