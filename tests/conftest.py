@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from tests.core_seconds import CoreSeconds
 
 from whimbrel.pipeline.spark.java_classes import OPTIONS, archive_file
 
 settings.register_profile("whimbrel", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 settings.register_profile("thorough", parent=settings.get_profile("whimbrel"), max_examples=5_000)
-settings.register_profile(  # for runs that only ask whether a test fails: the smallest example takes minutes
-    "unshrunk", parent=settings.get_profile("whimbrel"), phases=(Phase.explicit, Phase.reuse, Phase.generate)
-)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "whimbrel"))
 
 _JAVA = Path(__file__).parents[1] / ".java"
