@@ -256,8 +256,8 @@ class Delivering:
                 client.let_go(gone)
         for terms in out.terms:
             seq = commits.seq
-            if outcome is Outcome.DELIVERED and out.via is RETAINED:
-                commits.append(self._of_retained(seq, now, terms, client, message))
+            if out.via is RETAINED:  # else a replay takes it for the receipt of a copy that the hold has
+                commits.append(self._of_retained(seq, now, terms, client, message, outcome))
             elif outcome is Outcome.DELIVERED:
                 commits.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
             else:
@@ -280,11 +280,13 @@ class Delivering:
         if uncounted:
             self._receipt(client, out._replace(terms=uncounted), outcome, now)
 
-    def _of_retained(self, seq: int, now: int, terms: Terms, client: Client, message: Message) -> Receipt:
+    def _of_retained(
+        self, seq: int, now: int, terms: Terms, client: Client, message: Message, outcome: Outcome = Outcome.DELIVERED
+    ) -> Receipt:
         """Return the receipt of a retained message, which says what it was: no later step needs it."""
         return replace(
-            self._undelivered(seq, now, terms, client, message, Outcome.DELIVERED),
-            body_hash=hashlib.sha256(message.payload).digest(),
+            self._undelivered(seq, now, terms, client, message, outcome),
+            body_hash=hashlib.sha256(message.payload).digest() if outcome is Outcome.DELIVERED else None,
             via=RETAINED,
             published_at=message.published_at,
             subject=message.subject,
