@@ -218,8 +218,6 @@ class NodeTraffic:
         if not sessions:
             return
         session = rng.choice(sessions)
-        if self._is_guessed(session):
-            return
         subscription = Subscription(
             session=session,
             subject_filter=rng.choice(_FILTERS),
@@ -237,19 +235,8 @@ class NodeTraffic:
         there = sorted(self.naive.hold.subscriptions)
         if len(there) > 2:
             session, (subject_filter, name) = self.random.choice(there)
-            if self._is_guessed(session):
-                return
             gone = Subscription(session=session, subject_filter=subject_filter, name=name)
             self._append(InterestChanged, changed_at=self.now, change=InterestChange.REMOVED, subscription=gone)
-
-    def _is_guessed(self, session: str) -> bool:
-        """Return whether a replay would guess the QoS of a copy wrongly if subscriptions of *session* changed now.
-
-        A copy of QoS 0 that has a receipt is in no queue while a log is replayed. The strict xfail about the QoS of a
-        restored copy ends when the hold is asked instead; then this ends too.
-        """
-        hold = self.naive.hold
-        return any(flight[0] == session and hold.quality[flight] == 0 for flight in hold.flights)
 
     # -- publications ------------------------------------------------------------------------------------------------
 

@@ -141,7 +141,6 @@ def test_wills_after_a_restart_are_as_the_table_says(seed: int) -> None:
             assert (found.due_at, found.is_excused) == traffic.naive.after_a_restart(device, begun_at, _GRACE_US)
 
 
-@pytest.mark.xfail(reason="a restart guesses the QoS of a copy from the subscriptions of today, though the hold knows")
 def test_a_restored_copy_keeps_its_qos() -> None:
     """A copy that was sent at QoS 1 waits for no PUBCOMP, whatever was subscribed to since."""
     traffic = NodeTraffic(0)
