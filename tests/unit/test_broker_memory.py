@@ -11,7 +11,7 @@ import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.config import Config, LimitSettings
-from whimbrel.broker.memory import PENDING_BYTES, Memory, subscription_bytes
+from whimbrel.broker.memory import PENDING_BYTES, Memory
 from whimbrel.broker.shell.metrics import gauges
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.messages import Message
@@ -34,6 +34,7 @@ from whimbrel.mqtt.packets import (
     Will,
 )
 from whimbrel.mqtt.properties import Property
+from whimbrel.node.memory import subscription_bytes
 
 FULL = ReasonCode.QUOTA_EXCEEDED
 VERSIONS = pytest.mark.parametrize("version", [V5, V311])

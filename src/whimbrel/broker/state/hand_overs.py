@@ -13,7 +13,7 @@ from whimbrel.broker.state.decisions import Decisions
 from whimbrel.broker.state.held_messages import HeldMessages
 from whimbrel.broker.state.terms_cache import TermsCache
 from whimbrel.broker.state.volatile_state import VolatileState
-from whimbrel.broker.wire.clients import HELD, LIVE, Client, Outgoing
+from whimbrel.broker.wire.clients import HELD, LIVE, LiveClient, Outgoing
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import changed_subscription, is_told, listens, subscriptions_of
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
@@ -31,7 +31,7 @@ class HandOvers:
     def __init__(
         self,
         volatile: VolatileState,
-        clients: Mapping[str, Client],
+        clients: Mapping[str, LiveClient],
         held: HeldMessages,
         decisions: Decisions,
         terms: TermsCache,
@@ -114,7 +114,7 @@ class HandOvers:
         if not ready or ready[-1] is not client:
             ready.append(client)
 
-    def _hand_over_live(self, client: Client, message: Message, command: HandOver, now: int) -> None:
+    def _hand_over_live(self, client: LiveClient, message: Message, command: HandOver, now: int) -> None:
         """Send a QoS 0 copy that is its own receipt, and so needs no terms.
 
         The log has it as delivered: nothing but a connection that just broke may keep it from being written.
@@ -147,7 +147,7 @@ class HandOvers:
             message = changed_subscription(command.session, command.change, command.subscription, changer)
         self.tell(client, message, now)
 
-    def tell(self, client: Client, message: Message, now: int) -> None:
+    def tell(self, client: LiveClient, message: Message, now: int) -> None:
         """Send a client a notice of the broker, if it subscribes to such notices in its private session."""
         sender, link = self._volatile.sender, client.link
         if sender is None or link is None or not self._volatile.may_send(link, client, message, now):

@@ -9,8 +9,9 @@ import heapq
 from collections.abc import Generator, Iterator
 from operator import attrgetter
 
-from whimbrel.broker.memory import LEVEL_BYTES, Memory
+from whimbrel.broker.memory import Memory
 from whimbrel.broker.wire.messages import Message, kept_bytes
+from whimbrel.node.memory import LEVEL_BYTES
 
 __all__ = ["Retained"]
 

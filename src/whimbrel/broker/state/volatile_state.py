@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.state.retained import Retained
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.sender import Sender
@@ -28,7 +28,7 @@ class VolatileState:
         """Decides what may be sent to a connection; None as long as ``sender`` is."""
         self.system = Retained()
         """What the broker retains of itself under ``$SYS``: it has no number, and no log has it."""
-        self.ready: list[Client] = []
+        self.ready: list[LiveClient] = []
         """Clients that something was handed over to, and that ``Delivering`` has not looked at since."""
         self.arrived: list[tuple[str, Message]] = []
         """Sessions that entered the area of a retained message, and the message; the handlers send it."""
@@ -37,6 +37,6 @@ class VolatileState:
         self.deleting: set[str] = set()
         """Named sessions whose deletion waits for fsync."""
 
-    def may_send(self, link: Link, client: Client, message: Message, now: int) -> bool:
+    def may_send(self, link: Link, client: LiveClient, message: Message, now: int) -> bool:
         """Tell whether the gate lets a message pass to a connection now."""
         return self.gate is None or self.gate.refusal(link, client.id, message, now) is None

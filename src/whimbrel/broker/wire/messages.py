@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from whimbrel.broker.access.publication_keys import OPEN, Secured
 from whimbrel.broker.own_properties import NUMBER
-from whimbrel.broker.placing import Placing
 from whimbrel.log.records import BODY, time_from
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import attributes_of
+from whimbrel.model.keys import OPEN, Secured
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.codes import PacketType
@@ -21,6 +20,7 @@ from whimbrel.mqtt.mounts import unmount_properties
 from whimbrel.mqtt.packets import V5
 from whimbrel.mqtt.primitives import encode_text, encode_varint
 from whimbrel.mqtt.properties import Property, decode_properties, passed_on
+from whimbrel.node.placing import Placing
 
 __all__ = ["LONG", "Message", "kept_bytes", "number_property", "packet_id_of", "placing_of", "secured_of"]
 

@@ -16,7 +16,7 @@ from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.publications.lanes import Lanes
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.log.compact import publication_body
@@ -52,7 +52,7 @@ class DirectPath:
         return not link.keyring.publications.hashes and self._admission.takes_publications
 
     def passed(
-        self, link: Link, client: Client, packets: Sequence[Publish], matched: Iterable[Sequence[int]], now: int
+        self, link: Link, client: LiveClient, packets: Sequence[Publish], matched: Iterable[Sequence[int]], now: int
     ) -> int:
         """Pass on publications, from the first on; return how many that were.
 

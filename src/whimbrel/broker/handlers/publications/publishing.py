@@ -18,7 +18,7 @@ from functools import partial
 from itertools import repeat
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.access.publication_keys import OPEN, Secured, unlocked_by
+from whimbrel.broker.access.publication_keys import unlocked_by
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.publications.admission import Admission, waiting_bytes
@@ -27,13 +27,13 @@ from whimbrel.broker.handlers.publications.direct import DirectPath
 from whimbrel.broker.handlers.publications.lanes import Lane, Lanes, is_plain
 from whimbrel.broker.handlers.publications.moves import Moves
 from whimbrel.broker.handlers.publications.stalled import Stalled
-from whimbrel.broker.placing import IN_TOPIC, Placing, read_placing
+from whimbrel.broker.placing import IN_TOPIC, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.places.near_routes import NO_SUBSCRIBERS, NearFound
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.state.wills import LeftWill
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import CLIENTS, OWN, POLICY, REPORT, SESSIONS
 from whimbrel.broker.wire.sender import Sender
@@ -43,10 +43,12 @@ from whimbrel.log.compact import publication_body
 from whimbrel.log.records import body_of
 from whimbrel.match.events.bodies import Bodies
 from whimbrel.model.codecs import attributes_of
+from whimbrel.model.keys import OPEN, Secured
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Publish
 from whimbrel.mqtt.properties import NO_PROPERTIES, Property, passed_on
+from whimbrel.node.placing import Placing
 
 __all__ = ["Publishing"]
 
@@ -60,7 +62,7 @@ _SPLITTING = frozenset({_KEYS, REPORT})
 
 _Answer = Callable[[bool], None]
 """Called with whether it had a subscriber."""
-_Taker = Callable[[Link, Client, Publish, int], None]
+_Taker = Callable[[Link, LiveClient, Publish, int], None]
 """The receivers of a publication that the broker makes itself."""
 
 
@@ -105,7 +107,7 @@ class Publishing:
         self.note_full: Callable[[int], None] = lambda _now: None
         """Who lets QoS 0 wait for clients that there is no room for."""
 
-    def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
+    def received(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
         if self.stalled.holds(link, packets):
             return
@@ -128,7 +130,7 @@ class Publishing:
             if self.stalled.holds(link, packets):
                 return
 
-    def _taking_in(self, link: Link, client: Client, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
+    def _taking_in(self, link: Link, client: LiveClient, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
         """Take in one by one what asks many dear patterns or unpacked filters, yielding where *allowance* is spent."""
         for done, packet in enumerate(packets, start=1):
             if done % min(_MOST_ONE_BY_ONE, self._state.routes.at_once) == 0:
@@ -152,7 +154,7 @@ class Publishing:
     def _taken_in(
         self,
         link: Link,
-        client: Client,
+        client: LiveClient,
         packets: Sequence[Publish],
         now: int,
         allowance: Allowance,
@@ -246,7 +248,7 @@ class Publishing:
     def _received(
         self,
         link: Link,
-        client: Client,
+        client: LiveClient,
         packet: Publish,
         secured: Secured | str,
         placing: Placing | None,
@@ -333,8 +335,7 @@ class Publishing:
         commits, state, topic, payload = self._commits, self._state, packet.topic, packet.payload
         if state.volatile.ready and not packet.qos:
             self._pump_ready(now)
-        qos, retain, seq = packet.qos, packet.retain, commits.seq
-        properties = packet.properties
+        qos, retain, properties, seq = packet.qos, packet.retain, packet.properties, commits.seq
         onward = passed_on(properties) if properties else b""
         is_more = properties and (properties.user or properties.text(Property.CONTENT_TYPE))
         deadline_at = None

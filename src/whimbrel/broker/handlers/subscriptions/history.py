@@ -23,7 +23,7 @@ from whimbrel.broker.handlers.subscriptions.requested import Since
 from whimbrel.broker.settings.log import LogSettings
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces, Tap
 from whimbrel.broker.state.history import HistoryChunk, HistoryPlace, HistoryQuestion, PastMatches
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.gate import Gate, has_room
 from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.sender import Sender
@@ -53,7 +53,7 @@ class _Replay:
     """One SUBSCRIBE on its way from the log to live."""
 
     link: Link
-    client: Client
+    client: LiveClient
     subscription: Subscription
     matches: PastMatches
     next_seq: int
@@ -136,7 +136,7 @@ class History:
         return (first, since_at), f"what is older was cut: the log begins with {begin}"
 
     def begin(
-        self, link: Link, client: Client, subscription: Subscription, first: int, since_at: int, put: _Put
+        self, link: Link, client: LiveClient, subscription: Subscription, first: int, since_at: int, put: _Put
     ) -> None:
         """Send what *subscription* wants of the log from the number *first* and the time *since_at* on; then *put* it.
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 
 import cbor2
 
-from whimbrel.broker.memory import AREA_BYTES, SEEN_BYTES, Memory
+from whimbrel.broker.memory import Memory
 from whimbrel.broker.wire.messages import Message
 from whimbrel.model.place import Area, Place
+from whimbrel.node.memory import AREA_BYTES, SEEN_BYTES
 
 __all__ = ["MOST_AREAS", "MOST_IN_CELL", "MOST_WIDE", "RetainedAreas", "is_wide"]
 
