@@ -14,7 +14,6 @@ from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing, Terms
 from whimbrel.broker.wire.gate import Gate
-from whimbrel.broker.wire.messages import Message, packet_id_of
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.log.compact import receipt_body
@@ -25,6 +24,7 @@ from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, Puback, Pubrec, Pubrel
 from whimbrel.mqtt.properties import NO_PROPERTIES
+from whimbrel.node.publication import KeptNotification, packet_id_of
 
 __all__ = ["Delivering"]
 
@@ -180,7 +180,7 @@ class Delivering:
             receipts += 1
             via = out.via
             if via is not RETAINED:
-                client.queued_bytes -= len(out.message.body)
+                client.queued_bytes -= len(out.message.record)
             for terms in out.terms:
                 if via is RETAINED:
                     self._state.decisions.received(client.id, out.message.seq)
@@ -293,7 +293,7 @@ class Delivering:
         now: int,
         terms: Terms,
         client: LiveClient,
-        message: Message,
+        message: KeptNotification,
         outcome: Outcome = Outcome.DELIVERED,
     ) -> Receipt:
         """Return the receipt of a retained message, which says what it was: no later step needs it."""
@@ -306,7 +306,7 @@ class Delivering:
         )
 
     def _undelivered(
-        self, seq: int, now: int, terms: Terms, client: LiveClient, message: Message, outcome: Outcome
+        self, seq: int, now: int, terms: Terms, client: LiveClient, message: KeptNotification, outcome: Outcome
     ) -> Receipt:
         node = self._commits.node
         return Receipt(

@@ -20,21 +20,22 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain as chained
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from whimbrel.broker.access.work_budget import StepBudget
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing
-from whimbrel.broker.wire.messages import Message
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.policies.limits import PolicyLimits
 from whimbrel.language.policies.policy import Policy
 from whimbrel.language.policies.values import Arrival
-from whimbrel.log.records import BODY, values_from
+from whimbrel.model.attributes import Attributes
 from whimbrel.model.facts import Decided, Outcome
 from whimbrel.model.notification import NotificationId
-from whimbrel.model.rows import COLUMNS
+from whimbrel.mqtt.codes import PacketType
+from whimbrel.mqtt.properties import decode_properties, passed_on
+from whimbrel.node.publication import KeptNotification
 from whimbrel.shape.decision import SUSPENDED, Decision, decide_on, decided, finished
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import PolicyVersion
@@ -52,7 +53,6 @@ _MOST_RUN = 4
 """Of these, copies for which the policy has to run for that."""
 
 _EXACTLY_ONCE = 2
-_ATTRIBUTES = COLUMNS["publications"].index("attributes")
 _OF_DECISION = 40
 """As how many messages a decision counts, beside its steps."""
 _MOST_TRIES = 3
@@ -125,7 +125,7 @@ class Shaping:
         """Steps of all decisions, to tell those of one."""
         self.jobs: deque[TransformJob] = deque()
         """What the shell is to make."""
-        self._read: tuple[Message, Arrival] | None = None
+        self._read: tuple[KeptNotification, Arrival] | None = None
         """The message that was read last: all who get it now share that."""
         self.on_suspended: _Suspended = lambda _version, _device, _publisher, _now: None
         """Tells the owner of a policy for which device and publisher it is suspended."""
@@ -270,7 +270,7 @@ class Shaping:
             return False
         return now - max(link.shaping_since, first.published_at) >= MOST_WAIT_US - LOOK_US
 
-    def _first_plain(self, client: LiveClient, now: int) -> Message | None:
+    def _first_plain(self, client: LiveClient, now: int) -> KeptNotification | None:
         """Return the first message that waits for a client and needs no transform, as far as may be looked."""
         runs = 0
         for out in islice(chained(client.live, client.queue), _MOST_LOOKED_AT):
@@ -330,7 +330,7 @@ class Shaping:
             body = original.payload if fact.body is None else fact.body
         message = original
         if body != original.payload or fact.attributes is not None:
-            message = original.shaped(body, fact.attributes)
+            message = _shaped(original, body, fact.attributes)
         out = out._replace(message=message, is_decided=True)
         link.after_seq = max(link.after_seq, fact.seq)
         self._send_in_turn(client, link, out, of=fact.seq if is_new and out.qos == _EXACTLY_ONCE else None)
@@ -357,14 +357,11 @@ class Shaping:
         if client.link is link and link.closing is None:
             self._send(client, link, out, self._commits.last_at)
 
-    def _arrival(self, message: Message) -> Arrival:
+    def _arrival(self, message: KeptNotification) -> Arrival:
         """Return what policies see of a message, as its record has it."""
         if self._read is not None and self._read[0] is message:
             return self._read[1]
-        seq, number = BODY.unpack_from(message.body)
-        _, values = values_from(self._commits.node, seq, number, message.body[BODY.size :])
-        attributes: Any = values[_ATTRIBUTES]
-        arrival = Arrival(attributes, message.subject, len(message.payload))
+        arrival = Arrival(message.recorded_attributes(), message.subject, len(message.payload))
         self._read = message, arrival
         return arrival
 
@@ -375,3 +372,16 @@ def _with_body(decision: Decision, job: TransformJob, result: bytes | Fault) -> 
     if isinstance(result, Fault) or decision.work.is_equal(job.work):
         return finished(decision, result)
     return finished(decision, Fault.TIME_OUT) if job.tries >= _MOST_TRIES else decision
+
+
+def _shaped(message: KeptNotification, payload: bytes, attributes: Attributes | None) -> KeptNotification:
+    """Return what a policy made of a notification: another *payload*, and other *attributes* unless None.
+
+    User properties are attributes too: one whose value is not among them any more does not travel.
+    """
+    properties = message.properties
+    if attributes is not None and properties:
+        found = decode_properties(properties, PacketType.PUBLISH)
+        kept = tuple((name, value) for name, value in found.user if attributes.get(name) == value)
+        properties = passed_on(found.with_user(kept))
+    return message.with_payload(payload, properties)

@@ -26,7 +26,6 @@ from whimbrel.broker.state.terms_cache import TermsCache
 from whimbrel.broker.state.volatile_state import VolatileState
 from whimbrel.broker.state.wills import Wills
 from whimbrel.broker.wire.clients import LiveClient
-from whimbrel.broker.wire.messages import Message, packet_id_of, secured_of
 from whimbrel.broker.wire.notices import crossed
 from whimbrel.hold.commands import Command, Identity
 from whimbrel.hold.private import client_of, is_private, private_session
@@ -54,6 +53,7 @@ from whimbrel.model.place import Place
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.node.memory import CLIENT_BYTES, LINK_BYTES, PLACE_BYTES, session_bytes
+from whimbrel.node.publication import KeptNotification, packet_id_of, secured_of
 from whimbrel.shape.variables import LinkStates
 
 __all__ = ["BrokerState"]
@@ -117,7 +117,7 @@ class BrokerState:
     def applying(self, fact: Fact) -> Iterator[None]:
         """Apply a fact in pieces, yielding after each; until the last, the state is that of no number."""
         if isinstance(fact, Notification):
-            message = Message.of(fact, body_of(fact)[0])
+            message = KeptNotification.of(fact, body_of(fact)[0])
             self.apply_publication(message, self._match(message, fact), fact.packet_id or 0, fact.published_at)
             if fact.will_seq is not None:
                 self.wills.published(fact.publisher, fact.will_seq)
@@ -188,7 +188,7 @@ class BrokerState:
             self._touch(("link", device))
         self.memory.counted += (len(self._links.state) - before) * LINK_BYTES
 
-    def _match(self, message: Message, notification: Notification) -> Found:
+    def _match(self, message: KeptNotification, notification: Notification) -> Found:
         secured, routes, placing = secured_of(notification), self.routes, message.placing
         if not routes.has_content and secured is OPEN and placing is None:
             return routes.by_subject(message.subject)
@@ -201,7 +201,7 @@ class BrokerState:
 
     def apply_publication(
         self,
-        message: Message,
+        message: KeptNotification,
         found: Found,
         packet_id: int,
         at: int,
@@ -229,7 +229,7 @@ class BrokerState:
             self._retain(message, found)
 
     def applying_publication(
-        self, message: Message, found: Found, packet_id: int, at: int, *, now: int, received: Collection[str]
+        self, message: KeptNotification, found: Found, packet_id: int, at: int, *, now: int, received: Collection[str]
     ) -> Iterator[None]:
         """Do what ``apply_publication`` does in pieces, yielding after each."""
         self._receive(message, packet_id)
@@ -246,7 +246,7 @@ class BrokerState:
         if message.retain:
             self._retain(message, found)
 
-    def _receive(self, message: Message, packet_id: int) -> None:
+    def _receive(self, message: KeptNotification, packet_id: int) -> None:
         """Note the packet identifier of a publication of QoS 2, which may come again."""
         publisher = self.clients.get(message.publisher or "") if packet_id else None
         if publisher is not None:
@@ -254,7 +254,7 @@ class BrokerState:
             publisher.recount()
             self._touch(("client", publisher.id))
 
-    def _retain(self, message: Message, found: Found) -> None:
+    def _retain(self, message: KeptNotification, found: Found) -> None:
         self._touch(("retained", message.subject))
         had_source = message.subject in self.retained.sources
         if message.payload:
@@ -440,7 +440,7 @@ class BrokerState:
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
-    def is_retained(self, message: Message) -> bool:
+    def is_retained(self, message: KeptNotification) -> bool:
         """Return whether *message* is what its subject retains, and not one that it replaced."""
         return self.retained_for(message.subject).get(message.subject) is message
 
@@ -448,7 +448,7 @@ class BrokerState:
         """Return where messages of a subject, or of a subject filter, are retained."""
         return self.volatile.system if subject.startswith(_SYSTEM) else self.retained
 
-    def is_heard(self, message: Message, subscription: Subscription, now: int) -> bool:
+    def is_heard(self, message: KeptNotification, subscription: Subscription, now: int) -> bool:
         """Tell whether places let a subscription have a message *now*."""
         placing = message.placing
         if subscription.near is None and (placing is None or placing.radius_m is None):

@@ -17,7 +17,6 @@ from whimbrel.broker.state.places.retained_areas import RetainedAreas
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.wills import Wills
 from whimbrel.broker.wire.clients import LiveClient
-from whimbrel.broker.wire.messages import Message
 from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.hold.sessions import Hold
 from whimbrel.hold.touched_rows import ChangedRows, Key, TouchedRows
@@ -25,6 +24,7 @@ from whimbrel.log.records import BODY, row_from
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import fact_of
 from whimbrel.node.memory import CLIENT_BYTES
+from whimbrel.node.publication import KeptNotification
 from whimbrel.shape.variables import LinkStates
 
 __all__ = ["OWN_KINDS", "BrokerView"]
@@ -164,17 +164,17 @@ def _together(rows: ChangedRows, more: ChangedRows) -> ChangedRows:
     return rows
 
 
-def _body(message: Message | None) -> bytes | None:
-    return None if message is None else message.body
+def _body(message: KeptNotification | None) -> bytes | None:
+    return None if message is None else message.record
 
 
 def _text(source: str | None) -> bytes | None:
     return None if source is None else source.encode()
 
 
-def _message(node: str, body: bytes) -> Message:
+def _message(node: str, body: bytes) -> KeptNotification:
     seq, number = BODY.unpack_from(body)
     fact = fact_of(*row_from(node, seq, number, body[BODY.size :]))
     if not isinstance(fact, Notification):
         raise InvalidValueError("row of a view", description_of(fact), "a notification")
-    return Message.of(fact, body)
+    return KeptNotification.of(fact, body)

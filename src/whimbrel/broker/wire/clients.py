@@ -14,7 +14,6 @@ from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL, Keyring
 from whimbrel.broker.access.rate_limits import Meter
 from whimbrel.broker.memory import RETAINED_COPY_BYTES, Memory
 from whimbrel.broker.wire.listener_rules import OPEN_LISTENER, ListenerRules
-from whimbrel.broker.wire.messages import Message, packet_id_of
 from whimbrel.broker.wire.stalled_publications import StalledPublications
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
@@ -25,6 +24,7 @@ from whimbrel.mqtt.packets import Packet
 from whimbrel.mqtt.server import Phase, ServerConnection
 from whimbrel.node.clients import StoredClient
 from whimbrel.node.memory import KEY_BYTES, MemoryCount
+from whimbrel.node.publication import KeptNotification, packet_id_of
 
 __all__ = ["HELD", "LIVE", "Joining", "Link", "LiveClient", "Outgoing", "Terms"]
 
@@ -55,7 +55,7 @@ class Terms(NamedTuple):
 class Outgoing(NamedTuple):
     """A message for a client."""
 
-    message: Message
+    message: KeptNotification
     qos: int
     retain: bool
     dup: bool
@@ -272,18 +272,18 @@ class LiveClient(StoredClient):
         """Let something wait for its turn that is not retained."""
         self.sent += 1
         self.queue.append(out)
-        self.queued_bytes += len(out.message.body)
+        self.queued_bytes += len(out.message.record)
 
     def let_go(self, out: Outgoing) -> None:
         """Take in that a copy which the hold does not have is confirmed."""
         if not out.is_held and out.via is not RETAINED:
-            self.queued_bytes -= len(out.message.body)
+            self.queued_bytes -= len(out.message.record)
 
     def note_queued(self) -> None:
         """Count what waits and the hold does not have, in steps, if it changed by one; little counts as nothing."""
         if self.note_below < self.queued_bytes <= self.note_above:
             return
-        size = self.queued_bytes if not self.expiry_us else sum(len(out.message.body) for out in self.live)
+        size = self.queued_bytes if not self.expiry_us else sum(len(out.message.record) for out in self.live)
         noted = -(-size // _NOTED_STEP) * _NOTED_STEP if size > _NOTED_STEP else 0
         self._memory.counted += noted - self._noted_bytes
         self._noted_bytes = noted
@@ -315,9 +315,9 @@ class LiveClient(StoredClient):
         """Let a QoS 0 copy wait for the link alone."""
         self.sent += 1
         self.live.append(out)
-        self.queued_bytes += len(out.message.body)
+        self.queued_bytes += len(out.message.record)
 
-    def put_behind(self, message: Message, identifiers: tuple[int, ...], *, retain: bool) -> None:
+    def put_behind(self, message: KeptNotification, identifiers: tuple[int, ...], *, retain: bool) -> None:
         """Let a live copy that has no receipt wait behind those that have: it must not overtake them."""
         self.put_live(Outgoing(message, 0, retain, False, identifiers, (), is_held=False))
 
@@ -327,7 +327,7 @@ class LiveClient(StoredClient):
         for queue in (self.live, self.queue):
             while self.queued_bytes > most_bytes and queue and not queue[-1].qos and queue[-1].via != RETAINED:
                 shed.append(queue.pop())
-                self.queued_bytes -= len(shed[-1].message.body)
+                self.queued_bytes -= len(shed[-1].message.record)
         return shed
 
     def land(self) -> None:
@@ -373,7 +373,7 @@ class LiveClient(StoredClient):
             return None
         if self.live:
             out = self.live.popleft()
-            self.queued_bytes -= len(out.message.body)
+            self.queued_bytes -= len(out.message.record)
             return out
         out = queue[0]
         if not out.qos:  # nothing is to be acknowledged
@@ -392,7 +392,7 @@ class LiveClient(StoredClient):
         out = self.queue.popleft()
         if out.via is not RETAINED:
             if out.is_held or not out.qos:  # else it counts until it is confirmed
-                self.queued_bytes -= len(out.message.body)
+                self.queued_bytes -= len(out.message.record)
         else:
             self._retained_waiting -= 1
             self.count_retained()
@@ -431,7 +431,7 @@ class LiveClient(StoredClient):
         self.sent -= len(waiting)  # what stays is counted anew
         self._retained_waiting = 0
         unheld = (out for out in self.flying.values() if not out.is_held and out.via is not RETAINED)
-        self.queued_bytes = sum(len(out.message.body) for out in (*self.live, *unheld))
+        self.queued_bytes = sum(len(out.message.record) for out in (*self.live, *unheld))
         for out in waiting:
             also = self._also.pop(out.message.seq, ()) if out.is_held else ()
             left = _without(out._replace(terms=(*out.terms, *also)), session)

@@ -20,7 +20,6 @@ from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.places.retained_areas import MOST_AREAS, MOST_IN_CELL, MOST_WIDE, is_wide
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import Link, LiveClient
-from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import OWN
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.private import is_private
@@ -30,6 +29,7 @@ from whimbrel.mqtt.packets import Publish, Will
 from whimbrel.mqtt.properties import Properties, Property
 from whimbrel.mqtt.topics import disallowed_in
 from whimbrel.node.placing import Placing
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["Admission", "Refusal", "waiting_bytes"]
 
@@ -199,7 +199,7 @@ class Admission:
 
     # -- must it be durable ------------------------------------------------------------------------------------------
 
-    def must_sync(self, message: Message, found: Found, lane: Lane | None, packet_id: int) -> bool:
+    def must_sync(self, message: KeptNotification, found: Found, lane: Lane | None, packet_id: int) -> bool:
         """Tell whether a session could ask for a publication after a crash: it is answered once the disk has it."""
         if not message.qos:
             return False

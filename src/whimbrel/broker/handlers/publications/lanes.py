@@ -25,7 +25,6 @@ from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.remembered import Remembered
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import LiveClient, Outgoing, Terms
-from whimbrel.broker.wire.messages import LONG, Message
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import client_of, is_private
@@ -33,6 +32,7 @@ from whimbrel.hold.sessions import PIECE
 from whimbrel.model.keys import OPEN
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.packets import V5, V311
+from whimbrel.node.publication import LONG, KeptNotification
 
 __all__ = ["Lane", "Lanes", "Others", "is_plain"]
 
@@ -120,7 +120,7 @@ class Lane:
                     new = self._head(V5, length) + payload
                 data = new
             else:
-                sender.live(link, Message.live(self._subject, payload), identifiers, 0, retain=False)
+                sender.live(link, KeptNotification.live(self._subject, payload), identifiers, 0, retain=False)
                 skipped += 1
                 continue
             client.sent += 1
@@ -144,7 +144,7 @@ class Lane:
         return head
 
     def passing_on(
-        self, message: Message, sender: Sender, ready: list[LiveClient], now: int
+        self, message: KeptNotification, sender: Sender, ready: list[LiveClient], now: int
     ) -> Generator[None, None, tuple[Found, list[str]]]:
         """Do what ``pass_on`` does in pieces, yielding after each; return what it returns."""
         held: Found = []
@@ -155,7 +155,9 @@ class Lane:
             held += self._pass_on(self._seats[start : start + PIECE], message, sender, ready, now, received)
         return self._with_rest(held), received
 
-    def pass_on(self, message: Message, sender: Sender, ready: list[LiveClient], now: int) -> tuple[Found, list[str]]:
+    def pass_on(
+        self, message: KeptNotification, sender: Sender, ready: list[LiveClient], now: int
+    ) -> tuple[Found, list[str]]:
         """Hand a message over to each subscriber that the hold need not be asked about.
 
         Return those that it must be asked about, and the devices that it has to know to have the message.
@@ -171,7 +173,7 @@ class Lane:
     def _pass_on(
         self,
         seats: list[_Seat],
-        message: Message,
+        message: KeptNotification,
         sender: Sender,
         ready: list[LiveClient],
         now: int,
@@ -179,7 +181,7 @@ class Lane:
     ) -> Found:
         held: Found = []
         qos = message.qos
-        if qos and len(message.body) > LONG:
+        if qos and len(message.record) > LONG:
             message.keep()  # it may wait for acknowledgements
         for client, granted, terms in seats:
             link = client.link
@@ -309,7 +311,7 @@ class Lanes:
             rest.append((session, identities))
 
 
-def is_plain(message: Message) -> bool:
+def is_plain(message: KeptNotification) -> bool:
     """Tell whether a publication may take a lane, if those who want it may."""
     return (
         message.secured is OPEN

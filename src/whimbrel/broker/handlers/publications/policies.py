@@ -31,7 +31,6 @@ from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.json_answers import send_answer
-from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import POLICIES, POLICY, is_told
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidValueError, MalformedBodyError, Phrase, PolicyError, description_of
@@ -44,6 +43,7 @@ from whimbrel.model.policies import MAX_POLICY_BYTES
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Publish, Pubrec
+from whimbrel.node.publication import KeptNotification
 from whimbrel.shape.agents import admitting
 from whimbrel.shape.state import PolicyVersion, policy_bytes
 
@@ -324,7 +324,7 @@ class Policies:
         topic = f"{POLICIES}{version.name}/suspended"
         told = {"policy": version.name, "version": version.seq, "suspended": True}
         tree = told | {"device": device, "publisher": publisher}
-        message = Message.live(topic, json.dumps(tree, ensure_ascii=False).encode())
+        message = KeptNotification.live(topic, json.dumps(tree, ensure_ascii=False).encode())
         for client in list(self._state.clients.values()):
             link = client.link
             if link is None or not is_told(topic, self._state.subscribed.get(client.session, ())):

@@ -13,7 +13,6 @@ from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.state.routes import is_long
 from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing
 from whimbrel.broker.wire.gate import Gate, has_room
-from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import SESSIONS, subscriptions_of, subscriptions_topic
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.private import is_shared
@@ -22,6 +21,7 @@ from whimbrel.language.filters import Filter
 from whimbrel.match.keys import may_deliver
 from whimbrel.match.topics import matches
 from whimbrel.model.subscription import Subscription
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["RetainedMessages"]
 
@@ -62,7 +62,7 @@ class RetainedMessages:
                     work = self._arriving(client.link, client, session, message)
                     self._long_work.begin(client.link, work, holds_packets=False)
 
-    def _arriving(self, link: Link, client: LiveClient, session: str, message: Message) -> Iterator[None]:
+    def _arriving(self, link: Link, client: LiveClient, session: str, message: KeptNotification) -> Iterator[None]:
         """Send a retained message for the first subscription of a session that wants it, yielding between them."""
         allowance = self._state.routes.allowance()
         for subscription in self._state.hold.subscriptions(session):
@@ -154,7 +154,7 @@ class RetainedMessages:
         client.extend_retained(waiting)
         return True
 
-    def _may_send(self, link: Link, client: LiveClient, message: Message, now: int) -> bool:
+    def _may_send(self, link: Link, client: LiveClient, message: KeptNotification, now: int) -> bool:
         """Tell whether a retained message may be sent: by its expiry, its reader's rights, and its publisher's."""
         if self._gate.refusal(link, client.id, message, now) is not None:
             return False
@@ -174,7 +174,7 @@ class RetainedMessages:
                 self._state.tell(client, message, now)
 
 
-def _keys_allow(message: Message, subscription: Subscription) -> bool:
+def _keys_allow(message: KeptNotification, subscription: Subscription) -> bool:
     keys, deliver_insecure = message.secured
     return may_deliver(
         keys, subscription.keys, deliver_insecure=deliver_insecure, accept_insecure=subscription.accept_insecure
