@@ -120,7 +120,7 @@ def _of(known: Mapping[int, Any], seqs: Iterable[int]) -> dict[int, Any]:
 
 
 class LogPolicies:
-    """The policies of a whole log, for a batch: what *rows* of the table ``policies``, an Arrow table of ``COLUMNS`` or None, say together."""
+    """The policies of a whole log, for a batch; *rows* of ``policies`` is an Arrow table of ``COLUMNS``, or None."""
 
     COLUMNS: ClassVar = ("text",)
 
