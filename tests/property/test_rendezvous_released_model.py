@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis.stateful import invariant, rule
-from tests.property.test_rendezvous_model import CROWD, PARAMETERS, ControllerModel, who_
+from test_rendezvous_model import CROWD, PARAMETERS, ControllerModel, who_
 
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller import Command, Disconnected, Input, NotReached, Parameters
