@@ -69,6 +69,17 @@ def test_a_stranger_s_pictures_switch_no_policy_off(rig: Rig, fault: Fault) -> N
     assert not rig.state.decisions.shape.has_suspended("p")
 
 
+def test_a_stranger_s_json_switches_no_policy_off(rig: Rig) -> None:
+    """A half of a surrogate pair is JSON and no UTF-8: a projection of it fails, by no fault of the policy."""
+    device, stranger = phone(rig, "return project(m, 'a');"), rig.client("stranger")
+    for _ in range(FAILURES):
+        stranger.send(publishing("ward/3", b'{"a":"\\ud800"}'))
+    stranger.send(publishing("ward/3", b'{"a":1,"b":2}'))
+    rig.settle()
+    assert device.payloads() == [b'{"a":1}']
+    assert reasons(rig) == [Fault.UNREADABLE.value] * FAILURES + [None]
+
+
 def test_a_failure_suspends_a_policy_for_one_device_and_one_publisher(rig: Rig) -> None:
     """What one publisher's messages do to a policy changes nothing for the others; what is suspended is withheld."""
     device, other = phone(rig, _REMEMBER), phone(rig, _REMEMBER, "other", of="q")

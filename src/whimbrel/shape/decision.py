@@ -121,7 +121,17 @@ def _shaped(
         return _made(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original)
     cost = cost_of(work, limits)
     made = _made(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original, work=work, cost=cost)
-    return finished(made, perform(work, limits)) if work.is_light else made
+    return finished(made, _performed(work, limits)) if work.is_light else made
+
+
+def _performed(work: Work, limits: PolicyLimits) -> bytes | Fault:
+    """Return what comes of light work; whatever it fails by is the body's fault, as in a worker."""
+    try:
+        return perform(work, limits)
+    except TransformError as error:
+        return error.fault
+    except Exception:  # noqa: BLE001 # a body from outside is to blame, not the policy
+        return Fault.UNREADABLE
 
 
 def _attributes(original: Attributes, changes: Mapping[str, Scalar | None]) -> Attributes:
