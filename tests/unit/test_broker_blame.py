@@ -10,6 +10,7 @@ import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from PIL import Image
 
+from whimbrel.broker.handlers import shaping
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Decided
 from whimbrel.mqtt.packets import Publish
@@ -136,12 +137,13 @@ def slow_picture(number: int) -> bytes:
     return picture(16 + number)
 
 
-def test_a_plain_copy_waits_for_slow_pictures_no_longer_than_for_one(rig: Rig) -> None:
+@pytest.mark.parametrize("plain", [b"plain", b"plain" * 5_000, b'{"a":"' + b"x" * 5_000 + b'"}'])
+def test_a_plain_copy_waits_for_slow_pictures_no_longer_than_for_one(rig: Rig, plain: bytes) -> None:
     """Eight pictures that each take all their time would silence a device for seconds."""
     device, monitor = phone(rig, _GUARD), rig.client("monitor")
     for number in range(8):
         monitor.send(publishing("ward/3", slow_picture(number)))
-    monitor.send(publishing("ward/3", b"plain"))
+    monitor.send(publishing("ward/3", plain))
     rig.sync()
     rig.work()
     job = rig.broker.transforms.popleft()  # the shell makes one at a time
@@ -153,8 +155,25 @@ def test_a_plain_copy_waits_for_slow_pictures_no_longer_than_for_one(rig: Rig) -
     rig.broker.answered(job, None, rig.now)
     rig.flush()
     rig.work()
-    assert (device.payloads(), len(rig.broker.transforms)) == ([b"plain"], 0)
+    assert (device.payloads(), len(rig.broker.transforms)) == ([plain], 0)
     assert reasons(rig) == [Fault.TIME_OUT.value] * 8 + [None]
+
+
+def test_more_pictures_than_are_looked_at_make_no_copy_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever sends more of them hides the alarm behind them."""
+    monkeypatch.setattr(shaping, "_MOST_LOOKED_AT", 4)
+    device, monitor = phone(rig, _GUARD), rig.client("monitor")
+    for number in range(8):
+        monitor.send(publishing("ward/3", slow_picture(number)))
+    monitor.send(publishing("ward/3", b"plain"))
+    rig.sync()
+    rig.work()
+    job = rig.broker.transforms.popleft()
+    rig.now += 500_000
+    rig.broker.answered(job, None, rig.now)
+    rig.flush()
+    rig.work()
+    assert device.payloads() == [b"plain"]
 
 
 def test_pictures_wait_for_each_other_while_nothing_else_waits(rig: Rig) -> None:

@@ -8,7 +8,7 @@ Rule: a hand-over is decided once. One that was decided and has no receipt is se
 Rule: a device waits for its own transforms only; while one is made, nothing else is sent to it, so that all comes in
 order and the next program finds the variables as the last one left them.
 Rule: a copy that needs no transform waits behind such bodies for ``MOST_WAIT_US`` at most; then those before it are
-withheld as taking too long.
+withheld as taking too long. So are they where more copies wait than are looked at.
 Rule: a decision is that of the state at its number, and of its time. So a program runs once more when its body is made,
 and the body counts if it is still the one that is asked for; else it is made anew, a few times at most.
 """
@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain as chained
-from itertools import islice
 from typing import Any, NamedTuple
 
 from whimbrel.broker.access.work_budget import StepBudget
@@ -35,10 +34,12 @@ from whimbrel.log.records import BODY, values_from
 from whimbrel.model.facts import Decided, Outcome
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.rows import COLUMNS
+from whimbrel.shape.bodies import kind_of
 from whimbrel.shape.decision import SUSPENDED, Decision, decide_on, decided, finished
 from whimbrel.shape.faults import Fault
+from whimbrel.shape.pictures.members import IMAGES
 from whimbrel.shape.state import PolicyVersion
-from whimbrel.shape.transforms import Work, may_be_light
+from whimbrel.shape.transforms import Work, may_need_work
 
 __all__ = ["LOOK_US", "MOST_WAIT_US", "Shaping", "TransformJob"]
 
@@ -46,10 +47,10 @@ MOST_WAIT_US = 500_000
 """How long a copy without a transform waits behind others, in microseconds: as long as one transform may take."""
 LOOK_US = 100_000
 """How often the shell lets ``TransformJob.look`` see whether one waits for so long."""
-_MOST_LOOKED_AT = 256
-"""Copies that wait, of which the first without a transform is found."""
+_MOST_LOOKED_AT = 1_024
+"""Copies that wait, of which the first without a transform is found; if more wait, there may be one among these."""
 _MOST_RUN = 4
-"""Of these, copies for which the policy has to run for that."""
+"""Of these, pictures for which the policy has to run for that, and as many other bodies."""
 
 _EXACTLY_ONCE = 2
 _ATTRIBUTES = COLUMNS["publications"].index("attributes")
@@ -272,12 +273,14 @@ class Shaping:
 
     def _first_plain(self, client: Client, now: int) -> Message | None:
         """Return the first message that waits for a client and needs no transform, as far as may be looked."""
-        runs = 0
-        for out in islice(chained(client.live, client.queue), _MOST_LOOKED_AT):
-            if may_be_light(out.message.payload) or not self.is_for(client, out):
+        runs = {True: 0, False: 0}
+        for place, out in enumerate(chained(client.live, client.queue)):
+            body = out.message.payload
+            if place == _MOST_LOOKED_AT or not may_need_work(body) or not self.is_for(client, out):
                 return out.message
-            if runs < _MOST_RUN:
-                runs += 1
+            is_picture = kind_of(body) in IMAGES
+            if runs[is_picture] < _MOST_RUN:
+                runs[is_picture] += 1
                 if not self._needs_work(client, out, now):
                     return out.message
         return None
