@@ -149,8 +149,9 @@ def _made(
     cost: PolicyCost = _NOTHING,
 ) -> Decision:
     """Return the decision with what the run read, changed and counted."""
-    steps, needs = run.steps, _steps_needed(run)
-    counted = PolicyCost(steps + run.compared // COMPARED_A_STEP, cost.bytes, cost.pixels)
+    steps, compared = run.steps, run.compared // COMPARED_A_STEP
+    needs = steps - run.spared + compared
+    counted = PolicyCost(steps + compared, cost.bytes, cost.pixels)
     changes = run.changed
     if not changes:
         return Decision(
@@ -163,19 +164,15 @@ def _made(
     )
 
 
-def _steps_needed(run: Run) -> int:
-    return run.steps - run.spared + run.compared // COMPARED_A_STEP
-
-
 def _failed(run: Run, fault: Fault) -> Decision:
-    cost = PolicyCost(run.steps + run.compared // COMPARED_A_STEP)
+    compared = run.compared // COMPARED_A_STEP
     return Decision(
         outcome=Outcome.WITHHELD,
         fault=fault,
         read=run.read,
-        cost=cost,
+        cost=PolicyCost(run.steps + compared),
         plain_steps=run.steps,
-        steps_needed=_steps_needed(run),
+        steps_needed=run.steps - run.spared + compared,
     )
 
 

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import chain as chained
 from typing import Any, NamedTuple
 
-from whimbrel.broker.access.work_budget import StepBudget
+from whimbrel.broker.access.work_budget import FREE_STEPS, StepBudget
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Client, Link, Outgoing
@@ -165,7 +165,6 @@ class Shaping:
 
     def _count(self, client: Client, steps: int, now: int) -> None:
         """Count the steps of a decision; a device whose policies took too many waits."""
-        self._steps += steps
         until, link = self._budget.spend(client.id, steps, now), client.link
         if until is not None and link is not None and link.shaping is None:
             link.shaping = self._resting[link] = _Rest(client, until)
@@ -236,7 +235,9 @@ class Shaping:
         shape, device = self._decisions.shape, client.id
         automatic, manual = shape.automatic(device), shape.manual(device, version.name)
         made = decide_on(policy, arrival, out.message.payload, automatic, manual, now=now, limits=self._limits)
-        self._count(client, made.steps_needed, now)
+        self._steps += made.steps_needed
+        if made.steps_needed > FREE_STEPS:
+            self._count(client, made.steps_needed, now)
         return made
 
     def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
@@ -317,6 +318,9 @@ class Shaping:
             publisher=publisher,
         )
         commits.append(fact)
+        if decision.fault is None:
+            self._state.take(fact)
+            return fact
         shape = self._decisions.shape
         was_suspended = shape.is_suspended(version.name, client.id, publisher)
         self._state.take(fact)
