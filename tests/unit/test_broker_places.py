@@ -11,7 +11,7 @@ from broker_rig import NODE, SECOND_US, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.placing import Placing, read_placing
+from whimbrel.broker.placing import read_placing
 from whimbrel.broker.shell.metrics import system_values
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.errors import InvalidValueError
@@ -22,6 +22,7 @@ from whimbrel.model.place import Place
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Puback, Publish, Suback, Will
 from whimbrel.mqtt.properties import Properties
+from whimbrel.node.placing import Placing
 
 HERE, CLOSE, FAR = "52.52,13.405", "52.521,13.405", "52.53,13.405"  # 111 m and 1,113 m from here
 LOCK = "consumer:" + hashlib.sha256(b"k").hexdigest()

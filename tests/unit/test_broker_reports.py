@@ -15,7 +15,7 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.config import Config, LimitSettings, MqttSettings
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.wire.clients import Client
+from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.log.reader import read
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.facts import Reported
@@ -252,7 +252,7 @@ def test_what_was_sent_is_what_arrived_where_nothing_is_lost(
     """However copies come to be sent in random traffic, the broker counts those that the device heard, or waits for."""
     rig = Rig(tmp_path)
     traffic = _Overheard(rig, seed, has_content=has_content)
-    heard: dict[str, list[tuple[int, Client]]] = {voice.name: [] for voice in traffic.voices}
+    heard: dict[str, list[tuple[int, LiveClient]]] = {voice.name: [] for voice in traffic.voices}
     for _ in range(400):
         traffic.step()
         voice = traffic.random.choice(traffic.voices)

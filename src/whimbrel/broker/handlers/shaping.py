@@ -19,21 +19,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain as chained
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from whimbrel.broker.access.work_budget import FREE_STEPS, StepBudget
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link, Outgoing
-from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.policies.limits import PolicyLimits
 from whimbrel.language.policies.policy import Policy
 from whimbrel.language.policies.values import Arrival
-from whimbrel.log.records import BODY, values_from
+from whimbrel.model.attributes import Attributes
 from whimbrel.model.facts import Decided, Outcome
 from whimbrel.model.notification import NotificationId
-from whimbrel.model.rows import COLUMNS
+from whimbrel.mqtt.codes import PacketType
+from whimbrel.mqtt.properties import decode_properties, passed_on
+from whimbrel.node.publication import KeptNotification
 from whimbrel.shape.bodies import kind_of
 from whimbrel.shape.decision import SUSPENDED, Decision, decide_on, decided, finished
 from whimbrel.shape.faults import Fault
@@ -53,7 +54,6 @@ _MOST_RUN = 4
 """Of these, pictures for which the policy has to run for that, and as many other bodies."""
 
 _EXACTLY_ONCE = 2
-_ATTRIBUTES = COLUMNS["publications"].index("attributes")
 _OF_DECISION = 40
 """As how many messages a decision counts, beside its steps."""
 _MOST_TRIES = 3
@@ -67,7 +67,7 @@ _Suspended = Callable[[PolicyVersion, str, str | None, int], None]
 class _Rest(NamedTuple):
     """A device that waits until it may decide again, in microseconds."""
 
-    client: Client
+    client: LiveClient
     until: int
 
 
@@ -75,7 +75,7 @@ class TransformJob(NamedTuple):
     """A body that a decision waits for; the shell makes it, and calls ``then`` with what came of it."""
 
     shaping: Shaping
-    client: Client
+    client: LiveClient
     link: Link
     out: Outgoing
     chain: _Chain
@@ -112,9 +112,9 @@ class Shaping:
         limits: PolicyLimits,
         steps_per_second: int = 0,
         *,
-        send: Callable[[Client, Link, Outgoing, int], None],
-        withhold: Callable[[Client, Outgoing, int], None],
-        go_on: Callable[[Client, int], None],
+        send: Callable[[LiveClient, Link, Outgoing, int], None],
+        withhold: Callable[[LiveClient, Outgoing, int], None],
+        go_on: Callable[[LiveClient, int], None],
     ) -> None:
         self._commits, self._state, self._limits = commits, state, limits
         self._decisions = state.decisions
@@ -126,12 +126,12 @@ class Shaping:
         """Steps of all decisions, to tell those of one."""
         self.jobs: deque[TransformJob] = deque()
         """What the shell is to make."""
-        self._read: tuple[Message, Arrival] | None = None
+        self._read: tuple[KeptNotification, Arrival] | None = None
         """The message that was read last: all who get it now share that."""
         self.on_suspended: _Suspended = lambda _version, _device, _publisher, _now: None
         """Tells the owner of a policy for which device and publisher it is suspended."""
 
-    def is_for(self, client: Client, out: Outgoing) -> bool:
+    def is_for(self, client: LiveClient, out: Outgoing) -> bool:
         """Tell whether a hand-over is decided about, or was before."""
         if not out.terms or not out.message.seq or out.is_decided:
             return False
@@ -139,22 +139,22 @@ class Shaping:
             return True
         return self._decisions.are_any and bool(self._chain(client, out))
 
-    def is_next(self, client: Client) -> bool:
+    def is_next(self, client: LiveClient) -> bool:
         """Tell whether what is to be sent to a client next is decided about."""
         waiting = client.live or client.queue
         return self._decisions.are_any and bool(waiting) and self.is_for(client, waiting[0])
 
-    def _chain(self, client: Client, out: Outgoing) -> _Chain:
+    def _chain(self, client: LiveClient, out: Outgoing) -> _Chain:
         terms = out.terms if len(out.terms) == 1 else sorted(out.terms, key=lambda each: each.session)
         return self._decisions.shape.asked(client.id, [name for each in terms for name in each.policies])
 
-    def begin(self, client: Client, link: Link, out: Outgoing, now: int) -> int:
+    def begin(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> int:
         """Decide about a hand-over that may be sent now, and do what was decided; return how many messages it took."""
         before = self._steps
         self._begin(client, link, out, self._commits.now(now))
         return _OF_DECISION + (self._steps - before) // _STEPS_A_MESSAGE
 
-    def wake(self, now: int) -> list[Client]:
+    def wake(self, now: int) -> list[LiveClient]:
         """Return the devices that have waited for long enough because of their steps."""
         over = [link for link, rest in self._resting.items() if rest.until <= now or link.closing is not None]
         woken = [(link, self._resting.pop(link)) for link in over]
@@ -163,13 +163,13 @@ class Shaping:
                 link.shaping = None
         return [rest.client for link, rest in woken if rest.client.link is link]
 
-    def _count(self, client: Client, steps: int, now: int) -> None:
+    def _count(self, client: LiveClient, steps: int, now: int) -> None:
         """Count the steps of a decision; a device whose policies took too many waits."""
         until, link = self._budget.spend(client.id, steps, now), client.link
         if until is not None and link is not None and link.shaping is None:
             link.shaping = self._resting[link] = _Rest(client, until)
 
-    def _begin(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
+    def _begin(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> None:
         known = () if out.via is RETAINED else self._decisions.kept(client.id, out.message.seq)
         delivered = next((fact for fact in known if fact.outcome is Outcome.DELIVERED), None)
         if delivered is not None:
@@ -184,7 +184,7 @@ class Shaping:
 
     def _ask(
         self,
-        client: Client,
+        client: LiveClient,
         link: Link,
         out: Outgoing,
         chain: _Chain,
@@ -229,7 +229,7 @@ class Shaping:
         self._withhold(client, out, now)
 
     def _decide(
-        self, policy: Policy, version: PolicyVersion, client: Client, out: Outgoing, arrival: Arrival, now: int
+        self, policy: Policy, version: PolicyVersion, client: LiveClient, out: Outgoing, arrival: Arrival, now: int
     ) -> Decision:
         """Run *policy* with the state of this moment."""
         shape, device = self._decisions.shape, client.id
@@ -263,7 +263,7 @@ class Shaping:
         if self._is_late(job.client, job.link, now):
             self.made(job, Fault.TIME_OUT, now)
 
-    def _is_late(self, client: Client, link: Link, now: int) -> bool:
+    def _is_late(self, client: LiveClient, link: Link, now: int) -> bool:
         """Return whether a copy that needs no transform has waited for long enough behind those that do."""
         if link.shaping_since is None or now - link.shaping_since < MOST_WAIT_US - LOOK_US:
             return False
@@ -272,7 +272,7 @@ class Shaping:
             return False
         return now - max(link.shaping_since, first.published_at) >= MOST_WAIT_US - LOOK_US
 
-    def _first_plain(self, client: Client, now: int) -> Message | None:
+    def _first_plain(self, client: LiveClient, now: int) -> KeptNotification | None:
         """Return the first message that waits for a client and needs no transform, as far as may be looked."""
         runs = {True: 0, False: 0}
         for place, out in enumerate(chained(client.live, client.queue)):
@@ -286,7 +286,7 @@ class Shaping:
                     return out.message
         return None
 
-    def _needs_work(self, client: Client, out: Outgoing, now: int) -> bool:
+    def _needs_work(self, client: LiveClient, out: Outgoing, now: int) -> bool:
         """Return whether the policy that is asked first about a copy wants a transform of it."""
         version = next(iter(self._chain(client, out)), None)
         policy = None if version is None else self._decisions.agents.of(version.text)
@@ -296,7 +296,7 @@ class Shaping:
 
     def _append(
         self,
-        client: Client,
+        client: LiveClient,
         out: Outgoing,
         version: PolicyVersion,
         decision: Decision,
@@ -329,7 +329,7 @@ class Shaping:
         return fact
 
     def _hand_over(
-        self, client: Client, link: Link, out: Outgoing, fact: Decided, *, body: bytes | None = None
+        self, client: LiveClient, link: Link, out: Outgoing, fact: Decided, *, body: bytes | None = None
     ) -> None:
         """Send what was decided: *body*, if it was decided just now; else what was kept of it."""
         original, is_new = out.message, body is not None
@@ -337,20 +337,20 @@ class Shaping:
             body = original.payload if fact.body is None else fact.body
         message = original
         if body != original.payload or fact.attributes is not None:
-            message = original.shaped(body, fact.attributes)
+            message = _shaped(original, body, fact.attributes)
         out = out._replace(message=message, is_decided=True)
         link.after_seq = max(link.after_seq, fact.seq)
         self._send_in_turn(client, link, out, of=fact.seq if is_new and out.qos == _EXACTLY_ONCE else None)
 
-    def _pass(self, client: Client, link: Link, out: Outgoing) -> None:
+    def _pass(self, client: LiveClient, link: Link, out: Outgoing) -> None:
         """Send what arrived, as it is."""
         self._send_in_turn(client, link, out._replace(is_decided=True), of=None)
 
-    def send_behind(self, client: Client, link: Link, out: Outgoing) -> None:
+    def send_behind(self, client: LiveClient, link: Link, out: Outgoing) -> None:
         """Send what nothing is decided about behind what was decided before and is not sent yet."""
         self._send_in_turn(client, link, out, of=None)
 
-    def _send_in_turn(self, client: Client, link: Link, out: Outgoing, *, of: int | None) -> None:
+    def _send_in_turn(self, client: LiveClient, link: Link, out: Outgoing, *, of: int | None) -> None:
         """Send when everything before is accepted; *of* is the decision just appended that must be durable first."""
         send = partial(self._send_now, client, link, out)
         link.unsent += 1
@@ -359,19 +359,16 @@ class Shaping:
         else:
             self._commits.entered(of, send, is_owed=True)
 
-    def _send_now(self, client: Client, link: Link, out: Outgoing) -> None:
+    def _send_now(self, client: LiveClient, link: Link, out: Outgoing) -> None:
         link.unsent -= 1
         if client.link is link and link.closing is None:
             self._send(client, link, out, self._commits.last_at)
 
-    def _arrival(self, message: Message) -> Arrival:
+    def _arrival(self, message: KeptNotification) -> Arrival:
         """Return what policies see of a message, as its record has it."""
         if self._read is not None and self._read[0] is message:
             return self._read[1]
-        seq, number = BODY.unpack_from(message.body)
-        _, values = values_from(self._commits.node, seq, number, message.body[BODY.size :])
-        attributes: Any = values[_ATTRIBUTES]
-        arrival = Arrival(attributes, message.subject, len(message.payload))
+        arrival = Arrival(message.recorded_attributes(), message.subject, len(message.payload))
         self._read = message, arrival
         return arrival
 
@@ -382,3 +379,16 @@ def _with_body(decision: Decision, job: TransformJob, result: bytes | Fault) -> 
     if isinstance(result, Fault) or decision.work.is_equal(job.work):
         return finished(decision, result)
     return finished(decision, Fault.TIME_OUT) if job.tries >= _MOST_TRIES else decision
+
+
+def _shaped(message: KeptNotification, payload: bytes, attributes: Attributes | None) -> KeptNotification:
+    """Return what a policy made of a notification: another *payload*, and other *attributes* unless None.
+
+    User properties are attributes too: one whose value is not among them any more does not travel.
+    """
+    properties = message.properties
+    if attributes is not None and properties:
+        found = decode_properties(properties, PacketType.PUBLISH)
+        kept = tuple((name, value) for name, value in found.user if attributes.get(name) == value)
+        properties = passed_on(found.with_user(kept))
+    return message.with_payload(payload, properties)

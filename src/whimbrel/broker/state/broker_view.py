@@ -10,20 +10,21 @@ from collections.abc import Callable, Iterable
 
 import cbor2
 
-from whimbrel.broker.memory import CLIENT_BYTES, Memory
+from whimbrel.broker.memory import Memory
 from whimbrel.broker.state.decisions import DECISION_KINDS, Decisions
 from whimbrel.broker.state.held_messages import HeldMessages
 from whimbrel.broker.state.places.retained_areas import RetainedAreas
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.wills import Wills
-from whimbrel.broker.wire.clients import Client
-from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.hold.sessions import Hold
 from whimbrel.hold.touched_rows import ChangedRows, Key, TouchedRows
 from whimbrel.log.records import BODY, row_from
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import fact_of
+from whimbrel.node.memory import CLIENT_BYTES
+from whimbrel.node.publication import KeptNotification
 from whimbrel.shape.variables import LinkStates
 
 __all__ = ["OWN_KINDS", "BrokerView"]
@@ -40,7 +41,7 @@ class BrokerView:
         self,
         hold: Hold,
         memory: Memory,
-        clients: dict[str, Client],
+        clients: dict[str, LiveClient],
         held: HeldMessages,
         retained: Retained,
         wills: Wills,
@@ -147,7 +148,7 @@ class BrokerView:
         self._decisions.measure()
 
     def _restore_client(self, name: str, value: bytes) -> None:
-        client = self._clients[name] = Client(name, "", self._memory)
+        client = self._clients[name] = LiveClient(name, "", self._memory)
         self._memory.counted += CLIENT_BYTES
         client.session, client.expiry_us, client.disconnected_at, received, releasing, *more = cbor2.loads(value)
         client.received, client.releasing = set(received), set(releasing)
@@ -163,17 +164,17 @@ def _together(rows: ChangedRows, more: ChangedRows) -> ChangedRows:
     return rows
 
 
-def _body(message: Message | None) -> bytes | None:
-    return None if message is None else message.body
+def _body(message: KeptNotification | None) -> bytes | None:
+    return None if message is None else message.record
 
 
 def _text(source: str | None) -> bytes | None:
     return None if source is None else source.encode()
 
 
-def _message(node: str, body: bytes) -> Message:
+def _message(node: str, body: bytes) -> KeptNotification:
     seq, number = BODY.unpack_from(body)
     fact = fact_of(*row_from(node, seq, number, body[BODY.size :]))
     if not isinstance(fact, Notification):
         raise InvalidValueError("row of a view", description_of(fact), "a notification")
-    return Message.of(fact, body)
+    return KeptNotification.of(fact, body)

@@ -13,14 +13,14 @@ from whimbrel.broker.state.decisions import Decisions
 from whimbrel.broker.state.held_messages import HeldMessages
 from whimbrel.broker.state.terms_cache import TermsCache
 from whimbrel.broker.state.volatile_state import VolatileState
-from whimbrel.broker.wire.clients import HELD, LIVE, Client, Outgoing
-from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.clients import HELD, LIVE, LiveClient, Outgoing
 from whimbrel.broker.wire.notices import changed_subscription, is_told, listens, subscriptions_of
 from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
 from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
 from whimbrel.hold.touched_rows import Key
 from whimbrel.model.facts import Outcome
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["HandOvers"]
 
@@ -31,7 +31,7 @@ class HandOvers:
     def __init__(
         self,
         volatile: VolatileState,
-        clients: Mapping[str, Client],
+        clients: Mapping[str, LiveClient],
         held: HeldMessages,
         decisions: Decisions,
         terms: TermsCache,
@@ -41,7 +41,9 @@ class HandOvers:
         self._volatile, self._clients, self._held, self._terms = volatile, clients, held, terms
         self._decisions, self._subscribed, self._touch = decisions, subscribed, touch
 
-    def performing(self, commands: Sequence[Command], now: int, *, of: Message | None = None) -> Iterator[None]:
+    def performing(
+        self, commands: Sequence[Command], now: int, *, of: KeptNotification | None = None
+    ) -> Iterator[None]:
         """Do what ``perform`` does in pieces, yielding after each."""
         for start in range(0, len(commands), PIECE):
             if start:
@@ -49,7 +51,7 @@ class HandOvers:
             self.perform(commands[start : start + PIECE], now, of)
 
     def perform(
-        self, commands: Iterable[Command], now: int, of: Message | None = None, *, changer: str | None = None
+        self, commands: Iterable[Command], now: int, of: KeptNotification | None = None, *, changer: str | None = None
     ) -> None:
         """Perform commands that came *of* a publication, or of the device *changer*, which changed a subscription."""
         for command in commands:
@@ -81,7 +83,7 @@ class HandOvers:
 
     # -- copies ------------------------------------------------------------------------------------------------------
 
-    def _hand_over(self, command: HandOver, now: int, of: Message | None) -> None:
+    def _hand_over(self, command: HandOver, now: int, of: KeptNotification | None) -> None:
         volatile = self._volatile
         client = None if volatile.sender is None else self._clients.get(command.device)
         if client is None:
@@ -114,7 +116,7 @@ class HandOvers:
         if not ready or ready[-1] is not client:
             ready.append(client)
 
-    def _hand_over_live(self, client: Client, message: Message, command: HandOver, now: int) -> None:
+    def _hand_over_live(self, client: LiveClient, message: KeptNotification, command: HandOver, now: int) -> None:
         """Send a QoS 0 copy that is its own receipt, and so needs no terms.
 
         The log has it as delivered: nothing but a connection that just broke may keep it from being written.
@@ -147,7 +149,7 @@ class HandOvers:
             message = changed_subscription(command.session, command.change, command.subscription, changer)
         self.tell(client, message, now)
 
-    def tell(self, client: Client, message: Message, now: int) -> None:
+    def tell(self, client: LiveClient, message: KeptNotification, now: int) -> None:
         """Send a client a notice of the broker, if it subscribes to such notices in its private session."""
         sender, link = self._volatile.sender, client.link
         if sender is None or link is None or not self._volatile.may_send(link, client, message, now):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whimbrel.broker.memory import Memory
-from whimbrel.broker.wire.messages import LONG, Message
+from whimbrel.node.publication import LONG, KeptNotification
 
 __all__ = ["HeldMessages"]
 
@@ -17,7 +17,7 @@ class HeldMessages:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self.by_seq: dict[int, Message] = {}
+        self.by_seq: dict[int, KeptNotification] = {}
         self.size_bytes = 0
         """How much memory they take, about."""
 
@@ -27,18 +27,18 @@ class HeldMessages:
     def __iter__(self) -> Iterator[int]:
         return iter(self.by_seq)
 
-    def store(self, message: Message) -> None:
+    def store(self, message: KeptNotification) -> None:
         """Hold a message that was just published."""
-        if len(message.body) > LONG:
+        if len(message.record) > LONG:
             message.keep()
         self._add(message)
 
-    def restore(self, message: Message) -> None:
+    def restore(self, message: KeptNotification) -> None:
         """Hold a message that was read from a view."""
         message.keep()
         self._add(message)
 
-    def _add(self, message: Message) -> None:
+    def _add(self, message: KeptNotification) -> None:
         self.by_seq[message.seq] = message
         size = message.size
         self.size_bytes += size

@@ -20,7 +20,7 @@ from whimbrel.broker.handlers.publications.policies import Policies, owner_of
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client
+from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.hold.private import private_session
 from whimbrel.model.bounds import MAX_NAME_BYTES
 from whimbrel.model.facts import (
@@ -68,7 +68,7 @@ class SessionMoves:
                 )
             self.notices.append(Notice(text, client.id, client.owner))
 
-    def _mount_of(self, client: Client) -> str | None:
+    def _mount_of(self, client: LiveClient) -> str | None:
         """Return the mount point that a session from before belongs to; None if it stays where it is."""
         if self._ids.mount_of(client.id) or self.mark(client.id) is not None:
             return None
@@ -87,23 +87,23 @@ class SessionMoves:
         """Return the mount point that the session of *client_id* belongs to in spite of its identifier."""
         return _mount_in(self._state.hold.access(private_session(client_id)))
 
-    def before(self, mount: str, said: str) -> Client | None:
+    def before(self, mount: str, said: str) -> LiveClient | None:
         """Return the session from before of a client at *mount* that says *said*, if it has not moved yet."""
         if not mount or mount + said in self._state.clients or self.mark(said) != mount:
             return None
         return self._state.clients.get(said)
 
-    def can_move_now(self, client: Client) -> bool:
+    def can_move_now(self, client: LiveClient) -> bool:
         """Return whether a session can move while its client waits for CONNACK."""
         is_short = self._state.hold.sizes(client.session)[0] <= _FEW
         return is_short and not self._commits.waiting and client.link is None and self._is_movable(client)
 
-    def _is_movable(self, client: Client) -> bool:
+    def _is_movable(self, client: LiveClient) -> bool:
         """Return whether nothing would be lost of a session that moves."""
         in_flight = (client.flying, client.queue, client.live, client.received, client.receiving, client.releasing)
         return not any(in_flight) and not self._state.hold.pending_count(client.session)
 
-    def move(self, client: Client, mount: str, now: int) -> None:
+    def move(self, client: LiveClient, mount: str, now: int) -> None:
         """Let a session that holds nothing begin under its whole identifier, and end under the one before."""
         whole = mount + client.id
         self._policies.give(client.session, private_session(whole), now)
@@ -115,7 +115,7 @@ class SessionMoves:
         if isinstance(fact, PolicyChanged):
             self._state.take(fact)
 
-    def _facts(self, client: Client, whole: str, mount: str, now: int) -> Iterator[Fact]:
+    def _facts(self, client: LiveClient, whole: str, mount: str, now: int) -> Iterator[Fact]:
         """Yield the facts of a move, each numbered when the one before is entered."""
         node, session = self._commits.node, private_session(whole)
         left, chosen = self._state.wills.get(client.id), self._state.decisions.shape.chosen(client.id)
@@ -170,7 +170,9 @@ class SessionMoves:
             )
         yield self._session(client, SessionChange.DELETED, now)
 
-    def _session(self, client: Client, change: SessionChange, now: int, *, access: str | None = None) -> SessionChanged:
+    def _session(
+        self, client: LiveClient, change: SessionChange, now: int, *, access: str | None = None
+    ) -> SessionChanged:
         return SessionChanged(
             node=self._commits.node,
             seq=self._commits.seq,

@@ -11,7 +11,7 @@ from whimbrel.broker.handlers.pages import MOST_ROWS, Row, cost_of_rows, page_of
 from whimbrel.broker.handlers.sessions.answers import Answers, Asked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.sorted_names import names_behind
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.notices import subscription_tree
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.sessions import Hold
@@ -25,7 +25,7 @@ _MOST_DIGITS = 9
 class Listing:
     """Answers requests to list and to show sessions; *spend* counts the work, or raises ``ProtocolError``."""
 
-    def __init__(self, state: BrokerState, answers: Answers, spend: Callable[[Client, int, int], None]) -> None:
+    def __init__(self, state: BrokerState, answers: Answers, spend: Callable[[LiveClient, int, int], None]) -> None:
         self._state, self._answers, self._spend = state, answers, spend
 
     def list(self, asked: Asked, now: int) -> Procedure[None]:
