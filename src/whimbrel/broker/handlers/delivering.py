@@ -39,6 +39,7 @@ class Delivering:
 
     def __init__(self, config: Config, commits: CommitQueue, state: BrokerState, sender: Sender, gate: Gate) -> None:
         self._most_bytes = config.limits.send_buffer_bytes
+        self._policies = state.decisions
         self._commits, self._state, self._sender, self._gate = commits, state, sender, gate
         self.shaping = Shaping(
             commits,
@@ -68,7 +69,7 @@ class Delivering:
         while ready:
             client = ready.pop()
             if client not in self._deciding:
-                if self.shaping.is_next(client):
+                if self._policies.are_used and self.shaping.is_next(client):
                     self._deciding[client] = None
                 else:
                     self.pump(client, now)
@@ -92,7 +93,7 @@ class Delivering:
     def pump(self, client: LiveClient, now: int) -> None:
         """Send a client what may be sent to it now, as much as a turn may take; the rest in others, see ``go_on``."""
         gate = self._gate
-        is_open = gate.is_open
+        is_open, policies = gate.rights.is_open, self._policies
         left = _MOST_SENT
         while left > 0:
             left -= 1
@@ -109,7 +110,7 @@ class Delivering:
                 self._receipt(client, out, refused, now)
             elif not out.qos and out.via is RETAINED and not self._state.is_retained(message):
                 client.sent -= 1  # a newer one has come while it waited for room, and was sent, or dropped
-            elif self.shaping.is_for(client, out):
+            elif policies.are_used and self.shaping.is_for(client, out):
                 left -= self.shaping.begin(client, link, out, now)
             elif link.unsent:
                 self.shaping.send_behind(client, link, out)
@@ -184,8 +185,11 @@ class Delivering:
                 client.queued_bytes -= len(out.message.record)
             for terms in out.terms:
                 if via is RETAINED:
-                    self._state.decisions.received(client.id, out.message.seq)
-                    commits.append(self._of_retained(commits.seq, now, terms, client, out.message))
+                    seq = commits.seq
+                    commits.append(self._of_retained(seq, now, terms, client, out.message))
+                    commits.entered(
+                        seq, partial(self._settle, client, out, terms, Outcome.DELIVERED, now), is_owed=False
+                    )
                 else:
                     append(receipt_body(commits.seq, now, terms.receipt, out.message.seq, via), now)
         self._sender.counters.receipts += receipts
@@ -250,7 +254,6 @@ class Delivering:
         commits, message = self._commits, out.message
         now = commits.now(now)
         self._sender.counters.receipts += bool(out.terms)
-        self._state.decisions.received(client.id, message.seq)
         if out.qos:
             gone = client.flying.pop(packet_id_of(message.seq), None)
             if gone is not None:
@@ -263,7 +266,8 @@ class Delivering:
                 commits.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
             else:
                 commits.append(self._undelivered(seq, now, terms, client, message, outcome))
-            if not out.is_held and (out.qos != _EXACTLY_ONCE or outcome is not Outcome.DELIVERED):
+            is_noted = out.is_held or out.via is RETAINED or (out.qos == _EXACTLY_ONCE and outcome is Outcome.DELIVERED)
+            if not is_noted:
                 continue
             if is_owed or commits.waiting:
                 commits.entered(seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed)
@@ -284,9 +288,10 @@ class Delivering:
     def _settle(self, client: LiveClient, out: Outgoing, terms: Terms, outcome: Outcome, now: int) -> None:
         """Apply a receipt."""
         if out.is_held:
-            self._state.settle(now, terms.session, client.id, out.message.seq, outcome, qos=out.qos)
+            settled = self._state.node.settle(now, terms.session, client.id, out.message.seq, outcome, qos=out.qos)
+            self._state.perform(settled, now)
         else:
-            self._state.await_completion(client.id, out.message.seq)
+            self._state.node.settle_beside(client.id, out.message.seq, outcome, qos=out.qos)
 
     def _of_retained(
         self,
