@@ -261,6 +261,11 @@ class Controller:
     def _find(self, found: Found, now: int) -> None:
         """Publish for a device that was heard; never more than inquiry would have told, so no keys (4.1.1)."""
         state = self._state
+        member = state.piconet.get(found.address)
+        is_over = member is not None and member.is_released and found.address not in state.of_owner
+        if member is not None and is_over and state.piconet.pager.is_free(found.address):
+            self._disconnect(found.address, now, is_missed=True)  # released devices hide: it has gone its own way
+            self._flush(self._gone.pop(found.address), now)
         is_known = found.address in state.of_owner or state.piconet.get(found.address) is not None
         is_paged = state.introduced.get(found.address, now=now) is not None
         is_controller = found.name.startswith(self.parameters.name)
