@@ -394,7 +394,9 @@ class Device:
                 )
                 return [listed]
             case m.Expired(identifier):
-                return [Tell(what="expired", id=identifier), *self._try_again(self.wishes.by_id(identifier))]
+                done = [Tell(what="expired", id=identifier), *self._try_again(self.wishes.by_id(identifier))]
+                is_shown = self._is_discoverable and not self.wishes.all  # then the controller is to find it again
+                return [*done, LeaveController()] if is_shown else done
             case m.Sleep():
                 is_waiting = self._listening is not None  # for a page; the scan ends with it
                 return [SetScans(has_inquiry_scan=False, has_page_scan=is_waiting)]
