@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.unit.rendezvous_rig import ALICE, BOB, CAROL, Member, Rig, address, notes, script, sent
 
 from whimbrel.rendezvous import messages as m
@@ -141,6 +142,19 @@ def test_a_publisher_that_nobody_reached_is_told_afterwards() -> None:
     done = rig.wait(5.2)
     assert [each.address for each in done if isinstance(each, Connect)] == [BOB]
     assert sent(rig.connect(BOB, is_caller=False), BOB) == [m.Answered(sent(rig.commands, BOB)[0].id)]  # type: ignore[union-attr]  # it was accepted
+
+
+@pytest.mark.parametrize("parameters", [NO_PARK, Parameters()])
+def test_a_match_waits_for_the_page_that_hides_its_publisher(parameters: Parameters) -> None:
+    """The controller found Bob and pages him; only when he is connected, or was not reached, is Alice told to page."""
+    for is_reached in (True, False):
+        rig = Rig(parameters)
+        assert [each.address for each in rig.find(BOB) if isinstance(each, Connect)] == [BOB]
+        assert [type(each) for each in sent(rig.subscribe(name="bob"), ALICE)] == [m.Accepted]
+        done = rig.connect(BOB, is_caller=False) if is_reached else rig.miss(BOB)
+        assert [type(each) for each in sent(done, ALICE)] == [m.Matched]
+        assert [type(each) for each in sent(done, BOB)] == ([m.Accepted, m.WakeUp] if is_reached else [])
+        assert notes(done, NoteKind.NOTIFIED)
 
 
 def test_a_release_and_a_word_that_cross_lose_nothing() -> None:

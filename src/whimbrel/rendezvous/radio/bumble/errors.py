@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from whimbrel.errors import WhimbrelError
 
-__all__ = ["CommandRefusedError", "CommandSilentError", "NoSuchTransportError", "RadioError"]
+__all__ = ["AdapterLostError", "CommandRefusedError", "CommandSilentError", "NoSuchTransportError", "RadioError"]
 
 
 class RadioError(WhimbrelError):
@@ -27,6 +27,17 @@ class NoSuchTransportError(RadioError):
             f"no adapter at {self.transport!r}: {self.reason}; allowed are usb:0 (the first USB adapter), hci-socket:0 "
             "(Linux's hci0, as root) and any other transport of Bumble, such as tcp-client:127.0.0.1:9000"
         )
+
+
+class AdapterLostError(RadioError):
+    """The adapter is gone while it was in use. Reaction: plug it in again and start again."""
+
+    def __init__(self, transport: str) -> None:
+        super().__init__(transport)
+        self.transport = transport
+
+    def __str__(self) -> str:
+        return f"the adapter at {self.transport!r} is gone: it was unplugged, or the process behind it has ended"
 
 
 class CommandRefusedError(RadioError):
