@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
-
 from typing import Any
 
 import pytest
@@ -211,7 +210,7 @@ def test_an_expired_sample_is_removed_and_not_asked_for_again() -> None:
     node.receive(2, hello_of(sample), own=NOON)
     assert delivered(node.receive(2, chunk_of(sample, copies=4), own=NOON)) == [sample]
     node.timer(own=NOON + S)
-    assert node.hello() == Hello(())
+    assert node.hello(own=NOON + S) == Hello(())
     assert node.receive(2, hello_of(sample), own=NOON + S) == []
     late = a_participant(3, subscriptions=["lunch"])
     late.receive(2, hello_of(sample), own=NOON + 2 * S)
@@ -413,5 +412,5 @@ def test_a_restarted_participant_knows_subscriptions_clock_and_control_data() ->
     after: Participant = a_participant(1, keys=[CAMPUS.public])
     after.restore(before.memory(), own=3 * S)
     assert after.memory() == before.memory()
-    assert after.hello() == before.hello()
+    assert after.hello(own=3 * S) == before.hello(own=3 * S)
     assert (after.clock.now(2 * S), after.subscriptions) == (NOON + S, ["lunch"])

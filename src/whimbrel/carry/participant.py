@@ -220,6 +220,17 @@ class Participant:
             sample = self.rules.signer.sign(sample)
         return list(self.carrier.publish(sample, copies=self.copies_of(sample.topic)))
 
+    def adopt(self, sample: Sample, *, copies: int, own: int) -> list[Output]:
+        """Store a sample that came by another way, with the id that it has, if it is the newest of its topic here."""
+        now = self.clock.now(own)
+        is_late = not is_alive(sample.expires_at, now=now)
+        if is_late or self.clock.ahead_us(sample.published_at, own=own) is not None:
+            self.counts["expired" if is_late else "from the future"] += 1
+            return []
+        if self.carrier.next_time(sample.id, sample.topic) != sample.published_at:
+            return []
+        return list(self.carrier.publish(sample, copies=copies))
+
     def subscribe(self, name: str) -> list[Output]:
         """Subscribe to the topic *name*; return what is stored of it."""
         topic = self.topics.id_of(name)
@@ -234,10 +245,10 @@ class Participant:
 
     # -- the air -----------------------------------------------------------------------------------------------------
 
-    def hello(self) -> Hello:
+    def hello(self, *, own: int) -> Hello:
         """Return what to tell the neighbours."""
         entries = [each for each in self.carrier.hello().entries if (each.topic, each.id) not in self._dead]
-        return Hello(tuple(sorted([*self.control.entries(), *entries])))
+        return Hello(tuple(sorted([*self.control.entries(now=self.clock.now(own)), *entries])))
 
     def receive(self, sender: int, part: Part, *, own: int) -> list[Output]:
         """Take what the neighbour *sender* says; return what to do, in order."""
@@ -318,7 +329,7 @@ class Participant:
         return [step]
 
     def _request_control(self, sender: int, sample_id: SampleId, own: int) -> list[Output]:
-        if (BUILT_IN_TOPIC, sample_id) in self._pending or not self.control.wants(sample_id):
+        if (BUILT_IN_TOPIC, sample_id) in self._pending or not self.control.wants(sample_id, now=self.clock.now(own)):
             return []
         request = Request(topic=BUILT_IN_TOPIC, id=sample_id, is_subscriber=True, wants_copies=False)
         return self._request(Send(sender, request), own)

@@ -99,7 +99,7 @@ class CampusDaemon:
     def turn(self) -> None:
         """Do what is due once in a Hello period, and say Hello."""
         self.perform(self.participant.timer(own=self._own()))
-        self.transport.say(self.participant.hello())
+        self.transport.say(self.participant.hello(own=self._own()))
         if self._journal is not None:
             self._journal.sync()
 
