@@ -10,6 +10,7 @@ from tests.e2e.campus_rig import Segment, until
 from tests.e2e.server_here import serve_here
 
 from whimbrel.broker.shell.server import Server
+from whimbrel.carry.application import DOOR
 from whimbrel.carry.backbone.messages import CENSUS
 from whimbrel.client import Client, Message
 
@@ -18,7 +19,7 @@ def test_two_way_servers_and_an_admin_give_one_plan(tmp_path: Path) -> None:
     """A user seen at two gates counts once; both gates, and a node that met neither, have one version."""
 
     async def act(server: Server) -> None:
-        port = server.ports["port"]
+        port = server.ports["mqtt"]
         campus = Segment(tmp_path)
         topics = tmp_path / "topics"
         topics.write_text("0x00F1 lectures\nnews\n", encoding="utf-8")
@@ -32,6 +33,12 @@ def test_two_way_servers_and_an_admin_give_one_plan(tmp_path: Path) -> None:
             await until(lambda: walker.participant.clock.is_synchronised, "the clock is set")
             campus.meet((2, 3))
             await until(lambda: len(south.way_server.census(own=south.node.daemon.own).users) == 1, "met at the south")
+            await until(
+                lambda: (
+                    walker.participant.control.in_force is not None and walker.participant.control.in_force.users == 1
+                ),
+                "the plan counts the walker",
+            )
             campus.meet((3, 4))
             await until(
                 lambda: (
@@ -73,7 +80,7 @@ def test_without_broker_admin_and_pipeline_all_go_on_with_what_they_have(tmp_pat
     """The admin is stopped, then the gate is restarted where no broker is: plan and clock stay, with their ages."""
 
     async def act(server: Server) -> None:
-        port = server.ports["port"]
+        port = server.ports["mqtt"]
         campus = Segment(tmp_path)
         topics = tmp_path / "topics"
         topics.write_text("news\n", encoding="utf-8")
@@ -90,6 +97,7 @@ def test_without_broker_admin_and_pipeline_all_go_on_with_what_they_have(tmp_pat
             await node.daemon.subscribe("news")
             await campus.stop("node-1")
             gate = campus.way_server(1, 1)  # nothing listens there
+            await until((tmp_path / "node-1" / DOOR).exists)
             async with campus.application(1) as application:
                 status = await application.status()
             assert status["broker"] == "away"
@@ -111,7 +119,7 @@ def test_the_bridge_carries_samples_both_ways_with_one_id(tmp_path: Path) -> Non
     """Up through one gate and down at another, from the broker's users to nodes; each comes once."""
 
     async def act(server: Server) -> None:
-        port = server.ports["port"]
+        port = server.ports["mqtt"]
         campus = Segment(tmp_path)
         topics = tmp_path / "topics"
         topics.write_text("news\nprivate\n", encoding="utf-8")
