@@ -68,7 +68,7 @@ _VIEW = "src/whimbrel/broker/state/broker_view.py"
 _WILLS = "src/whimbrel/broker/state/wills.py"
 _RETAINED = "src/whimbrel/broker/state/retained.py"
 _DECISIONS = "src/whimbrel/broker/state/decisions.py"
-_HAND_OVERS = "src/whimbrel/broker/state/hand_overs.py"
+_HELD = "src/whimbrel/node/held.py"
 _SESSIONS = "src/whimbrel/hold/sessions.py"
 _ROWS = "src/whimbrel/hold/rows.py"
 
@@ -95,7 +95,7 @@ MUTATIONS = (
     Mutation(
         name="the row of a receiver of QoS 2 is not noted",
         file=_STATE,
-        before='        self._touch(("client", client.id))\n\n    def _granted',
+        before='            self._touch(("client", device))\n\n    def _granted',
         after="\n    def _granted",
     ),
     Mutation(
@@ -125,21 +125,21 @@ MUTATIONS = (
     Mutation(
         name="what a session that ends with its connection wants is fsynced",
         file=_STATE,
-        before="client.is_persistent and self.terms.granted",
+        before="client.expiry_us and self.terms.granted",
         after="self.terms.granted",
     ),
     # -- receipts ----------------------------------------------------------------------------------------------------
     Mutation(
         name="every receipt of QoS 2 waits for PUBCOMP",
         file=_STATE,
-        before="if client is not None and fact.outcome is Outcome.DELIVERED:",
-        after="if client is not None:",
+        before="if outcome is Outcome.DELIVERED:\n            if qos is None:",
+        after="if True:\n            if qos is None:",
     ),
     Mutation(
-        name="a copy that is in no queue has the QoS of its publication",
+        name="every delivery of QoS 1 waits for PUBCOMP",
         file=_STATE,
-        before="return min(sent, max(granted, default=sent))",
-        after="return sent",
+        before="            if qos == _EXACTLY_ONCE:\n                self.await_completion(device, seq)",
+        after="            if qos:\n                self.await_completion(device, seq)",
     ),
     # -- retained ----------------------------------------------------------------------------------------------------
     Mutation(
@@ -230,15 +230,15 @@ MUTATIONS = (
     ),
     Mutation(
         name="decisions outlive what they are about",
-        file=_HAND_OVERS,
-        before="                    self._decisions.forget(seq)\n",
+        file=_HELD,
+        before="        self._forget(seq)\n",
         after="",
     ),
     Mutation(
         name="the row of a notification outlives the last who waited for it",
-        file=_HAND_OVERS,
-        before='                    self._touch(("notification", seq))\n',
-        after="",
+        file=_HELD,
+        before='        self._forget(seq)\n        self.touch(("notification", seq))\n',
+        after="        self._forget(seq)\n",
     ),
     # -- the frame of the hold ---------------------------------------------------------------------------------------
     Mutation(

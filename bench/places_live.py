@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from measure import Check, Figure, Report
-from whimbrel.broker.access.publication_keys import OPEN
-from whimbrel.broker.placing import Placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.places.near_routes import NearRoutes
 from whimbrel.broker.state.routes import Found, Routes
@@ -24,9 +22,11 @@ from whimbrel.hold.private import private_session
 from whimbrel.match.matcher import Matcher
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import InterestChanged, Mode, PresenceChange, PresenceChanged, Reported
+from whimbrel.model.keys import OPEN
 from whimbrel.model.near import Around, Near
 from whimbrel.model.place import Area, Place
 from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.node.placing import Placing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "differential"))
 

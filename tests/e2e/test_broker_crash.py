@@ -25,10 +25,10 @@ from tests.e2e.crash_checker import (
 )
 from tests.e2e.raw_client import Clients, Kind, P, Packet, Properties, RawClient
 
-from whimbrel.broker.wire.messages import packet_id_of
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Outcome
 from whimbrel.model.notification import Notification
+from whimbrel.node.publication import packet_id_of
 from whimbrel.pipeline.single import SingleProcess
 
 KILLS, SEED = 3, 20_260_101

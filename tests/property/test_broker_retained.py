@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whimbrel.broker.state.retained import Retained
-from whimbrel.broker.wire.messages import Message
 from whimbrel.match.topics import is_topic_filter, matches
+from whimbrel.node.publication import KeptNotification
 
 LEVELS = st.sampled_from(["", "a", "b", "$c", "$"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
@@ -15,14 +15,14 @@ FILTERS = st.lists(LEVELS | st.sampled_from("+#"), min_size=1, max_size=4).map("
 CHANGES = st.lists(st.tuples(st.booleans(), TOPICS), max_size=40)
 
 
-def _message(seq: int, topic: str) -> Message:
-    return Message(seq, None, topic, b"x", qos=0, retain=True, expires_at=None, properties=b"", body=b"")
+def _message(seq: int, topic: str) -> KeptNotification:
+    return KeptNotification(seq, None, topic, b"x", qos=0, retain=True, expires_at=None, properties=b"", record=b"")
 
 
 @given(changes=CHANGES, wanted=st.lists(FILTERS, min_size=1, max_size=10))
 def test_the_tree_finds_what_brute_force_finds(changes: list[tuple[bool, str]], wanted: list[str]) -> None:
     """Whatever was put, replaced and removed: a filter admits what ``matches`` says, in order of seq."""
-    retained, naive = Retained(), dict[str, Message]()
+    retained, naive = Retained(), dict[str, KeptNotification]()
     for seq, (is_kept, topic) in enumerate(changes, start=1):
         if is_kept:
             naive[topic] = _message(seq, topic)

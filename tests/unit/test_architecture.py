@@ -23,7 +23,7 @@ ROWS = [
     {"language"},
     {"match", "hold", "shape"},
     {"log", "mqtt"},
-    {"client", "multicast"},
+    {"client", "multicast", "node"},
     {"broker", "pipeline", "rendezvous", "carry", "nearby"},
     {"sim"},
     {"lab", "console"},
@@ -44,6 +44,7 @@ CROWDED = {
 MOST_LINES = 500
 LONG = {
     "broker/broker.py": "all that a shell asks the core and tells it, side by side",
+    "broker/state/broker_state.py": "its parts move to node/ one by one",
     "client/client.py": "one class, the public interface: its methods and their docstrings",
     "language/backends/spark.py": "one translator a backend, and one file a translator",
     "model/rows.py": "how each table of the log is read from and written to rows, side by side",

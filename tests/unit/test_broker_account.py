@@ -11,13 +11,13 @@ from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.config import Config, LimitSettings
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.wire.messages import packet_id_of
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Outcome, Receipt
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Disconnect, Puback, Publish, Pubrec, Unsubscribe
 from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.node.publication import packet_id_of
 from whimbrel.pipeline.single import Delivery, SingleProcess
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, QUICK, SECOND_US, Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.memory import PLACE_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.places.near_routes import NearRoutes
 from whimbrel.broker.state.routes import Routes
@@ -20,6 +19,7 @@ from whimbrel.model.near import MAX_STALE_US
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Puback, Publish, Suback
 from whimbrel.mqtt.properties import Properties
+from whimbrel.node.memory import PLACE_BYTES
 
 HERE, FAR = "52.52,13.405", "-41.3,174.78"
 WEEK_S = MAX_STALE_US // SECOND_US

@@ -11,10 +11,10 @@ import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.config import Config, LimitSettings
-from whimbrel.broker.memory import PENDING_BYTES, Memory, subscription_bytes
+from whimbrel.broker.memory import PENDING_BYTES, Memory
 from whimbrel.broker.shell.metrics import gauges
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.encoded import packet_of
 from whimbrel.hold.state import State
 from whimbrel.log.reader import read
 from whimbrel.model.subscription import Subscription
@@ -34,6 +34,8 @@ from whimbrel.mqtt.packets import (
     Will,
 )
 from whimbrel.mqtt.properties import Property
+from whimbrel.node.memory import subscription_bytes
+from whimbrel.node.publication import KeptNotification
 
 FULL = ReasonCode.QUOTA_EXCEEDED
 VERSIONS = pytest.mark.parametrize("version", [V5, V311])
@@ -351,14 +353,14 @@ def _varint(number: int) -> bytes:
 def test_of_long_messages_that_are_kept_one_has_its_encoding() -> None:
     """Else each would be there twice once it was sent."""
     messages = [_kept(bytes([number]) * 5_000) for number in range(3)]
-    packets = [message.packet(V5, 0, 0) for message in messages]
-    assert [message._parts is not None for message in messages] == [False, False, True]
-    assert [message.packet(V5, 0, 0) for message in messages] == packets
+    packets = [packet_of(message, V5, 0, 0) for message in messages]
+    assert [message.encoded is not None for message in messages] == [False, False, True]
+    assert [packet_of(message, V5, 0, 0) for message in messages] == packets
 
 
-def _kept(payload: bytes) -> Message:
-    message = Message(
-        1, None, "t", payload, qos=0, retain=True, expires_at=None, properties=b"", body=b"record" + payload
+def _kept(payload: bytes) -> KeptNotification:
+    message = KeptNotification(
+        1, None, "t", payload, qos=0, retain=True, expires_at=None, properties=b"", record=b"record" + payload
     )
     message.keep()
     return message

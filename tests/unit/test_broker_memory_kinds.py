@@ -13,11 +13,11 @@ import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.config import AccessSettings, Config, LimitSettings
-from whimbrel.broker.memory import LINK_BYTES, PLACE_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Puback, Publish, Pubrec, Pubrel, Will
 from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.node.memory import LINK_BYTES, PLACE_BYTES
 
 Kind: TypeAlias = Callable[[Rig, int], object]
 """Make a number of things of one kind; what is returned stays alive while memory is looked at."""

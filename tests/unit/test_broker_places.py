@@ -11,7 +11,7 @@ from broker_rig import NODE, SECOND_US, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.placing import Placing, read_placing
+from whimbrel.broker.placing import read_placing
 from whimbrel.broker.shell.metrics import system_values
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.errors import InvalidValueError
@@ -22,6 +22,7 @@ from whimbrel.model.place import Place
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Puback, Publish, Suback, Will
 from whimbrel.mqtt.properties import Properties
+from whimbrel.node.placing import Placing
 
 HERE, CLOSE, FAR = "52.52,13.405", "52.521,13.405", "52.53,13.405"  # 111 m and 1,113 m from here
 LOCK = "consumer:" + hashlib.sha256(b"k").hexdigest()
@@ -237,12 +238,12 @@ def test_live_and_replay_agree(rig: Rig) -> None:
         _move(van, other)
         light.send(_at("hazard", b"%d" % number, HERE, "150", qos=1)._replace(packet_id=number))
         rig.settle()
-    held = sorted(rig.state.held)
+    held = sorted(seq for seq, _ in rig.state.hold.all_kept())
     rig.log.sync()
     replayed = BrokerState(NODE)
     for fact in read(rig.folder, NODE):
         replayed.apply(fact)
-    assert sorted(replayed.held) == held
+    assert sorted(seq for seq, _ in replayed.hold.all_kept()) == held
     assert van.payloads() == [b"2", b"3"]
 
 

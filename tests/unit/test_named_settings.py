@@ -69,7 +69,7 @@ def test_a_command_that_a_page_names_exists_with_its_options(page: Path) -> None
     for line in _named_commands(page.read_text(encoding="utf-8")):
         bare = re.sub(r"'[^']*'|\"[^\"]*\"", "''", re.sub(r" #.*| [|>&].*", "", line))
         words = bare.split()
-        command = next((each for n in (3, 2, 1) if (each := " ".join(words[:n])) in commands), "")
+        command = next((each for n in (4, 3, 2, 1) if (each := " ".join(words[:n])) in commands), "")
         assert command not in {"", "whimbrel"} or len(words) == 1 or words[1].startswith(("-", "…")), line
         unknown = set(_OPTION.findall(" ".join(words))) - commands.get(command, set()) - _HIDDEN.get(command, set())
         assert not unknown, f"{line}: {command} has no {unknown}"

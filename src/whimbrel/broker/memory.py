@@ -17,85 +17,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from whimbrel.hold.private import is_private
-from whimbrel.hold.sessions import Hold
-from whimbrel.model.keys import NO_KEYS
-from whimbrel.model.polygon import Polygon
-from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.node.memory import MemoryCount
 
-__all__ = [
-    "AREA_BYTES",
-    "CLIENT_BYTES",
-    "CONNECTION_BYTES",
-    "IDENTIFIER_BYTES",
-    "KEY_BYTES",
-    "LEVEL_BYTES",
-    "LINK_BYTES",
-    "MEMBER_BYTES",
-    "NAMED_SESSION_BYTES",
-    "PACKET_BYTES",
-    "PENDING_BYTES",
-    "PLACE_BYTES",
-    "RETAINED_COPY_BYTES",
-    "SEEN_BYTES",
-    "Memory",
-    "NoRoom",
-    "session_bytes",
-    "subscription_bytes",
-]
+__all__ = ["CONNECTION_BYTES", "PACKET_BYTES", "PENDING_BYTES", "RETAINED_COPY_BYTES", "Memory", "NoRoom"]
 
-AREA_BYTES = 2_000
-"""The area of a retained message, and its places in the cells that it reaches."""
-CLIENT_BYTES = 4_500
-"""A client, connected or away, with its private session."""
 CONNECTION_BYTES = 3_500
 """A connection, whether its CONNECT has come or not."""
-IDENTIFIER_BYTES = 250
-"""A packet identifier of QoS 2 that is not released, or not completed."""
-KEY_BYTES = 200
-"""The hash of a key, of a subscription or a connection."""
-LEVEL_BYTES = 320
-"""One level of the topic of a retained message."""
 PACKET_BYTES = 200
 """A decoded packet that waits for its turn, beside its payload, which counts as well."""
 RETAINED_COPY_BYTES = 300
 """A retained message that waits to be sent to a client, beside the message itself."""
-SEEN_BYTES = 150
-"""A retained message with an area that has come to a session."""
-LINK_BYTES = 300
-"""How good the link of a device was that reported."""
-MEMBER_BYTES = 600
-"""A device of a named session."""
-NAMED_SESSION_BYTES = 2_000
 PENDING_BYTES = 1_200
 """One notification that one session has not received yet, beside the notification itself, which is there once."""
 _PASSING = 8
 """One in so many bytes is for what passes through."""
-PLACE_BYTES = 700
-"""Where a device is: it is forgotten after a week, whether the device comes back or not."""
-_NEAR_BYTES, _CORNER_BYTES = 1_600, 220
-"""A near of a subscription, and each corner of a polygon."""
-_PLAIN_BYTES, _TOPIC_BYTE_BYTES = 1_700, 2
-_CONTENT_BYTES, _CHARACTER_BYTES = 3_600, 30
-
-
-def subscription_bytes(subscription: Subscription) -> int:
-    """Return how much memory a subscription takes, about."""
-    near, text = subscription.near, subscription.filter_text
-    size = _PLAIN_BYTES + _TOPIC_BYTE_BYTES * (len(subscription.subject_filter or "") + len(subscription.name))
-    if subscription.keys != NO_KEYS:
-        size += KEY_BYTES * len(subscription.keys.hashes)
-    if near is not None:
-        size += _NEAR_BYTES + (_CORNER_BYTES * len(near.corners) if isinstance(near, Polygon) else 0)
-    return size if text is None else size + _CONTENT_BYTES + _CHARACTER_BYTES * len(text)
-
-
-def session_bytes(hold: Hold, session: str | None) -> int:
-    """Return how much memory a named session takes, beside its subscriptions and what it holds; 0 if there is none."""
-    if session is None or is_private(session) or not hold.has(session):
-        return 0
-    return NAMED_SESSION_BYTES + len(hold.access(session) or "") + MEMBER_BYTES * hold.member_count(session)
 
 
 class NoRoom(str):
@@ -113,15 +49,14 @@ class _NothingHeld:
     pendings = 0
 
 
-class Memory:
+class Memory(MemoryCount):
     """What is counted; *most* is the limit, 0 for none."""
 
-    __slots__ = ("_is_guess", "counted", "hold", "incoming", "measure", "most", "outgoing")
+    __slots__ = ("_is_guess", "hold", "incoming", "measure", "most", "outgoing")
 
     def __init__(self, most: int = 0) -> None:
+        super().__init__()
         self.most = most
-        self.counted = 0
-        """The sum of everything but what is pending."""
         self.hold: _Tally = _NothingHeld()
         """Who counts what is pending."""
         self.incoming = 0

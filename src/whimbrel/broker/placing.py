@@ -24,9 +24,10 @@ from whimbrel.broker.own_properties import PREFIX, Pairs
 from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model.bounds import real
 from whimbrel.model.near import MAX_NEAR_M
-from whimbrel.model.place import Area, Place
+from whimbrel.model.place import Place
+from whimbrel.node.placing import Placing
 
-__all__ = ["IN_TOPIC", "Placing", "ReadPlacing", "in_properties", "read_placing"]
+__all__ = ["IN_TOPIC", "ReadPlacing", "in_properties", "read_placing"]
 
 IN_TOPIC = "$place/"
 _MAX_DEADLINE_S = 7 * 86_400
@@ -35,19 +36,6 @@ _LONGEST = 80
 _NUMBER = re.compile(r"(?:[0-9]{1,16}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,3})?")
 _BARE = frozenset({"place", "radius", "deadline"})
 _NAMES = _BARE | {PREFIX + name for name in _BARE}
-
-
-class Placing(NamedTuple):
-    """What a publication says of place and time; of a log, ``deadline_us`` is counted from when it was accepted."""
-
-    place: Place | None
-    radius_m: float | None
-    deadline_us: int | None = None
-
-    @property
-    def area(self) -> Area | None:
-        """The circle in which it is heard; None if it is heard everywhere."""
-        return None if self.place is None or self.radius_m is None else Area(self.place, self.radius_m)
 
 
 class ReadPlacing(NamedTuple):

@@ -13,14 +13,14 @@ import hashlib
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from whimbrel.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["DIGEST_BYTES", "MAX_KEYS", "NO_KEYS", "KeyHash", "KeyHashes", "Scheme", "fingerprint"]
+__all__ = ["DIGEST_BYTES", "MAX_KEYS", "NO_KEYS", "OPEN", "KeyHash", "KeyHashes", "Scheme", "Secured", "fingerprint"]
 
 DIGEST_BYTES = frozenset({20, 32})
 MAX_KEYS = 256
@@ -107,6 +107,17 @@ class KeyHashes:
 NO_KEYS = KeyHashes()
 
 _SCHEMES = {scheme.value: scheme for scheme in Scheme}
+
+
+class Secured(NamedTuple):
+    """The keys of a notification, and whether subscriptions whose keys do not match may have it all the same."""
+
+    keys: KeyHashes
+    deliver_insecure: bool
+
+
+OPEN = Secured(NO_KEYS, deliver_insecure=True)
+"""The keys of nearly every notification: none."""
 
 
 def fingerprint(private_key: bytes) -> tuple[bytes, bytes]:

@@ -8,30 +8,17 @@ Rule: a publication without keys, its own or the connection's, is open, whatever
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from whimbrel.broker.access.keyring import Keyring, for_publication, read_insecure
 from whimbrel.broker.own_properties import IN_PUBLISH, PREFIX, SECRET, split_own
 from whimbrel.broker.placing import read_placing
 from whimbrel.errors import InvalidValueError, Phrase
-from whimbrel.model.keys import NO_KEYS, KeyHashes
+from whimbrel.model.keys import OPEN, Secured
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Publish, Will
 from whimbrel.mqtt.properties import Properties
 
-__all__ = ["OPEN", "Secured", "check_unlocked", "unlocked_by", "unlocked_will"]
-
-
-class Secured(NamedTuple):
-    """The keys of a notification, and whether subscriptions whose keys do not match may have it all the same."""
-
-    keys: KeyHashes
-    deliver_insecure: bool
-
-
-OPEN = Secured(NO_KEYS, deliver_insecure=True)
-"""Nearly every notification."""
+__all__ = ["check_unlocked", "unlocked_by", "unlocked_will"]
 
 
 def unlocked_by(packet: Publish, keyring: Keyring, *, is_ours: bool) -> tuple[Publish, Secured | str]:

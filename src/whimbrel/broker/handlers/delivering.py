@@ -12,9 +12,8 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.shaping import Shaping
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link, Outgoing, Terms
+from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing, Terms
 from whimbrel.broker.wire.gate import Gate
-from whimbrel.broker.wire.messages import Message, packet_id_of
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.log.compact import receipt_body
@@ -25,6 +24,7 @@ from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, Puback, Pubrec, Pubrel
 from whimbrel.mqtt.properties import NO_PROPERTIES
+from whimbrel.node.publication import KeptNotification, packet_id_of
 
 __all__ = ["Delivering"]
 
@@ -49,9 +49,9 @@ class Delivering:
             withhold=self._withhold,
             go_on=self.pump,
         )
-        self._unfinished: deque[Client] = deque()
+        self._unfinished: deque[LiveClient] = deque()
         """Clients to which more may be sent,"""
-        self._deciding: dict[Client, None] = {}
+        self._deciding: dict[LiveClient, None] = {}
         """and those for whom policies decide what is next, in order."""
 
     @property
@@ -74,21 +74,22 @@ class Delivering:
                     self.pump(client, now)
             self._bound(client, now)
 
-    def _bound(self, client: Client, now: int) -> None:
+    def _bound(self, client: LiveClient, now: int) -> None:
         """Drop what waits for a client beyond what may."""
-        queued_bytes = client.queued_bytes
-        if queued_bytes and (queued_bytes > self._most_bytes or not self._state.memory.has_room()):
-            most = self._most_bytes if self._state.memory.has_room() else 0
-            for out in client.shed(most):  # QoS 0 that cannot wait any longer
-                self._receipt(client, out, Outcome.DROPPED, now)
-        client.note_queued()
+        if (client.queue or client.live) and client.queued_bytes:
+            has_room, most = self._state.memory.has_room(), self._most_bytes
+            if client.queued_bytes > most or not has_room:
+                for out in client.shed(most if has_room else 0):  # QoS 0 that cannot wait any longer
+                    self._receipt(client, out, Outcome.DROPPED, now)
+        if not client.note_below < client.queued_bytes <= client.note_above:
+            client.note_queued()
         if client.queued_bytes > 2 * self._most_bytes and not client.expiry_us and client.link is not None:
             # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
             self._sender.counters.slow_readers += 1
             reason = f"more than {2 * self._most_bytes} bytes wait to be sent, or to be acknowledged"
             self._sender.fail(client.link, ReasonCode.QUOTA_EXCEEDED, reason)
 
-    def pump(self, client: Client, now: int) -> None:
+    def pump(self, client: LiveClient, now: int) -> None:
         """Send a client what may be sent to it now, as much as a turn may take; the rest in others, see ``go_on``."""
         gate = self._gate
         is_open = gate.is_open
@@ -116,7 +117,7 @@ class Delivering:
                 self._send(client, link, out, now)
         self._unfinished.append(client)
 
-    def _send(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
+    def _send(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> None:
         """Send what may be sent."""
         if out.is_decided and out.qos:
             identifier = packet_id_of(out.message.seq)
@@ -133,7 +134,7 @@ class Delivering:
             client.sent -= 1
             self._receipt(client, out, Outcome.DROPPED, now)  # longer than the client takes
 
-    def _withhold(self, client: Client, out: Outgoing, now: int) -> None:
+    def _withhold(self, client: LiveClient, out: Outgoing, now: int) -> None:
         """Take in that policies sent nothing of a message."""
         client.sent -= 1  # it was not due to the device
         self._receipt(client, out, Outcome.WITHHELD, now)
@@ -152,12 +153,13 @@ class Delivering:
         for client in self.shaping.wake(now):
             self._deciding.setdefault(client)
 
-    def resume(self, client: Client, link: Link) -> None:
+    def resume(self, client: LiveClient, link: Link) -> None:
         """Go on with what was received and not yet completed when the client was here before."""
-        for identifier in sorted(client.releasing):
+        client.releases = set(client.releasing)
+        for identifier in sorted(client.releases):
             self._sender.send(link, _PUBREL + identifier.to_bytes(2))
 
-    def acknowledged(self, client: Client, packets: Sequence[Puback], now: int) -> None:
+    def acknowledged(self, client: LiveClient, packets: Sequence[Puback], now: int) -> None:
         """Take in that a client has QoS 1 hand-overs."""
         commits, flying = self._commits, client.flying
         append, now, receipts = commits.append_body, commits.now(now), 0
@@ -165,7 +167,7 @@ class Delivering:
             identifier = packet.packet_id
             out = flying.get(identifier)
             if out is None:
-                if identifier in client.releasing:  # PUBREL is answered by PUBCOMP alone (4.3.3)
+                if identifier in client.releases:  # PUBREL is answered by PUBCOMP alone (4.3.3)
                     self._wrong_kind(client, "PUBACK", identifier, _EXACTLY_ONCE)
                     break
                 continue  # late, or made up: nothing hangs on it
@@ -179,7 +181,7 @@ class Delivering:
             receipts += 1
             via = out.via
             if via is not RETAINED:
-                client.queued_bytes -= len(out.message.body)
+                client.queued_bytes -= len(out.message.record)
             for terms in out.terms:
                 if via is RETAINED:
                     self._state.decisions.received(client.id, out.message.seq)
@@ -191,7 +193,7 @@ class Delivering:
         if client.queue:
             self.pump(client, now)
 
-    def received(self, client: Client, link: Link, packet: Pubrec, now: int) -> None:
+    def received(self, client: LiveClient, link: Link, packet: Pubrec, now: int) -> None:
         """Take in that a client has a QoS 2 hand-over; it is released once that is written."""
         identifier = packet.packet_id
         out = client.flying.get(identifier)
@@ -199,7 +201,7 @@ class Delivering:
             self._wrong_kind(client, "PUBREC", identifier, out.qos)
             return
         if out is None:
-            is_unknown = identifier not in client.releasing and link.machine.version == V5
+            is_unknown = identifier not in client.releases and link.machine.version == V5
             if packet.code < ReasonCode.UNSPECIFIED_ERROR:
                 not_found = Pubrel(identifier, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND, NO_PROPERTIES)
                 self._sender.send(link, encode(not_found, V5) if is_unknown else _PUBREL + identifier.to_bytes(2))
@@ -208,23 +210,22 @@ class Delivering:
             self._receipt(client, out, Outcome.DROPPED, now)
             self.pump(client, now)
             return
-        self._state.releasing(client, identifier)
+        client.releases.add(identifier)
         self._receipt(client, out, Outcome.DELIVERED, now, is_owed=client.is_persistent)
         self._commits.then(partial(self._release, client, link, identifier))
 
-    def _release(self, client: Client, link: Link, identifier: int) -> None:
+    def _release(self, client: LiveClient, link: Link, identifier: int) -> None:
         if client.link is link:
             self._sender.send(link, _PUBREL + identifier.to_bytes(2))
 
-    def completed(self, client: Client, identifier: int, now: int) -> None:
+    def completed(self, client: LiveClient, identifier: int, now: int) -> None:
         """Take in that a QoS 2 hand-over is over, and its identifier free."""
-        if identifier not in client.releasing:
+        if identifier not in client.releases:
             out = client.flying.get(identifier)
             if out is not None:
                 self._wrong_kind(client, "PUBCOMP", identifier, out.qos)
             return
-        client.releasing.discard(identifier)
-        client.recount()
+        client.releases.discard(identifier)
         fact = PresenceChanged(
             node=self._commits.node,
             seq=self._commits.seq,
@@ -237,14 +238,14 @@ class Delivering:
         self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
         self.pump(client, now)
 
-    def _wrong_kind(self, client: Client, kind: str, identifier: int, qos: int) -> None:
+    def _wrong_kind(self, client: LiveClient, kind: str, identifier: int, qos: int) -> None:
         """Close the connection: what is in flight is acknowledged by another packet [MQTT-4.8.0-1 in 3.1.1]."""
         assert client.link is not None
         reason = f"{kind} for packet identifier {identifier}, under which a publication of QoS {qos} was sent"
         self._sender.counters.protocol_errors += 1
         self._sender.fail(client.link, ReasonCode.PROTOCOL_ERROR, reason)
 
-    def _receipt(self, client: Client, out: Outgoing, outcome: Outcome, now: int, *, is_owed: bool = False) -> None:
+    def _receipt(self, client: LiveClient, out: Outgoing, outcome: Outcome, now: int, *, is_owed: bool = False) -> None:
         """Write down and apply what became of a hand-over."""
         commits, message = self._commits, out.message
         now = commits.now(now)
@@ -262,26 +263,39 @@ class Delivering:
                 commits.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
             else:
                 commits.append(self._undelivered(seq, now, terms, client, message, outcome))
-            if not out.is_held:
+            if not out.is_held and (out.qos != _EXACTLY_ONCE or outcome is not Outcome.DELIVERED):
                 continue
             if is_owed or commits.waiting:
                 commits.entered(seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed)
             else:
-                self._state.settle(now, terms.session, client.id, message.seq, outcome)
+                self._settle(client, out, terms, outcome, now)
 
-    def _settle_later(self, client: Client, out: Outgoing, terms: Terms, outcome: Outcome, now: int) -> None:
+    def _settle_later(self, client: LiveClient, out: Outgoing, terms: Terms, outcome: Outcome, now: int) -> None:
         """Apply a receipt that waited for the disk.
 
         A session whose joining stood before it has been told meanwhile that this copy counts there too.
         """
         seq = out.message.seq
-        self._state.settle(now, terms.session, client.id, seq, outcome)
+        self._settle(client, out, terms, outcome, now)
         uncounted = client.uncounted(seq)
         if uncounted:
             self._receipt(client, out._replace(terms=uncounted), outcome, now)
 
+    def _settle(self, client: LiveClient, out: Outgoing, terms: Terms, outcome: Outcome, now: int) -> None:
+        """Apply a receipt."""
+        if out.is_held:
+            self._state.settle(now, terms.session, client.id, out.message.seq, outcome, qos=out.qos)
+        else:
+            self._state.await_completion(client.id, out.message.seq)
+
     def _of_retained(
-        self, seq: int, now: int, terms: Terms, client: Client, message: Message, outcome: Outcome = Outcome.DELIVERED
+        self,
+        seq: int,
+        now: int,
+        terms: Terms,
+        client: LiveClient,
+        message: KeptNotification,
+        outcome: Outcome = Outcome.DELIVERED,
     ) -> Receipt:
         """Return the receipt of a retained message, which says what it was: no later step needs it."""
         return replace(
@@ -293,7 +307,7 @@ class Delivering:
         )
 
     def _undelivered(
-        self, seq: int, now: int, terms: Terms, client: Client, message: Message, outcome: Outcome
+        self, seq: int, now: int, terms: Terms, client: LiveClient, message: KeptNotification, outcome: Outcome
     ) -> Receipt:
         node = self._commits.node
         return Receipt(

@@ -8,7 +8,7 @@ Rule: a hand-over is decided once. One that was decided and has no receipt is se
 Rule: a device waits for its own transforms only; while one is made, nothing else is sent to it, so that all comes in
 order and the next program finds the variables as the last one left them.
 Rule: a copy that needs no transform waits behind such bodies for ``MOST_WAIT_US`` at most; then those before it are
-withheld as taking too long.
+withheld as taking too long. So are they where more copies wait than are looked at.
 Rule: a decision is that of the state at its number, and of its time. So a program runs once more when its body is made,
 and the body counts if it is still the one that is asked for; else it is made anew, a few times at most.
 """
@@ -19,26 +19,28 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain as chained
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from whimbrel.broker.access.work_budget import StepBudget
+from whimbrel.broker.access.work_budget import FREE_STEPS, StepBudget
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link, Outgoing
-from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.policies.limits import PolicyLimits
 from whimbrel.language.policies.policy import Policy
 from whimbrel.language.policies.values import Arrival
-from whimbrel.log.records import BODY, values_from
+from whimbrel.model.attributes import Attributes
 from whimbrel.model.facts import Decided, Outcome
 from whimbrel.model.notification import NotificationId
-from whimbrel.model.rows import COLUMNS
+from whimbrel.mqtt.codes import PacketType
+from whimbrel.mqtt.properties import decode_properties, passed_on
+from whimbrel.node.publication import KeptNotification
+from whimbrel.shape.bodies import kind_of
 from whimbrel.shape.decision import SUSPENDED, Decision, decide_on, decided, finished
 from whimbrel.shape.faults import Fault
+from whimbrel.shape.pictures.members import IMAGES
 from whimbrel.shape.state import PolicyVersion
-from whimbrel.shape.transforms import Work, may_be_light
+from whimbrel.shape.transforms import Work, may_need_work
 
 __all__ = ["LOOK_US", "MOST_WAIT_US", "Shaping", "TransformJob"]
 
@@ -46,13 +48,12 @@ MOST_WAIT_US = 500_000
 """How long a copy without a transform waits behind others, in microseconds: as long as one transform may take."""
 LOOK_US = 100_000
 """How often the shell lets ``TransformJob.look`` see whether one waits for so long."""
-_MOST_LOOKED_AT = 256
-"""Copies that wait, of which the first without a transform is found."""
+_MOST_LOOKED_AT = 1_024
+"""Copies that wait, of which the first without a transform is found; if more wait, there may be one among these."""
 _MOST_RUN = 4
-"""Of these, copies for which the policy has to run for that."""
+"""Of these, pictures for which the policy has to run for that, and as many other bodies."""
 
 _EXACTLY_ONCE = 2
-_ATTRIBUTES = COLUMNS["publications"].index("attributes")
 _OF_DECISION = 40
 """As how many messages a decision counts, beside its steps."""
 _MOST_TRIES = 3
@@ -66,7 +67,7 @@ _Suspended = Callable[[PolicyVersion, str, str | None, int], None]
 class _Rest(NamedTuple):
     """A device that waits until it may decide again, in microseconds."""
 
-    client: Client
+    client: LiveClient
     until: int
 
 
@@ -74,7 +75,7 @@ class TransformJob(NamedTuple):
     """A body that a decision waits for; the shell makes it, and calls ``then`` with what came of it."""
 
     shaping: Shaping
-    client: Client
+    client: LiveClient
     link: Link
     out: Outgoing
     chain: _Chain
@@ -111,9 +112,9 @@ class Shaping:
         limits: PolicyLimits,
         steps_per_second: int = 0,
         *,
-        send: Callable[[Client, Link, Outgoing, int], None],
-        withhold: Callable[[Client, Outgoing, int], None],
-        go_on: Callable[[Client, int], None],
+        send: Callable[[LiveClient, Link, Outgoing, int], None],
+        withhold: Callable[[LiveClient, Outgoing, int], None],
+        go_on: Callable[[LiveClient, int], None],
     ) -> None:
         self._commits, self._state, self._limits = commits, state, limits
         self._decisions = state.decisions
@@ -125,12 +126,12 @@ class Shaping:
         """Steps of all decisions, to tell those of one."""
         self.jobs: deque[TransformJob] = deque()
         """What the shell is to make."""
-        self._read: tuple[Message, Arrival] | None = None
+        self._read: tuple[KeptNotification, Arrival] | None = None
         """The message that was read last: all who get it now share that."""
         self.on_suspended: _Suspended = lambda _version, _device, _publisher, _now: None
         """Tells the owner of a policy for which device and publisher it is suspended."""
 
-    def is_for(self, client: Client, out: Outgoing) -> bool:
+    def is_for(self, client: LiveClient, out: Outgoing) -> bool:
         """Tell whether a hand-over is decided about, or was before."""
         if not out.terms or not out.message.seq or out.is_decided:
             return False
@@ -138,22 +139,22 @@ class Shaping:
             return True
         return self._decisions.are_any and bool(self._chain(client, out))
 
-    def is_next(self, client: Client) -> bool:
+    def is_next(self, client: LiveClient) -> bool:
         """Tell whether what is to be sent to a client next is decided about."""
         waiting = client.live or client.queue
         return self._decisions.are_any and bool(waiting) and self.is_for(client, waiting[0])
 
-    def _chain(self, client: Client, out: Outgoing) -> _Chain:
+    def _chain(self, client: LiveClient, out: Outgoing) -> _Chain:
         terms = out.terms if len(out.terms) == 1 else sorted(out.terms, key=lambda each: each.session)
         return self._decisions.shape.asked(client.id, [name for each in terms for name in each.policies])
 
-    def begin(self, client: Client, link: Link, out: Outgoing, now: int) -> int:
+    def begin(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> int:
         """Decide about a hand-over that may be sent now, and do what was decided; return how many messages it took."""
         before = self._steps
         self._begin(client, link, out, self._commits.now(now))
         return _OF_DECISION + (self._steps - before) // _STEPS_A_MESSAGE
 
-    def wake(self, now: int) -> list[Client]:
+    def wake(self, now: int) -> list[LiveClient]:
         """Return the devices that have waited for long enough because of their steps."""
         over = [link for link, rest in self._resting.items() if rest.until <= now or link.closing is not None]
         woken = [(link, self._resting.pop(link)) for link in over]
@@ -162,14 +163,13 @@ class Shaping:
                 link.shaping = None
         return [rest.client for link, rest in woken if rest.client.link is link]
 
-    def _count(self, client: Client, steps: int, now: int) -> None:
+    def _count(self, client: LiveClient, steps: int, now: int) -> None:
         """Count the steps of a decision; a device whose policies took too many waits."""
-        self._steps += steps
         until, link = self._budget.spend(client.id, steps, now), client.link
         if until is not None and link is not None and link.shaping is None:
             link.shaping = self._resting[link] = _Rest(client, until)
 
-    def _begin(self, client: Client, link: Link, out: Outgoing, now: int) -> None:
+    def _begin(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> None:
         known = () if out.via is RETAINED else self._decisions.kept(client.id, out.message.seq)
         delivered = next((fact for fact in known if fact.outcome is Outcome.DELIVERED), None)
         if delivered is not None:
@@ -184,7 +184,7 @@ class Shaping:
 
     def _ask(
         self,
-        client: Client,
+        client: LiveClient,
         link: Link,
         out: Outgoing,
         chain: _Chain,
@@ -229,13 +229,15 @@ class Shaping:
         self._withhold(client, out, now)
 
     def _decide(
-        self, policy: Policy, version: PolicyVersion, client: Client, out: Outgoing, arrival: Arrival, now: int
+        self, policy: Policy, version: PolicyVersion, client: LiveClient, out: Outgoing, arrival: Arrival, now: int
     ) -> Decision:
         """Run *policy* with the state of this moment."""
         shape, device = self._decisions.shape, client.id
         automatic, manual = shape.automatic(device), shape.manual(device, version.name)
         made = decide_on(policy, arrival, out.message.payload, automatic, manual, now=now, limits=self._limits)
-        self._count(client, made.steps_needed, now)
+        self._steps += made.steps_needed
+        if made.steps_needed > FREE_STEPS:
+            self._count(client, made.steps_needed, now)
         return made
 
     def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
@@ -261,7 +263,7 @@ class Shaping:
         if self._is_late(job.client, job.link, now):
             self.made(job, Fault.TIME_OUT, now)
 
-    def _is_late(self, client: Client, link: Link, now: int) -> bool:
+    def _is_late(self, client: LiveClient, link: Link, now: int) -> bool:
         """Return whether a copy that needs no transform has waited for long enough behind those that do."""
         if link.shaping_since is None or now - link.shaping_since < MOST_WAIT_US - LOOK_US:
             return False
@@ -270,19 +272,21 @@ class Shaping:
             return False
         return now - max(link.shaping_since, first.published_at) >= MOST_WAIT_US - LOOK_US
 
-    def _first_plain(self, client: Client, now: int) -> Message | None:
+    def _first_plain(self, client: LiveClient, now: int) -> KeptNotification | None:
         """Return the first message that waits for a client and needs no transform, as far as may be looked."""
-        runs = 0
-        for out in islice(chained(client.live, client.queue), _MOST_LOOKED_AT):
-            if may_be_light(out.message.payload) or not self.is_for(client, out):
+        runs = {True: 0, False: 0}
+        for place, out in enumerate(chained(client.live, client.queue)):
+            body = out.message.payload
+            if place == _MOST_LOOKED_AT or not may_need_work(body) or not self.is_for(client, out):
                 return out.message
-            if runs < _MOST_RUN:
-                runs += 1
+            is_picture = kind_of(body) in IMAGES
+            if runs[is_picture] < _MOST_RUN:
+                runs[is_picture] += 1
                 if not self._needs_work(client, out, now):
                     return out.message
         return None
 
-    def _needs_work(self, client: Client, out: Outgoing, now: int) -> bool:
+    def _needs_work(self, client: LiveClient, out: Outgoing, now: int) -> bool:
         """Return whether the policy that is asked first about a copy wants a transform of it."""
         version = next(iter(self._chain(client, out)), None)
         policy = None if version is None else self._decisions.agents.of(version.text)
@@ -292,7 +296,7 @@ class Shaping:
 
     def _append(
         self,
-        client: Client,
+        client: LiveClient,
         out: Outgoing,
         version: PolicyVersion,
         decision: Decision,
@@ -314,6 +318,9 @@ class Shaping:
             publisher=publisher,
         )
         commits.append(fact)
+        if decision.fault is None:
+            self._state.take(fact)
+            return fact
         shape = self._decisions.shape
         was_suspended = shape.is_suspended(version.name, client.id, publisher)
         self._state.take(fact)
@@ -322,7 +329,7 @@ class Shaping:
         return fact
 
     def _hand_over(
-        self, client: Client, link: Link, out: Outgoing, fact: Decided, *, body: bytes | None = None
+        self, client: LiveClient, link: Link, out: Outgoing, fact: Decided, *, body: bytes | None = None
     ) -> None:
         """Send what was decided: *body*, if it was decided just now; else what was kept of it."""
         original, is_new = out.message, body is not None
@@ -330,20 +337,20 @@ class Shaping:
             body = original.payload if fact.body is None else fact.body
         message = original
         if body != original.payload or fact.attributes is not None:
-            message = original.shaped(body, fact.attributes)
+            message = _shaped(original, body, fact.attributes)
         out = out._replace(message=message, is_decided=True)
         link.after_seq = max(link.after_seq, fact.seq)
         self._send_in_turn(client, link, out, of=fact.seq if is_new and out.qos == _EXACTLY_ONCE else None)
 
-    def _pass(self, client: Client, link: Link, out: Outgoing) -> None:
+    def _pass(self, client: LiveClient, link: Link, out: Outgoing) -> None:
         """Send what arrived, as it is."""
         self._send_in_turn(client, link, out._replace(is_decided=True), of=None)
 
-    def send_behind(self, client: Client, link: Link, out: Outgoing) -> None:
+    def send_behind(self, client: LiveClient, link: Link, out: Outgoing) -> None:
         """Send what nothing is decided about behind what was decided before and is not sent yet."""
         self._send_in_turn(client, link, out, of=None)
 
-    def _send_in_turn(self, client: Client, link: Link, out: Outgoing, *, of: int | None) -> None:
+    def _send_in_turn(self, client: LiveClient, link: Link, out: Outgoing, *, of: int | None) -> None:
         """Send when everything before is accepted; *of* is the decision just appended that must be durable first."""
         send = partial(self._send_now, client, link, out)
         link.unsent += 1
@@ -352,19 +359,16 @@ class Shaping:
         else:
             self._commits.entered(of, send, is_owed=True)
 
-    def _send_now(self, client: Client, link: Link, out: Outgoing) -> None:
+    def _send_now(self, client: LiveClient, link: Link, out: Outgoing) -> None:
         link.unsent -= 1
         if client.link is link and link.closing is None:
             self._send(client, link, out, self._commits.last_at)
 
-    def _arrival(self, message: Message) -> Arrival:
+    def _arrival(self, message: KeptNotification) -> Arrival:
         """Return what policies see of a message, as its record has it."""
         if self._read is not None and self._read[0] is message:
             return self._read[1]
-        seq, number = BODY.unpack_from(message.body)
-        _, values = values_from(self._commits.node, seq, number, message.body[BODY.size :])
-        attributes: Any = values[_ATTRIBUTES]
-        arrival = Arrival(attributes, message.subject, len(message.payload))
+        arrival = Arrival(message.recorded_attributes(), message.subject, len(message.payload))
         self._read = message, arrival
         return arrival
 
@@ -375,3 +379,16 @@ def _with_body(decision: Decision, job: TransformJob, result: bytes | Fault) -> 
     if isinstance(result, Fault) or decision.work.is_equal(job.work):
         return finished(decision, result)
     return finished(decision, Fault.TIME_OUT) if job.tries >= _MOST_TRIES else decision
+
+
+def _shaped(message: KeptNotification, payload: bytes, attributes: Attributes | None) -> KeptNotification:
+    """Return what a policy made of a notification: another *payload*, and other *attributes* unless None.
+
+    User properties are attributes too: one whose value is not among them any more does not travel.
+    """
+    properties = message.properties
+    if attributes is not None and properties:
+        found = decode_properties(properties, PacketType.PUBLISH)
+        kept = tuple((name, value) for name, value in found.user if attributes.get(name) == value)
+        properties = passed_on(found.with_user(kept))
+    return message.with_payload(payload, properties)

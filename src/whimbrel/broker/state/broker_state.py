@@ -13,12 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator
 from itertools import filterfalse
 
-from whimbrel.broker.access.publication_keys import OPEN
-from whimbrel.broker.memory import CLIENT_BYTES, LINK_BYTES, PLACE_BYTES, session_bytes
 from whimbrel.broker.state.broker_view import OWN_KINDS, BrokerView
 from whimbrel.broker.state.decisions import Decisions
 from whimbrel.broker.state.hand_overs import HandOvers
-from whimbrel.broker.state.held_messages import HeldMessages
 from whimbrel.broker.state.places.fences import Crossing, Fences
 from whimbrel.broker.state.places.retained_areas import RetainedAreas
 from whimbrel.broker.state.retained import Retained
@@ -27,8 +24,7 @@ from whimbrel.broker.state.session_index import SessionIndex
 from whimbrel.broker.state.terms_cache import TermsCache
 from whimbrel.broker.state.volatile_state import VolatileState
 from whimbrel.broker.state.wills import Wills
-from whimbrel.broker.wire.clients import Client
-from whimbrel.broker.wire.messages import Message, packet_id_of, secured_of
+from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.broker.wire.notices import crossed
 from whimbrel.hold.commands import Command, Identity
 from whimbrel.hold.private import client_of, is_private, private_session
@@ -50,10 +46,14 @@ from whimbrel.model.facts import (
     WillChanged,
     time_of,
 )
+from whimbrel.model.keys import OPEN
 from whimbrel.model.notification import Notification
 from whimbrel.model.place import Place
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.node.held import HeldNotifications
+from whimbrel.node.memory import CLIENT_BYTES, LINK_BYTES, PLACE_BYTES, session_bytes
+from whimbrel.node.publication import KeptNotification, packet_id_of, secured_of
 from whimbrel.shape.variables import LinkStates
 
 __all__ = ["BrokerState"]
@@ -67,43 +67,41 @@ _MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
 class BrokerState:
     """Clients, sessions, subscriptions, wills, retained and held messages; *hold* and *routes* are new unless given."""
 
-    def __init__(self, node: str, *, hold: Hold | None = None, routes: Routes | None = None) -> None:
+    def __init__(self, node: str, *, hold: Hold[KeptNotification] | None = None, routes: Routes | None = None) -> None:
         self.node = node
-        self.hold = Hold(node, heeds_places=True) if hold is None else hold
         self.routes = Routes() if routes is None else routes
+        self.memory = self.routes.memory
+        self.hold: Hold[KeptNotification] = Hold(node, heeds_places=True) if hold is None else hold
+        self.decisions = Decisions(node, self.memory)
+        self.held = HeldNotifications(self.memory, self.decisions.forget)
+        self.hold.follow(self.held)
         self.routes.heard, self.routes.near.places = self.hold.places.heard, self.hold.places
         self.routes.near.named_sessions = lambda: filterfalse(is_private, self.hold.sessions())
-        self.memory = self.routes.memory
         self.memory.hold = self.hold.tally
-        self.clients: dict[str, Client] = {}
-        self.held = HeldMessages(self.memory)
+        self.clients: dict[str, LiveClient] = {}
         self.retained = Retained(self.memory)
         self.areas = RetainedAreas(lambda session: self._touch(("arrived", session)), self.memory)
         self.fences = Fences(self.hold.places.sightings)
         self.wills = Wills(lambda device: self._touch(("will", device)), self.memory)
         self.subscribed: dict[str, dict[Identity, int]] = {}
         """By session, its subscriptions, also those that wait for fsync, and how many each asks to be held."""
-        self.decisions = Decisions(node, self.memory)
         self._links = LinkStates()
         """How good the links of devices were at their last reports: for a pipeline that begins at a checkpoint."""
         self.view = BrokerView(
             self.hold,
             self.memory,
             self.clients,
-            self.held,
             self.retained,
             self.wills,
             self.decisions,
             self.areas,
             self._links,
         )
-        self._touch = self.view.touch
+        self._touch = self.held.touch = self.view.touch
         self.volatile = VolatileState()
         self.terms = TermsCache(self.hold, self.clients)
         self.named = SessionIndex(self.hold)
-        hand_overs = HandOvers(
-            self.volatile, self.clients, self.held, self.decisions, self.terms, self.subscribed, self._touch
-        )
+        hand_overs = HandOvers(self.volatile, self.clients, self.terms, self.subscribed)
         # Its methods are the state's own: each call would cost a second one for everything handed over.
         self._perform, self.performing, self.tell = hand_overs.perform, hand_overs.performing, hand_overs.tell
 
@@ -117,8 +115,8 @@ class BrokerState:
     def applying(self, fact: Fact) -> Iterator[None]:
         """Apply a fact in pieces, yielding after each; until the last, the state is that of no number."""
         if isinstance(fact, Notification):
-            message = Message.of(fact, body_of(fact)[0])
-            self.apply_publication(message, self._match(message, fact), fact.packet_id or 0, fact.published_at)
+            message = KeptNotification.of(fact, body_of(fact)[0])
+            self.apply_publication(message, self._match(message, fact), fact.packet_id or 0, now=fact.published_at)
             if fact.will_seq is not None:
                 self.wills.published(fact.publisher, fact.will_seq)
         elif isinstance(fact, PresenceChanged):
@@ -169,9 +167,14 @@ class BrokerState:
             if client is not None:
                 self.tell(client, crossed(name, is_inside=is_inside), now)
 
+    def note(self, fact: SessionChanged) -> None:
+        """Let policies know that a client's session ends, as soon as the fact is appended."""
+        if fact.change is SessionChange.DELETED and fact.device is not None:
+            self.decisions.end(fact.device, fact.seq)
+
     def take(self, fact: Reported | PolicyChanged | Decided) -> None:
         """Let policies know of a fact, as soon as it is appended."""
-        is_held = isinstance(fact, Decided) and fact.notification.seq in self.held.by_seq
+        is_held = isinstance(fact, Decided) and self.hold.is_stored(fact.notification.seq)
         self.decisions.take(fact, is_held=is_held)
         if isinstance(fact, PolicyChanged):
             self.routes.forget()  # who may be served without the hold was worked out for the other case
@@ -183,7 +186,7 @@ class BrokerState:
             self._touch(("link", device))
         self.memory.counted += (len(self._links.state) - before) * LINK_BYTES
 
-    def _match(self, message: Message, notification: Notification) -> Found:
+    def _match(self, message: KeptNotification, notification: Notification) -> Found:
         secured, routes, placing = secured_of(notification), self.routes, message.placing
         if not routes.has_content and secured is OPEN and placing is None:
             return routes.by_subject(message.subject)
@@ -196,52 +199,35 @@ class BrokerState:
 
     def apply_publication(
         self,
-        message: Message,
+        message: KeptNotification,
         found: Found,
         packet_id: int,
-        at: int,
         *,
-        now: int | None = None,
+        now: int,
         received: Collection[str] = (),
     ) -> None:
-        """Apply a publication of the time *at* that is accepted *now*, for the sessions that were *found* to want it.
+        """Apply a publication that is accepted *now*, for the sessions that were *found* to want it.
 
         Devices that have *received* it were served without the hold (``lanes``).
         """
         self._receive(message, packet_id)
-        commands = self.hold.published(
-            message.seq,
-            at,
-            message.expires_at,
-            found,
-            qos=message.qos,
-            publisher=message.publisher,
-            received=received,
-        )
+        commands = self.hold.published(message, found, received=received)
         if commands:
-            self._perform(commands, at if now is None else now, message)
+            self._perform(commands, now)
         if message.retain:
             self._retain(message, found)
 
     def applying_publication(
-        self, message: Message, found: Found, packet_id: int, at: int, *, now: int, received: Collection[str]
+        self, message: KeptNotification, found: Found, packet_id: int, *, now: int, received: Collection[str]
     ) -> Iterator[None]:
         """Do what ``apply_publication`` does in pieces, yielding after each."""
         self._receive(message, packet_id)
-        commands = yield from self.hold.publishing(
-            message.seq,
-            at,
-            message.expires_at,
-            found,
-            qos=message.qos,
-            publisher=message.publisher,
-            received=received,
-        )
-        yield from self.performing(commands, now, of=message)
+        commands = yield from self.hold.publishing(message, found, received=received)
+        yield from self.performing(commands, now)
         if message.retain:
             self._retain(message, found)
 
-    def _receive(self, message: Message, packet_id: int) -> None:
+    def _receive(self, message: KeptNotification, packet_id: int) -> None:
         """Note the packet identifier of a publication of QoS 2, which may come again."""
         publisher = self.clients.get(message.publisher or "") if packet_id else None
         if publisher is not None:
@@ -249,7 +235,7 @@ class BrokerState:
             publisher.recount()
             self._touch(("client", publisher.id))
 
-    def _retain(self, message: Message, found: Found) -> None:
+    def _retain(self, message: KeptNotification, found: Found) -> None:
         self._touch(("retained", message.subject))
         had_source = message.subject in self.retained.sources
         if message.payload:
@@ -277,7 +263,7 @@ class BrokerState:
         if change is PresenceChange.JOINED and fact.session is not None and is_private(fact.session):
             client = self.clients.get(fact.device)
             if client is None:
-                client = self.clients[fact.device] = Client(fact.device, fact.session, self.memory)
+                client = self.clients[fact.device] = LiveClient(fact.device, fact.session, self.memory)
                 self.memory.counted += CLIENT_BYTES
             client.expiry_us = fact.session_expiry_us or 0
             client.disconnected_at = None
@@ -313,7 +299,7 @@ class BrokerState:
                 self.named.note_member(fact.device, fact.session)
         return commands
 
-    def _let_confirm(self, client: Client, *, is_confirming: bool) -> None:
+    def _let_confirm(self, client: LiveClient, *, is_confirming: bool) -> None:
         """Let the QoS 0 hand-overs of a client's private session have receipts, or none."""
         if client.confirms is not is_confirming:
             client.confirms = is_confirming
@@ -369,10 +355,11 @@ class BrokerState:
                     if (member := self.clients.get(device)) is not None:
                         member.withdraw(fact.session, is_deleted=True)
             elif fact.device is not None:
-                self.decisions.end(fact.device, fact.seq)
+                self.note(fact)
                 gone = self.clients.pop(fact.device, None)
                 if gone is not None:
                     self.memory.counted -= CLIENT_BYTES
+                    gone.forget_identifiers()
                     gone.end()
                 self._touch(("client", fact.device))
         is_named = not is_private(fact.session)
@@ -385,27 +372,33 @@ class BrokerState:
             self.named.note_access(fact.session)
         return commands
 
-    def settle(self, at: int, session: str, device: str, seq: int, outcome: Outcome) -> None:
-        """Apply the outcome of a hand-over that the client has in flight no more."""
+    def settle(self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, qos: int | None) -> None:
+        """Apply the receipt of a copy that the hold has in flight, sent with *qos*; the hold knows it if None."""
+        if outcome is Outcome.DELIVERED:
+            if qos is None:
+                qos = self.hold.flight_qos(session, device, seq)
+            if qos == _EXACTLY_ONCE:
+                self.await_completion(device, seq)
         self._perform(self.hold.confirmed(at, session, device, seq, outcome), at)
 
     def _apply_receipt(self, fact: Receipt) -> None:
-        """Apply the receipt of a hand-over from a log that is replayed."""
+        """Apply a receipt from a log that is replayed."""
         seq = fact.notification.seq
         self.decisions.received(fact.device, seq)
-        client = self.clients.get(fact.device)
-        if client is not None and fact.outcome is Outcome.DELIVERED:
-            is_retained = fact.via == RETAINED
-            qos = self._granted(fact) if is_retained else self.hold.flight_qos(fact.session, fact.device, seq)
-            if qos == _EXACTLY_ONCE:
-                self.releasing(client, packet_id_of(seq))
-        self._perform(self.hold.apply(fact), fact.handed_at)
+        if fact.via == RETAINED:  # it was sent beside the hold
+            if fact.outcome is Outcome.DELIVERED and self._granted(fact) == _EXACTLY_ONCE:
+                self.await_completion(fact.device, seq)
+            self.tick(fact.handed_at)
+        else:
+            self.settle(fact.handed_at, fact.session, fact.device, seq, fact.outcome, qos=None)
 
-    def releasing(self, client: Client, identifier: int) -> None:
-        """Note that a client has received a QoS 2 hand-over: PUBREL is repeated until PUBCOMP."""
-        client.releasing.add(identifier)
-        client.recount()
-        self._touch(("client", client.id))
+    def await_completion(self, device: str, seq: int) -> None:
+        """Note that a device has received a copy of QoS 2: PUBREL is repeated until PUBCOMP."""
+        client = self.clients.get(device)
+        if client is not None:
+            client.releasing.add(packet_id_of(seq))
+            client.recount()
+            self._touch(("client", device))
 
     def _granted(self, fact: Receipt) -> int:
         """Return the highest QoS that a retained message may have been sent with: it was sent beside the hold."""
@@ -428,7 +421,7 @@ class BrokerState:
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
-    def is_retained(self, message: Message) -> bool:
+    def is_retained(self, message: KeptNotification) -> bool:
         """Return whether *message* is what its subject retains, and not one that it replaced."""
         return self.retained_for(message.subject).get(message.subject) is message
 
@@ -436,7 +429,7 @@ class BrokerState:
         """Return where messages of a subject, or of a subject filter, are retained."""
         return self.volatile.system if subject.startswith(_SYSTEM) else self.retained
 
-    def is_heard(self, message: Message, subscription: Subscription, now: int) -> bool:
+    def is_heard(self, message: KeptNotification, subscription: Subscription, now: int) -> bool:
         """Tell whether places let a subscription have a message *now*."""
         placing = message.placing
         if subscription.near is None and (placing is None or placing.radius_m is None):
@@ -449,7 +442,7 @@ class BrokerState:
         """Tell whether any of these sessions could ask for a QoS 1 or 2 publication after a crash."""
         for session, identities in found:
             client = self.clients.get(client_of(session) or "")
-            if client is None or (client.is_persistent and self.terms.granted(session, identities)):
+            if client is None or (client.expiry_us and self.terms.granted(session, identities)):
                 return True
         return False
 
@@ -461,7 +454,7 @@ class BrokerState:
                 return False
         return True
 
-    def lapsed(self, now: int) -> list[Client]:
+    def lapsed(self, now: int) -> list[LiveClient]:
         """Return the clients whose sessions have expired."""
         return [
             client

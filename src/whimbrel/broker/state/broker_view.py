@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable
 
 import cbor2
 
-from whimbrel.broker.memory import CLIENT_BYTES, Memory
+from whimbrel.broker.memory import Memory
 from whimbrel.broker.state.decisions import DECISION_KINDS, Decisions
-from whimbrel.broker.state.held_messages import HeldMessages
 from whimbrel.broker.state.places.retained_areas import RetainedAreas
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.wills import Wills
-from whimbrel.broker.wire.clients import Client
-from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.hold.sessions import Hold
 from whimbrel.hold.touched_rows import ChangedRows, Key, TouchedRows
 from whimbrel.log.records import BODY, row_from
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import fact_of
+from whimbrel.node.memory import CLIENT_BYTES
+from whimbrel.node.publication import KeptNotification
 from whimbrel.shape.variables import LinkStates
 
 __all__ = ["OWN_KINDS", "BrokerView"]
@@ -38,10 +38,9 @@ class BrokerView:
 
     def __init__(
         self,
-        hold: Hold,
+        hold: Hold[KeptNotification],
         memory: Memory,
-        clients: dict[str, Client],
-        held: HeldMessages,
+        clients: dict[str, LiveClient],
         retained: Retained,
         wills: Wills,
         decisions: Decisions,
@@ -50,12 +49,12 @@ class BrokerView:
     ) -> None:
         self._areas = areas
         self._hold, self._memory, self._clients = hold, memory, clients
-        self._held, self._retained, self._wills, self._decisions = held, retained, wills, decisions
+        self._retained, self._wills, self._decisions = retained, wills, decisions
         self._links = links
         self._touched = TouchedRows(
             {
                 "client": self._client_row,
-                "notification": lambda seq: _body(held.by_seq.get(seq)),
+                "notification": lambda seq: _body(hold.kept(seq)),
                 "retained": lambda subject: _body(retained.get(subject)),
                 "source": lambda subject: _text(retained.sources.get(subject)),
                 "will": wills.row,
@@ -88,7 +87,7 @@ class BrokerView:
         self._hold.touch_all()
         self._decisions.touch_all()
         keys: list[Key] = [("client", name) for name in self._clients]
-        keys += [("notification", seq) for seq in self._held]
+        keys += [("notification", seq) for seq, kept in self._hold.all_kept() if kept is not None]
         keys += [("retained", subject) for subject in self._retained.subjects()]
         keys += [("source", subject) for subject in self._retained.sources]
         keys += [("will", device) for device in self._wills.devices()]
@@ -142,12 +141,13 @@ class BrokerView:
             elif kind == "source":
                 self._retained.sources[str(whose)] = value.decode()
             else:
-                self._held.restore(_message(node, value))
+                self._hold.keep_again(_message(node, value))
         self._links.restore(links)
         self._decisions.measure()
+        self._touched.clear()
 
     def _restore_client(self, name: str, value: bytes) -> None:
-        client = self._clients[name] = Client(name, "", self._memory)
+        client = self._clients[name] = LiveClient(name, "", self._memory)
         self._memory.counted += CLIENT_BYTES
         client.session, client.expiry_us, client.disconnected_at, received, releasing, *more = cbor2.loads(value)
         client.received, client.releasing = set(received), set(releasing)
@@ -163,17 +163,17 @@ def _together(rows: ChangedRows, more: ChangedRows) -> ChangedRows:
     return rows
 
 
-def _body(message: Message | None) -> bytes | None:
-    return None if message is None else message.body
+def _body(message: KeptNotification | None) -> bytes | None:
+    return None if message is None else message.record
 
 
 def _text(source: str | None) -> bytes | None:
     return None if source is None else source.encode()
 
 
-def _message(node: str, body: bytes) -> Message:
+def _message(node: str, body: bytes) -> KeptNotification:
     seq, number = BODY.unpack_from(body)
     fact = fact_of(*row_from(node, seq, number, body[BODY.size :]))
     if not isinstance(fact, Notification):
         raise InvalidValueError("row of a view", description_of(fact), "a notification")
-    return Message.of(fact, body)
+    return KeptNotification.of(fact, body)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from whimbrel.broker.wire.messages import Message
 from whimbrel.language.filters import Filter
 from whimbrel.log.reader import LogReader
 from whimbrel.log.records import BODY, PUBLICATIONS, values_from
@@ -20,6 +19,7 @@ from whimbrel.model.notification import Notification
 from whimbrel.model.proximity import Sighting, hears, places_at
 from whimbrel.model.rows import COLUMNS, fact_of
 from whimbrel.model.subscription import Subscription
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["HistoryChunk", "HistoryPlace", "HistoryQuestion", "PastMatches"]
 
@@ -50,7 +50,7 @@ class HistoryQuestion(NamedTuple):
 class HistoryChunk(NamedTuple):
     """What was found."""
 
-    messages: list[Message]
+    messages: list[KeptNotification]
     next_seq: int
     """Where the next question begins."""
     missing: int = 0
@@ -80,7 +80,7 @@ class PastMatches:
         self._filter: Filter | None = None
         self._not_by = device if subscription.no_local else None
 
-    def message(self, seq: int, number: int, payload: bytes, now: int) -> Message | None:
+    def message(self, seq: int, number: int, payload: bytes, now: int) -> KeptNotification | None:
         """Return the publication of a record, if it is one and is wanted; ``InvalidValueError`` if it is damaged."""
         if number not in PUBLICATIONS:
             return None
@@ -91,7 +91,7 @@ class PastMatches:
         fact = fact_of(table, dict(zip(COLUMNS[table], values, strict=False)))
         if not isinstance(fact, Notification) or not self._admits(fact, now):
             return None
-        return Message.of(fact, BODY.pack(seq, number) + payload)
+        return KeptNotification.of(fact, BODY.pack(seq, number) + payload)
 
     def _admits(self, fact: Notification, now: int) -> bool:
         asked = self._subscription

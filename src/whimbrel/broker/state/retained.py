@@ -9,8 +9,9 @@ import heapq
 from collections.abc import Generator, Iterator
 from operator import attrgetter
 
-from whimbrel.broker.memory import LEVEL_BYTES, Memory
-from whimbrel.broker.wire.messages import Message, kept_bytes
+from whimbrel.broker.memory import Memory
+from whimbrel.node.memory import LEVEL_BYTES
+from whimbrel.node.publication import KeptNotification, kept_bytes
 
 __all__ = ["Retained"]
 
@@ -24,7 +25,7 @@ class _Level:
 
     def __init__(self) -> None:
         self.below: dict[str, _Level] = {}
-        self.message: Message | None = None
+        self.message: KeptNotification | None = None
 
 
 class Retained:
@@ -33,7 +34,7 @@ class Retained:
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = Memory() if memory is None else memory
         self._root = _Level()
-        self._messages: dict[str, Message] = {}
+        self._messages: dict[str, KeptNotification] = {}
         self.sources: dict[str, str] = {}
         """By subject, the verified user whose client published the message; none for a client without a user."""
         self.size_bytes = 0
@@ -49,7 +50,7 @@ class Retained:
         """Return the subjects that retain a message."""
         return list(self._messages)
 
-    def get(self, subject: str) -> Message | None:
+    def get(self, subject: str) -> KeptNotification | None:
         """Return the retained message of *subject*."""
         return self._messages.get(subject)
 
@@ -64,7 +65,7 @@ class Retained:
             return kept_bytes(len(subject) + payload_bytes) - self.size_of(subject)
         return kept_bytes(len(subject) + payload_bytes) + _path_bytes(subject)
 
-    def put(self, message: Message, source: str | None = None) -> None:
+    def put(self, message: KeptNotification, source: str | None = None) -> None:
         """Keep *message*, which a client of the user *source* published, as the last of its subject."""
         message.keep()
         if source is None:
@@ -83,7 +84,7 @@ class Retained:
             level = found
         level.message = message
 
-    def remove(self, subject: str) -> Message | None:
+    def remove(self, subject: str) -> KeptNotification | None:
         """Forget the message of *subject*; return it if there was one."""
         removed = self._messages.pop(subject, None)
         self.sources.pop(subject, None)
@@ -106,10 +107,10 @@ class Retained:
         self.size_bytes += change
         self._memory.counted += change
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[KeptNotification]:
         return iter(self._messages.values())
 
-    def matching(self, subject_filter: str) -> list[Message]:
+    def matching(self, subject_filter: str) -> list[KeptNotification]:
         """Return what *subject_filter* admits, by seq."""
         work = self.finding(subject_filter)
         while True:
@@ -118,7 +119,7 @@ class Retained:
             except StopIteration as done:
                 return list(done.value)
 
-    def finding(self, subject_filter: str) -> Generator[None, None, Iterator[Message]]:
+    def finding(self, subject_filter: str) -> Generator[None, None, Iterator[KeptNotification]]:
         """Do what ``matching`` does in pieces, yielding after each; return an iterator over what it returns.
 
         What comes while it is at work may be found, or not.
@@ -126,8 +127,8 @@ class Retained:
         if "+" not in subject_filter and "#" not in subject_filter:
             found = self._messages.get(subject_filter)
             return iter(() if found is None else (found,))
-        sorted_pieces: list[list[Message]] = []
-        messages: list[Message] = []
+        sorted_pieces: list[list[KeptNotification]] = []
+        messages: list[KeptNotification] = []
         for looked, message in enumerate(_walk(self._root, subject_filter.split("/")), start=1):
             if message is not None:
                 messages.append(message)
@@ -140,7 +141,7 @@ class Retained:
         return heapq.merge(*sorted_pieces, messages, key=_BY_SEQ) if sorted_pieces else iter(messages)
 
 
-def _walk(root: _Level, levels: list[str]) -> Iterator[Message | None]:
+def _walk(root: _Level, levels: list[str]) -> Iterator[KeptNotification | None]:
     """Yield what stands under *root* where *levels* lead, and None for each place that was looked at in vain.
 
     Wildcards at the first level leave out ``$…`` (4.7.2).
@@ -163,7 +164,7 @@ def _walk(root: _Level, levels: list[str]) -> Iterator[Message | None]:
             pending.append((level.below[name], depth + 1))
 
 
-def _all_below(level: _Level, *, is_root: bool) -> Iterator[Message | None]:
+def _all_below(level: _Level, *, is_root: bool) -> Iterator[KeptNotification | None]:
     pending = [below for text, below in level.below.items() if not is_root or text[:1] != "$"]
     while pending:
         each = pending.pop()

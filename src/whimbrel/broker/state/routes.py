@@ -18,10 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from whimbrel.broker.access.publication_keys import OPEN, Secured
 from whimbrel.broker.access.work_budget import pattern_instructions
-from whimbrel.broker.memory import Memory, subscription_bytes
-from whimbrel.broker.placing import Placing
+from whimbrel.broker.memory import Memory
 from whimbrel.broker.state.places.near_routes import NearFound, NearRoutes, needs_place
 from whimbrel.broker.state.remembered import Remembered
 from whimbrel.errors import FilterError
@@ -33,10 +31,12 @@ from whimbrel.language.filters import parse
 from whimbrel.match.matcher import Interest, Matcher, ReadInterest
 from whimbrel.match.topics import TopicIndex
 from whimbrel.model.attributes import Attributes
-from whimbrel.model.keys import NO_KEYS
+from whimbrel.model.keys import NO_KEYS, OPEN, Secured
 from whimbrel.model.near import Anywhere
 from whimbrel.model.place import Area, Place
 from whimbrel.model.subscription import Subscription
+from whimbrel.node.memory import subscription_bytes
+from whimbrel.node.placing import Placing
 
 __all__ = ["Found", "Routes", "is_long"]
 

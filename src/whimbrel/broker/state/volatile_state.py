@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.state.retained import Retained
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.gate import Gate
-from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.sender import Sender
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["VolatileState"]
 
@@ -28,15 +28,15 @@ class VolatileState:
         """Decides what may be sent to a connection; None as long as ``sender`` is."""
         self.system = Retained()
         """What the broker retains of itself under ``$SYS``: it has no number, and no log has it."""
-        self.ready: list[Client] = []
+        self.ready: list[LiveClient] = []
         """Clients that something was handed over to, and that ``Delivering`` has not looked at since."""
-        self.arrived: list[tuple[str, Message]] = []
+        self.arrived: list[tuple[str, KeptNotification]] = []
         """Sessions that entered the area of a retained message, and the message; the handlers send it."""
         self.changing: dict[str, str] = {}
         """Named sessions whose creation or new access waits for fsync, and the device that asked for it."""
         self.deleting: set[str] = set()
         """Named sessions whose deletion waits for fsync."""
 
-    def may_send(self, link: Link, client: Client, message: Message, now: int) -> bool:
+    def may_send(self, link: Link, client: LiveClient, message: KeptNotification, now: int) -> bool:
         """Tell whether the gate lets a message pass to a connection now."""
         return self.gate is None or self.gate.refusal(link, client.id, message, now) is None

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 
 import cbor2
 
-from whimbrel.broker.access.publication_keys import OPEN, Secured
 from whimbrel.broker.memory import Memory
 from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.log.records import BODY, body_of, row_from
 from whimbrel.model.facts import PresenceChange, PresenceChanged, WillChanged
+from whimbrel.model.keys import OPEN, Secured
 from whimbrel.model.rows import fact_of
 from whimbrel.model.will import LastWill
 from whimbrel.mqtt.codes import PacketType

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL, Keyring
 from whimbrel.broker.access.rate_limits import Meter
-from whimbrel.broker.memory import IDENTIFIER_BYTES, KEY_BYTES, RETAINED_COPY_BYTES, Memory
+from whimbrel.broker.memory import RETAINED_COPY_BYTES, Memory
 from whimbrel.broker.wire.listener_rules import OPEN_LISTENER, ListenerRules
-from whimbrel.broker.wire.messages import Message, packet_id_of
 from whimbrel.broker.wire.stalled_publications import StalledPublications
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
@@ -23,8 +22,11 @@ from whimbrel.model.bounds import INT32_MAX
 from whimbrel.model.facts import Mode
 from whimbrel.mqtt.packets import Packet
 from whimbrel.mqtt.server import Phase, ServerConnection
+from whimbrel.node.clients import StoredClient
+from whimbrel.node.memory import KEY_BYTES, MemoryCount
+from whimbrel.node.publication import KeptNotification, packet_id_of
 
-__all__ = ["HELD", "LIVE", "Client", "Joining", "Link", "Outgoing", "Terms"]
+__all__ = ["HELD", "LIVE", "Joining", "Link", "LiveClient", "Outgoing", "Terms"]
 
 
 _NOTED_STEP = 1 << 16
@@ -53,7 +55,7 @@ class Terms(NamedTuple):
 class Outgoing(NamedTuple):
     """A message for a client."""
 
-    message: Message
+    message: KeptNotification
     qos: int
     retain: bool
     dup: bool
@@ -142,7 +144,7 @@ class Link:
         self.retained: dict[tuple[str, str, str], int] = {}
         """Subscriptions, by session, topic filter and name, to which retained messages are sent in pieces, and the seq
         of the last SUBSCRIBE to each: only for that one it goes on."""
-        self.client: Client | None = None
+        self.client: LiveClient | None = None
         self.user: str | None = None
         self.has_assigned_id = False  # the broker chose its client identifier, which needs no right
         self.user_epoch: int | None = None  # which users file decided who it is (``UserCheck.epoch``); None: none yet
@@ -203,65 +205,46 @@ class Link:
         return self.closing is None
 
 
-class Client:
-    """A device: its link while there is one, and its private session's business on the wire."""
+class LiveClient(StoredClient):
+    """A client of a broker that runs: its connection while there is one, and what waits or is in flight."""
 
     __slots__ = (
         "_again",
         "_also",
-        "_counted_bytes",
-        "_memory",
         "_noted_bytes",
+        "_retained_counted_bytes",
         "_retained_waiting",
         "asked",
-        "confirms",
-        "disconnected_at",
-        "expiry_us",
         "flying",
-        "id",
         "id_bytes",
-        "is_unclaimed",
         "link",
         "live",
         "note_above",
         "note_below",
-        "owner",
         "queue",
         "queued_bytes",
-        "received",
         "receiving",
-        "releasing",
+        "releases",
         "reported_sent",
         "sent",
         "sent_seq",
-        "session",
     )
 
-    def __init__(self, client_id: str, session: str, memory: Memory) -> None:
-        self.id, self.session, self._memory = client_id, session, memory
-        self._counted_bytes = self._noted_bytes = self._retained_waiting = 0
+    def __init__(self, client_id: str, session: str, memory: MemoryCount) -> None:
+        super().__init__(client_id, session, memory)
+        self._noted_bytes = self._retained_waiting = self._retained_counted_bytes = 0
         self.note_above, self.note_below = _NOTED_STEP, -_NOTED_STEP
         """Between which numbers of queued bytes nothing is to be counted anew."""
         self.id_bytes = client_id.encode()
         self.link: Link | None = None
-        self.owner: str | None = None
-        """The verified user whose session it is; None if no user was verified."""
-        self.is_unclaimed = False
-        """The session's owner is unknown: it is from before owners were written down, or was released."""
-        self.expiry_us = 0
-        """How long the session outlives the connection."""
-        self.disconnected_at: int | None = None
-        """When its connection ended; None while it has one."""
-        self.received: set[int] = set()
-        """Packet identifiers of QoS 2 publications that were accepted and not yet released."""
         self.receiving: set[int] = set()
-        """The same, not yet accepted: the disk is being waited for."""
+        """Packet identifiers of QoS 2 publications that wait for fsync."""
         self.asked: set[int] = set()
-        """Those of requests and reports that were answered, which a restart forgets."""
-        self.releasing: set[int] = set()
-        """Packet identifiers of QoS 2 hand-overs that were received and not yet completed."""
-        self.confirms = False
-        """Its QoS 0 hand-overs in its private session have receipts (rule 16 of the hold)."""
+        """Packet identifiers of QoS 2 requests and reports that were answered, or were refused: a restart forgets
+        them."""
+        self.releases: set[int] = set()
+        """Packet identifiers of QoS 2 deliveries over this connection: PUBREC came, PUBCOMP did not. ``releasing`` has
+        those of them that a restart knows."""
         self.flying: dict[int, Outgoing] = {}
         self.queue: deque[Outgoing] = deque()
         self.live: deque[Outgoing] = deque()
@@ -279,34 +262,28 @@ class Client:
         self._also: dict[int, tuple[Terms, ...]] = {}
         """By number, the terms for which something counts that waits, beside its own."""
 
-    def recount(self) -> None:
-        """Count the memory of its packet identifiers, and of retained messages that wait for it."""
-        size = IDENTIFIER_BYTES * (len(self.received) + len(self.releasing))
-        size += RETAINED_COPY_BYTES * self._retained_waiting
-        self._memory.counted += size - self._counted_bytes
-        self._counted_bytes = size
-
-    @property
-    def is_persistent(self) -> bool:
-        """Whether the session outlives the connection."""
-        return self.expiry_us > 0
+    def count_retained(self) -> None:
+        """Count the memory of the retained messages that wait for it."""
+        size = RETAINED_COPY_BYTES * self._retained_waiting
+        self._memory.counted += size - self._retained_counted_bytes
+        self._retained_counted_bytes = size
 
     def put(self, out: Outgoing) -> None:
         """Let something wait for its turn that is not retained."""
         self.sent += 1
         self.queue.append(out)
-        self.queued_bytes += len(out.message.body)
+        self.queued_bytes += len(out.message.record)
 
     def let_go(self, out: Outgoing) -> None:
         """Take in that a copy which the hold does not have is confirmed."""
         if not out.is_held and out.via is not RETAINED:
-            self.queued_bytes -= len(out.message.body)
+            self.queued_bytes -= len(out.message.record)
 
     def note_queued(self) -> None:
         """Count what waits and the hold does not have, in steps, if it changed by one; little counts as nothing."""
         if self.note_below < self.queued_bytes <= self.note_above:
             return
-        size = self.queued_bytes if not self.expiry_us else sum(len(out.message.body) for out in self.live)
+        size = self.queued_bytes if not self.expiry_us else sum(len(out.message.record) for out in self.live)
         noted = -(-size // _NOTED_STEP) * _NOTED_STEP if size > _NOTED_STEP else 0
         self._memory.counted += noted - self._noted_bytes
         self._noted_bytes = noted
@@ -332,15 +309,15 @@ class Client:
         self.sent += len(found)
         self.queue.extend(found)
         self._retained_waiting += len(found)
-        self.recount()
+        self.count_retained()
 
     def put_live(self, out: Outgoing) -> None:
         """Let a QoS 0 copy wait for the link alone."""
         self.sent += 1
         self.live.append(out)
-        self.queued_bytes += len(out.message.body)
+        self.queued_bytes += len(out.message.record)
 
-    def put_behind(self, message: Message, identifiers: tuple[int, ...], *, retain: bool) -> None:
+    def put_behind(self, message: KeptNotification, identifiers: tuple[int, ...], *, retain: bool) -> None:
         """Let a live copy that has no receipt wait behind those that have: it must not overtake them."""
         self.put_live(Outgoing(message, 0, retain, False, identifiers, (), is_held=False))
 
@@ -350,7 +327,7 @@ class Client:
         for queue in (self.live, self.queue):
             while self.queued_bytes > most_bytes and queue and not queue[-1].qos and queue[-1].via != RETAINED:
                 shed.append(queue.pop())
-                self.queued_bytes -= len(shed[-1].message.body)
+                self.queued_bytes -= len(shed[-1].message.record)
         return shed
 
     def land(self) -> None:
@@ -362,7 +339,7 @@ class Client:
         self._again += [out._replace(dup=True) for out in self.flying.values() if out.via == RETAINED]
         self._again += [out for out in self.queue if out.via == RETAINED and out.qos]
         self._retained_waiting = len(self._again)
-        self.recount()
+        self.count_retained()
         self.flying.clear()
         self.queue.clear()
         self.live.clear()
@@ -370,6 +347,7 @@ class Client:
         self.queued_bytes = 0
         self.note_queued()
         self.receiving.clear()
+        self.releases.clear()
 
     def put_again(self) -> None:
         """Let what was not acknowledged, and the hold does not hold, wait for its turn again."""
@@ -378,13 +356,11 @@ class Client:
         self.extend_retained(again)
 
     def end(self) -> None:
-        """Let go of everything: its session is over."""
+        """Let go of everything that waits: its session is over."""
         self.land()
         self._again.clear()
-        self.received.clear()
-        self.releasing.clear()
         self._retained_waiting = 0
-        self.recount()
+        self.count_retained()
 
     def next_to_send(self) -> Outgoing | None:
         """Return what may be sent now, if anything; it is in flight then."""
@@ -397,15 +373,15 @@ class Client:
             return None
         if self.live:
             out = self.live.popleft()
-            self.queued_bytes -= len(out.message.body)
+            self.queued_bytes -= len(out.message.record)
             return out
         out = queue[0]
         if not out.qos:  # nothing is to be acknowledged
             return self._next()
-        if len(self.flying) + len(self.releasing) >= link.machine.receive_maximum:
+        if len(self.flying) + len(self.releases) >= link.machine.receive_maximum:
             return None
         identifier = packet_id_of(out.message.seq)
-        if identifier in self.flying or identifier in self.releasing:
+        if identifier in self.flying or identifier in self.releases:
             return None  # 65,535 notifications ago; it must be answered first
         out = self.flying[identifier] = self._next()
         if out.is_held:
@@ -416,10 +392,10 @@ class Client:
         out = self.queue.popleft()
         if out.via is not RETAINED:
             if out.is_held or not out.qos:  # else it counts until it is confirmed
-                self.queued_bytes -= len(out.message.body)
+                self.queued_bytes -= len(out.message.record)
         else:
             self._retained_waiting -= 1
-            self.recount()
+            self.count_retained()
         if self._also and out.is_held:
             for terms in self._also.pop(out.message.seq, ()):
                 out = out._replace(terms=(*out.terms, terms), identifiers=(*out.identifiers, *terms.identifiers))
@@ -455,7 +431,7 @@ class Client:
         self.sent -= len(waiting)  # what stays is counted anew
         self._retained_waiting = 0
         unheld = (out for out in self.flying.values() if not out.is_held and out.via is not RETAINED)
-        self.queued_bytes = sum(len(out.message.body) for out in (*self.live, *unheld))
+        self.queued_bytes = sum(len(out.message.record) for out in (*self.live, *unheld))
         for out in waiting:
             also = self._also.pop(out.message.seq, ()) if out.is_held else ()
             left = _without(out._replace(terms=(*out.terms, *also)), session)
@@ -463,7 +439,7 @@ class Client:
                 self.extend_retained([left])
             elif left.terms:
                 self.put(left)
-        self.recount()
+        self.count_retained()
 
 
 def _counts_for(out: Outgoing, session: str) -> bool:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.wire.clients import Link
-from whimbrel.broker.wire.messages import Message
 from whimbrel.model.facts import Outcome
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["Gate", "has_room"]
 
@@ -47,7 +47,7 @@ class Gate:
         """Whether everything that does not expire may be sent to every client."""
         return self._authorizer.is_open
 
-    def may_stay(self, message: Message, source: str | None) -> bool:
+    def may_stay(self, message: KeptNotification, source: str | None) -> bool:
         """Tell whether a retained message, which a client of the user *source* published, may still be sent.
 
         It may not if that user may not publish it any more. Of a client without a user that is not asked.
@@ -57,7 +57,7 @@ class Gate:
         return self._authorizer.may_publish(_Source(source), message.publisher or "", message.subject)
 
     def refusal(
-        self, link: Link, client_id: str, message: Message, now: int, *, is_begun: bool = False
+        self, link: Link, client_id: str, message: KeptNotification, now: int, *, is_begun: bool = False
     ) -> Outcome | None:
         """Return what becomes of a message instead of being sent; None if it may be.
 

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 
 from whimbrel.broker.wire.clients import Link
-from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import ANSWERS
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.mqtt.packets import V5, Publish
 from whimbrel.mqtt.properties import Properties, Property, passed_on
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["send_answer"]
 
@@ -30,4 +30,4 @@ def send_answer(sender: Sender, link: Link, packet: Publish, tree: Mapping[str, 
             told[Property.CORRELATION_DATA] = correlation
         topic, onward = wanted, passed_on(Properties(told))
     body = json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
-    sender.live(link, Message.live(topic, body, properties=onward), (), now, retain=False)
+    sender.live(link, KeptNotification.live(topic, body, properties=onward), (), now, retain=False)

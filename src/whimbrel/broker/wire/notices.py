@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from whimbrel.broker.wire.messages import Message
 from whimbrel.hold.commands import Identity
 from whimbrel.match.topics import matches
 from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.node.publication import KeptNotification
 
 __all__ = [
     "ANSWERS",
@@ -60,7 +60,7 @@ def subscriptions_topic(session: str) -> str:
     return f"{SESSIONS}{session}/subscriptions"
 
 
-def subscriptions_of(session: str, subscriptions: Sequence[Subscription]) -> Message:
+def subscriptions_of(session: str, subscriptions: Sequence[Subscription]) -> KeptNotification:
     """Return what a device is told that joined a session."""
     tree = {"session": session, "subscriptions": [subscription_tree(each) for each in subscriptions]}
     return _message(subscriptions_topic(session), tree)
@@ -68,7 +68,7 @@ def subscriptions_of(session: str, subscriptions: Sequence[Subscription]) -> Mes
 
 def changed_subscription(
     session: str, change: InterestChange, subscription: Subscription, device: str | None
-) -> Message:
+) -> KeptNotification:
     """Return what the other devices are told of a change that *device* made."""
     tree = {
         "session": session,
@@ -79,12 +79,12 @@ def changed_subscription(
     return _message(f"{SESSIONS}{session}/changes", tree)
 
 
-def crossed(name: str, *, is_inside: bool) -> Message:
+def crossed(name: str, *, is_inside: bool) -> KeptNotification:
     """Return the notice that a client entered or left the area *name*; it does not say where."""
     return _message(f"{NEAR}{name}", {"near": name, "change": "entered" if is_inside else "left"})
 
 
-def put_out(session: str, device: str, *, is_deleted: bool) -> Message:
+def put_out(session: str, device: str, *, is_deleted: bool) -> KeptNotification:
     """Return what a device is told that *device* put out of a session, or whose session it deleted."""
     tree = {"session": session, "change": "deleted" if is_deleted else "left", "device": device}
     return _message(f"{SESSIONS}{session}/changes", tree)
@@ -133,5 +133,5 @@ def _overlap(wanted: Sequence[str], told: Sequence[str]) -> bool:
     return len(wanted) == len(told)
 
 
-def _message(topic: str, tree: Mapping[str, object]) -> Message:
-    return Message.live(topic, json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode())
+def _message(topic: str, tree: Mapping[str, object]) -> KeptNotification:
+    return KeptNotification.live(topic, json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode())

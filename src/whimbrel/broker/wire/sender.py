@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.wire.clients import Link, Outgoing
+from whimbrel.broker.wire.encoded import number_property, packet_of
 from whimbrel.broker.wire.events import EventLines
 from whimbrel.broker.wire.gate import has_room
-from whimbrel.broker.wire.messages import Message, number_property
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
 from whimbrel.mqtt.mounts import has_name
 from whimbrel.mqtt.packets import V5, Connack, Disconnect, Puback, Pubrec, Suback, Unsuback
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.server import Phase
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["Sender"]
 
@@ -67,12 +68,16 @@ class Sender:
         else:
             self.send(link, data)
 
-    def copy(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int, *, retain: bool) -> bool:
+    def copy(
+        self, link: Link, message: KeptNotification, identifiers: tuple[int, ...], now: int, *, retain: bool
+    ) -> bool:
         """Send a QoS 0 copy, which the account may have as delivered; tell whether the client takes that length."""
         if not has_room(link) and not link.is_lagging:
             self.full.append(link)
         if link.is_plain:
-            data: bytes | None = message.packet(link.machine.version, 0, now, retain=retain, identifiers=identifiers)
+            data: bytes | None = packet_of(
+                message, link.machine.version, 0, now, retain=retain, identifiers=identifiers
+            )
         else:
             data = self._fitted(link, message, 0, now, retain=retain, dup=False, identifiers=identifiers)
         if data is None:
@@ -83,12 +88,14 @@ class Sender:
         self.send(link, data)
         return True
 
-    def live(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int, *, retain: bool) -> None:
+    def live(
+        self, link: Link, message: KeptNotification, identifiers: tuple[int, ...], now: int, *, retain: bool
+    ) -> None:
         """Send a QoS 0 copy that waited in no queue, and so was not counted there as due to its client."""
         if self.copy(link, message, identifiers, now, retain=retain) and link.client is not None:
             link.client.sent += 1
 
-    def news(self, link: Link, message: Message, identifiers: tuple[int, ...], now: int) -> None:
+    def news(self, link: Link, message: KeptNotification, identifiers: tuple[int, ...], now: int) -> None:
         """Send a QoS 0 copy of what no account has, such as ``$SYS``; without room it is dropped and counted."""
         if has_room(link):
             self.live(link, message, identifiers, now, retain=False)
@@ -98,8 +105,14 @@ class Sender:
     def hand_over(self, link: Link, out: Outgoing, now: int) -> bool:
         """Send a QoS 1 or 2 copy; tell whether the client takes packets of that length."""
         if link.is_plain:
-            data: bytes | None = out.message.packet(
-                link.machine.version, out.qos, now, retain=out.retain, dup=out.dup, identifiers=out.identifiers
+            data: bytes | None = packet_of(
+                out.message,
+                link.machine.version,
+                out.qos,
+                now,
+                retain=out.retain,
+                dup=out.dup,
+                identifiers=out.identifiers,
             )
         else:
             data = self._fitted(
@@ -113,7 +126,7 @@ class Sender:
         self.send(link, data)
         return True
 
-    def _note_late(self, message: Message, now: int) -> None:
+    def _note_late(self, message: KeptNotification, now: int) -> None:
         """Count a copy that is sent when its deadline has passed; it is sent all the same, in its turn."""
         if message.deadline_at is None or now < message.deadline_at:
             return
@@ -123,7 +136,14 @@ class Sender:
 
     @staticmethod
     def _fitted(
-        link: Link, message: Message, qos: int, now: int, *, retain: bool, dup: bool, identifiers: tuple[int, ...]
+        link: Link,
+        message: KeptNotification,
+        qos: int,
+        now: int,
+        *,
+        retain: bool,
+        dup: bool,
+        identifiers: tuple[int, ...],
     ) -> bytes | None:
         """Return a PUBLISH with the link's alias and within its bounds; None if it does not fit (3.1.2.11.4).
 
@@ -140,7 +160,8 @@ class Sender:
                 pass
             else:
                 alias, is_known = machine.outbound_alias(message.subject)
-        data = message.packet(
+        data = packet_of(
+            message,
             machine.version,
             qos,
             now,

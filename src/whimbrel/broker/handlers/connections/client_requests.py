@@ -18,7 +18,7 @@ from whimbrel.broker.handlers.sessions.answers import Answers, Asked
 from whimbrel.broker.handlers.sessions.requests import Request, id_of
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.events import shown_address
 from whimbrel.broker.wire.notices import CLIENTS, subscription_tree
 from whimbrel.broker.wire.sender import Sender
@@ -57,7 +57,7 @@ class ClientRequests:
         self._state, self._sender, self._authorizer, self._long_work = state, sender, authorizer, long_work
         self._answers = Answers(commits, sender)
 
-    def received(self, link: Link, client: Client, packet: Publish, now: int) -> None:
+    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
         """Take in a request; at QoS 1 and 2 its publication has begun."""
         del now
         verb = packet.topic.removeprefix(CLIENTS)
@@ -78,7 +78,7 @@ class ClientRequests:
         except ProtocolError as error:
             self._answers.refuse(asked, error.code, error.reason)
 
-    def _found(self, members: Mapping[str, object]) -> Client:
+    def _found(self, members: Mapping[str, object]) -> LiveClient:
         found = self._state.clients.get(str(members["client"]))
         if found is None:
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "no client has this identifier")
@@ -107,7 +107,7 @@ class ClientRequests:
         has_more = bool(page) and found[-1] != last
         self._answers.answer(asked, {"clients": page, "next": last if has_more else None})
 
-    def _next(self, after: str, most: int, is_wanted: Callable[[Client], bool]) -> Generator[None, None, list[str]]:
+    def _next(self, after: str, most: int, is_wanted: Callable[[LiveClient], bool]) -> Generator[None, None, list[str]]:
         """Return the first identifiers behind *after*, yielding after each piece of the clients."""
         clients, found = self._state.clients, list[str]()
         known = list(clients)
@@ -122,7 +122,7 @@ class ClientRequests:
             found = heapq.nsmallest(most, chain(found, piece))
         return found
 
-    def _entry(self, client: Client) -> dict[str, object]:
+    def _entry(self, client: LiveClient) -> dict[str, object]:
         link = client.link
         return {
             "client": client.id,
@@ -135,7 +135,7 @@ class ClientRequests:
 
     # -- show --------------------------------------------------------------------------------------------------------
 
-    def _shown(self, client: Client) -> dict[str, object]:
+    def _shown(self, client: LiveClient) -> dict[str, object]:
         """Return what is known of one client; of its subscriptions as many as fit."""
         link, subscribed, size_bytes = client.link, list[dict[str, object]](), 0
         for subscription in self._state.hold.subscriptions(client.session)[:_FEW]:
@@ -165,7 +165,7 @@ class ClientRequests:
 
     # -- disconnect --------------------------------------------------------------------------------------------------
 
-    def _disconnect(self, asked: Asked, client: Client) -> None:
+    def _disconnect(self, asked: Asked, client: LiveClient) -> None:
         """Close the connection of a client; its session stays, and its will is published."""
         link = client.link
         self._answers.answer(asked, {"client": client.id, "disconnected": link is not None})
@@ -173,11 +173,11 @@ class ClientRequests:
             self._sender.fail(link, ReasonCode.ADMINISTRATIVE_ACTION, "an operator disconnected this client")
 
 
-def _is_connected(client: Client) -> bool:
+def _is_connected(client: LiveClient) -> bool:
     return client.link is not None
 
 
-def _is_any(_client: Client) -> bool:
+def _is_any(_client: LiveClient) -> bool:
     return True
 
 

@@ -23,12 +23,11 @@ from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, policy_of, wanted_by
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Claim, Ownership
-from whimbrel.broker.memory import CLIENT_BYTES
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.own_properties import is_marked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
-from whimbrel.broker.wire.clients import Client, Joining, Link
+from whimbrel.broker.wire.clients import Joining, Link, LiveClient
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.notices import SESSIONS
 from whimbrel.broker.wire.sender import Sender
@@ -41,6 +40,7 @@ from whimbrel.mqtt.mounts import is_mounted
 from whimbrel.mqtt.packets import V5, Connect, Disconnect
 from whimbrel.mqtt.properties import Property
 from whimbrel.mqtt.server import Phase
+from whimbrel.node.memory import CLIENT_BYTES
 
 __all__ = ["Connecting"]
 
@@ -85,7 +85,7 @@ class Connecting:
         leaving: Callable[[Link], None],
         ids: MountedIds,
     ) -> None:
-        self._ids, self._moves = ids, SessionMoves(commits, state, ids)
+        self._ids, self._moves = ids, SessionMoves(commits, state, ids, policies)
         self._config, self._commits, self._state, self._sender = config, commits, state, sender
         self._authorizer, self._delivering, self._wills = authorizer, delivering, wills
         self._sessions, self._ownership, self._policies = sessions, ownership, policies
@@ -256,7 +256,7 @@ class Connecting:
             self._moves.move(before, mount, now)
         return client_id
 
-    def _end_before(self, before: Client, link: Link, now: int) -> None:
+    def _end_before(self, before: LiveClient, link: Link, now: int) -> None:
         """End a session from before its identifier was mounted, as a clean start does."""
         if before.link is not None:
             self._give_way(before, link, now, is_clean=True)
@@ -265,7 +265,7 @@ class Connecting:
         if before.id not in self._ending:
             self._end(before, now)
 
-    def _is_below(self, mount: str, client: Client) -> bool:
+    def _is_below(self, mount: str, client: LiveClient) -> bool:
         """Tell whether a client's session can be resumed at a mount point: if all its subscriptions stand below it."""
         subscriptions = self._state.hold.subscriptions(client.session) if mount else ()
         return all(is_mounted(each.subject_filter or "", mount) for each in subscriptions)
@@ -348,7 +348,7 @@ class Connecting:
         self._delivering.pump(client, self._commits.last_at)
         self._opened(link)
 
-    def _give_way(self, client: Client, newer: Link, now: int, *, is_clean: bool) -> None:
+    def _give_way(self, client: LiveClient, newer: Link, now: int, *, is_clean: bool) -> None:
         """Let the newer connection of a client win (3.1.4, 0x8E)."""
         link = client.link
         assert link is not None
@@ -375,7 +375,7 @@ class Connecting:
         self._sender.events.refuse(Event.CONNECTION_REFUSED, link, link.last_at, code, reason, **claimed)
         self._sender.refuse(link, code, reason)
 
-    def change_receipts(self, client: Client, now: int, *, is_confirming: bool) -> None:
+    def change_receipts(self, client: LiveClient, now: int, *, is_confirming: bool) -> None:
         """Let QoS 0 hand-overs of a client's private session have receipts from here on, or none."""
         fact = PresenceChanged(
             node=self._commits.node,
@@ -390,7 +390,7 @@ class Connecting:
 
     # -- going -------------------------------------------------------------------------------------------------------
 
-    def disconnect(self, link: Link, client: Client, packet: Disconnect, now: int) -> None:
+    def disconnect(self, link: Link, client: LiveClient, packet: Disconnect, now: int) -> None:
         """Take in that a client says goodbye."""
         expiry_us = client.expiry_us
         asked_s = packet.properties.integer(Property.SESSION_EXPIRY_INTERVAL)
@@ -404,13 +404,13 @@ class Connecting:
         fate = _Fate.DUE if packet.code == ReasonCode.DISCONNECT_WITH_WILL else _Fate.WITHDRAWN
         self._leave(client, expiry_us, now, fate)
 
-    def lost(self, client: Client, now: int, *, is_draining: bool = False) -> None:
+    def lost(self, client: LiveClient, now: int, *, is_draining: bool = False) -> None:
         """Take in that a client's connection broke, or that the broker stops and disconnects all clients."""
         self._leave(client, client.expiry_us, now, _Fate.WAITS if is_draining else _Fate.DUE)
 
     def _leave(
         self,
-        client: Client,
+        client: LiveClient,
         expiry_us: int,
         now: int,
         fate: _Fate,
@@ -427,7 +427,7 @@ class Connecting:
             self._leaving(client.link)
             if client.link.closing is not None:
                 self._sender.events.note(Event.DISCONNECTED, client.link, now, reason=client.link.closing)
-        client.link, client.expiry_us = None, expiry_us
+        client.link = None
         if fate is _Fate.WITHDRAWN:
             self._wills.withdraw(client.id, now)  # first: of a goodbye that was half written no will may be left
         fact = PresenceChanged(
@@ -445,7 +445,7 @@ class Connecting:
         if not expiry_us and not is_clean:
             self._end(client, now)
 
-    def _end(self, client: Client, now: int) -> None:
+    def _end(self, client: LiveClient, now: int) -> None:
         """End a client's session."""
         fact = SessionChanged(
             node=self._commits.node,
@@ -457,7 +457,7 @@ class Connecting:
         )
         self._ending.add(client.id)
         self._commits.enter(fact, partial(self._ended, fact), is_owed=False)
-        self._state.decisions.end(client.id, fact.seq)
+        self._state.note(fact)
 
     def _ended(self, fact: SessionChanged) -> Pieces:
         assert fact.device is not None

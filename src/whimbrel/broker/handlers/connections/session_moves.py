@@ -2,8 +2,8 @@
 
 Rule: a stored session moves whose subscriptions all stand below a mount point, at the first start of a version that
 mounts identifiers; others stay outside, and so do its device's named sessions, which no client inside has joined.
-Rule: what moves is subscriptions, owner, expiry, policy and a will below the mount point, by facts of the log: a
-session begins under the whole identifier, and the one before ends.
+Rule: what moves is subscriptions, owner, expiry, the policy that was chosen, those that were put, and a will below the
+mount point, by facts of the log: a session begins under the whole identifier, and the one before ends.
 Rule: nothing that is held is lost. A session that holds anything is marked (``_mark_of``) and keeps its identifier:
 its client inside resumes it, no client outside may use it, and it moves when it is resumed and holds nothing.
 """
@@ -16,11 +16,11 @@ from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.access.client_ids import MountedIds
-from whimbrel.broker.handlers.publications.policies import owner_of
+from whimbrel.broker.handlers.publications.policies import Policies, owner_of
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client
+from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.hold.private import private_session
 from whimbrel.model.bounds import MAX_NAME_BYTES
 from whimbrel.model.facts import (
@@ -48,8 +48,8 @@ _FEW = 200
 class SessionMoves:
     """Moves sessions to the mount points of *ids*."""
 
-    def __init__(self, commits: CommitQueue, state: BrokerState, ids: MountedIds) -> None:
-        self._commits, self._state, self._ids = commits, state, ids
+    def __init__(self, commits: CommitQueue, state: BrokerState, ids: MountedIds, policies: Policies) -> None:
+        self._commits, self._state, self._ids, self._policies = commits, state, ids, policies
         self.notices: list[Notice] = []
 
     def begin(self, now: int) -> None:
@@ -68,7 +68,7 @@ class SessionMoves:
                 )
             self.notices.append(Notice(text, client.id, client.owner))
 
-    def _mount_of(self, client: Client) -> str | None:
+    def _mount_of(self, client: LiveClient) -> str | None:
         """Return the mount point that a session from before belongs to; None if it stays where it is."""
         if self._ids.mount_of(client.id) or self.mark(client.id) is not None:
             return None
@@ -87,25 +87,27 @@ class SessionMoves:
         """Return the mount point that the session of *client_id* belongs to in spite of its identifier."""
         return _mount_in(self._state.hold.access(private_session(client_id)))
 
-    def before(self, mount: str, said: str) -> Client | None:
+    def before(self, mount: str, said: str) -> LiveClient | None:
         """Return the session from before of a client at *mount* that says *said*, if it has not moved yet."""
         if not mount or mount + said in self._state.clients or self.mark(said) != mount:
             return None
         return self._state.clients.get(said)
 
-    def can_move_now(self, client: Client) -> bool:
+    def can_move_now(self, client: LiveClient) -> bool:
         """Return whether a session can move while its client waits for CONNACK."""
         is_short = self._state.hold.sizes(client.session)[0] <= _FEW
         return is_short and not self._commits.waiting and client.link is None and self._is_movable(client)
 
-    def _is_movable(self, client: Client) -> bool:
+    def _is_movable(self, client: LiveClient) -> bool:
         """Return whether nothing would be lost of a session that moves."""
         in_flight = (client.flying, client.queue, client.live, client.received, client.receiving, client.releasing)
         return not any(in_flight) and not self._state.hold.pending_count(client.session)
 
-    def move(self, client: Client, mount: str, now: int) -> None:
+    def move(self, client: LiveClient, mount: str, now: int) -> None:
         """Let a session that holds nothing begin under its whole identifier, and end under the one before."""
-        for fact in self._facts(client, mount + client.id, mount, self._commits.now(now)):
+        whole = mount + client.id
+        self._policies.give(client.session, private_session(whole), now)
+        for fact in self._facts(client, whole, mount, self._commits.now(now)):
             self._enter(fact)
 
     def _enter(self, fact: Fact) -> None:
@@ -113,7 +115,7 @@ class SessionMoves:
         if isinstance(fact, PolicyChanged):
             self._state.take(fact)
 
-    def _facts(self, client: Client, whole: str, mount: str, now: int) -> Iterator[Fact]:
+    def _facts(self, client: LiveClient, whole: str, mount: str, now: int) -> Iterator[Fact]:
         """Yield the facts of a move, each numbered when the one before is entered."""
         node, session = self._commits.node, private_session(whole)
         left, chosen = self._state.wills.get(client.id), self._state.decisions.shape.chosen(client.id)
@@ -168,7 +170,9 @@ class SessionMoves:
             )
         yield self._session(client, SessionChange.DELETED, now)
 
-    def _session(self, client: Client, change: SessionChange, now: int, *, access: str | None = None) -> SessionChanged:
+    def _session(
+        self, client: LiveClient, change: SessionChange, now: int, *, access: str | None = None
+    ) -> SessionChanged:
         return SessionChanged(
             node=self._commits.node,
             seq=self._commits.seq,

@@ -15,12 +15,11 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.lanes import Lane
 from whimbrel.broker.memory import PENDING_BYTES, NoRoom
-from whimbrel.broker.placing import IN_TOPIC, Placing, in_properties, read_placing
+from whimbrel.broker.placing import IN_TOPIC, in_properties, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.places.retained_areas import MOST_AREAS, MOST_IN_CELL, MOST_WIDE, is_wide
 from whimbrel.broker.state.routes import Found
-from whimbrel.broker.wire.clients import Client, Link
-from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.notices import OWN
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.private import is_private
@@ -29,6 +28,8 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Publish, Will
 from whimbrel.mqtt.properties import Properties, Property
 from whimbrel.mqtt.topics import disallowed_in
+from whimbrel.node.placing import Placing
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["Admission", "Refusal", "waiting_bytes"]
 
@@ -62,14 +63,14 @@ class Admission:
 
     # -- may it be accepted ------------------------------------------------------------------------------------------
 
-    def refusal(self, link: Link, client: Client, packet: Publish, found: Found) -> Refusal | None:
+    def refusal(self, link: Link, client: LiveClient, packet: Publish, found: Found) -> Refusal | None:
         """Return why a publication that some were *found* to want is not accepted, if it is not."""
         refusal = self.topic_refusal(packet.topic) or self.report_refusal(link, client, packet)
         if refusal is None and (packet.qos or any(not is_private(session) for session, _ in found)):
             return self.waiting_refusal(found)  # a named session holds QoS 0 too
         return refusal
 
-    def report_refusal(self, link: Link, client: Client, packet: Publish) -> Refusal | None:
+    def report_refusal(self, link: Link, client: LiveClient, packet: Publish) -> Refusal | None:
         """Return why a publication is not accepted whose topic may be published to and that waits for no session."""
         limits, topic, state = self._limits, packet.topic, self._state
         if not self._authorizer.may_publish(link, client.id, topic):
@@ -198,7 +199,7 @@ class Admission:
 
     # -- must it be durable ------------------------------------------------------------------------------------------
 
-    def must_sync(self, message: Message, found: Found, lane: Lane | None, packet_id: int) -> bool:
+    def must_sync(self, message: KeptNotification, found: Found, lane: Lane | None, packet_id: int) -> bool:
         """Tell whether a session could ask for a publication after a crash: it is answered once the disk has it."""
         if not message.qos:
             return False

@@ -7,7 +7,7 @@ from functools import partial
 from whimbrel.broker.memory import NoRoom
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.broker.wire.stalled_publications import StalledPublications
@@ -31,7 +31,7 @@ class PublicationAnswers:
     def __init__(self, commits: CommitQueue, state: BrokerState, sender: Sender) -> None:
         self._commits, self._state, self._sender = commits, state, sender
 
-    def refuse(self, link: Link, client: Client, packet: Publish, code: ReasonCode, reason: str) -> None:
+    def refuse(self, link: Link, client: LiveClient, packet: Publish, code: ReasonCode, reason: str) -> None:
         """Answer a publication that is not accepted; 3.1.1 has no words for it.
 
         Where there is no room, the publications of 3.1.1 wait for it (``stalled``).
@@ -58,8 +58,7 @@ class PublicationAnswers:
             link.machine.publication_ends()
             self._sender.send(link, _PUBACK + identifier.to_bytes(2))
         else:
-            client.received.add(identifier)
-            client.recount()
+            client.asked.add(identifier)
             self._sender.send(link, _PUBREC + identifier.to_bytes(2))
 
     def acknowledge(self, link: Link, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # an answer's only word
@@ -73,7 +72,7 @@ class PublicationAnswers:
         else:
             self._sender.send(link, b"\x40\x03" + identifier.to_bytes(2) + _NO_SUBSCRIBERS)
 
-    def confirm(self, link: Link, client: Client, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # see above
+    def confirm(self, link: Link, client: LiveClient, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # see above
         """Answer a QoS 2 publication that was accepted."""
         client.receiving.discard(identifier)
         if client.link is not link:
@@ -83,7 +82,7 @@ class PublicationAnswers:
         else:
             self._sender.send(link, b"\x50\x03" + identifier.to_bytes(2) + _NO_SUBSCRIBERS)
 
-    def released(self, link: Link, client: Client, identifier: int, now: int) -> None:
+    def released(self, link: Link, client: LiveClient, identifier: int, now: int) -> None:
         """Take in that a publisher knows its QoS 2 publication to be accepted: its identifier is free again.
 
         It is free for certain only when that is written: an identifier that came back from a crash would swallow the

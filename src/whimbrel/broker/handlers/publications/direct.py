@@ -16,12 +16,12 @@ from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.publications.lanes import Lanes
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link
-from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.log.compact import publication_body
 from whimbrel.mqtt.packets import Publish
 from whimbrel.mqtt.properties import NO_PROPERTIES
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["DirectPath"]
 
@@ -52,7 +52,7 @@ class DirectPath:
         return not link.keyring.publications.hashes and self._admission.takes_publications
 
     def passed(
-        self, link: Link, client: Client, packets: Sequence[Publish], matched: Iterable[Sequence[int]], now: int
+        self, link: Link, client: LiveClient, packets: Sequence[Publish], matched: Iterable[Sequence[int]], now: int
     ) -> int:
         """Pass on publications, from the first on; return how many that were.
 
@@ -95,13 +95,18 @@ class DirectPath:
             body = publication_body(seq, now, publisher, lane.subject, payload, qos=qos)
             append(body, now)
             if qos:
-                lane.pass_on(Message(seq, client.id, topic, payload, qos=qos, body=body), sender, ready, now)
+                lane.pass_on(
+                    KeptNotification(seq, client.id, topic, payload, qos=qos, record=body, published_at=now),
+                    sender,
+                    ready,
+                    now,
+                )
                 link.out.append(_PUBACK + identifier.to_bytes(2))
             else:
                 received = lane.send(payload, sender, others)
                 if rest:
-                    message = Message(seq, client.id, topic, payload, qos=0, body=body)
-                    self._state.apply_publication(message, rest, 0, now, now=now, received=received)
+                    message = KeptNotification(seq, client.id, topic, payload, qos=0, record=body, published_at=now)
+                    self._state.apply_publication(message, rest, 0, now=now, received=received)
             seq += 1
             passed += 1
         if passed:

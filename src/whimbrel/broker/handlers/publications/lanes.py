@@ -21,22 +21,22 @@ from collections.abc import Callable, Collection, Generator, Iterable
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
-from whimbrel.broker.access.publication_keys import OPEN
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.remembered import Remembered
 from whimbrel.broker.state.routes import Found
-from whimbrel.broker.wire.clients import Client, Outgoing, Terms
-from whimbrel.broker.wire.messages import LONG, Message
+from whimbrel.broker.wire.clients import LiveClient, Outgoing, Terms
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import client_of, is_private
 from whimbrel.hold.sessions import PIECE
+from whimbrel.model.keys import OPEN
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.packets import V5, V311
+from whimbrel.node.publication import LONG, KeptNotification
 
 __all__ = ["Lane", "Lanes", "Others", "is_plain"]
 
-Others: TypeAlias = dict[Client, tuple[int, ...]]
+Others: TypeAlias = dict[LiveClient, tuple[int, ...]]
 """Clients who are to have a copy, and the identifiers of their subscriptions."""
 
 _BY_SESSION = itemgetter(0)
@@ -49,7 +49,7 @@ _LENGTHS = 256
 class _Seat(NamedTuple):
     """One session on a lane."""
 
-    client: Client
+    client: LiveClient
     qos: int
     """The highest that was granted."""
     terms: Terms
@@ -120,7 +120,7 @@ class Lane:
                     new = self._head(V5, length) + payload
                 data = new
             else:
-                sender.live(link, Message.live(self._subject, payload), identifiers, 0, retain=False)
+                sender.live(link, KeptNotification.live(self._subject, payload), identifiers, 0, retain=False)
                 skipped += 1
                 continue
             client.sent += 1
@@ -144,7 +144,7 @@ class Lane:
         return head
 
     def passing_on(
-        self, message: Message, sender: Sender, ready: list[Client], now: int
+        self, message: KeptNotification, sender: Sender, ready: list[LiveClient], now: int
     ) -> Generator[None, None, tuple[Found, list[str]]]:
         """Do what ``pass_on`` does in pieces, yielding after each; return what it returns."""
         held: Found = []
@@ -155,7 +155,9 @@ class Lane:
             held += self._pass_on(self._seats[start : start + PIECE], message, sender, ready, now, received)
         return self._with_rest(held), received
 
-    def pass_on(self, message: Message, sender: Sender, ready: list[Client], now: int) -> tuple[Found, list[str]]:
+    def pass_on(
+        self, message: KeptNotification, sender: Sender, ready: list[LiveClient], now: int
+    ) -> tuple[Found, list[str]]:
         """Hand a message over to each subscriber that the hold need not be asked about.
 
         Return those that it must be asked about, and the devices that it has to know to have the message.
@@ -171,15 +173,15 @@ class Lane:
     def _pass_on(
         self,
         seats: list[_Seat],
-        message: Message,
+        message: KeptNotification,
         sender: Sender,
-        ready: list[Client],
+        ready: list[LiveClient],
         now: int,
         received: list[str],
     ) -> Found:
         held: Found = []
         qos = message.qos
-        if qos and len(message.body) > LONG:
+        if qos and len(message.record) > LONG:
             message.keep()  # it may wait for acknowledgements
         for client, granted, terms in seats:
             link = client.link
@@ -212,7 +214,7 @@ class Lanes:
         self._state, self._is_refused = state, is_refused
         self._epoch = -1
         self._lanes = Remembered[Lane | None](state.memory, item_bytes=_SEAT_BYTES)
-        self._plain: dict[int, Client] = {}
+        self._plain: dict[int, LiveClient] = {}
         """By handle of a subscription by content: whose it is, where that is all there is to know at QoS 0."""
 
     def get(self, subject: str) -> Lane | None:
@@ -269,7 +271,7 @@ class Lanes:
             return self._new_others(handles)
 
     def _new_others(self, handles: Iterable[int]) -> Others | None:
-        state, found = self._state, list[Client]()
+        state, found = self._state, list[LiveClient]()
         if len(self._plain) >= _REMEMBERED:
             self._plain.clear()
         for handle in handles:
@@ -309,7 +311,7 @@ class Lanes:
             rest.append((session, identities))
 
 
-def is_plain(message: Message) -> bool:
+def is_plain(message: KeptNotification) -> bool:
     """Tell whether a publication may take a lane, if those who want it may."""
     return (
         message.secured is OPEN

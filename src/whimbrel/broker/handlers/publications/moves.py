@@ -14,16 +14,16 @@ from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.handlers.publications.admission import Admission
-from whimbrel.broker.memory import PLACE_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.notices import REPORT
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.compact import move_body
 from whimbrel.model.place import Place
 from whimbrel.mqtt.packets import Publish
 from whimbrel.mqtt.properties import NO_PROPERTIES
+from whimbrel.node.memory import PLACE_BYTES
 from whimbrel.shape.variables import DEVICE_BYTES
 
 __all__ = ["Moves"]
@@ -39,7 +39,7 @@ class Moves:
     def __init__(self, commits: CommitQueue, state: BrokerState, admission: Admission, authorizer: Authorizer) -> None:
         self._commits, self._state, self._admission, self._authorizer = commits, state, admission, authorizer
 
-    def taken(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> int:
+    def taken(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> int:
         """Take in the reports that *packets* begin with, as far as they only move the device; return how many."""
         if not self._admission.takes_publications or not self._authorizer.may_publish(link, client.id, REPORT):
             return 0

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from whimbrel.broker.access.publication_keys import check_unlocked
@@ -29,9 +29,8 @@ from whimbrel.broker.handlers.shaping import Shaping
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.json_answers import send_answer
-from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import POLICIES, POLICY, is_told
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidValueError, MalformedBodyError, Phrase, PolicyError, description_of
@@ -44,6 +43,7 @@ from whimbrel.model.policies import MAX_POLICY_BYTES
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Publish, Pubrec
+from whimbrel.node.publication import KeptNotification
 from whimbrel.shape.agents import admitting
 from whimbrel.shape.state import PolicyVersion, policy_bytes
 
@@ -103,12 +103,12 @@ class Policies:
         self._agents.most = max(self._agents.most, config.policies.count)
         self._limits, self._long_work = config.policies.limits, long_work
         self._most, self._most_each = config.policies.count, config.policies.per_owner
-        self._waiting: dict[Link, deque[tuple[Client, Publish, int]]] = {}
+        self._waiting: dict[Link, deque[tuple[LiveClient, Publish, int]]] = {}
         """By link, what is to be taken in behind a policy that is being read."""
         self._notices: list[Notice] = []
         self._budget = WorkBudget(config.limits.packet_work, config.limits.session_work_per_second)
 
-    def received(self, link: Link, client: Client, packet: Publish, now: int) -> None:
+    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
         """Take in what was published to a topic of policies; at QoS 1 and 2 its publication has begun."""
         waiting = self._waiting.get(link)
         if waiting is None:
@@ -125,7 +125,7 @@ class Policies:
         finally:
             del self._waiting[link]
 
-    def _receiving(self, link: Link, client: Client, packet: Publish, now: int) -> Iterator[None]:
+    def _receiving(self, link: Link, client: LiveClient, packet: Publish, now: int) -> Iterator[None]:
         """Do what ``received`` does, yielding after each piece of reading a long policy."""
         refusal = self._publishing.admission.report_refusal(link, client, packet)
         request_id: object = None
@@ -154,7 +154,7 @@ class Policies:
 
     # -- putting -----------------------------------------------------------------------------------------------------
 
-    def _put(self, link: Link, client: Client, packet: Publish, now: int) -> Iterator[None]:
+    def _put(self, link: Link, client: LiveClient, packet: Publish, now: int) -> Iterator[None]:
         name = check_policy_name(packet.topic.removeprefix(POLICIES))
         self._check_owner(link, client, name)
         owner = owner_of(link.user, client.id)
@@ -191,7 +191,7 @@ class Policies:
         if full is not None:
             raise ProtocolError(*full)
 
-    def _check_owner(self, link: Link, client: Client, name: str) -> None:
+    def _check_owner(self, link: Link, client: LiveClient, name: str) -> None:
         """Refuse a policy that another owner put; what was put before there were users is still its session's."""
         before = self._shape.policies.get(name)
         if before is not None and before.owner not in {link.user, private_session(client.id)}:
@@ -232,20 +232,32 @@ class Policies:
             device=device,
         )
 
-    def _enter(self, link: Link, client: Client, packet: Publish, request_id: object, fact: PolicyChanged) -> None:
+    def _enter(self, link: Link, client: LiveClient, packet: Publish, request_id: object, fact: PolicyChanged) -> None:
         if packet.qos > _AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
         is_owed = fact.change is not PolicyChange.CHOSEN or client.is_persistent or packet.qos > 0
-        apply = partial(self._changed, link, client, packet, request_id, fact)
+        self._take(fact, partial(self._changed, link, client, packet, request_id, fact), is_owed=is_owed)
+
+    def _take(self, fact: PolicyChanged, apply: Callable[[], None], *, is_owed: bool) -> None:
         self._commits.enter(fact, apply, is_owed=is_owed)
         before = self._shape.policies.get(fact.name or "")
         self._state.take(fact)
         self._index.change(before, self._shape.policies.get(fact.name or ""))
 
-    def _changed(self, link: Link, client: Client, packet: Publish, request_id: object, fact: PolicyChanged) -> None:
+    def _changed(
+        self, link: Link, client: LiveClient, packet: Publish, request_id: object, fact: PolicyChanged
+    ) -> None:
         self._state.apply(fact)
         told = {"policy": fact.name, "change": fact.change.value, "version": fact.seq}
         self._answer(link, client, packet, request_id, told)
+
+    def give(self, owner: str, heir: str, now: int) -> None:
+        """Let the policies of *owner* be those of *heir* from now on, each put anew."""
+        names = self._index.of_owner(owner)
+        for name in names.behind("", len(names)):
+            text = self._shape.policies[name].text
+            fact = self._fact(PolicyChange.PUT, heir, now, name=name, text=text)
+            self._take(fact, partial(self._state.apply, fact), is_owed=False)
 
     # -- choosing ----------------------------------------------------------------------------------------------------
 
@@ -261,7 +273,7 @@ class Policies:
             raise _unknown(name)
 
     def _answer_or_choose(
-        self, link: Link, client: Client, packet: Publish, asked: Mapping[str, object], now: int
+        self, link: Link, client: LiveClient, packet: Publish, asked: Mapping[str, object], now: int
     ) -> None:
         request_id, wanted = asked.get("id"), set(asked) - {"id"}
         if wanted == {"show"}:
@@ -286,7 +298,7 @@ class Policies:
     # -- listing -----------------------------------------------------------------------------------------------------
 
     def _list(
-        self, link: Link, client: Client, packet: Publish, asked: Mapping[str, object], now: int
+        self, link: Link, client: LiveClient, packet: Publish, asked: Mapping[str, object], now: int
     ) -> Iterator[None]:
         """Answer with a page of policies, by name, yielding before each piece."""
         after, most, is_own = _page_asked_for(asked)
@@ -322,7 +334,7 @@ class Policies:
         topic = f"{POLICIES}{version.name}/suspended"
         told = {"policy": version.name, "version": version.seq, "suspended": True}
         tree = told | {"device": device, "publisher": publisher}
-        message = Message.live(topic, json.dumps(tree, ensure_ascii=False).encode())
+        message = KeptNotification.live(topic, json.dumps(tree, ensure_ascii=False).encode())
         for client in list(self._state.clients.values()):
             link = client.link
             if link is None or not is_told(topic, self._state.subscribed.get(client.session, ())):
@@ -336,7 +348,7 @@ class Policies:
         return notices
 
     def _answer(
-        self, link: Link, client: Client, packet: Publish, request_id: object, told: Mapping[str, object]
+        self, link: Link, client: LiveClient, packet: Publish, request_id: object, told: Mapping[str, object]
     ) -> None:
         if packet.qos == _AT_LEAST_ONCE:
             self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
@@ -351,7 +363,7 @@ class Policies:
     def _refuse(
         self,
         link: Link,
-        client: Client,
+        client: LiveClient,
         packet: Publish,
         request_id: object,
         code: ReasonCode,

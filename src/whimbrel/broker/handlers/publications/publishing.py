@@ -18,7 +18,7 @@ from functools import partial
 from itertools import repeat
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.access.publication_keys import OPEN, Secured, unlocked_by
+from whimbrel.broker.access.publication_keys import unlocked_by
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.publications.admission import Admission, waiting_bytes
@@ -26,27 +26,27 @@ from whimbrel.broker.handlers.publications.answers import PublicationAnswers
 from whimbrel.broker.handlers.publications.direct import DirectPath
 from whimbrel.broker.handlers.publications.lanes import Lane, Lanes, is_plain
 from whimbrel.broker.handlers.publications.moves import Moves
+from whimbrel.broker.handlers.publications.offers import Offer
 from whimbrel.broker.handlers.publications.stalled import Stalled
-from whimbrel.broker.placing import IN_TOPIC, Placing, read_placing
+from whimbrel.broker.placing import IN_TOPIC, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.places.near_routes import NO_SUBSCRIBERS, NearFound
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.state.wills import LeftWill
-from whimbrel.broker.wire.clients import Client, Link
-from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.notices import CLIENTS, OWN, POLICY, REPORT, SESSIONS
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import PIECE
 from whimbrel.language.allowance import Allowance, OutOfAllowanceError
-from whimbrel.log.compact import publication_body
-from whimbrel.log.records import body_of
 from whimbrel.match.events.bodies import Bodies
 from whimbrel.model.codecs import attributes_of
-from whimbrel.model.notification import Notification
+from whimbrel.model.keys import OPEN, Secured
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Publish
-from whimbrel.mqtt.properties import NO_PROPERTIES, Property, passed_on
+from whimbrel.mqtt.properties import NO_PROPERTIES, Property
+from whimbrel.node.placing import Placing
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["Publishing"]
 
@@ -60,8 +60,19 @@ _SPLITTING = frozenset({_KEYS, REPORT})
 
 _Answer = Callable[[bool], None]
 """Called with whether it had a subscriber."""
-_Taker = Callable[[Link, Client, Publish, int], None]
+_Taker = Callable[[Link, LiveClient, Publish, int], None]
 """The receivers of a publication that the broker makes itself."""
+
+
+class _Accepted:
+    """A publication that has its number and is passed on now or later; *answer* tells its publisher."""
+
+    __slots__ = ("answer", "at", "message", "packet", "packet_id")
+
+    def __init__(
+        self, message: KeptNotification, packet: Publish, packet_id: int, at: int, answer: _Answer | None
+    ) -> None:
+        self.message, self.packet, self.packet_id, self.at, self.answer = message, packet, packet_id, at, answer
 
 
 class Publishing:
@@ -105,7 +116,7 @@ class Publishing:
         self.note_full: Callable[[int], None] = lambda _now: None
         """Who lets QoS 0 wait for clients that there is no room for."""
 
-    def received(self, link: Link, client: Client, packets: Sequence[Publish], now: int) -> None:
+    def received(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
         if self.stalled.holds(link, packets):
             return
@@ -128,7 +139,7 @@ class Publishing:
             if self.stalled.holds(link, packets):
                 return
 
-    def _taking_in(self, link: Link, client: Client, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
+    def _taking_in(self, link: Link, client: LiveClient, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
         """Take in one by one what asks many dear patterns or unpacked filters, yielding where *allowance* is spent."""
         for done, packet in enumerate(packets, start=1):
             if done % min(_MOST_ONE_BY_ONE, self._state.routes.at_once) == 0:
@@ -152,7 +163,7 @@ class Publishing:
     def _taken_in(
         self,
         link: Link,
-        client: Client,
+        client: LiveClient,
         packets: Sequence[Publish],
         now: int,
         allowance: Allowance,
@@ -233,8 +244,9 @@ class Publishing:
 
         return allowance.attempt(match) if routes.pattern_instructions else match()
 
-    def _finding(self, packet: Publish, message: Message, at: int) -> Generator[None, None, Found]:
-        """Find the subscribers of a publication of the time *at*, yielding while that takes long."""
+    def _finding(self, accepted: _Accepted) -> Generator[None, None, Found]:
+        """Find the subscribers of a publication, yielding while that takes long."""
+        packet, message, at = accepted.packet, accepted.message, accepted.at
         routes, secured, placing = self._state.routes, message.secured, message.placing
         match = partial(self._matched, [packet], [secured], {} if placing is None else {0: placing}, at)
         allowance = routes.allowance()
@@ -246,7 +258,7 @@ class Publishing:
     def _received(
         self,
         link: Link,
-        client: Client,
+        client: LiveClient,
         packet: Publish,
         secured: Secured | str,
         placing: Placing | None,
@@ -276,23 +288,18 @@ class Publishing:
         if isinstance(secured, str):  # so is every topic that begins with $place/ still
             self.answers.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, secured)
             return
-        expires_at = None
-        if packet.properties:
-            expiry_s = packet.properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
-            if expiry_s is not None:
-                expires_at = now + expiry_s * _SECOND_US
         if not qos:
             if not (self.admission.logs_unwanted or found or packet.retain or self._commits.waiting):
                 self.counters.unwanted += 1  # it takes no number: numbers have no gaps
                 return
-            self._accept(packet, secured, found, client.id, expires_at, 0, None, now, placing=placing)
+            answer = None
         elif qos == 1:
             answer = partial(self.answers.acknowledge, link, identifier)
-            self._accept(packet, secured, found, client.id, expires_at, 0, answer, now, placing=placing)
         else:
             client.receiving.add(identifier)
             answer = partial(self.answers.confirm, link, client, identifier)
-            self._accept(packet, secured, found, client.id, expires_at, identifier, answer, now, placing=placing)
+        offer = Offer(packet, client.id, now, secured, placing, packet_id=identifier if qos == _EXACTLY_ONCE else 0)
+        self._accept(offer, found, answer)
 
     def _taker(self, topic: str) -> _Taker | None:
         """Return who takes what is published to a topic of the broker's own."""
@@ -304,176 +311,73 @@ class Publishing:
 
     def publish_will(self, left: LeftWill, now: int, answer: _Answer) -> None:
         """Publish what a client left behind."""
-        now = self._commits.now(now)
-        packet, secured, expiry_us = left.packet(), left.secured, left.will.expiry_us
-        expires_at = None if expiry_us is None else now + expiry_us
+        packet = left.packet()
         placing = read_placing(packet.properties.user, is_ours=False).placing  # CONNECT was not refused for it
-        self._accept(packet, secured, None, left.device, expires_at, 0, answer, now, will_seq=left.seq, placing=placing)
+        offer = Offer(packet, left.device, self._commits.now(now), left.secured, placing, will=left)
+        self._accept(offer, None, answer)
 
     # -- accepting ---------------------------------------------------------------------------------------------------
 
-    def _accept(
-        self,
-        packet: Publish,
-        secured: Secured,
-        found: Found | None,
-        publisher: str,
-        expires_at: int | None,
-        packet_id: int,
-        answer: _Answer | None,
-        now: int,
-        *,
-        will_seq: int | None = None,
-        placing: Placing | None = None,
-    ) -> None:
+    def _accept(self, offer: Offer, found: Found | None, answer: _Answer | None) -> None:
         """Give a publication its number, write it down, and pass it on when it is accepted.
 
         Who wants it was *found*; of a will it is asked when it is durable.
         """
-        commits, state, topic, payload = self._commits, self._state, packet.topic, packet.payload
-        if state.volatile.ready and not packet.qos:
-            self._pump_ready(now)
-        qos, retain, seq = packet.qos, packet.retain, commits.seq
-        properties = packet.properties
-        onward = passed_on(properties) if properties else b""
-        is_more = properties and (properties.user or properties.text(Property.CONTENT_TYPE))
-        deadline_at = None
-        if placing is not None and placing.deadline_us is not None:
-            deadline_at = now + placing.deadline_us
-        if placing is not None and placing.place is None:
-            placing = None  # it only has a deadline
-        if is_more or secured is not OPEN or will_seq is not None:
-            body = self._full_body(
-                packet, secured, seq, publisher, expires_at, packet_id, onward, now, will_seq, placing, deadline_at
-            )
-        else:
-            body = publication_body(
-                seq,
-                now,
-                publisher.encode(),
-                topic.encode(),
-                payload,
-                qos=qos,
-                retain=retain,
-                expires_at=expires_at,
-                packet_id=packet_id or None,
-                properties=onward,
-            )
-        commits.append_body(body, now)
-        message = Message(
-            seq,
-            publisher,
-            topic,
-            payload,
-            qos=qos,
-            retain=retain,
-            expires_at=expires_at,
-            properties=onward,
-            body=body,
-            secured=secured,
-            placing=placing,
-            deadline_at=deadline_at,
-        )
+        commits, state = self._commits, self._state
+        if state.volatile.ready and not offer.packet.qos:
+            self._pump_ready(offer.at)
+        message = offer.numbered(commits.node, commits.seq)
+        commits.append_body(message.record, offer.at)
+        accepted = _Accepted(message, offer.packet, offer.packet_id, offer.at, answer)
         if found is None:
-            apply_will = partial(self._finding_and_passing_on, message, packet, packet_id, answer, now)
-            commits.entered(seq, apply_will, is_owed=True)
+            commits.entered(message.seq, partial(self._finding_and_passing_on, accepted), is_owed=True)
             return
         lane = self._lane(message, found) if len(found) <= PIECE else None
-        is_owed = self.admission.must_sync(message, found, lane, packet_id)
+        is_owed = self.admission.must_sync(message, found, lane, offer.packet_id)
         if is_owed or commits.waiting or len(found) > PIECE:
-            apply = partial(self._pass_on_later, message, packet, found, state.routes.epoch, packet_id, answer, now)
             state.memory.counted += waiting_bytes(found)
-            commits.entered(seq, apply, is_owed=is_owed)
+            apply = partial(self._pass_on_later, accepted, found, state.routes.epoch)
+            commits.entered(message.seq, apply, is_owed=is_owed)
         else:
-            self._pass_on(message, found, lane, packet_id, answer, now)
+            self._pass_on(accepted, found, lane)
 
-    def _full_body(
-        self,
-        packet: Publish,
-        secured: Secured,
-        seq: int,
-        publisher: str,
-        expires_at: int | None,
-        packet_id: int,
-        onward: bytes,
-        now: int,
-        will_seq: int | None,
-        placing: Placing | None,
-        deadline_at: int | None,
-    ) -> bytes:
-        """Return the record of a publication that is a will, or whose attributes are not those of its body alone."""
-        content_type = packet.properties.text(Property.CONTENT_TYPE)
-        fact = Notification(
-            node=self._commits.node,
-            seq=seq,
-            published_at=now,
-            subject=packet.topic,
-            publisher=publisher,
-            attributes=attributes_of(packet.payload, packet.properties.user, content_type=content_type),
-            body=packet.payload,
-            qos=packet.qos,
-            retain=packet.retain,
-            place=None if placing is None else placing.place,
-            radius_m=None if placing is None else placing.radius_m,
-            expires_at=expires_at,
-            deadline_at=deadline_at,
-            properties=onward,
-            packet_id=packet_id or None,
-            keys=secured.keys,
-            deliver_insecure=secured.deliver_insecure,
-            will_seq=will_seq,
-        )
-        return body_of(fact)[0]
-
-    def _pass_on_later(
-        self,
-        message: Message,
-        packet: Publish,
-        found: Found,
-        epoch: int,
-        packet_id: int,
-        answer: _Answer | None,
-        now: int,
-    ) -> Pieces | None:
+    def _pass_on_later(self, accepted: _Accepted, found: Found, epoch: int) -> Pieces | None:
         self._state.memory.counted -= waiting_bytes(found)
+        message = accepted.message
         if epoch != self._state.routes.epoch or message.placing is not None:
             # A subscription changed meanwhile, or a device moved, and its number is lower.
-            return self._finding_and_passing_on(message, packet, packet_id, answer, now)
+            return self._finding_and_passing_on(accepted)
         if len(found) > PIECE:
-            return self._passing_on(message, found, packet_id, answer, now)
-        self._pass_on(message, found, self._lane(message, found), packet_id, answer, now)
+            return self._passing_on(accepted, found)
+        self._pass_on(accepted, found, self._lane(message, found))
         return None
 
-    def _finding_and_passing_on(
-        self, message: Message, packet: Publish, packet_id: int, answer: _Answer | None, now: int
-    ) -> Pieces:
+    def _finding_and_passing_on(self, accepted: _Accepted) -> Pieces:
         """Find who wants a publication and pass it on, yielding while that takes long."""
-        found = yield from self._finding(packet, message, now)
+        found = yield from self._finding(accepted)
         if len(found) > PIECE:
-            yield from self._passing_on(message, found, packet_id, answer, now)
+            yield from self._passing_on(accepted, found)
         else:
-            self._pass_on(message, found, self._lane(message, found), packet_id, answer, now)
+            self._pass_on(accepted, found, self._lane(accepted.message, found))
 
-    def _lane(self, message: Message, found: Found) -> Lane | None:
+    def _lane(self, message: KeptNotification, found: Found) -> Lane | None:
         """Return the lane of a publication that may take one."""
         return self._lanes.of(message.subject, found) if self._lanes is not None and is_plain(message) else None
 
-    def _pass_on(
-        self, message: Message, found: Found, lane: Lane | None, packet_id: int, answer: _Answer | None, now: int
-    ) -> None:
-        is_wanted, accepted_at = bool(found), self._commits.last_at
+    def _pass_on(self, accepted: _Accepted, found: Found, lane: Lane | None) -> None:
+        message, is_wanted, accepted_at = accepted.message, bool(found), self._commits.last_at
         if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)
         received: Collection[str] = ()
         if lane is not None:
             found, received = lane.pass_on(message, self._sender, self._state.volatile.ready, accepted_at)
-        self._state.apply_publication(message, found, packet_id, now, now=accepted_at, received=received)
-        if answer is not None:
-            answer(is_wanted)
+        self._state.apply_publication(message, found, accepted.packet_id, now=accepted_at, received=received)
+        if accepted.answer is not None:
+            accepted.answer(is_wanted)
 
-    def _passing_on(self, message: Message, found: Found, packet_id: int, answer: _Answer | None, now: int) -> Pieces:
+    def _passing_on(self, accepted: _Accepted, found: Found) -> Pieces:
         """Do what ``_pass_on`` does in pieces, yielding after each."""
-        is_wanted, accepted_at = bool(found), self._commits.last_at
+        message, is_wanted, accepted_at = accepted.message, bool(found), self._commits.last_at
         if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)
         lane = None
@@ -482,9 +386,11 @@ class Publishing:
         received: Collection[str] = ()
         if lane is not None:
             found, received = yield from lane.passing_on(message, self._sender, self._state.volatile.ready, accepted_at)
-        yield from self._state.applying_publication(message, found, packet_id, now, now=accepted_at, received=received)
-        if answer is not None:
-            answer(is_wanted)
+        yield from self._state.applying_publication(
+            message, found, accepted.packet_id, now=accepted_at, received=received
+        )
+        if accepted.answer is not None:
+            accepted.answer(is_wanted)
 
 
 def _run(packets: Sequence[Publish]) -> int:

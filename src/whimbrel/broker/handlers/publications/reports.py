@@ -17,10 +17,9 @@ from functools import partial
 
 from whimbrel.broker.access.publication_keys import check_unlocked
 from whimbrel.broker.handlers.publications.publishing import Publishing
-from whimbrel.broker.memory import PLACE_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidInputError
 from whimbrel.model.device import DeviceState
@@ -28,6 +27,7 @@ from whimbrel.model.facts import Reported
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Publish, Pubrec
+from whimbrel.node.memory import PLACE_BYTES
 
 __all__ = ["Reports"]
 
@@ -42,7 +42,7 @@ class Reports:
     def __init__(self, commits: CommitQueue, state: BrokerState, sender: Sender, publishing: Publishing) -> None:
         self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
 
-    def received(self, link: Link, client: Client, packet: Publish, now: int) -> None:
+    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
         """Take in a report of the time *now*; at QoS 1 and 2 its publication has begun."""
         refusal = self._publishing.admission.report_refusal(link, client, packet)
         if refusal is not None:
@@ -81,7 +81,7 @@ class Reports:
         is_new_place = report.place is not None and report.device not in self._state.hold.places
         return self._state.decisions.shape.growth(report.device, report.members) + is_new_place * PLACE_BYTES
 
-    def _taken(self, link: Link, client: Client, packet: Publish, fact: Reported) -> None:
+    def _taken(self, link: Link, client: LiveClient, packet: Publish, fact: Reported) -> None:
         self._state.apply(fact)
         self._sender.counters.reports += 1
         if packet.qos == _AT_LEAST_ONCE:

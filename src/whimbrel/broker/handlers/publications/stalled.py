@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from whimbrel.broker.handlers.publications.admission import Admission
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.mqtt.packets import Publish
 
@@ -25,7 +25,7 @@ _PACKET_BYTES = 200
 _MOST_SHUT_OUT = 10_000
 """Clients whose next CONNECT is judged; beyond them the oldest is let in, and is closed again if there is no room."""
 
-_Receive = Callable[[Link, Client, Sequence[Publish], int], None]
+_Receive = Callable[[Link, LiveClient, Sequence[Publish], int], None]
 
 
 class Stalled:

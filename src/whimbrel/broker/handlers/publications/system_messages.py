@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.gate import Gate
-from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.private import client_of
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["publish_system_messages"]
 
@@ -21,7 +21,7 @@ def publish_system_messages(
     Empty text removes what a topic retains, as an empty body does for every publisher (3.3.1.3).
     """
     for topic, value in values.items():
-        message = Message.live(topic, value.encode(), retain=True)
+        message = KeptNotification.live(topic, value.encode(), retain=True)
         if value:
             state.volatile.system.put(message)
         else:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from whimbrel.broker.handlers.sessions.requests import Request
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.json_answers import send_answer
 from whimbrel.broker.wire.sender import Sender
@@ -27,7 +27,7 @@ class Asked(NamedTuple):
     """A client, and what it asked for."""
 
     link: Link
-    client: Client
+    client: LiveClient
     packet: Publish
     request: Request
 

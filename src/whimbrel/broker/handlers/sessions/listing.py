@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from whimbrel.broker.handlers.driver import Procedure, Worked
 from whimbrel.broker.handlers.pages import MOST_ROWS, Row, cost_of_rows, page_of
 from whimbrel.broker.handlers.sessions.answers import Answers, Asked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.sorted_names import names_behind
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.notices import subscription_tree
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.sessions import Hold
@@ -25,7 +26,7 @@ _MOST_DIGITS = 9
 class Listing:
     """Answers requests to list and to show sessions; *spend* counts the work, or raises ``ProtocolError``."""
 
-    def __init__(self, state: BrokerState, answers: Answers, spend: Callable[[Client, int, int], None]) -> None:
+    def __init__(self, state: BrokerState, answers: Answers, spend: Callable[[LiveClient, int, int], None]) -> None:
         self._state, self._answers, self._spend = state, answers, spend
 
     def list(self, asked: Asked, now: int) -> Procedure[None]:
@@ -65,7 +66,7 @@ class Listing:
         return {"session": session, "subscriptions": page, "next": following}
 
 
-def _row(hold: Hold, link: Link, session: str) -> Row | None:
+def _row(hold: Hold[Any], link: Link, session: str) -> Row | None:
     if not hold.has(session):  # it was deleted meanwhile
         return None
     subscriptions, devices = hold.sizes(session)
@@ -78,7 +79,7 @@ def _row(hold: Hold, link: Link, session: str) -> Row | None:
     }
 
 
-def _devices(hold: Hold, session: str) -> list[Row]:
+def _devices(hold: Hold[Any], session: str) -> list[Row]:
     return [
         {"device": device, "present": is_present, "receipt": (Mode.TAKE if takes else Mode.KEEP).value}
         for device, (is_present, takes) in islice(hold.members(session).items(), MOST_ROWS)

@@ -30,11 +30,10 @@ from whimbrel.broker.handlers.sessions.listing import Listing
 from whimbrel.broker.handlers.sessions.requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.handlers.subscriptions.interests import OWN_TOPICS, Interests
 from whimbrel.broker.handlers.subscriptions.requested import Options, check_filter, identity_of, near_of, stale_of
-from whimbrel.broker.memory import NAMED_SESSION_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.routes import is_long
-from whimbrel.broker.wire.clients import Client, Joining, Link
+from whimbrel.broker.wire.clients import Joining, Link, LiveClient
 from whimbrel.broker.wire.notices import SESSIONS, put_out, subscription_tree
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidValueError
@@ -45,6 +44,7 @@ from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Publish, SubscriptionRequest
+from whimbrel.node.memory import NAMED_SESSION_BYTES
 
 __all__ = ["Sessions"]
 
@@ -159,7 +159,7 @@ class Sessions:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def received(self, link: Link, client: Client, packet: Publish, now: int) -> None:
+    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
         """Take in a request; at QoS 1 and 2 its publication has begun."""
         verb = packet.topic.removeprefix(SESSIONS)
         if packet.qos > _AT_LEAST_ONCE:
@@ -178,7 +178,7 @@ class Sessions:
         else:
             self._driver.start(self._answer(Asked(link, client, packet, request), now))
 
-    def _may_ask(self, link: Link, client: Client, topic: str) -> bool:
+    def _may_ask(self, link: Link, client: LiveClient, topic: str) -> bool:
         """Tell whether a client may make a request; one that concerns the sessions of others needs more than others."""
         if topic == _RELEASE:
             return self._authorizer.may_operate(link, client.id, topic)
@@ -408,7 +408,7 @@ class Sessions:
                 self._state.tell(client, put_out(session, by, is_deleted=is_deleted), now)
             self._delivering.pump(client, now)
 
-    def _disown(self, device: str, session: str) -> Client | None:
+    def _disown(self, device: str, session: str) -> LiveClient | None:
         """Let a device have no rights in a session any more; return it if it is connected."""
         client = self._state.clients.get(device)
         if client is None or client.link is None:

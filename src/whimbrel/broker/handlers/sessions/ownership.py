@@ -20,7 +20,7 @@ from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.wire.clients import Client
+from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.hold.private import is_shared
 from whimbrel.model.near import Anywhere
 
@@ -52,7 +52,7 @@ class Ownership:
         """Let other users count from now on."""
         self._has_users, self._admits_anonymous = config.has_users, config.admits_anonymous
 
-    def claim(self, client: Client, user: str | None) -> Claim:
+    def claim(self, client: LiveClient, user: str | None) -> Claim:
         """Return what becomes of a user who comes to the session of *client*."""
         is_unclaimed = client.is_unclaimed
         if user is not None and client.owner is None and not self._admits_anonymous:

@@ -23,9 +23,8 @@ from whimbrel.broker.handlers.subscriptions.requested import Since
 from whimbrel.broker.settings.log import LogSettings
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces, Tap
 from whimbrel.broker.state.history import HistoryChunk, HistoryPlace, HistoryQuestion, PastMatches
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.gate import Gate, has_room
-from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import is_private, is_shared
@@ -36,6 +35,7 @@ from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["History"]
 
@@ -53,12 +53,12 @@ class _Replay:
     """One SUBSCRIBE on its way from the log to live."""
 
     link: Link
-    client: Client
+    client: LiveClient
     subscription: Subscription
     matches: PastMatches
     next_seq: int
     put: _Put
-    chunk: deque[Message] = field(default_factory=deque)
+    chunk: deque[KeptNotification] = field(default_factory=deque)
     tap: Tap | None = None
     is_over: bool = False
     place: HistoryPlace = field(default_factory=HistoryPlace)
@@ -136,7 +136,7 @@ class History:
         return (first, since_at), f"what is older was cut: the log begins with {begin}"
 
     def begin(
-        self, link: Link, client: Client, subscription: Subscription, first: int, since_at: int, put: _Put
+        self, link: Link, client: LiveClient, subscription: Subscription, first: int, since_at: int, put: _Put
     ) -> None:
         """Send what *subscription* wants of the log from the number *first* and the time *since_at* on; then *put* it.
 
@@ -246,7 +246,7 @@ class History:
         self._sender.fail(replay.link, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _SHAPED)
         return True
 
-    def _send(self, replay: _Replay, message: Message, now: int) -> None:
+    def _send(self, replay: _Replay, message: KeptNotification, now: int) -> None:
         if self._gate.refusal(replay.link, replay.client.id, message, now) is None:
             self._sender.live(replay.link, message, _identifiers(replay.subscription), now, retain=False)
 

@@ -25,11 +25,10 @@ from whimbrel.broker.handlers.subscriptions.history import History
 from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
 from whimbrel.broker.handlers.subscriptions.retained_messages import RetainedMessages
 from whimbrel.broker.handlers.subscriptions.shared_options import SharedOptions
-from whimbrel.broker.memory import subscription_bytes
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import Apply, CommitQueue, Pieces
 from whimbrel.broker.state.places.fences import fence_name
-from whimbrel.broker.wire.clients import Client, Link
+from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.notices import NEAR, OWN, POLICIES, TOLD, can_be_told
 from whimbrel.broker.wire.sender import Sender
@@ -45,6 +44,7 @@ from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import V5, Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.topics import check_topic_filter, split_share
+from whimbrel.node.memory import subscription_bytes
 
 __all__ = ["OWN_TOPICS", "Interests"]
 
@@ -118,17 +118,17 @@ class Interests:
         # left with an identifier that is never released.
         most_qos = min(config.mqtt.maximum_qos, _AT_LEAST_ONCE)
         self._named_limits = replace(self.limits, max_held_by_default=config.sessions.max, maximum_qos=most_qos)
-        self.let_confirm: Callable[[Client, int], None] = lambda _client, _now: None
+        self.let_confirm: Callable[[LiveClient, int], None] = lambda _client, _now: None
         """Who lets QoS 0 hand-overs of a client have receipts: its rights may refuse some."""
 
-    def subscribe(self, link: Link, client: Client, packet: Subscribe, now: int) -> None:
+    def subscribe(self, link: Link, client: LiveClient, packet: Subscribe, now: int) -> None:
         """Take in a SUBSCRIBE; it is answered when all of it is accepted."""
         if not self._are_filters(link, [request.topic_filter for request in packet.requests]):
             return
         self._commits.now(now)
         self._long_work.begin(link, self._subscribe(link, client, packet))
 
-    def _subscribe(self, link: Link, client: Client, packet: Subscribe) -> Iterator[None]:
+    def _subscribe(self, link: Link, client: LiveClient, packet: Subscribe) -> Iterator[None]:
         """Take in the requests of a SUBSCRIBE piece by piece."""
         codes, reasons = list[int](), dict[str, None]()
         budget, done = self._budget.packet(client.session), 0
@@ -176,7 +176,7 @@ class Interests:
         self._commits.then(partial(self._answer, link, packet.packet_id, codes, reasons))
 
     def _begin_history(
-        self, link: Link, client: Client, subscription: Subscription, options: Options, read: ReadInterest | None
+        self, link: Link, client: LiveClient, subscription: Subscription, options: Options, read: ReadInterest | None
     ) -> str | None:
         """Begin to send what a subscription with ``since`` wants of the log; return None if it has no ``since``.
 
@@ -224,12 +224,12 @@ class Interests:
         budget.spend(cost, now)
         return cost
 
-    def spend(self, client: Client, subscription: Subscription, now: int) -> None:
+    def spend(self, client: LiveClient, subscription: Subscription, now: int) -> None:
         """Count the work of a subscription that is asked for in a request, or raise ``ProtocolError``."""
         cost = topic_cost(subscription.subject_filter or "") + filter_cost(subscription.filter_text)
         self.spend_work(client, cost, now)
 
-    def spend_work(self, client: Client, cost: int, now: int) -> None:
+    def spend_work(self, client: LiveClient, cost: int, now: int) -> None:
         """Count the work of a request, or raise ``ProtocolError``."""
         self._budget.packet(client.session).spend(cost, now)
 
@@ -253,7 +253,7 @@ class Interests:
         limits = self.limits if is_private(session) else self._named_limits
         return subscription_of(request, options, session, identifier, limits, link.keyring.subscriptions)
 
-    def check(self, link: Link, client: Client, subscription: Subscription, rights: frozenset[Right]) -> None:
+    def check(self, link: Link, client: LiveClient, subscription: Subscription, rights: frozenset[Right]) -> None:
         """Refuse a subscription that may not be made with these *rights* in its session."""
         assert subscription.subject_filter is not None
         session = subscription.session
@@ -331,7 +331,7 @@ class Interests:
     def put(
         self,
         link: Link,
-        client: Client,
+        client: LiveClient,
         subscription: Subscription,
         retain_handling: int,
         now: int,
@@ -382,14 +382,14 @@ class Interests:
             properties = Properties({Property.REASON_STRING: reason})
         self._sender.say(link, Suback(packet_id, tuple(codes), properties))
 
-    def unsubscribe(self, link: Link, client: Client, packet: Unsubscribe, now: int) -> None:
+    def unsubscribe(self, link: Link, client: LiveClient, packet: Unsubscribe, now: int) -> None:
         """Take in an UNSUBSCRIBE."""
         if not self._are_filters(link, packet.topic_filters):
             return
         self._commits.now(now)
         self._long_work.begin(link, self._unsubscribe(link, client, packet))
 
-    def _unsubscribe(self, link: Link, client: Client, packet: Unsubscribe) -> Iterator[None]:
+    def _unsubscribe(self, link: Link, client: LiveClient, packet: Unsubscribe) -> Iterator[None]:
         """Take in the topic filters of an UNSUBSCRIBE piece by piece."""
         codes: list[int] = []
         budget, done = self._budget.packet(client.session), 0
@@ -420,7 +420,7 @@ class Interests:
             codes.append(ReasonCode.SUCCESS if is_there else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         self._commits.then(partial(self._unsubscribed, link, packet.packet_id, codes))
 
-    def remove(self, client: Client | None, session: str, identity: Identity, now: int) -> bool:
+    def remove(self, client: LiveClient | None, session: str, identity: Identity, now: int) -> bool:
         """Take a subscription away, for a client or because the broker ends it; tell whether there was one."""
         is_cancelled = (
             client is not None and client.link is not None and (self.history.cancel(client.link, session, identity))
@@ -469,7 +469,7 @@ def _check_told(subscription: Subscription) -> None:
         raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
 
 
-def _session(link: Link, client: Client, options: Options, topic_filter: str) -> str:
+def _session(link: Link, client: LiveClient, options: Options, topic_filter: str) -> str:
     """Return the session that a SUBSCRIBE or UNSUBSCRIBE is for (docs/reference/sessions.md, "Subscribing")."""
     chosen = link.home if options.session is None else options.session
     if not chosen or topic_filter.startswith(OWN_TOPICS):

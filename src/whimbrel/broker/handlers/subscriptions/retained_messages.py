@@ -11,9 +11,8 @@ from whimbrel.broker.memory import RETAINED_COPY_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.state.routes import is_long
-from whimbrel.broker.wire.clients import Client, Link, Outgoing
+from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing
 from whimbrel.broker.wire.gate import Gate, has_room
-from whimbrel.broker.wire.messages import Message
 from whimbrel.broker.wire.notices import SESSIONS, subscriptions_of, subscriptions_topic
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.private import is_shared
@@ -22,6 +21,7 @@ from whimbrel.language.filters import Filter
 from whimbrel.match.keys import may_deliver
 from whimbrel.match.topics import matches
 from whimbrel.model.subscription import Subscription
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["RetainedMessages"]
 
@@ -41,7 +41,7 @@ class RetainedMessages:
         self._commits, self._state, self._sender = commits, state, sender
         self._delivering, self._long_work, self._gate = delivering, long_work, gate
 
-    def send(self, link: Link, client: Client, subscription: Subscription, asked_seq: int, now: int) -> None:
+    def send(self, link: Link, client: LiveClient, subscription: Subscription, asked_seq: int, now: int) -> None:
         """Send what was retained when a subscription was made (3.3.1.3); for a share nothing is (4.8.2)."""
         wanted = subscription.subject_filter
         if wanted is None or client.link is not link or is_shared(wanted):
@@ -62,7 +62,7 @@ class RetainedMessages:
                     work = self._arriving(client.link, client, session, message)
                     self._long_work.begin(client.link, work, holds_packets=False)
 
-    def _arriving(self, link: Link, client: Client, session: str, message: Message) -> Iterator[None]:
+    def _arriving(self, link: Link, client: LiveClient, session: str, message: KeptNotification) -> Iterator[None]:
         """Send a retained message for the first subscription of a session that wants it, yielding between them."""
         allowance = self._state.routes.allowance()
         for subscription in self._state.hold.subscriptions(session):
@@ -91,7 +91,7 @@ class RetainedMessages:
     def _pieces(
         self,
         link: Link,
-        client: Client,
+        client: LiveClient,
         subscription: Subscription,
         wanted: str,
         asked_seq: int,
@@ -145,7 +145,7 @@ class RetainedMessages:
             del link.retained[key]
         self._delivering.pump(client, self._commits.last_at)
 
-    def _extend(self, link: Link, client: Client, waiting: list[Outgoing]) -> bool:
+    def _extend(self, link: Link, client: LiveClient, waiting: list[Outgoing]) -> bool:
         """Let retained messages wait for a client; close its connection, and return False, where there is no memory."""
         full = self._state.memory.refusal(RETAINED_COPY_BYTES * len(waiting)) if waiting else None
         if full is not None:
@@ -154,19 +154,19 @@ class RetainedMessages:
         client.extend_retained(waiting)
         return True
 
-    def _may_send(self, link: Link, client: Client, message: Message, now: int) -> bool:
+    def _may_send(self, link: Link, client: LiveClient, message: KeptNotification, now: int) -> bool:
         """Tell whether a retained message may be sent: by its expiry, its reader's rights, and its publisher's."""
         if self._gate.refusal(link, client.id, message, now) is not None:
             return False
         return self._gate.may_stay(message, self._state.retained.sources.get(message.subject))
 
-    def _is_asked_for(self, link: Link, client: Client, subscription: Subscription, asked_seq: int) -> bool:
+    def _is_asked_for(self, link: Link, client: LiveClient, subscription: Subscription, asked_seq: int) -> bool:
         """Tell whether a connection still waits for what was retained when it made *subscription*."""
         session, wanted, name = subscription.session, subscription.subject_filter, subscription.name
         is_latest = client.link is link and link.retained.get((session, wanted or "", name)) == asked_seq
         return is_latest and (wanted, name) in self._state.subscribed.get(session, ())
 
-    def _tell_of_sessions(self, link: Link, client: Client, wanted: str, now: int) -> None:
+    def _tell_of_sessions(self, link: Link, client: LiveClient, wanted: str, now: int) -> None:
         """Tell what the sessions subscribe to that this connection joined, as if it were retained."""
         for session in link.rights:
             if matches(wanted, subscriptions_topic(session)):
@@ -174,7 +174,7 @@ class RetainedMessages:
                 self._state.tell(client, message, now)
 
 
-def _keys_allow(message: Message, subscription: Subscription) -> bool:
+def _keys_allow(message: KeptNotification, subscription: Subscription) -> bool:
     keys, deliver_insecure = message.secured
     return may_deliver(
         keys, subscription.keys, deliver_insecure=deliver_insecure, accept_insecure=subscription.accept_insecure

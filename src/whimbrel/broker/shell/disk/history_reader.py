@@ -15,10 +15,10 @@ from pathlib import Path
 
 from whimbrel.broker.handlers.subscriptions.history import History
 from whimbrel.broker.state.history import HistoryChunk, HistoryQuestion
-from whimbrel.broker.wire.messages import Message
 from whimbrel.errors import WhimbrelError
 from whimbrel.log.keeping.cutting import on_disk
 from whimbrel.log.reader import LogReader
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["HistoryReader", "read_chunk"]
 
@@ -35,7 +35,7 @@ def read_chunk(directory: Path, node: str, question: HistoryQuestion) -> History
         first = _first_of(directory, node, question)
         place = question.place.reader = LogReader(directory, node, first=first)
     place.extend(question.last)
-    messages: list[Message] = []
+    messages: list[KeptNotification] = []
     size, until = 0, place.read_bytes + _MOST_BYTES
     next_seq, missing = first, 0
     for count, (_, seq, number, payload) in enumerate(place.records(), start=1):

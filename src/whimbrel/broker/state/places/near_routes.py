@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from whimbrel.broker.access.publication_keys import Secured
-from whimbrel.broker.placing import Placing
 from whimbrel.broker.state.places.place_grid import Entry, PlaceGrid, PlacesOfHold, by_session
 from whimbrel.match.matcher import Interest, Matcher, PublishedAt, ReadInterest
 from whimbrel.model.attributes import Attributes
+from whimbrel.model.keys import Secured
 from whimbrel.model.near import Anywhere
 from whimbrel.model.place import Area
 from whimbrel.model.subscription import Subscription
+from whimbrel.node.placing import Placing
 
 __all__ = ["FEW", "NO_SUBSCRIBERS", "NearFound", "NearRoutes", "needs_place"]
 

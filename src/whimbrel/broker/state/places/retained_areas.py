@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 
 import cbor2
 
-from whimbrel.broker.memory import AREA_BYTES, SEEN_BYTES, Memory
-from whimbrel.broker.wire.messages import Message
+from whimbrel.broker.memory import Memory
 from whimbrel.model.place import Area, Place
+from whimbrel.node.memory import AREA_BYTES, SEEN_BYTES
+from whimbrel.node.publication import KeptNotification
 
 __all__ = ["MOST_AREAS", "MOST_IN_CELL", "MOST_WIDE", "RetainedAreas", "is_wide"]
 
@@ -38,7 +39,7 @@ class RetainedAreas:
 
     def __init__(self, touch: Callable[[str], None], memory: Memory) -> None:
         self._touch, self._memory = touch, memory
-        self._areas: dict[str, tuple[Message, Area]] = {}
+        self._areas: dict[str, tuple[KeptNotification, Area]] = {}
         """By subject."""
         self._wide: dict[str, None] = {}
         self._cells: dict[tuple[int, int], dict[str, None]] = {}
@@ -57,7 +58,7 @@ class RetainedAreas:
         """Return how many areas a report is held against in the fullest cell that *area* reaches."""
         return max((len(self._cells.get(cell, ())) for cell in _cells_of(area)), default=0)
 
-    def put(self, message: Message) -> None:
+    def put(self, message: KeptNotification) -> None:
         """Take in what is retained of a subject now."""
         self.remove(message.subject)
         area = None if message.placing is None else message.placing.area
@@ -84,7 +85,7 @@ class RetainedAreas:
                 if not self._cells[cell]:
                     del self._cells[cell]
 
-    def entered(self, session: str, place: Place) -> Iterator[Message]:
+    def entered(self, session: str, place: Place) -> Iterator[KeptNotification]:
         """Yield what is retained where a session is, and has not come to it before."""
         if not self._areas:
             return
@@ -95,7 +96,7 @@ class RetainedAreas:
                 self.see(session, message)
                 yield message
 
-    def see(self, session: str, message: Message) -> None:
+    def see(self, session: str, message: KeptNotification) -> None:
         """Take in that a retained message with an area has come to a session."""
         if message.subject not in self._areas:
             return

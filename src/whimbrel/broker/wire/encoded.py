@@ -1,0 +1,82 @@
+"""Encoding of notifications as PUBLISH packets: once for all clients that get the same bytes.
+
+Rule: only one long notification that is kept has its encoding at a time, or there would soon be two of each in memory.
+"""
+
+from __future__ import annotations
+
+from whimbrel.broker.own_properties import NUMBER
+from whimbrel.mqtt.codec import publish_parts
+from whimbrel.mqtt.mounts import unmount_properties
+from whimbrel.mqtt.packets import V5
+from whimbrel.mqtt.primitives import encode_text, encode_varint
+from whimbrel.node.publication import KeptNotification
+
+__all__ = ["number_property", "packet_of"]
+
+_EXPIRY, _ALIAS, _IDENTIFIER, _USER = b"\x02", b"\x23", b"\x0b", b"\x26"
+_SECOND_US = 1_000_000
+_last_long: KeptNotification | None = None
+"""The long kept notification that has its encoding: all who get it now share that."""
+
+
+def packet_of(
+    message: KeptNotification,
+    version: int,
+    qos: int,
+    now: int,
+    *,
+    retain: bool = False,
+    dup: bool = False,
+    identifiers: tuple[int, ...] = (),
+    alias: int = 0,
+    is_alias_known: bool = False,
+    own: bytes = b"",
+    mount: str = "",
+) -> bytes:
+    """Return the PUBLISH for a client at *mount*, with its *own* properties before those of its publisher."""
+    remaining = 0
+    if version == V5 and message.expires_at is not None:
+        remaining = max(1, -(-(message.expires_at - now) // _SECOND_US))
+    variant = (version, qos, retain, dup, identifiers, alias, is_alias_known, remaining, own, mount)
+    encoded = message.encoded
+    if encoded is not None and encoded[0] == variant:
+        parts = encoded[1]
+    else:
+        properties = b""
+        if version == V5:
+            passed = unmount_properties(message.properties, mount) if mount else message.properties
+            properties = _own_properties(remaining, alias, identifiers) + own + passed
+        topic = b"" if is_alias_known else message.subject.removeprefix(mount).encode()
+        parts = publish_parts(
+            topic, message.payload, qos=qos, retain=retain, dup=dup, version=version, properties=properties
+        )
+        if not alias:  # the aliases of one client are of no use to another
+            message.encoded = (variant, parts)
+            if not message.has_own_payload:
+                _forget_last_long(message)
+    return parts[0] + message.packet_id + parts[1] if qos else parts[0]
+
+
+def _forget_last_long(message: KeptNotification) -> None:
+    """Forget the encoding of the long kept notification before *message*."""
+    global _last_long  # one cache of one packet for the process
+    last, _last_long = _last_long, message
+    if last is not None and last is not message:
+        last.encoded = None
+
+
+def number_property(node: str, seq: int) -> bytes:
+    """Return the user property that says which notification a copy is of; none for what has no number."""
+    return _USER + encode_text(NUMBER) + encode_text(f"{node}:{seq}") if seq else b""
+
+
+def _own_properties(remaining_s: int, alias: int, identifiers: tuple[int, ...]) -> bytes:
+    found = b""
+    if remaining_s:
+        found += _EXPIRY + min(remaining_s, 0xFFFFFFFF).to_bytes(4)
+    if alias:
+        found += _ALIAS + alias.to_bytes(2)
+    for identifier in identifiers:
+        found += _IDENTIFIER + encode_varint(identifier)
+    return found

@@ -1,0 +1,1 @@
+"""A node: the one fold of its log, and everything that a restart knows again."""

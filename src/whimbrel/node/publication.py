@@ -1,0 +1,184 @@
+"""Kept notifications: what is kept of an accepted notification while it is held, retained or on its way.
+
+Rule: the packet identifier of a delivery is a function of the notification's seq. So a redelivery after a crash
+carries the identifier of the delivery before it, as MQTT asks (4.4), and no record of it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from whimbrel.log.records import BODY, values_from
+from whimbrel.model.attributes import Attributes
+from whimbrel.model.codecs import attributes_of
+from whimbrel.model.keys import OPEN, Secured
+from whimbrel.model.notification import Notification
+from whimbrel.model.rows import COLUMNS
+from whimbrel.node.placing import Placing
+
+__all__ = ["LONG", "KeptNotification", "kept_bytes", "packet_id_of", "secured_of"]
+
+_ATTRIBUTES = COLUMNS["publications"].index("attributes")
+_IDENTIFIERS = 65_535
+LONG = 1_024
+"""A payload is kept only once where its record has more bytes than this."""
+_OVERHEAD = 1_000
+"""Bytes of a kept notification beside its record and properties, with its places in tables."""
+
+
+def packet_id_of(seq: int) -> int:
+    """Return the packet identifier that the notification with *seq* travels under, to every client."""
+    return seq % _IDENTIFIERS + 1
+
+
+def kept_bytes(record_bytes: int) -> int:
+    """Return how much memory a kept notification takes; a short payload is there as itself and encoded as well."""
+    return record_bytes + _OVERHEAD if record_bytes > LONG else 3 * record_bytes + _OVERHEAD
+
+
+class KeptNotification:
+    """An accepted notification and its record in the log; *encoded* is the broker's cache of its last PUBLISH packet.
+
+    Its values are not checked again: they come from a decoded packet or a validated record.
+    """
+
+    __slots__ = (
+        "_at",
+        "_payload",
+        "_payload_bytes",
+        "deadline_at",
+        "encoded",
+        "expires_at",
+        "packet_id",
+        "placing",
+        "properties",
+        "published_at",
+        "publisher",
+        "qos",
+        "record",
+        "retain",
+        "secured",
+        "seq",
+        "subject",
+    )
+
+    def __init__(
+        self,
+        seq: int,
+        publisher: str | None,
+        subject: str,
+        payload: bytes,
+        *,
+        qos: int,
+        record: bytes,
+        published_at: int = 0,
+        retain: bool = False,
+        expires_at: int | None = None,
+        properties: bytes = b"",
+        secured: Secured = OPEN,
+        placing: Placing | None = None,
+        deadline_at: int | None = None,
+    ) -> None:
+        self.seq, self.publisher, self.subject = seq, publisher, subject
+        self._payload: bytes | None = payload
+        """None once it is kept: then it is read from the record, which it stands in."""
+        self.qos, self.retain, self.expires_at, self.properties = qos, retain, expires_at, properties
+        self.record, self.published_at = record, published_at
+        """The body of its record in the log, which is also its row."""
+        self.secured = secured
+        self.placing, self.deadline_at = placing, deadline_at
+        """Where it is heard, if places make a difference to it; and from when on a copy is late."""
+        self.packet_id = packet_id_of(seq).to_bytes(2)
+        self.encoded: tuple[object, tuple[bytes, bytes]] | None = None
+
+    @classmethod
+    def of(cls, notification: Notification, record: bytes) -> KeptNotification:
+        """Return what is kept of a notification that was read from a log."""
+        return cls(
+            notification.seq,
+            notification.publisher,
+            notification.subject or "",
+            notification.body,
+            qos=notification.qos,
+            retain=notification.retain,
+            expires_at=notification.expires_at,
+            properties=notification.properties,
+            record=record,
+            published_at=notification.published_at,
+            secured=secured_of(notification),
+            placing=_placing_of(notification),
+            deadline_at=notification.deadline_at,
+        )
+
+    @classmethod
+    def live(cls, subject: str, payload: bytes, *, retain: bool = False, properties: bytes = b"") -> KeptNotification:
+        """Return what is only sent now, or said of the broker itself: it has no number and no record."""
+        return cls(0, None, subject, payload, qos=0, retain=retain, expires_at=None, properties=properties, record=b"")
+
+    def with_payload(self, payload: bytes, properties: bytes) -> KeptNotification:
+        """Return the same notification with another payload and other properties: what a policy made of it."""
+        return KeptNotification(
+            self.seq,
+            self.publisher,
+            self.subject,
+            payload,
+            qos=self.qos,
+            record=self.record,
+            published_at=self.published_at,
+            retain=self.retain,
+            expires_at=self.expires_at,
+            properties=properties,
+            secured=self.secured,
+            placing=self.placing,
+            deadline_at=self.deadline_at,
+        )
+
+    def attributes(self) -> Attributes:
+        """Return the attributes that content filters ask about."""
+        if not self.properties or not self.record:
+            return attributes_of(self.payload)
+        return self.recorded_attributes()
+
+    def recorded_attributes(self) -> Attributes:
+        """Return the attributes as its record has them."""
+        seq, number = BODY.unpack_from(self.record)
+        _, values = values_from("", seq, number, self.record[BODY.size :])
+        attributes: Any = values[_ATTRIBUTES]
+        return attributes  # type: ignore[no-any-return]  # a value of a column of any type
+
+    @property
+    def payload(self) -> bytes:
+        """The body as it was published."""
+        payload = self._payload
+        return self.record[self._at : self._at + self._payload_bytes] if payload is None else payload
+
+    @property
+    def has_own_payload(self) -> bool:
+        """Whether its payload is there beside its record."""
+        return self._payload is not None
+
+    def keep(self) -> None:
+        """Get ready to be kept for long: let a long payload, of which the record has all bytes, be there only once."""
+        payload = self._payload
+        if payload is None or len(self.record) <= LONG:
+            return
+        at = len(self.record) - len(payload) if self.record.endswith(payload) else self.record.find(payload)
+        if at >= 0:
+            self._payload, self._at, self._payload_bytes = None, at, len(payload)
+
+    @property
+    def size(self) -> int:
+        """How many bytes it occupies while it is kept, about."""
+        size = len(self.record) + len(self.properties)  # as ``kept_bytes`` says, which takes as long again
+        return size + _OVERHEAD if size > LONG else 3 * size + _OVERHEAD
+
+
+def secured_of(notification: Notification) -> Secured:
+    """Return the keys that a notification was published with."""
+    if not notification.keys.hashes and notification.deliver_insecure:
+        return OPEN
+    return Secured(notification.keys, notification.deliver_insecure)
+
+
+def _placing_of(notification: Notification) -> Placing | None:
+    return None if notification.place is None else Placing(notification.place, notification.radius_m)
