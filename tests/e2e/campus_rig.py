@@ -65,7 +65,8 @@ class Segment:
     def node(self, address: int, **more: Any) -> NodeService:
         """Start a node."""
         service = NodeService(NodeSettings(**self._settings(address, **more)), link=self._link)
-        return self._start(f"node-{address}", service)
+        self._start(f"node-{address}", service)
+        return service
 
     def way_server(self, address: int, port: int, **more: Any) -> WayServerService:
         """Start a way-server whose broker is at *port*."""
@@ -73,18 +74,21 @@ class Segment:
             **self._settings(address, **more), name=f"gate-{address}", campus_key=str(self.folder / "campus.key"),
             port=port, census_s=0.1,
         )  # fmt: skip
-        return self._start(f"node-{address}", WayServerService(settings, link=self._link))
+        service = WayServerService(settings, link=self._link)
+        self._start(f"node-{address}", service)
+        return service
 
     def admin(self, port: int, **more: Any) -> AdminService:
         """Start the administrative server."""
         settings = AdminSettings(data=str(self.folder / "admin"), port=port, every_s=0.1, **more)
-        return self._start("admin", AdminService(settings))
+        service = AdminService(settings)
+        self._start("admin", service)
+        return service
 
-    def _start(self, name: str, service: Any) -> Any:
+    def _start(self, name: str, service: Any) -> None:
         service.open()
         stop = asyncio.Event()
         self._running[name] = stop, asyncio.ensure_future(service.run(stop)), service
-        return service
 
     async def stop(self, *names: str) -> None:
         """Stop daemons, all if none is named."""

@@ -101,6 +101,7 @@ def test_without_broker_admin_and_pipeline_all_go_on_with_what_they_have(tmp_pat
             async with campus.application(1) as application:
                 status = await application.status()
             assert status["broker"] == "away"
+            assert node.participant.control.in_force is not None
             assert status["control_version"] == node.participant.control.in_force.version
             assert status["control_age_s"] >= 0
             assert status["clock_age_s"] >= 0
