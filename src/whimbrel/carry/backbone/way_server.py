@@ -16,7 +16,8 @@ from whimbrel.carry.control.clock import ASK_AGAIN_US, CampusClock, answer_time
 from whimbrel.carry.control.segments import ControlData, segments_of
 from whimbrel.carry.control.topics import TopicNames
 from whimbrel.carry.hello import Hello, Sample, Subscriptions, TimeQuestion, TopicsQuestion
-from whimbrel.carry.participant import Output, Participant, Rules, Tell
+from whimbrel.carry.outputs import Output, Tell
+from whimbrel.carry.participant import Participant, Rules
 from whimbrel.carry.rates import Allowance
 from whimbrel.carry.signatures import SampleSigner
 from whimbrel.carry.wire import Part
