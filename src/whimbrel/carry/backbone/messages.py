@@ -21,6 +21,7 @@ from typing import Any
 from whimbrel.carry.control.segments import ControlData, TopicPlan
 from whimbrel.errors import InvalidValueError, WhimbrelError, description_of
 from whimbrel.model.bounds import instant
+from whimbrel.model.census import BACKBONE, CENSUS_SUBJECT
 
 __all__ = [
     "CENSUS",
@@ -35,8 +36,8 @@ __all__ = [
     "time_body",
 ]
 
-ROOT = "campus-backbone"
-CENSUS, CONTROL, TIME, DOWN = f"{ROOT}/census", f"{ROOT}/control", f"{ROOT}/time", f"{ROOT}/down"
+CENSUS = CENSUS_SUBJECT
+CONTROL, TIME, DOWN = f"{BACKBONE}/control", f"{BACKBONE}/time", f"{BACKBONE}/down"
 SAMPLE_PROPERTY = "campus.sample"
 """The user property with the id of a sample."""
 MAX_CONTROL_BYTES = 4 << 20
