@@ -14,6 +14,7 @@ import pytest
 from whimbrel.cli.main import main
 from whimbrel.lab import own_processes
 from whimbrel.lab.own_processes import FailedPointError, OwnPoint, make_points
+from whimbrel.lab.sublim.icu_bandwidth import bandwidth
 from whimbrel.lab.sublim.icu_battery import battery
 
 
@@ -45,7 +46,7 @@ def test_the_quick_battery_shows_what_the_paper_says(
     assert json.loads(capsys.readouterr().out)["tables"] == first["tables"]
 
 
-def test_the_whole_figure_has_the_papers_rates() -> None:
+def test_the_whole_battery_has_the_papers_rates() -> None:
     """20 to 120 messages a minute, and what is assumed is varied at one of them."""
     experiment = battery()
     settings = [point.settings for point in experiment.own]
@@ -54,7 +55,41 @@ def test_the_whole_figure_has_the_papers_rates() -> None:
     assert len({point.key for point in experiment.own}) == len(settings) - 2  # one of the varied is the figure's own
 
 
-@pytest.mark.parametrize("what", ["a figure", "a folder", "Pillow"])
+def test_the_whole_bandwidth_has_the_papers_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 to 120 a minute, the period swept from 5 to 60 s, and tc beside the relay where it can be had."""
+    for missing, links in ((None, {"relay", "tc"}), ("not permitted", {"relay"})):
+        monkeypatch.setattr("whimbrel.lab.sublim.icu_bandwidth.why_not_shaped", lambda missing=missing: missing)
+        experiment = bandwidth()
+        settings = [point.settings for point in experiment.own]
+        assert sorted({each["per_minute"] for each in settings}) == [20, 40, 60, 80, 100, 120]
+        assert sorted({each["redrawn_s"] for each in settings}) == [5, 15, 30, 60]
+        assert {each["link"] for each in settings} == links
+        assert experiment.assumptions.get("left out") == missing
+
+
+def test_what_a_bandwidth_row_says_is_found() -> None:
+    """Shares, gains, and whether compression follows a link that was reported as bad."""
+    good = {"at_s": 30, "network_connection": 1.0, "mean_bytes": 99_000.0, "received": 60}
+    bad = {"at_s": 60, "network_connection": 0.6, "mean_bytes": 99_000.0, "received": 36}
+    small = {"at_s": 90, "network_connection": 0.9, "mean_bytes": 80_000.0, "received": 58}
+    row = {
+        "per_minute": 120,
+        "redrawn_s": 5.0,
+        "link": "relay",
+        "published": 100,
+        "received": 90,
+        "mean_rate": 800_000.0,
+    }
+    stateless = {**row, "policy": "stateless", "in_time": 20, "series": []}
+    for series, in_time, is_so in (([good, bad, small], 36, True), ([good, small, bad], 34, False)):
+        found = bandwidth(is_quick=True).find(
+            [stateless, {**row, "policy": "stateful", "in_time": in_time, "series": series}]
+        )
+        assert list(found.claims.values()) == [True, is_so, is_so]
+        assert found.tables[0].rows[0] == ("120, 5 s", "50%", "90%", "90%", "20%", f"{in_time}%", f"+{in_time - 20}")
+
+
+@pytest.mark.parametrize("what", ["a figure", "a folder", "Pillow", "tc"])
 def test_bad_input_is_one_sentence_before_anything_is_started(
     what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -67,11 +102,20 @@ def test_bad_input_is_one_sentence_before_anything_is_started(
         arguments[0] = "icu-figure-9"
     elif what == "a folder":
         arguments[-1] = str(file / "below")
+    elif what == "tc":
+        monkeypatch.setattr("whimbrel.lab.sublim.icu_bandwidth.why_not_shaped", lambda: "not permitted")
+        arguments = ["icu-bandwidth", "--link", "tc", *arguments[1:]]
     else:
         monkeypatch.setattr("whimbrel.lab.sublim.icu_battery.find_spec", lambda _: None)
     assert lab(monkeypatch, *arguments) == 2
     said = capsys.readouterr().err
-    assert {"a figure": "icu-figure-9", "a folder": "--out", "Pillow": "whimbrel[images]"}[what] in said
+    expected = {
+        "a figure": "icu-figure-9",
+        "a folder": "--out",
+        "Pillow": "whimbrel[images]",
+        "tc": "tc: not permitted",
+    }
+    assert expected[what] in said
     assert "Traceback" not in said
     assert not (tmp_path / "out").exists()
 

@@ -59,6 +59,8 @@ class Experiment:
     """Makes the rows in this process, where the experiment is no sweep; then it has no points, and needs no Spark."""
     own: Sequence[OwnPoint] = ()
     """Points that are each made in a process of its own, without Spark."""
+    at_once: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """How many of these are made at a time: more than there are cores where they mostly wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ def run(
     out.mkdir(parents=True, exist_ok=True)
     if experiment.own:
         folder = out / f"{experiment.name}-points"
-        rows = make_points(experiment.own, folder, processes=os.cpu_count() or 1, on_progress=on_progress)
+        rows = make_points(experiment.own, folder, processes=experiment.at_once, on_progress=on_progress)
     elif experiment.make is not None:
         rows = experiment.make()
     else:

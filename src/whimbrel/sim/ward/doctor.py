@@ -55,6 +55,8 @@ class DoctorDevice:
         """Messages, bytes of them on the wire, pictures, pixels decoded and reports."""
         self.sizes: list[int] = []
         """The bytes of the body of each message."""
+        self.topics: list[str] = []
+        """Where each was published."""
 
     def begin(self) -> bytes:
         """Return what to send first: CONNECT, the policy and its choice, and the subscription."""
@@ -95,6 +97,7 @@ class DoctorDevice:
         self.counts["messages"] += 1
         self._unreported += 1
         self.sizes.append(len(message.payload))
+        self.topics.append(message.topic)
         for picture in _pictures(message.payload):
             size = image_size(picture)
             shown = _shown_px(size.width, size.height, self.doctor.display)
