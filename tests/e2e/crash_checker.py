@@ -987,10 +987,20 @@ async def _crash(
             for each in running:
                 each.cancel()
             status = await asyncio.to_thread(broker.stop) if broker.is_running else 0
+            await _end(running)
         if status:
             told.append(f"the broker stopped with status {status}")
     await asyncio.sleep(0)  # transports close in the next turn
     return told
+
+
+async def _end(running: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks until they have ended: one whose connection fails as it is cancelled goes on (``TaskGroup``)."""
+    left = set(running)
+    while left:
+        for each in left:
+            each.cancel()
+        _, left = await asyncio.wait(left, timeout=1)
 
 
 async def _settle(rig: Rig, clients: Sequence[Client], give_up_s: float) -> list[str]:
