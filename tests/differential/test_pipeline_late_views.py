@@ -5,10 +5,9 @@ A view is made of what each folder of the log was at some moment: file systems o
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -16,6 +15,7 @@ from random import Random
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from late_views import History, LateView, lived
 from pyspark.sql import SparkSession
 from stream_rig import StreamRig, forget
 
@@ -48,97 +48,13 @@ def _fact(seq: int) -> Fact:
     return Reported(node=NODE, seq=seq, state=DeviceState(device="d", reported_at=seq, battery=0.5))
 
 
-@dataclass
-class _History:
-    """What each folder of a log was after each thing that was done to it."""
-
-    log: Path
-    folders: dict[str, list[dict[str, bytes]]] = field(default_factory=dict)
-    moments: int = 0
-
-    def note(self) -> None:
-        """Take down how the log is now."""
-        there = {str(each.relative_to(self.log)): each for each in self.log.rglob("*") if each.is_dir()}
-        for name in {"", *self.folders, *there}:
-            folder = self.log / name
-            files = (
-                {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()} if folder.is_dir() else {}
-            )
-            self.folders.setdefault(name, [{} for _ in range(self.moments)]).append(files)
-        self.moments += 1
-
-
 @pytest.fixture(scope="module")
-def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, _History]:
+def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, History]:
     """Return a log of segments, and one that was exported, cut and compacted as well."""
-    return {exports: _lived(tmp_path_factory.mktemp("history") / "log", exports=exports) for exports in (False, True)}
-
-
-def _lived(log: Path, *, exports: bool) -> _History:
-    found = _History(log)
-    for number in range(3):
-        with LogWriter(log, NODE, segment_bytes=400) as writer:
-            for _ in range(FACTS // 3):
-                writer.append(_fact(writer.next_seq))
-                writer.sync()
-        found.note()
-        if exports and number < 2:
-            export(log, NODE, closed_only=False)
-            found.note()
-            for first, path in layout.segments(log, NODE)[:-1]:
-                if first <= FACTS // 3:
-                    path.unlink()
-            found.note()
-    if exports:
-        compact(log)
-        found.note()
-    return found
-
-
-class _View:
-    """What a worker sees of a log; it comes nearer to what there is as the worker waits, or never does."""
-
-    def __init__(self, history: _History, folder: Path, random: Random) -> None:
-        self.folder, self._history, self._random = folder, history, random
-        last = history.moments - 1
-        self._at = {name: random.choice((last, random.randrange(history.moments))) for name in history.folders}
-        self._at[""] = last
-        self._is_stuck = random.random() < 0.1
-        self._now_s = 0.0
-        self.delays = 0
-        """How often what there is was not all to be seen."""
-        for name in history.folders:
-            self._lay(name, is_cut=random.random() < 0.3)
-
-    def patience(self) -> Patience:
-        """Return how long to wait for the rest."""
-        return Patience(seconds=90, sleep=self._sleep, clock=lambda: self._now_s)
-
-    def _sleep(self, seconds: float) -> None:
-        self._now_s += seconds
-        self.delays += 1
-        if self._is_stuck:
-            self._now_s += 60  # not to try it forty times in vain
-            return
-        for name, at in self._at.items():
-            if self._random.random() < 0.7:
-                self._at[name] = self._random.randint(at, self._history.moments - 1)
-                self._lay(name)
-
-    def _lay(self, name: str, *, is_cut: bool = False) -> None:
-        """Let a folder be as it was at some moment; where it *is_cut*, of a file only the beginning is to be seen."""
-        folder, files = f"{self.folder}/{name}", self._history.folders[name][self._at[name]]
-        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 # paths are strings here: there are thousands
-        with os.scandir(folder) as entries:
-            gone = [each.path for each in entries if each.is_file() and each.name not in files]
-        for path in gone:
-            os.unlink(path)  # noqa: PTH108 # so
-        for each, data in files.items():
-            whole = not is_cut or each.endswith(".json") or self._random.random() < 0.5
-            beside = f"{folder}/.{each}"
-            with open(beside, "wb") as stream:  # noqa: PTH123 # so
-                stream.write(data if whole else data[: self._random.randrange(len(data))])
-            os.replace(beside, f"{folder}/{each}")  # noqa: PTH105 # so
+    facts = [_fact(seq) for seq in range(1, FACTS + 1)]
+    return {
+        exports: lived(tmp_path_factory.mktemp("history") / "log", facts, exports=exports) for exports in (False, True)
+    }
 
 
 def _rows(reader: SpanReader, spans: list[tuple[int, int]]) -> list[tuple[object, ...]]:
@@ -152,7 +68,7 @@ def _rows(reader: SpanReader, spans: list[tuple[int, int]]) -> list[tuple[object
     ]
 
 
-def test_a_thousand_late_views_are_read_whole_or_not_at_all(tmp_path: Path, histories: dict[bool, _History]) -> None:
+def test_a_thousand_late_views_are_read_whole_or_not_at_all(tmp_path: Path, histories: dict[bool, History]) -> None:
     """A worker that sees less than the driver must not make a shorter span of it: those rows would be gone for good."""
     wanted = Counter(("reports", seq, NODE) for seq in range(1, FACTS + 1))
     found: Counter[str] = Counter()
@@ -161,7 +77,7 @@ def test_a_thousand_late_views_are_read_whole_or_not_at_all(tmp_path: Path, hist
         if delays >= DELAYS:
             break
         random, has_parquet = Random(run), run % 24 == 0  # which takes its time
-        view = _View(histories[has_parquet], tmp_path / ("exported" if has_parquet else "live"), random)
+        view = LateView(histories[has_parquet], tmp_path / ("exported" if has_parquet else "live"), random)
         reader = SpanReader(view.folder, NODE, most_facts=7 if run % 12 == 0 else 1_000, patience=view.patience())
         middle = random.randrange(FACTS) if run % 7 == 0 else 0
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from whimbrel.errors import InvalidValueError
@@ -76,6 +78,42 @@ def test_replaced_rows_are_refused_by_name(tmp_path: Path, *, is_interval: bool)
     with pytest.raises(ReplacedRowsError, match=r"version 3 replaced rows.*begin anew, with another checkpoint"):
         reader.partitions(added, reader.latestOffset())
     assert reader.partitions(reader.initialOffset(), reader.latestOffset())
+
+
+@pytest.mark.parametrize("batches", [1, 3, 5], ids=["fewer versions", "as many", "more"])
+def test_a_table_that_was_made_anew_is_not_gone_on_with(tmp_path: Path, batches: int) -> None:
+    """Its first rows have the versions that were read of the other table: they were skipped, without a word."""
+    output = DeltaOutput(tmp_path, "matches")
+    for batch in range(3):
+        output.add(batch, matched(batch))
+    reader = TableStreamReader(tmp_path, "matches", SCHEMAS["matches"])
+    end = reader.latestOffset()
+    shutil.rmtree(tmp_path / "matches")
+    output = DeltaOutput(tmp_path, "matches")
+    for batch in range(batches):
+        output.add(batch, matched(7 + batch))
+    assert reader.latestOffset() != end
+    for start in (end, reader.initialOffset()):
+        with pytest.raises(LostCommitError, match="version 3 is not there any more; begin anew"):
+            reader.partitions(start, reader.latestOffset() if start is end else end)
+    older = {"version": end["version"]}
+    if batches < 3:
+        with pytest.raises(LostCommitError):
+            reader.partitions(older, reader.latestOffset())
+    else:
+        assert len(reader.partitions(older, reader.latestOffset())) == batches - 3
+
+
+def test_what_an_operation_of_others_did_is_not_passed_over(tmp_path: Path) -> None:
+    """An older state of the table that was restored has rows that come again; merged ones may be new."""
+    output = DeltaOutput(tmp_path, "matches")
+    for batch in range(2):
+        output.add(batch, matched(batch))
+    reader = TableStreamReader(tmp_path, "matches", SCHEMAS["matches"])
+    end = reader.latestOffset()
+    DeltaTable(str(tmp_path / "matches")).restore(1)
+    with pytest.raises(ReplacedRowsError, match="version 3 replaced rows"):
+        reader.partitions(end, reader.latestOffset())
 
 
 def replaced(out: Path, batch: int, *, is_interval: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from whimbrel.nearby.far_events import FarEvents
 from whimbrel.nearby.frames.values import Event
 from whimbrel.nearby.group.outputs import Deliver
 from whimbrel.nearby.group.subscriptions import NearbySubscription
-from whimbrel.nearby.listening import body_of
+from whimbrel.nearby.listening import body_of, notification_of
 from whimbrel.nearby.motion import Motion
 from whimbrel.nearby.vocabulary import Vocabulary
 
@@ -57,6 +58,19 @@ def test_an_event_is_taken_far_from_its_area_with_the_consumers_own_attributes()
     older = _far().receive("traffic light", json.dumps(told).encode(), at=NOW)
     assert older is not None
     assert older.attributes["distance_m"] == pytest.approx(5_000, abs=1)
+
+
+def test_what_a_listener_without_a_clock_lets_out_is_marked() -> None:
+    """A recording of a signed event must not look like one of today in the log and on the broker."""
+    signed = replace(EVENT, issued_at=1, key=bytes(32), signature=bytes(64))
+    for event, is_known, mark in ((EVENT, False, None), (signed, False, 0), (signed, True, None)):
+        heard = replace(HEARD, event=event, is_age_known=is_known)
+        body = body_of(heard, at=NOW)
+        assert json.loads(body).get("age_known") == mark
+        assert notification_of(heard, node="post", seq=1, at=NOW).attributes.get("age_known") == mark
+        found = _far().receive("traffic light", body, at=NOW)
+        assert found is not None
+        assert dict(found.event.attributes) == {"status": "red"}
 
 
 def test_an_event_that_comes_both_ways_is_taken_once() -> None:

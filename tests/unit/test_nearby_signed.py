@@ -14,8 +14,8 @@ from tests.unit.nearby_rig import SECOND, WORDS, at
 
 from whimbrel.cli.nearby.printing import print_event
 from whimbrel.model.place import Area
-from whimbrel.nearby.frames.signatures import Signer
-from whimbrel.nearby.frames.values import Event, Frame, Join, Request
+from whimbrel.nearby.frames.signatures import Signer, has_valid_signature
+from whimbrel.nearby.frames.values import Beacon, Event, Frame, Join, Request, Signable
 from whimbrel.nearby.frames.wire import decode, encode
 from whimbrel.nearby.group.outputs import Deliver, Note
 from whimbrel.nearby.group.subscriptions import NearbySubscription
@@ -242,31 +242,67 @@ def test_a_key_is_trusted_until_its_expiry(days_later: Callable[[float], None]) 
 
 
 def _forged(join: Join, number: int, **more: object) -> bytes:
-    made = replace(join, origin=f"m{number}", sender="stranger", seq=number + 1, hops=2, max_hops=2, **more)  # type: ignore[arg-type] # they are fields
+    made = replace(join, origin=f"m{number}", seq=number + 1, hops=2, max_hops=2, **more)  # type: ignore[arg-type] # they are fields
     return encode(made)
 
 
-def test_joins_are_repeated_for_groups_that_are_believed_and_within_a_rate() -> None:
+def stop_clock(monkeypatch: pytest.MonkeyPatch, now: int) -> None:
+    """Let every daemon's clock stand at *now*: a rate is one of time, and the machine's is not asserted."""
+    monkeypatch.setattr("whimbrel.nearby.transport.daemon.monotonic_us", lambda: now)
+
+
+def test_joins_are_repeated_for_groups_that_are_believed_and_within_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """500 forged joins were 37,000 datagrams of the node that repeated them."""
 
     def forge() -> None:
+        stop_clock(monkeypatch, now := monotonic_us())
         light, car, relay = station("ambulance"), station("car", 10), station("relay", 20)
         car.node.subscribe(AMBULANCE)
         announce(light, radius_m=1_500.0, hops=2)
         for each in (car, relay):
             each.daemon.receive(light.tape.sent[0])
-        car.daemon.perform(car.node.timer(now=monotonic_us() + 20_000))
+        car.daemon.perform(car.node.timer(now=now + 20_000))
         (join,) = car.tape.frames(Join)
         assert isinstance(join, Join)
-        for producer, most in (("nobody", 0), ("ambulance", 128)):
+        for producer, repeated in (("nobody", 0), ("ambulance", 128)):
             before = len(relay.tape.sent)
             for number in range(500):
-                relay.daemon.receive(_forged(join, number, producer=producer))
-            relay.daemon.perform(relay.node.timer(now=monotonic_us() + 40_000))
-            assert len(relay.tape.frames(Join)) <= most
-            assert sum(relay.tape.each[before:]) <= 9 * (most + 1)  # and the beacon
+                relay.daemon.receive(_forged(join, number, producer=producer, sender=f"stranger-{producer}"))
+            relay.daemon.perform(relay.node.timer(now=now + 40_000))
+            assert len(relay.tape.frames(Join)) == repeated
+            assert sum(relay.tape.each[before:]) <= 9 * (repeated + 1)  # and the beacon
 
     run(forge)
+
+
+@pytest.mark.parametrize("is_outside", [True, False], ids=["of another area", "of an earlier start"])
+def test_signatures_are_looked_at_within_a_rate(monkeypatch: pytest.MonkeyPatch, *, is_outside: bool) -> None:
+    """A signature takes a tenth of a millisecond: beacons of a known group were verified however many came."""
+    looked: list[object] = []
+
+    def look(frame: Signable) -> bool:
+        looked.append(frame)
+        return has_valid_signature(frame)
+
+    def flood() -> None:
+        stop_clock(monkeypatch, now := monotonic_us())
+        light, car = station("ambulance", signer=TRUE, first_seq=1_000), station("car", 10, **with_key())
+        car.node.subscribe(AMBULANCE)
+        announce(light)
+        car.daemon.receive(light.tape.sent[0])
+        beacon = decode(light.tape.sent[0])
+        assert isinstance(beacon, Beacon)
+        if not is_outside:  # it is silent, and another with fewer starts has its name
+            stop_clock(monkeypatch, now + 60 * SECOND)
+            car.daemon.perform(car.node.timer(now=now + 60 * SECOND))
+        more = {"area": Area(at(3_000), 200)} if is_outside else {"epoch": 1}
+        monkeypatch.setattr("whimbrel.nearby.group.trust.has_valid_signature", look)
+        for number in range(500):
+            seq = number if is_outside else beacon.seq
+            car.daemon.receive(encode(replace(beacon, seq=seq, sender="stranger", **more)))
+        assert len(looked) == 128
+
+    run(flood)
 
 
 def test_the_joins_of_a_signed_group_are_signed_and_so_is_their_hop_count() -> None:

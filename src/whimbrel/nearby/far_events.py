@@ -81,6 +81,8 @@ def _event(kind: EventType, body: bytes, *, at: int) -> Event:
     area = Area(Place.parse(place), real("radius_m", told.pop("radius_m", None), 0, 1e8))
     producer = Place.parse(_text(told, "producer_place")) if "producer_place" in told else area.centre
     told.pop("remaining_ms", None)
+    if "age_known" not in kind.parameters:  # a listener's mark, for other readers of the broker
+        told.pop("age_known", None)
     for name, value in told.items():
         if kind.parameters.get(name) is AttributeType.OPAQUE and isinstance(value, str):
             told[name] = _opaque(name, value)

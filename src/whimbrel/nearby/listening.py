@@ -2,6 +2,8 @@
 
 Rule: an event keeps its identity as the attribute ``event`` (``node:seq``): by it, copies that came both ways are one.
 Rule: the place of the producer is the attribute ``producer_place``, a text such as ``53.34,-6.25``.
+Rule: a signed event whose age the listener could not judge, because its clock is not set, has ``age_known`` = 0: it may
+be a recording.
 Rule: the log has the area as place and radius and the deadline as an instant of the listener's own clock. On a broker
 they are members of the JSON body, because MQTT has no place for them; the message expires with the deadline.
 """
@@ -34,7 +36,8 @@ def subject_of(event_type: str) -> str:
 
 def _attributes(heard: Deliver) -> Attributes:
     event = heard.event
-    return FrozenAttributes({**event.attributes, "event": str(event.id), "producer_place": str(event.place)})
+    mark = {"age_known": 0} if event.key is not None and not heard.is_age_known else {}
+    return FrozenAttributes({**event.attributes, **mark, "event": str(event.id), "producer_place": str(event.place)})
 
 
 def notification_of(heard: Deliver, *, node: str, seq: int, at: int) -> Notification:

@@ -235,6 +235,8 @@ class Node:
             self.counts["outside"] += 1
             if isinstance(frame, Join) or not self._consumer.knows(frame.group):
                 return []
+            if not self._is_within_rate(frame, source, now):  # before its signature is looked at, which takes time
+                return []
             if self._trust.judge(frame, now=now) is not Verdict.BELIEVED:
                 return []
             self._is_due_known = False
@@ -246,12 +248,11 @@ class Node:
         is_wanted = isinstance(frame, Event) and self._consumer.wants(frame)
         if not (is_new or is_wanted):
             if isinstance(frame, Beacon) and self._consumer.knows_later(frame, now=now):
-                return self._object_to_epoch(frame, now)
+                return self._object_to_epoch(frame, now) if self._is_within_rate(frame, source, now) else []
             self.counts["duplicates"] += 1
             self._consumer.hear_again(frame, now=now)
             return []
-        if not self._rates[isinstance(frame, Event)].admits(source, now=now):
-            self.counts["beyond the rate of a sender"] += 1
+        if not self._is_within_rate(frame, source, now):
             return []
         if isinstance(frame, Join):
             if not self._is_join_believed(frame, now):
@@ -287,13 +288,18 @@ class Node:
                 self._relay.keep(frame, dies_at=dies_at, now=now)
                 return self._consumer.receive_event(frame, now=now) if is_wanted else []
 
+    def _is_within_rate(self, frame: Frame, source: str, now: int) -> bool:
+        """Return whether *source* may have one more frame looked at; one beyond its rate is counted."""
+        is_admitted = self._rates[isinstance(frame, Event)].admits(source, now=now)
+        self.counts["beyond the rate of a sender"] += not is_admitted
+        return is_admitted
+
     def _take_own(self, frame: Asked, source: str, now: int) -> list[Output]:
         """Answer a request, or report an objection, if it is for this node."""
         place = self.motion.place
         if frame.to != self.name or not is_inside(frame.area, place):
             return []
-        if not self._rates[False].admits(source, now=now):
-            self.counts["beyond the rate of a sender"] += 1
+        if not self._is_within_rate(frame, source, now):
             return []
         if isinstance(frame, Objection):
             return self._report(frame, now)

@@ -6,13 +6,14 @@ new, unless it only copied rows (compaction, the removal of old ones). It begins
 Rule: each row once, also over a compaction and a restart: an offset that was written down is read again as it was, as
 long as the table keeps its commits (a week) and its files (a day after they were replaced).
 Rule: a commit that replaces rows, as a batch run's does, ends the stream with an error: which of its rows are new is
-not known, and rows that a reader already has would come again.
+not known, and rows that a reader already has would come again. So does a commit of an operation that is not ours.
+Rule: an offset names its table. One that was made anew in the same folder has other commits under the same versions.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,13 @@ __all__ = ["LostCommitError", "ReplacedRowsError", "TableReader", "TableStreamRe
 
 _BATCH_ROWS = 20_000
 _NOTHING = -1
+_ADDS = "WRITE"
+_COPIES = frozenset({"DELETE", "OPTIMIZE"})
+"""Operations after which a table has no row that it did not have before: removal of old rows, and compaction."""
 
 
 class LostCommitError(InvalidInputError):
-    """A commit that was not read yet was cleaned up. Reaction: begin the stream anew, and read more often."""
+    """A commit that was not read yet is gone, or is of a table that is gone. Reaction: begin the stream anew."""
 
     def __init__(self, folder: str, version: int) -> None:
         super().__init__(folder, version)
@@ -97,20 +101,28 @@ class TableStreamReader(DataSourceStreamReader):
             raise InvalidValueError("table to follow", table, f"{growing}; rows of the others change: read them whole")
         self._folder, self._table, self._schema = str(out / table), table, schema
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
+    def initialOffset(self) -> dict[str, int | str]:  # noqa: N802 # Spark's name
         """Return where nothing was read yet."""
         return {"version": _NOTHING}
 
-    def latestOffset(self, start: dict[str, int] | None = None, limit: object = None) -> dict[str, int]:  # noqa: ARG002, N802 # Spark's
-        """Return the version of now; Spark before 4.2 passes nothing."""
-        return {"version": DeltaTable(self._folder).version()}
+    def latestOffset(self, start: object = None, limit: object = None) -> dict[str, int | str]:  # noqa: ARG002, N802 # Spark's
+        """Return the version of now, and which table it is of; Spark before 4.2 passes nothing."""
+        found = DeltaTable(self._folder)
+        return {"version": found.version(), "table": str(found.metadata().id)}
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: Mapping[str, int | str], end: Mapping[str, int | str]) -> list[InputPartition]:
         """Return the files that are new after a version, up to another."""
-        if start["version"] == _NOTHING:
-            return [_TableFile(str(path)) for path in files_of(DeltaTable(self._folder, version=end["version"]))]
-        versions = range(start["version"] + 1, end["version"] + 1)
-        return [_TableFile(path) for version in versions for path in self._added(version)]
+        first, last = int(start["version"]), int(end["version"])
+        if first == _NOTHING:
+            if DeltaTable(self._folder).version() < last:
+                raise LostCommitError(self._folder, last)
+            found = list(map(str, files_of(DeltaTable(self._folder, version=last))))
+        else:
+            found = [path for version in range(first + 1, last + 1) for path in self._added(version)]
+        tables = {each["table"] for each in (start, end) if "table" in each}  # an older Whimbrel did not name it
+        if last < first or tables - {str(DeltaTable(self._folder).metadata().id)}:
+            raise LostCommitError(self._folder, last if first == _NOTHING else first)
+        return [_TableFile(path) for path in found]
 
     def _added(self, version: int) -> Iterator[str]:
         path = Path(self._folder, "_delta_log", f"{version:020}.json")
@@ -119,14 +131,13 @@ class TableStreamReader(DataSourceStreamReader):
         except FileNotFoundError:
             raise LostCommitError(self._folder, version) from None
         operation = next((each["commitInfo"].get("operation") for each in actions if "commitInfo" in each), None)
-        if operation == "WRITE":
-            if any(each["remove"]["dataChange"] for each in actions if "remove" in each):
-                raise ReplacedRowsError(self._folder, version)
-            yield from (
-                str(Path(self._folder, each["add"]["path"]))
-                for each in actions
-                if "add" in each and each["add"]["dataChange"]
-            )
+        if operation in _COPIES:
+            return
+        new = [each["add"] for each in actions if "add" in each and each["add"]["dataChange"]]
+        is_replacing = any(each["remove"]["dataChange"] for each in actions if "remove" in each)
+        if is_replacing or (new and operation != _ADDS):
+            raise ReplacedRowsError(self._folder, version)
+        yield from (str(Path(self._folder, each["path"])) for each in new)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of a file."""
