@@ -257,7 +257,7 @@ class Delivering:
         self._state.decisions.received(client.id, message.seq)
         if out.qos:
             gone = client.flying.pop(packet_id_of(message.seq), None)
-            if gone is not None:
+            if gone is not None and not gone.is_held:
                 client.let_go(gone)
         for terms in out.terms:
             seq = commits.seq
@@ -271,6 +271,8 @@ class Delivering:
                 continue
             if is_owed or commits.waiting:
                 commits.entered(seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed)
+            elif out.is_held:  # the most common, without another call
+                self._state.settle(now, terms.session, client.id, message.seq, outcome, qos=out.qos)
             else:
                 self._settle(client, out, terms, outcome, now)
 
