@@ -444,7 +444,8 @@ class Rig:
         """Wait until *count* more publications are sent."""
         self.is_reached.clear()
         self.target = self.sent + count
-        await asyncio.wait_for(self.is_reached.wait(), _GIVE_UP_S)
+        async with asyncio.timeout(_GIVE_UP_S):
+            await self.is_reached.wait()
 
 
 class RefusedError(ConnectionRefusedError):
@@ -774,7 +775,8 @@ class Subscriber(Client):
         self._is_answered.clear()
         self.write(b"\xc0\x00")
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._is_answered.wait(), 1)
+            async with asyncio.timeout(1):  # ``wait_for`` of Python 3.11 may lose that it was cancelled
+                await self._is_answered.wait()
         await asyncio.sleep(0.02)  # between one look and the next
 
 
@@ -1012,7 +1014,8 @@ async def _settle(rig: Rig, clients: Sequence[Client], give_up_s: float) -> list
 
     async def in_time(who: Client) -> None:
         try:
-            await asyncio.wait_for(who.rest(), give_up_s)
+            async with asyncio.timeout(give_up_s):
+                await who.rest()
         except TimeoutError:
             told.append(f"{who.name} did not come to rest: {who.lacks()}")
 
