@@ -77,17 +77,18 @@ class Delivering:
 
     def _bound(self, client: LiveClient, now: int) -> None:
         """Drop what waits for a client beyond what may."""
-        if (client.queue or client.live) and client.queued_bytes:
-            has_room, most = self._state.memory.has_room(), self._most_bytes
-            if client.queued_bytes > most or not has_room:
-                for out in client.shed(most if has_room else 0):  # QoS 0 that cannot wait any longer
-                    self._receipt(client, out, Outcome.DROPPED, now)
-        if not client.note_below < client.queued_bytes <= client.note_above:
-            client.note_queued()
-        if client.queued_bytes > 2 * self._most_bytes and not client.expiry_us and client.link is not None:
+        queued_bytes, most = client.queued_bytes, self._most_bytes
+        is_noted = client.note_below < queued_bytes <= client.note_above
+        if is_noted and queued_bytes <= most and not (client.queue or client.live):
+            return  # it has all in flight, and that is little
+        if queued_bytes and (queued_bytes > most or not self._state.memory.has_room()):
+            for out in client.shed(most if self._state.memory.has_room() else 0):  # QoS 0 that cannot wait any longer
+                self._receipt(client, out, Outcome.DROPPED, now)
+        client.note_queued()
+        if client.queued_bytes > 2 * most and not client.expiry_us and client.link is not None:
             # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
             self._sender.counters.slow_readers += 1
-            reason = f"more than {2 * self._most_bytes} bytes wait to be sent, or to be acknowledged"
+            reason = f"more than {2 * most} bytes wait to be sent, or to be acknowledged"
             self._sender.fail(client.link, ReasonCode.QUOTA_EXCEEDED, reason)
 
     def pump(self, client: LiveClient, now: int) -> None:
@@ -163,7 +164,7 @@ class Delivering:
     def acknowledged(self, client: LiveClient, packets: Sequence[Puback], now: int) -> None:
         """Take in that a client has QoS 1 hand-overs."""
         commits, flying = self._commits, client.flying
-        append, now, receipts = commits.append_body, commits.now(now), 0
+        append, now, receipts, confirmed, seq = commits.append_body, commits.now(now), 0, 0, 0
         for packet in packets:
             identifier = packet.packet_id
             out = flying.get(identifier)
@@ -177,21 +178,23 @@ class Delivering:
                 break
             if out.is_held:
                 self._receipt(client, out, Outcome.DELIVERED, now)
+                seq = 0
                 continue
             del flying[identifier]  # the hold does not know of it, so this is all
             receipts += 1
-            via = out.via
-            if via is not RETAINED:
-                client.queued_bytes -= len(out.message.record)
-            for terms in out.terms:
-                if via is RETAINED:
+            message, via = out.message, out.via
+            if via is RETAINED:
+                for terms in out.terms:
                     seq = commits.seq
-                    commits.append(self._of_retained(seq, now, terms, client, out.message))
-                    commits.entered(
-                        seq, partial(self._settle, client, out, terms, Outcome.DELIVERED, now), is_owed=False
-                    )
-                else:
-                    append(receipt_body(commits.seq, now, terms.receipt, out.message.seq, via), now)
+                    commits.append(self._of_retained(seq, now, terms, client, message))
+                    settle = partial(self._settle, client, out, terms, Outcome.DELIVERED, now)
+                    commits.entered(seq, settle, is_owed=False)
+                seq = 0
+                continue
+            confirmed += len(message.record)
+            for terms in out.terms:
+                seq = append(receipt_body(seq or commits.seq, now, terms.receipt, message.seq, via), now) + 1
+        client.queued_bytes -= confirmed
         self._sender.counters.receipts += receipts
         client.note_queued()
         if client.queue:
@@ -256,7 +259,7 @@ class Delivering:
         self._sender.counters.receipts += bool(out.terms)
         if out.qos:
             gone = client.flying.pop(packet_id_of(message.seq), None)
-            if gone is not None:
+            if gone is not None and not gone.is_held:
                 client.let_go(gone)
         for terms in out.terms:
             seq = commits.seq

@@ -19,9 +19,9 @@ from whimbrel.broker.wire.clients import Link
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.log import layout
 from whimbrel.log.writer import LogWriter
-from whimbrel.shape.cache import ResultCache
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.transforms import Work, perform
+from whimbrel.shape.work_queue import ResultCache
 
 __all__ = ["Device", "ManualBroker"]
 
