@@ -10,8 +10,8 @@ CLASSES_STAMP := $(VENV)/.spark-classes
 DEV_STAMP := $(VENV)/.installed-dev
 # What is never imported need not be compiled, and that is most of Spark.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
-# Everything this machine runs in tests; the extras radio and console join when their rooms are built.
-DEV_EXTRAS := connect,spark,lab,images,bench,dev
+# Everything this machine runs in tests; the extra console joins when its room is built.
+DEV_EXTRAS := connect,spark,lab,images,radio,bench,dev
 # Tests side by side. One worker has the Spark session; two others keep busy what it leaves of two cores.
 WORKERS ?= 3
 # Where Python may not keep what it compiled (many images say so), each of hundreds of processes would compile it anew.

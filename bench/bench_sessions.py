@@ -584,7 +584,8 @@ def _known(state: BrokerState) -> str:
     for session in sorted(hold.sessions()):
         members = sorted(hold.members(session).items())
         digest.update(repr((session, members, len(hold.subscriptions(session)), hold.pending_count(session))).encode())
-    for seq, message in sorted(state.held.by_seq.items()):
+    for seq, message in sorted(state.hold.all_kept()):
+        assert message is not None
         digest.update(repr((seq, message.subject, message.payload)).encode())
     digest.update(repr(sorted(state.clients)).encode())
     return digest.hexdigest()

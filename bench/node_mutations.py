@@ -68,7 +68,7 @@ _VIEW = "src/whimbrel/broker/state/broker_view.py"
 _WILLS = "src/whimbrel/broker/state/wills.py"
 _RETAINED = "src/whimbrel/broker/state/retained.py"
 _DECISIONS = "src/whimbrel/broker/state/decisions.py"
-_HAND_OVERS = "src/whimbrel/broker/state/hand_overs.py"
+_HELD = "src/whimbrel/node/held.py"
 _SESSIONS = "src/whimbrel/hold/sessions.py"
 _ROWS = "src/whimbrel/hold/rows.py"
 
@@ -230,15 +230,15 @@ MUTATIONS = (
     ),
     Mutation(
         name="decisions outlive what they are about",
-        file=_HAND_OVERS,
-        before="                    self._decisions.forget(seq)\n",
+        file=_HELD,
+        before="        self._forget(seq)\n",
         after="",
     ),
     Mutation(
         name="the row of a notification outlives the last who waited for it",
-        file=_HAND_OVERS,
-        before='                    self._touch(("notification", seq))\n',
-        after="",
+        file=_HELD,
+        before='        self._forget(seq)\n        self.touch(("notification", seq))\n',
+        after="        self._forget(seq)\n",
     ),
     # -- the frame of the hold ---------------------------------------------------------------------------------------
     Mutation(

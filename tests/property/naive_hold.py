@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
+from whimbrel.hold.commands import Command, HandOver, Identity, Settle, Tell, TellAll
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.model.bounds import INT64_MIN
 from whimbrel.model.facts import (
@@ -189,8 +189,6 @@ class NaiveHold:
             self._receive_at_once(hand_over)
         if self._is_owed(seq):
             self.stored.add(seq)
-            self.commands.insert(receipts, Store(seq))
-            receipts += 1
         self.commands[receipts:receipts] = hand_overs
 
     def _hold(self, notification: Notification, session: str, identities: tuple[Identity, ...]) -> None:
@@ -465,7 +463,6 @@ class NaiveHold:
                 self.stored.discard(seq)
                 self.handed = {pair: qos for pair, qos in self.handed.items() if pair[1] != seq}
                 self.received = {pair for pair in self.received if pair[1] != seq}
-                self.commands.append(Forget(seq))
 
     # Rule 14
 

@@ -14,8 +14,10 @@ from whimbrel.carry.assembly import MAX_BEGUN, AnswerAssembly
 from whimbrel.carry.hello import (
     MAX_BODY_BYTES,
     MAX_COPIES,
+    MAX_PLACES,
     MAX_PUBLISHER,
     MAX_TOPIC,
+    NONCE_BYTES,
     Answer,
     Entry,
     Hello,
@@ -25,6 +27,8 @@ from whimbrel.carry.hello import (
     Sample,
     SampleId,
     Subscriptions,
+    TimeAnswer,
+    TimeQuestion,
     TopicsQuestion,
 )
 from whimbrel.carry.node import Carrier, Drop, Loss, Send
@@ -52,6 +56,7 @@ samples = st.builds(
     body=st.one_of(st.binary(max_size=120), st.binary(min_size=MAX_BODY_BYTES, max_size=MAX_BODY_BYTES)),
     expires_at=st.none() | times,
     signature=st.none() | st.binary(min_size=64, max_size=64),
+    is_unsynchronised=st.booleans(),
 )
 requests = st.builds(
     lambda topic, name, flags: Request(
@@ -66,10 +71,25 @@ requests = st.builds(
     st.integers(1, 7),
 )
 hellos = st.builds(Hello, st.lists(st.builds(Entry, topics, ids, st.booleans()), max_size=12).map(tuple))
-subscriptions = st.builds(Subscriptions, st.sets(topics, max_size=60).map(sorted).map(tuple))
+subscriptions = st.builds(
+    Subscriptions, st.sets(topics, max_size=60).map(sorted).map(tuple), st.integers(0, MAX_PLACES)
+)
+time_answers = st.builds(
+    TimeAnswer,
+    st.binary(min_size=NONCE_BYTES, max_size=NONCE_BYTES),
+    st.integers(-(2**63), 2**63 - 1),
+    st.binary(min_size=64, max_size=64),
+)
 answers = st.builds(Answer, samples, st.integers(0, MAX_COPIES))
 messages: st.SearchStrategy[Message | Part] = st.one_of(
-    hellos, requests, answers, st.builds(Refusal, topics, ids), st.just(TopicsQuestion()), subscriptions
+    hellos,
+    requests,
+    answers,
+    st.builds(Refusal, topics, ids),
+    st.just(TopicsQuestion()),
+    subscriptions,
+    time_answers,
+    time_answers.map(lambda each: TimeQuestion(each.nonce)),
 )
 
 
@@ -81,8 +101,10 @@ def heard(parts: list[Part]) -> Message | Part:
             assert [part.is_first for part in hello_parts] == [True, *([False] * (len(parts) - 1))]
             return Hello(tuple(entry for part in hello_parts for entry in part.entries))
         case Subscriptions():
-            found = [topic for part in parts if isinstance(part, Subscriptions) for topic in part.topics]
-            return Subscriptions(tuple(found))
+            lists = [part for part in parts if isinstance(part, Subscriptions)]
+            assert [part.is_first for part in lists] == [True, *([False] * (len(parts) - 1))]
+            assert len({part.places for part in lists}) == 1
+            return Subscriptions(tuple(topic for part in lists for topic in part.topics), lists[0].places)
         case AnswerChunk():
             assembly = AnswerAssembly()
             [*before, last] = [assembly.add(7, part) for part in parts if isinstance(part, AnswerChunk)]
@@ -116,7 +138,7 @@ def test_no_proper_prefix_of_a_frame_is_one(sender: int, message: Message | Part
         assert raised.value.offset <= end
 
 
-@given(data=st.binary(max_size=120) | st.binary(max_size=80).map(lambda rest: bytes([1, 1 + len(rest) % 6]) + rest))
+@given(data=st.binary(max_size=120) | st.binary(max_size=80).map(lambda rest: bytes([1, 1 + len(rest) % 8]) + rest))
 def test_any_bytes_are_a_frame_or_our_error(data: bytes) -> None:
     """A stranger's radio may send anything; and what is a frame has one encoding."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whimbrel.carry.assembly import AnswerAssembly
-from whimbrel.carry.control import MAX_SEGMENTS, ControlData, ControlReceiver, TopicPlan, segments_of
+from whimbrel.carry.control.keys import KeyRing
+from whimbrel.carry.control.segments import MAX_SEGMENTS, ControlData, ControlReceiver, TopicPlan, segments_of
 from whimbrel.carry.hello import Answer, Sample
 from whimbrel.carry.signatures import SampleSigner
 from whimbrel.carry.wire import RADIO, AnswerChunk, decode, encode
@@ -47,8 +49,8 @@ def test_control_data_survives_its_segments_in_any_order(data: ControlData, rand
     samples = segments_of(data, CAMPUS)
     order = [*samples, *samples[:-1]]
     random.shuffle(order)
-    receiver = ControlReceiver([CAMPUS.public])
-    found = [each for each in map(receiver.receive, order) if each is not None]
+    receiver = ControlReceiver(KeyRing([CAMPUS.public]))
+    found = [each for each in map(partial(receiver.receive, now=0), order) if each is not None]
     assert found == [data] == [receiver.in_force]
     assert receiver.kept == 0
 
@@ -60,57 +62,57 @@ def test_a_segment_crosses_a_radio_with_its_signature() -> None:
     parts = [decode(frame)[1] for frame in encode(1, Answer(sample, 1), profile=RADIO)]
     *_, answer = [assembly.add(1, part) for part in parts if isinstance(part, AnswerChunk)]
     assert answer is not None
-    assert ControlReceiver([CAMPUS.public]).receive(answer.sample) == of_topics(20)
+    assert ControlReceiver(KeyRing([CAMPUS.public])).receive(answer.sample, now=0) == of_topics(20)
 
 
 def test_an_incomplete_version_leaves_the_last_in_force() -> None:
     """A node never works with half of a plan."""
-    receiver = ControlReceiver([CAMPUS.public])
+    receiver = ControlReceiver(KeyRing([CAMPUS.public]))
     old, new = of_topics(3, version=5), of_topics(200, version=6)
     [sample] = segments_of(old, CAMPUS)
-    assert receiver.receive(sample) == old
+    assert receiver.receive(sample, now=0) == old
     *before, last = segments_of(new, CAMPUS)
     assert len(before) >= 2
-    assert not any(map(receiver.receive, before))
+    assert not any(map(partial(receiver.receive, now=0), before))
     assert receiver.in_force == old
-    assert receiver.receive(last) == new
+    assert receiver.receive(last, now=0) == new
 
 
 def test_forged_and_older_control_data_is_ignored_and_counted() -> None:
     """No key, another key, a changed body, a replayed version: the plan stays."""
-    receiver = ControlReceiver([CAMPUS.public, b"\xff" * 32])
+    receiver = ControlReceiver(KeyRing([CAMPUS.public, b"\xff" * 32]))
     [sample] = segments_of(of_topics(3, version=5), CAMPUS)
     [replayed] = segments_of(of_topics(2, version=4), CAMPUS)
     [forged] = segments_of(of_topics(4, version=6), STRANGER)
-    receiver.receive(sample)
+    receiver.receive(sample, now=0)
     for each in (forged, replace(forged, signature=None), replace(sample, published_at=6), replayed, sample):
-        assert receiver.receive(each) is None
+        assert receiver.receive(each, now=0) is None
     assert receiver.in_force == of_topics(3, version=5)
     assert receiver.counts == {"forged": 3, "older": 2}
 
 
 def test_the_key_of_a_campus_can_change() -> None:
     """A node that knows both takes what either signed."""
-    receiver = ControlReceiver([CAMPUS.public, STRANGER.public])
+    receiver = ControlReceiver(KeyRing([CAMPUS.public, STRANGER.public]))
     for version, signer in ((1, CAMPUS), (2, STRANGER)):
         [sample] = segments_of(of_topics(1, version=version), signer)
-        assert receiver.receive(sample) == of_topics(1, version=version)
+        assert receiver.receive(sample, now=0) == of_topics(1, version=version)
 
 
 @given(body=st.binary(max_size=60) | st.binary(max_size=60).map(lambda rest: bytes([1]) + bytes(8) + rest))
 @settings(max_examples=60)
 def test_any_signed_body_is_control_data_or_counted(body: bytes) -> None:
     """An administrative server of another version must not end a node."""
-    receiver = ControlReceiver([CAMPUS.public])
-    found = receiver.receive(CAMPUS.sign(Sample(topic=0, published_at=1, publisher=0, body=body)))
+    receiver = ControlReceiver(KeyRing([CAMPUS.public]))
+    found = receiver.receive(CAMPUS.sign(Sample(topic=0, published_at=1, publisher=0, body=body)), now=0)
     assert (found is not None) + receiver.counts["malformed"] + receiver.kept == 1
 
 
 def test_segments_that_never_become_complete_have_a_bound() -> None:
     """A way-server that restarts between segments, again and again, fills no memory."""
-    receiver = ControlReceiver([CAMPUS.public])
+    receiver = ControlReceiver(KeyRing([CAMPUS.public]))
     for version in range(50):
-        receiver.receive(segments_of(of_topics(60, version=version), CAMPUS)[0])
+        receiver.receive(segments_of(of_topics(60, version=version), CAMPUS)[0], now=0)
     assert receiver.kept == 4
 
 

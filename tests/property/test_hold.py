@@ -18,9 +18,10 @@ from unittest.mock import patch
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kept import KeptNotes, without_kept
 from naive_hold import Matches, NaiveHold
 
-from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, TellAll
+from whimbrel.hold.commands import Command, HandOver, Identity, Settle, TellAll
 from whimbrel.hold.private import client_of
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.sessions import Hold
@@ -277,10 +278,10 @@ def spelled(steps: Iterable[_Timed]) -> list[Event]:
     return events
 
 
-def _told(hold: Hold | NaiveHold, event: Event) -> list[Command]:
+def _told(hold: Hold[Notification] | NaiveHold, event: Event) -> list[Command]:
     if isinstance(event.fact, int):
-        return hold.tick(event.fact)
-    return hold.apply(event.fact, event.matches)
+        return without_kept(hold.tick(event.fact))
+    return without_kept(hold.apply(event.fact, event.matches))
 
 
 def _event(step: Step, seq: int, now: int, twin: NaiveHold) -> Event:
@@ -389,7 +390,7 @@ def _join(seq: int, now: int, session: str, device: str) -> PresenceChanged:
 
 
 def _ordered(commands: Iterable[Command]) -> list[tuple[str, Command]]:
-    """Return the commands with their names: as tuples, ``Store(1)`` and ``Forget(1)`` are equal."""
+    """Return the commands with their names: as tuples, some of different kinds are equal."""
     return [(type(command).__name__, command) for command in commands]
 
 
@@ -422,11 +423,15 @@ def _sorted_within(command: Command) -> Command:
 @given(steps=HISTORIES, has_fast_lane=st.booleans())
 def test_the_hold_agrees_with_its_naive_twin(steps: list[_Timed], *, has_fast_lane: bool) -> None:
     """Two readings of the rules, one fast and one obvious, say the same after every fact."""
-    hold, twin = Hold(NODE, retention=RETENTION, has_fast_lane=has_fast_lane), NaiveHold(NODE, retention=RETENTION)
+    hold, twin = (
+        Hold[Notification](NODE, retention=RETENTION, has_fast_lane=has_fast_lane),
+        NaiveHold(NODE, retention=RETENTION),
+    )
     for event in [*spelled(steps), Event(END)]:
         found, wanted = _told(hold, event), _told(twin, event)
         assert _unordered(found) == _unordered(wanted), event
         assert _settled_order(found) == _settled_order(wanted), event
+        assert {seq for seq, _ in hold.all_kept()} == twin.stored, event
         assert hold.now == twin.now
 
 
@@ -479,13 +484,15 @@ def _drawn(seed: int) -> list[_Timed]:
 
 
 def _disagreement(steps: list[_Timed]) -> tuple[Event, list[Command], list[Command]] | None:
-    hold, twin = Hold(NODE, retention=RETENTION), NaiveHold(NODE, retention=RETENTION)
-    slow = Hold(NODE, retention=RETENTION, has_fast_lane=False)
+    hold, twin = Hold[Notification](NODE, retention=RETENTION), NaiveHold(NODE, retention=RETENTION)
+    slow = Hold[Notification](NODE, retention=RETENTION, has_fast_lane=False)
     for event in [*spelled(steps), Event(END)]:
         wanted = _told(twin, event)
         for found in _told(hold, event), _told(slow, event):
             if _unordered(found) != _unordered(wanted) or _settled_order(found) != _settled_order(wanted):
                 return event, found, wanted
+        for each in hold, slow:
+            assert {seq for seq, _ in each.all_kept()} == twin.stored, event
     return None
 
 
@@ -506,7 +513,10 @@ def test_the_hold_agrees_with_its_naive_twin_for_long(seeds: range) -> None:
 @given(steps=HISTORIES, saves=st.lists(st.booleans(), min_size=80, max_size=80))
 def test_nobody_can_tell_the_fast_lane_from_the_rules(steps: list[_Timed], saves: list[bool]) -> None:
     """What is in flight in a lane is as if it were held, in commands, counts, and rows whenever they are saved."""
-    fast, slow = Hold(NODE, retention=RETENTION), Hold(NODE, retention=RETENTION, has_fast_lane=False)
+    fast, slow = (
+        Hold[Notification](NODE, retention=RETENTION),
+        Hold[Notification](NODE, retention=RETENTION, has_fast_lane=False),
+    )
     rows, slow_rows = dict[Key, bytes](), dict[Key, bytes]()
     for seq, (event, is_saved) in enumerate(zip([*spelled(steps), Event(END)], [*saves, *saves], strict=False)):
         found, wanted = _told(fast, event), _told(slow, event)
@@ -527,7 +537,7 @@ def test_nobody_can_tell_the_fast_lane_from_the_rules(steps: list[_Timed], saves
 @given(steps=HISTORIES)
 def test_throwing_lapses_away_early_changes_nothing(steps: list[_Timed]) -> None:
     """The heap of lapses is rebuilt when most of it is stale; here, as soon as anything is."""
-    hold, twin = Hold(NODE, retention=RETENTION), NaiveHold(NODE, retention=RETENTION)
+    hold, twin = Hold[Notification](NODE, retention=RETENTION), NaiveHold(NODE, retention=RETENTION)
     with patch("whimbrel.hold.retention._LITTLE", 0):
         found = [_settled_order(_told(hold, event)) for event in [*spelled(steps), Event(END)]]
     assert found == [_settled_order(_told(twin, event)) for event in [*spelled(steps), Event(END)]]
@@ -557,7 +567,7 @@ def _in_a_lane_and_not(*more: Step) -> list[_Timed]:
 )
 def test_changes_in_small_steps_are_the_changes(steps: list[_Timed], sizes: list[int]) -> None:
     """A view that is told a little at a time, while facts go on, knows in the end what one told at once does."""
-    hold, rows = Hold(NODE, retention=RETENTION), dict[Key, bytes]()
+    hold, rows = Hold[Notification](NODE, retention=RETENTION), dict[Key, bytes]()
     _save(hold, rows)
     for number, event in enumerate(spelled(steps)):
         _told(hold, event)
@@ -567,7 +577,7 @@ def test_changes_in_small_steps_are_the_changes(steps: list[_Timed], sizes: list
             rows.pop(key, None)
     _save(hold, rows)
     at_once = dict[Key, bytes]()
-    other = Hold(NODE, retention=RETENTION)
+    other = Hold[Notification](NODE, retention=RETENTION)
     for event in spelled(steps):
         _told(other, event)
     _save(other, at_once)
@@ -591,23 +601,23 @@ class Witness:
         self.forgotten: set[int] = set()
         self.now = 0
 
-    def see(self, event: Event, commands: list[Command]) -> None:
+    def see(self, event: Event, commands: list[Command], kept: KeptNotes) -> None:
         """Check what the hold did on *event*."""
         self._note(event)
+        for seq in kept.was_stored:
+            assert seq not in self.stored | self.forgotten, "stored once"
+            self.stored.add(seq)
         for command in commands:
             match command:
-                case Store(seq):
-                    assert seq not in self.stored | self.forgotten, "stored once"
-                    self.stored.add(seq)
                 case HandOver():
                     self._see_hand_over(command)
                 case Settle():
                     self._see_settle(command)
-                case Forget(seq):
-                    assert seq in self.stored, "only what was stored is forgotten"
-                    assert not [flight for flight in self.flights if flight[2] == seq], "still in flight"
-                    self.stored.discard(seq)
-                    self.forgotten.add(seq)
+        for seq in kept.was_forgotten:
+            assert seq in self.stored, "only what was stored is forgotten"
+            assert not [flight for flight in self.flights if flight[2] == seq], "still in flight"
+            self.stored.discard(seq)
+            self.forgotten.add(seq)
         promised = {flight[1:] for flight in self.flights}
         owed = {(c.device, c.seq) for c in commands if isinstance(c, HandOver) and c.is_own_receipt}
         assert not promised & owed, "what is its own receipt waits for none"
@@ -683,9 +693,11 @@ class Witness:
 @given(steps=HISTORIES)
 def test_promises_are_kept_whatever_happens(steps: list[_Timed]) -> None:
     """One outcome each, nothing twice, nothing dead, nothing forgotten that is owed."""
-    hold, witness = Hold(NODE, retention=RETENTION), Witness()
+    hold, witness, kept = Hold[Notification](NODE, retention=RETENTION), Witness(), KeptNotes()
+    hold.follow(kept)
     for event in [*spelled(steps), Event(END)]:
-        witness.see(event, _told(hold, event))
+        kept.clear()
+        witness.see(event, _told(hold, event), kept)
     in_flight, lingering = ({seq for *_, seq in some} for some in (witness.flights, witness.lingering))
     assert in_flight <= witness.stored <= in_flight | lingering, "at the end of time only what is in flight is owed"
 
@@ -693,7 +705,7 @@ def test_promises_are_kept_whatever_happens(steps: list[_Timed]) -> None:
 @given(steps=HISTORIES)
 def test_a_subscription_holds_no_more_than_its_max(steps: list[_Timed]) -> None:
     """A device that joins for the first time sees all that is held: a probe that the original never meets."""
-    hold, rows = Hold(NODE, retention=RETENTION), dict[Key, bytes]()
+    hold, rows = Hold[Notification](NODE, retention=RETENTION), dict[Key, bytes]()
     maxima: dict[tuple[str, Identity], int] = {}
     for event in spelled(steps):
         _told(hold, event)
@@ -710,7 +722,7 @@ def test_a_subscription_holds_no_more_than_its_max(steps: list[_Timed]) -> None:
 
 def _probed(rows: dict[Key, bytes], published: Notification) -> dict[tuple[str, Identity], list[int]]:
     """Return which notifications are held for which subscriptions, as somebody new sees them."""
-    probe = Hold.restore(NODE, list(rows.items()), retention=RETENTION)
+    probe = Hold[Notification].restore(NODE, list(rows.items()), retention=RETENTION)
     held: dict[tuple[str, Identity], list[int]] = {}
     for session in SESSIONS:
         for command in probe.apply(_join(published.seq + 1, published.published_at, session, "probe")):
@@ -738,12 +750,12 @@ def _time(fact: Fact | int) -> int:
 
 
 def _settles(events: list[Event]) -> Counter[tuple[str, Command]]:
-    hold = Hold(NODE, retention=RETENTION)
+    hold = Hold[Notification](NODE, retention=RETENTION)
     commands = [command for event in [*events, Event(END)] for command in _told(hold, event)]
     return _unordered(command for command in commands if isinstance(command, Settle))
 
 
-def _save(hold: Hold, rows: dict[Key, bytes]) -> None:
+def _save(hold: Hold[Notification], rows: dict[Key, bytes]) -> None:
     put, drop = hold.changes()
     assert not put.keys() & drop
     rows.update(put)
@@ -755,12 +767,12 @@ def _save(hold: Hold, rows: dict[Key, bytes]) -> None:
 def test_a_restored_hold_goes_on_as_the_original_does(steps: list[_Timed], cut: int) -> None:
     """After a restart nobody can tell that there was one: the same commands in the same order, and the same rows."""
     events = [*spelled(steps), Event(END)]
-    hold, rows = Hold(NODE, retention=RETENTION), dict[Key, bytes]()
+    hold, rows = Hold[Notification](NODE, retention=RETENTION), dict[Key, bytes]()
     for event in events[:cut]:
         _told(hold, event)
         _save(hold, rows)
     copies = dict(sorted(rows.items(), key=lambda row: encode_key(row[0])))  # as a store yields them
-    restored = Hold.restore(NODE, list(copies.items()), retention=RETENTION)
+    restored = Hold[Notification].restore(NODE, list(copies.items()), retention=RETENTION)
     assert restored.now == hold.now
     for event in events[cut:]:
         assert _ordered(_told(restored, event)) == _ordered(_told(hold, event)), event
@@ -775,11 +787,11 @@ def test_a_restored_hold_goes_on_as_the_original_does(steps: list[_Timed], cut: 
 @given(steps=HISTORIES)
 def test_a_hold_whose_promises_are_all_settled_remembers_no_notification(steps: list[_Timed]) -> None:
     """A view that only grows would fill the disk of a broker that runs for years."""
-    hold, rows = Hold(NODE, retention=RETENTION), dict[Key, bytes]()
+    hold, rows = Hold[Notification](NODE, retention=RETENTION), dict[Key, bytes]()
     for event in [*spelled(steps), *(_goodbye(session) for session in SESSIONS)]:
         _told(hold, event)
     _save(hold, rows)
-    fresh, nothing = Hold(NODE, retention=RETENTION), dict[Key, bytes]()
+    fresh, nothing = Hold[Notification](NODE, retention=RETENTION), dict[Key, bytes]()
     for event in [_goodbye(session) for session in SESSIONS]:
         _told(fresh, event)
     _save(fresh, nothing)

@@ -55,7 +55,7 @@ def test_the_hold_that_heeds_places_agrees_with_its_naive_twin(
     steps: list[_Timed], seed: int, *, has_fast_lane: bool, stops_at: int
 ) -> None:
     """Wherever devices are, whatever is stale, and after a restart from the rows of a view."""
-    hold = Hold(NODE, retention=RETENTION, has_fast_lane=has_fast_lane, heeds_places=True)
+    hold = Hold[Notification](NODE, retention=RETENTION, has_fast_lane=has_fast_lane, heeds_places=True)
     twin = NaiveHold(NODE, retention=RETENTION, heeds_places=True)
     rows: dict[Key, bytes] = {}
     for number, event in enumerate([*_placed(spelled(steps), seed), Event(END)]):
@@ -63,4 +63,6 @@ def test_the_hold_that_heeds_places_agrees_with_its_naive_twin(
         assert _unordered(found) == _unordered(wanted), event
         if number == stops_at:
             rows.update(hold.changes()[0])
-            hold = Hold.restore(NODE, rows.items(), retention=RETENTION, has_fast_lane=has_fast_lane, heeds_places=True)
+            hold = Hold[Notification].restore(
+                NODE, rows.items(), retention=RETENTION, has_fast_lane=has_fast_lane, heeds_places=True
+            )

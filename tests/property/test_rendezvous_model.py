@@ -65,9 +65,11 @@ seconds = st.sampled_from([0.1, 0.1, 1.0, 2.56, 5.2, 10.3, 33.28, 40.0, 121.0])
 class ControllerModel(RuleBasedStateMachine):
     """A radio and a crowd around one controller."""
 
+    parameters = PARAMETERS
+
     def __init__(self) -> None:
         super().__init__()
-        self.core = Controller(PARAMETERS, address=CONTROLLER, nonce_key=b"k" * 32)
+        self.core = Controller(self.parameters, address=CONTROLLER, nonce_key=b"k" * 32)
         self.now = 0
         self.calls: list[tuple[tuple[Input, ...], int, list[Command]]] = []
         self.active: dict[Address, None] = {}
@@ -96,8 +98,9 @@ class ControllerModel(RuleBasedStateMachine):
         self.calls.append((happened, self.now, commands))
         for command in commands:
             self.obey(command)
-            assert len(self.active) <= PARAMETERS.max_active
-            assert len(self.parked) <= PARAMETERS.max_parked
+            assert len(self.active) <= self.parameters.max_active
+            limit = self.parameters.max_parked if self.parameters.has_park else self.parameters.max_released
+            assert len(self.parked) <= limit
 
     def obey(self, command: Command) -> None:
         """Do what a radio does, and be strict about what it cannot."""
@@ -192,10 +195,12 @@ class ControllerModel(RuleBasedStateMachine):
     def connect_now(self, who: Address, *, has_layer: bool) -> None:
         """Do what a page does."""
         is_called = who in self.calling
-        if who in self.active or who in self.parked or not (self.is_connectable or is_called):
+        is_slave = who in self.active or (who in self.parked and self.parameters.has_park)
+        if is_slave or not (self.is_connectable or is_called):
             return
-        if len(self.active) < PARAMETERS.max_active:
+        if len(self.active) < self.parameters.max_active:
             self.calling.discard(who)
+            self.parked.discard(who)
             self.active[who] = None
             self.do(Connected(address=who, is_caller=not is_called, has_layer=has_layer))
 
@@ -221,9 +226,9 @@ class ControllerModel(RuleBasedStateMachine):
 
     def say(self, who: Address, message: m.Message) -> None:
         """Let a device speak, once it is connected; a parked one was polled and given a seat if there is one."""
-        if who not in self.active and who not in self.parked:
+        if who not in self.active and (who not in self.parked or not self.parameters.has_park):
             self.connect_now(who, has_layer=True)
-        if who in self.parked and len(self.active) < PARAMETERS.max_active:
+        if self.parameters.has_park and who in self.parked and len(self.active) < self.parameters.max_active:
             self.parked.remove(who)
             self.active[who] = None
         if who in self.active:
@@ -334,14 +339,14 @@ class ControllerModel(RuleBasedStateMachine):
             wanted = [each.event.contents for each in mine if each.kind is Kind.SUBSCRIPTION]
             assert len(set(wanted)) == len(wanted) <= 7
         sizes = self.core.sizes()
-        assert sizes["devices"] == len(self.active) + len(self.parked) <= PARAMETERS.max_members
+        assert sizes["devices"] == len(self.active) + len(self.parked) <= self.parameters.max_members
         assert sizes["active"] == len(self.active)
 
     @invariant()
     def no_pair_goes_round(self) -> None:
         """Match a pair again only when it has been forgotten."""
         for times in self.matched_at.values():
-            assert all(later - earlier >= PARAMETERS.pair_ttl_us for earlier, later in pairwise(times))
+            assert all(later - earlier >= self.parameters.pair_ttl_us for earlier, later in pairwise(times))
 
     @invariant()
     def no_match_is_missed(self) -> None:
@@ -370,7 +375,7 @@ class ControllerModel(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Replay the same inputs, with one queue and with two: the same commands."""
-        for parameters in (PARAMETERS, replace(PARAMETERS, has_two_queues=True)):
+        for parameters in (self.parameters, replace(self.parameters, has_two_queues=True)):
             again = Controller(parameters, address=CONTROLLER, nonce_key=b"k" * 32)
             for happened, now, commands in self.calls:
                 assert again.take(happened, now=now) == commands

@@ -49,7 +49,10 @@ listed = st.builds(m.Listed, address=addresses, name=names, device_class=classes
 anything = st.one_of(
     st.builds(m.Publish, publications),
     st.builds(m.Subscribe, subscriptions),
-    *(st.builds(made, ids) for made in (m.Unpublish, m.Unsubscribe, m.Renew, m.Noted, m.Removed, m.WakeUp, m.Expired)),
+    *(
+        st.builds(made, ids)
+        for made in (m.Unpublish, m.Unsubscribe, m.Renew, m.Noted, m.Removed, m.WakeUp, m.Expired, m.Answered)
+    ),
     st.builds(m.Proof, group=groups, challenge=groups, device_key=groups, answer=signatures, token=st.none() | tokens),
     st.builds(m.Join, token=tokens, device_key=groups),
     st.builds(m.Accepted, ids, st.booleans()),
@@ -57,6 +60,7 @@ anything = st.one_of(
     st.builds(m.Matched, id=ids, address=addresses, clock_offset=offsets),
     st.builds(m.Matches, id=ids, publications=st.lists(listed, max_size=4).map(tuple), is_complete=st.booleans()),
     st.just(m.Sleep()),
+    st.builds(m.Released, st.integers(1, 10**12)),
     st.builds(m.Ask, group=groups, challenge=groups, wants_token=st.booleans()),
     st.builds(m.GroupTokenIssued, tokens),
 )

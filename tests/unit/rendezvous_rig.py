@@ -6,7 +6,17 @@ import contextlib
 from collections.abc import Mapping, Sequence
 
 from whimbrel.rendezvous import messages as m
-from whimbrel.rendezvous.controller import Command, Connected, Controller, Disconnected, Found, Note, Parameters, Said
+from whimbrel.rendezvous.controller import (
+    Command,
+    Connected,
+    Controller,
+    Disconnected,
+    Found,
+    Note,
+    NotReached,
+    Parameters,
+    Said,
+)
 from whimbrel.rendezvous.controller.commands import Disconnect, KeepEpoch, NoteKind, Park, Send, Unpark
 from whimbrel.rendezvous.events import Address, GroupKey, Publication, Subscription
 from whimbrel.rendezvous.tokens import DeviceKeys, GroupOwner
@@ -63,6 +73,10 @@ class Rig:
     def leave(self, who: Address) -> list[Command]:
         """Let the device disconnect."""
         return self._run(self.core.receive(Disconnected(who), now=self.now))
+
+    def miss(self, who: Address) -> list[Command]:
+        """Let the device not answer the controller's page."""
+        return self._run(self.core.receive(NotReached(who), now=self.now))
 
     def find(self, who: Address, name: str = "Bob", device_class: int = PHONE) -> list[Command]:
         """Let the controller's inquiry hear the device."""

@@ -10,6 +10,7 @@ import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from PIL import Image
 
+from whimbrel.broker.handlers import shaping
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Decided
 from whimbrel.mqtt.packets import Publish
@@ -69,6 +70,17 @@ def test_a_stranger_s_pictures_switch_no_policy_off(rig: Rig, fault: Fault) -> N
     assert not rig.state.decisions.shape.has_suspended("p")
 
 
+def test_a_stranger_s_json_switches_no_policy_off(rig: Rig) -> None:
+    """A half of a surrogate pair is JSON and no UTF-8: a projection of it fails, by no fault of the policy."""
+    device, stranger = phone(rig, "return project(m, 'a');"), rig.client("stranger")
+    for _ in range(FAILURES):
+        stranger.send(publishing("ward/3", b'{"a":"\\ud800"}'))
+    stranger.send(publishing("ward/3", b'{"a":1,"b":2}'))
+    rig.settle()
+    assert device.payloads() == [b'{"a":1}']
+    assert reasons(rig) == [Fault.UNREADABLE.value] * FAILURES + [None]
+
+
 def test_a_failure_suspends_a_policy_for_one_device_and_one_publisher(rig: Rig) -> None:
     """What one publisher's messages do to a policy changes nothing for the others; what is suspended is withheld."""
     device, other = phone(rig, _REMEMBER), phone(rig, _REMEMBER, "other", of="q")
@@ -125,12 +137,13 @@ def slow_picture(number: int) -> bytes:
     return picture(16 + number)
 
 
-def test_a_plain_copy_waits_for_slow_pictures_no_longer_than_for_one(rig: Rig) -> None:
+@pytest.mark.parametrize("plain", [b"plain", b"plain" * 5_000, b'{"a":"' + b"x" * 5_000 + b'"}'])
+def test_a_plain_copy_waits_for_slow_pictures_no_longer_than_for_one(rig: Rig, plain: bytes) -> None:
     """Eight pictures that each take all their time would silence a device for seconds."""
     device, monitor = phone(rig, _GUARD), rig.client("monitor")
     for number in range(8):
         monitor.send(publishing("ward/3", slow_picture(number)))
-    monitor.send(publishing("ward/3", b"plain"))
+    monitor.send(publishing("ward/3", plain))
     rig.sync()
     rig.work()
     job = rig.broker.transforms.popleft()  # the shell makes one at a time
@@ -142,8 +155,25 @@ def test_a_plain_copy_waits_for_slow_pictures_no_longer_than_for_one(rig: Rig) -
     rig.broker.answered(job, None, rig.now)
     rig.flush()
     rig.work()
-    assert (device.payloads(), len(rig.broker.transforms)) == ([b"plain"], 0)
+    assert (device.payloads(), len(rig.broker.transforms)) == ([plain], 0)
     assert reasons(rig) == [Fault.TIME_OUT.value] * 8 + [None]
+
+
+def test_more_pictures_than_are_looked_at_make_no_copy_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever sends more of them hides the alarm behind them."""
+    monkeypatch.setattr(shaping, "_MOST_LOOKED_AT", 4)
+    device, monitor = phone(rig, _GUARD), rig.client("monitor")
+    for number in range(8):
+        monitor.send(publishing("ward/3", slow_picture(number)))
+    monitor.send(publishing("ward/3", b"plain"))
+    rig.sync()
+    rig.work()
+    job = rig.broker.transforms.popleft()
+    rig.now += 500_000
+    rig.broker.answered(job, None, rig.now)
+    rig.flush()
+    rig.work()
+    assert device.payloads() == [b"plain"]
 
 
 def test_pictures_wait_for_each_other_while_nothing_else_waits(rig: Rig) -> None:

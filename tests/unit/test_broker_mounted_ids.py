@@ -211,6 +211,25 @@ def test_what_is_held_for_a_session_from_before_is_not_lost(tmp_path: Path) -> N
     assert taken == [("lamp", delivered), ("lamp", delivered), ("home/7/lamp", delivered)]
 
 
+def test_a_policy_moves_with_the_session_that_put_it(tmp_path: Path) -> None:
+    """Else a client outside with the same identifier could replace what a client inside has chosen."""
+    before = _before(tmp_path)
+    (lamp,) = (each for each in before.peers if each.link.client is not None and each.link.client.id == "lamp")
+    lamp.send(publishing("$whimbrel/policy/dim", b"return m;", 1, 1), publishing("$whimbrel/policy", b"dim", 1, 2))
+    rig = _next(before)
+    _, inside = _come(rig, "lamp", inside=True)
+    _, outside = _come(rig, "lamp")
+    codes = []
+    for peer in (outside, inside):
+        peer.send(publishing("$whimbrel/policy/dim", b"return NULL;", 1, 7))
+        rig.settle()
+        codes += [each.code for each in peer.taken(Puback)]
+    assert codes == [ReasonCode.NOT_AUTHORIZED, ReasonCode.SUCCESS]
+    assert rig.state.decisions.shape.chosen("home/7/lamp") == "dim"
+    rig.sync()
+    assert _replayed(rig.folder).decisions.shape.policies == rig.state.decisions.shape.policies
+
+
 def test_a_clean_start_inside_ends_a_session_from_before(tmp_path: Path) -> None:
     """And begins under the whole identifier."""
     before = _before(tmp_path)

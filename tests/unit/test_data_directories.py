@@ -75,7 +75,8 @@ def check(state: BrokerState, left: Left) -> None:
         assert {"Battery": 0.1, "Place.latitude": 48.2}.items() <= dict(shape.automatic("kept-phone")).items()
     (subscription,) = state.hold.subscriptions(private_session("kept-subscriber"))
     assert (subscription.subject_filter, subscription.qos) == ("kept/t", 1)
-    (held,) = state.held.by_seq.values()
+    ((_, held),) = state.hold.all_kept()
+    assert held is not None
     assert (held.subject, held.payload) == ("kept/t", b"held for years")
     retained = state.retained.get("kept/r")
     assert retained is not None

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from kept import KeptNotes
+
 from whimbrel.hold.access import Cost, Passwords, Right
-from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
+from whimbrel.hold.commands import Command, HandOver, Identity, Settle, Tell, TellAll
 from whimbrel.hold.sessions import Hold
 from whimbrel.model.facts import (
     Fact,
@@ -36,7 +38,9 @@ class Story:
     """A hold that is told what happens."""
 
     def __init__(self) -> None:
-        self.hold = Hold("proxy")
+        self.hold: Hold[Notification] = Hold[Notification]("proxy")
+        self.kept = KeptNotes()
+        self.hold.follow(self.kept)
         self.seq = -1
         self.minute = 0
         self.last: list[Command] = []
@@ -48,10 +52,12 @@ class Story:
 
     def tell(self, fact: Fact, matches: tuple[tuple[str, tuple[Identity, ...]], ...] = ()) -> None:
         """Let something happen."""
+        self.kept.clear()
         self.last = self.hold.apply(fact, matches)
 
     def sweep(self) -> None:
         """Let time pass and nothing else."""
+        self.kept.clear()
         self.last = self.hold.tick(self.now)
 
     def number(self) -> int:
@@ -153,7 +159,7 @@ class Story:
         )
 
     def did(self, kind: type[_Kind]) -> list[_Kind]:
-        """Return what the hold did last, of one kind: as tuples, ``Store(1)`` and ``Forget(1)`` are equal."""
+        """Return what the hold did last, of one kind."""
         return [command for command in self.last if type(command) is kind]
 
     @property
@@ -191,13 +197,13 @@ def test_the_pda_reads_on_the_road_and_the_laptop_archives_later() -> None:
     assert story.handed == [("pda", seq)]
     story.confirm("pda", "mail", seq)
     assert story.settled == [("pda", seq, Outcome.DELIVERED)]
-    assert story.did(Forget) == []
+    assert story.kept.was_forgotten == []
     story.minute = 60
     story.join("laptop", "mail", TAKE)
     assert story.handed == [("laptop", seq)]
     story.confirm("laptop", "mail", seq)
     assert story.settled == [("laptop", seq, Outcome.DELIVERED)]
-    assert story.did(Forget) == [Forget(seq)]
+    assert story.kept.was_forgotten == [seq]
 
 
 def test_a_device_that_keeps_is_not_given_the_same_again_when_it_rejoins() -> None:
@@ -306,9 +312,9 @@ def test_a_device_in_two_sessions_gets_one_copy_for_the_subscriptions_of_both() 
     (copy,) = story.did(HandOver)
     assert dict(copy.sessions) == {"home": ((None, "news"),), "work": ((None, "news"),)}
     story.confirm("pda", "home", seq)
-    assert story.did(Forget) == []
+    assert story.kept.was_forgotten == []
     story.confirm("pda", "work", seq)
-    assert story.did(Forget) == [Forget(seq)]
+    assert story.kept.was_forgotten == [seq]
 
 
 def test_what_a_device_received_in_one_session_is_not_sent_again_for_another() -> None:
@@ -409,7 +415,7 @@ def test_the_sweep_frees_the_disk_without_a_device_coming_by() -> None:
     story.minute = 5
     story.sweep()
     assert story.settled == [(None, seq, Outcome.EXPIRED)]
-    assert story.did(Forget) == [Forget(seq)]
+    assert story.kept.was_forgotten == [seq]
 
 
 def test_live_only_is_for_those_who_are_there() -> None:
@@ -436,15 +442,15 @@ def test_one_copy_is_stored_for_all_subscriptions_and_sessions() -> None:
         story.subscribe(session, "news")
         story.subscribe(session, "all")
     seq = story.publish(*((session, name) for session in sessions for name in ("news", "all")))
-    assert story.did(Store) == [Store(seq)]
+    assert story.kept.was_stored == [seq]
     forgotten = []
     for session in sessions:
         device = f"{session} pc"
         story.join(device, session, TAKE)
-        assert story.did(Store) == []
+        assert story.kept.was_stored == []
         story.confirm(device, session, seq)
-        forgotten.append(story.did(Forget))
-    assert forgotten == [[], [], [Forget(seq)]]
+        forgotten.append(story.kept.was_forgotten)
+    assert forgotten == [[], [], [seq]]
 
 
 def test_each_copy_names_only_the_subscriptions_of_its_receiver() -> None:
@@ -477,4 +483,4 @@ def test_a_stranger_with_the_user_password_cannot_delete_the_session() -> None:
     seq = story.publish(("ward", "alarms"))
     story.delete("ward")
     assert story.settled == [("pda", seq, Outcome.DROPPED)]
-    assert story.did(Forget) == [Forget(seq)]
+    assert story.kept.was_forgotten == [seq]

@@ -12,7 +12,7 @@ from whimbrel.model.facts import PolicyChange, PolicyChanged
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import row_of
 from whimbrel.pipeline.fold.events import Seen, published_events
-from whimbrel.pipeline.fold.log_policies import LogPolicies
+from whimbrel.pipeline.fold.shards import LogPolicies
 
 BODY = b'{"pulse": 44, "room": "4"}'
 

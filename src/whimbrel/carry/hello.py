@@ -1,4 +1,4 @@
-"""What carriers say to each other: Hello, Request, Answer, Refusal (Campus++, section 3.2.2).
+"""Messages of carriers: Hello, Request, Answer, Refusal, and what nodes and way-servers ask each other (3.1, 3.2.2).
 
 A Hello lists the samples that a carrier stores and which of them it still has copies of to give. Nothing is pushed:
 the carrier that hears it requests {topic id, sample id}, as a subscriber, for a share of the copies, or for both. The
@@ -6,6 +6,8 @@ answer brings the sample and grants the share, so that two carriers that ask nev
 
 Rule: a sample's id is its time of publication; two publishers of one instant are told apart by their addresses.
 Rule: the topics to which a node subscribes are told to way-servers only, who ask for them.
+Rule: the time is told in answer to a question with a number that was never used before, and signed: yesterday's answer
+says nothing today, and nobody but a way-server can give one.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ __all__ = [
     "MAX_BODY_BYTES",
     "MAX_COPIES",
     "MAX_ENTRIES",
+    "MAX_PLACES",
     "MAX_PUBLISHER",
     "MAX_TOPIC",
+    "NONCE_BYTES",
     "SIGNATURE_BYTES",
     "Answer",
     "Entry",
@@ -33,6 +37,8 @@ __all__ = [
     "Sample",
     "SampleId",
     "Subscriptions",
+    "TimeAnswer",
+    "TimeQuestion",
     "TopicsQuestion",
 ]
 
@@ -42,11 +48,14 @@ MAX_PUBLISHER = (1 << 64) - 1
 """Addresses are those of IEEE 802.15.4: 64 bits."""
 MAX_COPIES = 0xFFFF
 MAX_ENTRIES = 0xFFFF
+MAX_PLACES = 0xFFFF
 MAX_BODY_BYTES = 1_024
 """The paper's samples have about 100 bytes; a larger one is refused rather than cut."""
 
 SIGNATURE_BYTES = 64
 """Those of Ed25519."""
+NONCE_BYTES = 6
+"""With them an answer with the time fits a frame of 802.15.4."""
 
 
 class SampleId(NamedTuple):
@@ -68,12 +77,15 @@ class Sample:
     """The time from which on nobody wants it, in microseconds UTC; None: it stays until a newer one comes."""
     signature: bytes | None = None
     """Made with the private key of its publisher, over all other fields; None: it is not signed."""
+    is_unsynchronised: bool = False
+    """Whether its publisher's clock was never set by a way-server, because the deployment has none."""
 
     def __post_init__(self) -> None:
         whole("topic", self.topic, 0, MAX_TOPIC)
         instant("published_at", self.published_at)
         whole("publisher", self.publisher, 0, MAX_PUBLISHER)
         whole("bytes of a sample's body", len(self.body), 0, MAX_BODY_BYTES)
+        flag("is_unsynchronised", self.is_unsynchronised)
         if self.expires_at is not None:
             instant("expires_at", self.expires_at)
         if self.signature is not None and len(self.signature) != SIGNATURE_BYTES:
@@ -149,15 +161,46 @@ class TopicsQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """Tells a way-server to which topics a node subscribes, in ascending order; or a part of them."""
+    """Tells a way-server to which topics a node subscribes, in ascending order, and its places; or a part of them."""
 
     topics: tuple[int, ...]
+    places: int = 0
+    is_first: bool = True
+    """Whether the list begins here; the later parts of one that takes several frames add to it."""
 
     def __post_init__(self) -> None:
         for topic in self.topics:
             whole("topic", topic, 0, MAX_TOPIC)
         if any(one >= other for one, other in pairwise(self.topics)):
             raise InvalidValueError("topics of a node", self.topics[:10], "each once, in ascending order")
+        whole("places", self.places, 0, MAX_PLACES)
+        flag("is_first", self.is_first)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeQuestion:
+    """Asks a way-server for the time; *nonce* is a number that is used once."""
+
+    nonce: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.nonce) != NONCE_BYTES:
+            raise InvalidValueError("nonce", Phrase(f"{len(self.nonce)} bytes"), f"{NONCE_BYTES} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAnswer:
+    """Tells the time *at* to who asked with *nonce*; signed by the campus."""
+
+    nonce: bytes
+    at: int
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        instant("at", self.at)
+        if (len(self.nonce), len(self.signature)) != (NONCE_BYTES, SIGNATURE_BYTES):
+            found = Phrase(f"{len(self.nonce)} and {len(self.signature)} bytes")
+            raise InvalidValueError("nonce and signature", found, f"{NONCE_BYTES} and {SIGNATURE_BYTES} bytes")
 
 
 Message = Hello | Request | Answer | Refusal

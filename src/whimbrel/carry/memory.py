@@ -1,4 +1,4 @@
-"""The memory of a node on disk: its address, the samples that it carries and those that its application has.
+"""The memory of a node on disk: its address, its samples, subscriptions and clock, and the control data that it knows.
 
 Rule: a node is restored with the address, copies and marks that it had; a mark that waited for a proof is undone.
 Rule: the file is replaced as a whole and synced; after a crash it has what it had or what was written.
@@ -7,6 +7,7 @@ Rule: any bytes are a memory or a ``DamagedMemoryError``; a node never starts wi
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from whimbrel.log.files import put
 __all__ = ["DamagedMemoryError", "Memory", "memory_of", "read_memory", "write_memory"]
 
 _MAGIC = b"whimbrel campus memory 1\n"
-_HEAD = struct.Struct(">QII")
+_HEAD = struct.Struct(">QIIII")
 _ROW = struct.Struct(">BHHqQH")
 _IS_REMOVABLE, _IS_RETRIEVED = 1, 2
 _CHECK = struct.Struct(">I")
@@ -45,6 +46,11 @@ class Memory:
     address: int
     stored: tuple[StoredCopy, ...] = ()
     retrieved: tuple[Sample, ...] = ()
+    control: tuple[Sample, ...] = ()
+    """Samples of the built-in topic, in the order in which they are understood."""
+    subscriptions: tuple[str, ...] = ()
+    offset_us: int = 0
+    clock_set_at: int | None = None
 
 
 def memory_of(carrier: Carrier) -> Memory:
@@ -56,8 +62,13 @@ def memory_of(carrier: Carrier) -> Memory:
 def write_memory(path: Path, memory: Memory) -> None:
     """Replace the file at *path*, durably."""
     rows = [_row(each.sample, each.copies, _IS_REMOVABLE * each.is_removable) for each in memory.stored]
-    rows += [_row(sample, 0, _IS_RETRIEVED) for sample in memory.retrieved]
-    data = _MAGIC + _HEAD.pack(memory.address, len(memory.stored), len(memory.retrieved)) + b"".join(rows)
+    rows += [_row(sample, 0, _IS_RETRIEVED) for sample in (*memory.retrieved, *memory.control)]
+    known = {
+        "subscriptions": memory.subscriptions, "offset_us": memory.offset_us, "clock_set_at": memory.clock_set_at
+    }  # fmt: skip
+    text = json.dumps(known, ensure_ascii=False).encode()
+    counts = len(memory.stored), len(memory.retrieved), len(memory.control), len(text)
+    data = _MAGIC + _HEAD.pack(memory.address, *counts) + text + b"".join(rows)
     put(path, data + _CHECK.pack(zlib.crc32(data)))
 
 
@@ -78,16 +89,27 @@ def read_memory(path: Path) -> Memory | None:
     body, check = data[: -_CHECK.size], data[-_CHECK.size :]
     if _CHECK.pack(zlib.crc32(body)) != check:
         raise DamagedMemoryError(path, "its checksum is another")
-    address, stored, retrieved = _HEAD.unpack_from(body, len(_MAGIC))
+    address, stored, retrieved, control, size = _HEAD.unpack_from(body, len(_MAGIC))
     try:
-        rows = _rows(body[begin:])
-    except (struct.error, MalformedMessageError) as error:
+        known = json.loads(body[begin : begin + size])
+        rows = _rows(body[begin + size :])
+        found = len(rows)
+        if found != stored + retrieved + control:
+            raise MalformedMessageError(f"found {found} samples, it counts {stored + retrieved + control}", begin)
+        samples = tuple(sample for _, _, sample in rows[stored:])
+        return Memory(
+            address=address,
+            stored=tuple(
+                StoredCopy(sample, count, bool(flags & _IS_REMOVABLE)) for flags, count, sample in rows[:stored]
+            ),
+            retrieved=samples[:retrieved],
+            control=samples[retrieved:],
+            subscriptions=tuple(map(str, known["subscriptions"])),
+            offset_us=int(known["offset_us"]),
+            clock_set_at=None if known["clock_set_at"] is None else int(known["clock_set_at"]),
+        )
+    except (struct.error, MalformedMessageError, ValueError, LookupError, TypeError) as error:
         raise DamagedMemoryError(path, str(error)) from None
-    copies = tuple(StoredCopy(sample, count, bool(flags & _IS_REMOVABLE)) for flags, count, sample in rows[:stored])
-    samples = tuple(sample for _, _, sample in rows[stored:])
-    if len(samples) != retrieved:
-        raise DamagedMemoryError(path, f"found {len(rows)} samples, it counts {stored + retrieved}")
-    return Memory(address=address, stored=copies, retrieved=samples)
 
 
 def _rows(data: bytes) -> list[tuple[int, int, Sample]]:

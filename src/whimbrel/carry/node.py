@@ -34,6 +34,7 @@ from whimbrel.carry.hello import (
 )
 from whimbrel.carry.sight import MAX_HELLOS, Believers, PendingRequest, Sight
 from whimbrel.model.bounds import INT32_MAX, INT64_MIN, whole
+from whimbrel.model.clock import is_alive
 
 __all__ = ["MAX_REQUESTS", "PLACES", "Carrier", "Deliver", "Drop", "Loss", "Send", "Step", "StoreSample", "StoredCopy"]
 
@@ -58,6 +59,8 @@ class Loss(Enum):
     """A newer sample of the topic came while this one was on its way."""
     NO_PLACE = "no place"
     """The place was taken while it was on its way."""
+    EXPIRED = "expired"
+    """Its time is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,10 @@ class StoredCopy:
         return self.sample.id, self.sample.topic
 
 
+def _age(copy: StoredCopy) -> SampleId:
+    return copy.sample.id
+
+
 class Carrier:
     """The state of one node; *address* names it in messages and in the ids of what it publishes."""
 
@@ -170,15 +177,46 @@ class Carrier:
             steps += self._make_room(is_own=True)
         return steps
 
+    def subscribe(self, topic: int) -> list[Step]:
+        """Subscribe to *topic*; what is stored of it is the application's from now on."""
+        self.subscriptions |= {topic}
+        newest = max((copy for name, copy in self._stored.items() if name[0] == topic), key=_age, default=None)
+        if newest is None or self._newest_retrieved(topic) >= newest.sample.id:
+            return []
+        self._retrieved[topic] = newest.sample
+        return [Deliver(newest.sample)]
+
+    def unsubscribe(self, topic: int) -> None:
+        """Subscribe to *topic* no more; its sample that the application has is forgotten."""
+        self.subscriptions -= {topic}
+        self._retrieved.pop(topic, None)
+
+    def expire(self, *, now: int) -> list[Step]:
+        """Remove the copies whose time is over at *now*."""
+        over = [name for name, copy in self._stored.items() if not is_alive(copy.sample.expires_at, now=now)]
+        copies = [self._stored.pop(name) for name in sorted(over)]
+        return [Drop(copy.sample, copy.copies, Loss.EXPIRED) for copy in copies]
+
+    def retire(self, topic: int) -> None:
+        """Spread no more copies of *topic*: the campus has it no longer. They make room from now on."""
+        for name, copy in self._stored.items():
+            if name[0] == topic:
+                copy.is_removable, copy.doubted_of = True, None
+
+    def next_time(self, wanted: SampleId, topic: int) -> int:
+        """Return the time with which a sample of *topic* is the newest known here, *wanted*'s if that is enough."""
+        newest = max(self._newest_stored(topic), self._newest_retrieved(topic))
+        return wanted.published_at if wanted > newest else newest.published_at + 1
+
     def publish(self, sample: Sample, *, copies: int) -> list[Step]:
         """Store a sample of one's own, *copies* of which are to exist in all, this one included.
 
         The sample that is stored has a later time than *sample* if a newer one of its topic is known here.
         """
         whole("copies", copies, 1, MAX_COPIES)
-        newest = max(self._newest_stored(sample.topic), self._newest_retrieved(sample.topic))
-        if sample.id <= newest:
-            sample = replace(sample, published_at=newest.published_at + 1)
+        published_at = self.next_time(sample.id, sample.topic)
+        if published_at != sample.published_at:
+            sample = replace(sample, published_at=published_at)
         self._see_newer(sample.topic, sample.id)
         steps: list[Step] = self._make_room(is_own=True)
         self._stored[sample.topic, sample.id] = StoredCopy(sample, copies)

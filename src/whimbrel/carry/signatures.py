@@ -12,9 +12,9 @@ from whimbrel.carry.hello import Sample
 from whimbrel.carry.wire import signed_bytes
 from whimbrel.errors import InvalidValueError, description_of
 
-__all__ = ["SEED_BYTES", "SampleSigner", "is_signed_by"]
+__all__ = ["PUBLIC_BYTES", "SEED_BYTES", "SampleSigner", "is_signature", "is_signed_by"]
 
-SEED_BYTES = 32
+SEED_BYTES = PUBLIC_BYTES = 32
 
 
 class SampleSigner:
@@ -28,17 +28,26 @@ class SampleSigner:
 
     def sign(self, sample: Sample) -> Sample:
         """Return *sample* with its signature."""
-        return replace(sample, signature=self._private.sign(signed_bytes(sample)))
+        return replace(sample, signature=self.sign_bytes(signed_bytes(sample)))
+
+    def sign_bytes(self, data: bytes) -> bytes:
+        """Return the signature of *data*, which says what it is for."""
+        return self._private.sign(data)
 
 
 def is_signed_by(sample: Sample, keys: Iterable[bytes]) -> bool:
     """Return whether the owner of one of the public *keys* signed *sample*."""
-    return sample.signature is not None and any(_is_valid(sample, sample.signature, key) for key in keys)
+    return sample.signature is not None and is_signature(sample.signature, signed_bytes(sample), keys)
 
 
-def _is_valid(sample: Sample, signature: bytes, key: bytes) -> bool:
+def is_signature(signature: bytes, data: bytes, keys: Iterable[bytes]) -> bool:
+    """Return whether the owner of one of the public *keys* signed *data*."""
+    return any(_is_valid(signature, data, key) for key in keys)
+
+
+def _is_valid(signature: bytes, data: bytes, key: bytes) -> bool:
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signature, signed_bytes(sample))
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
     except (InvalidSignature, ValueError):  # a key that is no point of the curve signs nothing
         return False
     return True

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from whimbrel.carry.hello import (
     MAX_BODY_BYTES,
+    NONCE_BYTES,
     SIGNATURE_BYTES,
     Answer,
     Entry,
@@ -30,6 +31,8 @@ from whimbrel.carry.hello import (
     Sample,
     SampleId,
     Subscriptions,
+    TimeAnswer,
+    TimeQuestion,
     TopicsQuestion,
 )
 from whimbrel.errors import InvalidInputError
@@ -87,11 +90,11 @@ class AnswerChunk:
     chunk: bytes
 
 
-Part = Hello | Request | AnswerChunk | Refusal | TopicsQuestion | Subscriptions
+Part = Hello | Request | AnswerChunk | Refusal | TopicsQuestion | Subscriptions | TimeQuestion | TimeAnswer
 """What is in one frame."""
 
 _FORMAT = 1
-_HELLO, _REQUEST, _ANSWER, _REFUSAL, _TOPICS_QUESTION, _SUBSCRIPTIONS = range(1, 7)
+_HELLO, _REQUEST, _ANSWER, _REFUSAL, _TOPICS_QUESTION, _SUBSCRIPTIONS, _TIME_QUESTION, _TIME_ANSWER = range(1, 9)
 _HEAD = struct.Struct(">BBQ")
 _NAME = struct.Struct(">HqQ")
 _COUNTS = struct.Struct(">BB")
@@ -100,7 +103,10 @@ _ANSWERED = struct.Struct(">HqQHHHH")
 _ENTRY_BYTES = _NAME.size + 1
 _IS_SUBSCRIBER, _WANTS_COPIES, _WANTS_PROOF = 1, 2, 4
 _ALL_FLAGS = _IS_SUBSCRIBER | _WANTS_COPIES | _WANTS_PROOF
-_EXPIRES, _SIGNED = 1, 2
+_SUBSCRIBED = struct.Struct(">BHB")
+_TOLD_TIME = struct.Struct(f">{NONCE_BYTES}sq{SIGNATURE_BYTES}s")
+_EXPIRES, _SIGNED, _UNSYNCHRONISED = 1, 2, 4
+_ALL_RECORD_FLAGS = _EXPIRES | _SIGNED | _UNSYNCHRONISED
 _TIME = struct.Struct(">q")
 _MAX_COUNT = 0xFF
 MAX_RECORD_BYTES = 1 + _TIME.size + SIGNATURE_BYTES + MAX_BODY_BYTES
@@ -122,10 +128,10 @@ def _parts(message: Message | Part, profile: Profile) -> Iterator[Part]:
             most = min((room - _COUNTS.size) // _ENTRY_BYTES, _MAX_COUNT)
             for first in range(0, len(entries) or 1, most):
                 yield Hello(entries[first : first + most], is_first and first == 0)
-        case Subscriptions(topics):
-            most = min((room - 1) // 2, _MAX_COUNT)
+        case Subscriptions(topics, places, is_first):
+            most = min((room - _SUBSCRIBED.size) // 2, _MAX_COUNT)
             for first in range(0, len(topics) or 1, most):
-                yield Subscriptions(topics[first : first + most])
+                yield Subscriptions(topics[first : first + most], places, is_first and first == 0)
         case Answer(sample, copies):
             record = record_of(sample)
             most = room - _ANSWERED.size
@@ -159,8 +165,13 @@ def _frame(sender: int, part: Part) -> bytes:
             return _head(_REFUSAL, sender) + _NAME.pack(topic, *sample_id)
         case TopicsQuestion():
             return _head(_TOPICS_QUESTION, sender)
-        case Subscriptions(topics):
-            return _head(_SUBSCRIPTIONS, sender) + struct.pack(f">B{len(topics)}H", len(topics), *topics)
+        case Subscriptions(topics, places, is_first):
+            counts = _SUBSCRIBED.pack(is_first, places, len(topics))
+            return _head(_SUBSCRIPTIONS, sender) + counts + struct.pack(f">{len(topics)}H", *topics)
+        case TimeQuestion(nonce):
+            return _head(_TIME_QUESTION, sender) + nonce
+        case TimeAnswer(nonce, at, signature):
+            return _head(_TIME_ANSWER, sender) + _TOLD_TIME.pack(nonce, at, signature)
 
 
 def _head(kind: int, sender: int) -> bytes:
@@ -168,8 +179,9 @@ def _head(kind: int, sender: int) -> bytes:
 
 
 def record_of(sample: Sample) -> bytes:
-    """Return what of a sample is not in its name: expiry, signature and body."""
+    """Return the fields of a sample that are not in its name: marks, expiry, signature and body."""
     flags = _EXPIRES * (sample.expires_at is not None) | _SIGNED * (sample.signature is not None)
+    flags |= _UNSYNCHRONISED * sample.is_unsynchronised
     time = b"" if sample.expires_at is None else _TIME.pack(sample.expires_at)
     return bytes([flags]) + time + (sample.signature or b"") + sample.body
 
@@ -182,6 +194,7 @@ def signed_bytes(sample: Sample) -> bytes:
         publisher=sample.publisher,
         body=sample.body,
         expires_at=sample.expires_at,
+        is_unsynchronised=sample.is_unsynchronised,
     )
     return b"whimbrel carry: sample 1\0" + _NAME.pack(sample.topic, *sample.id) + record_of(bare)
 
@@ -200,7 +213,7 @@ def decode(data: bytes) -> tuple[int, Part]:
         raise MalformedMessageError(f"found {len(data)} bytes, allowed are {LINK.max_bytes}", LINK.max_bytes)
     reader = _READERS.get(kind)
     if reader is None:
-        raise MalformedMessageError(f"found kind {kind}, allowed are {_HELLO} to {_SUBSCRIPTIONS}", 1)
+        raise MalformedMessageError(f"found kind {kind}, allowed are {_HELLO} to {_TIME_ANSWER}", 1)
     return sender, reader(data)
 
 
@@ -265,13 +278,25 @@ def _read_topics_question(data: bytes) -> TopicsQuestion:
 
 
 def _read_subscriptions(data: bytes) -> Subscriptions:
-    _check_at_least(data, 1)
-    count = data[_HEAD.size]
-    _check_size(data, 1 + 2 * count)
-    topics = struct.unpack_from(f">{count}H", data, _HEAD.size + 1)
+    _check_at_least(data, _SUBSCRIBED.size)
+    is_first, places, count = _SUBSCRIBED.unpack_from(data, _HEAD.size)
+    if is_first > 1:
+        raise MalformedMessageError(f"found {is_first}, allowed is 0 or 1", _HEAD.size)
+    _check_size(data, _SUBSCRIBED.size + 2 * count)
+    topics = struct.unpack_from(f">{count}H", data, _HEAD.size + _SUBSCRIBED.size)
     if any(one >= other for one, other in pairwise(topics)):
-        raise MalformedMessageError("topics are not in ascending order", _HEAD.size + 1)
-    return Subscriptions(topics)
+        raise MalformedMessageError("topics are not in ascending order", _HEAD.size + _SUBSCRIBED.size)
+    return Subscriptions(topics, places, bool(is_first))
+
+
+def _read_time_question(data: bytes) -> TimeQuestion:
+    _check_size(data, NONCE_BYTES)
+    return TimeQuestion(data[_HEAD.size :])
+
+
+def _read_time_answer(data: bytes) -> TimeAnswer:
+    _check_size(data, _TOLD_TIME.size)
+    return TimeAnswer(*_TOLD_TIME.unpack_from(data, _HEAD.size))
 
 
 _READERS: dict[int, Callable[[bytes], Part]] = {
@@ -281,15 +306,17 @@ _READERS: dict[int, Callable[[bytes], Part]] = {
     _REFUSAL: _read_refusal,
     _TOPICS_QUESTION: _read_topics_question,
     _SUBSCRIPTIONS: _read_subscriptions,
+    _TIME_QUESTION: _read_time_question,
+    _TIME_ANSWER: _read_time_answer,
 }
 
 
 def read_record(record: bytes, *, topic: int, sample_id: SampleId) -> Sample:
     """Return the sample with this name that *record* has the rest of."""
-    flags = record[0] if record else _EXPIRES | _SIGNED
+    flags = record[0] if record else _ALL_RECORD_FLAGS
     sizes = _TIME.size * bool(flags & _EXPIRES), SIGNATURE_BYTES * bool(flags & _SIGNED)
     begin = 1 + sum(sizes)
-    if flags > (_EXPIRES | _SIGNED) or not begin <= len(record) <= begin + MAX_BODY_BYTES:
+    if flags > _ALL_RECORD_FLAGS or not begin <= len(record) <= begin + MAX_BODY_BYTES:
         raise MalformedMessageError(f"found flags {flags} of a record of {len(record)} bytes", 0)
     return Sample(
         topic=topic,
@@ -298,6 +325,7 @@ def read_record(record: bytes, *, topic: int, sample_id: SampleId) -> Sample:
         body=record[begin:],
         expires_at=_TIME.unpack_from(record, 1)[0] if flags & _EXPIRES else None,
         signature=record[1 + sizes[0] : begin] if flags & _SIGNED else None,
+        is_unsynchronised=bool(flags & _UNSYNCHRONISED),
     )
 
 

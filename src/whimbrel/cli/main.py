@@ -32,6 +32,7 @@ _COMMANDS = {
     "subscribe": "whimbrel.cli.subscribe:subscribe",
     "tickertape": "whimbrel.cli.ticker.command:tickertape",
     "warm-up": "whimbrel.cli.service.warm_up:warm_up",
+    "campus": "whimbrel.cli.campus:app",
     "clients": "whimbrel.cli.clients.command:app",
     "bench": "whimbrel.cli.bench:app",
     "filter": "whimbrel.cli.filter:app",
@@ -51,6 +52,7 @@ _COMMANDS = {
 _IN_SHORT = {
     "backup": "Copy the data of a broker, which goes on serving.",
     "bench": "Measure how fast a broker is.",
+    "campus": "Samples carried by people who meet, with no server.",
     "clients": "List, show and disconnect the clients of a broker.",
     "demo": "Watch a made-up hospital ward: broker, devices, pipeline.",
     "doctor": "Check what a broker needs: settings, disk, ports, users.",

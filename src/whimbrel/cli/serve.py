@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import structlog
 import typer
-from structlog.typing import EventDict
+
+from whimbrel.cli.process.log_lines import set_log_level, set_up_logging
 
 if TYPE_CHECKING:
     from whimbrel.broker.config import Config
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _LOOK_S = 60.0
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def serve(
@@ -118,9 +117,9 @@ def _serve_until_stopped(config: Config, read: Callable[[], Config], *, accepts_
     """Run a broker; return why it had to stop, if it was not told to."""
     from whimbrel.broker.shell.server import Server  # see above
 
-    _set_up_logging(config.observe.log_format, config.observe.log_level)
+    set_up_logging(config.observe.log_format, config.observe.log_level)
     log = structlog.get_logger("whimbrel")
-    server = Server(config, accepts_loss=accepts_loss, reread=read, set_log_level=_set_level)
+    server = Server(config, accepts_loss=accepts_loss, reread=read, set_log_level=set_log_level)
     _run(_serve(server, log))
     return server.failure
 
@@ -155,57 +154,3 @@ def _run(coroutine) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
         asyncio.run(coroutine)
     else:
         uvloop.run(coroutine)
-
-
-def _escaped(text: str, keep: str = "") -> str:
-    """Return *text* with everything that is not printed spelled out: a client must not write lines, nor colours."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode() for each in text
-    )
-
-
-def _printable(value: object) -> object:
-    """Return *value* with all its texts escaped."""
-    match value:
-        case str():
-            return _escaped(value)
-        case list() | tuple():
-            return [_printable(each) for each in value]
-        case dict():
-            return {_printable(key): _printable(each) for key, each in value.items()}
-    return value
-
-
-def _escape_values(_logger: object, _name: str, event: EventDict) -> EventDict:
-    """Escape the values of a log line: client identifiers, addresses and reasons have whatever a client put there."""
-    return {name: _printable(value) for name, value in event.items()}
-
-
-class _EscapingFormatter(logging.Formatter):
-    """The same for lines of libraries, such as asyncio's tracebacks, whose own line ends stay."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return _escaped(super().format(record), keep="\n\t")
-
-
-def _set_up_logging(form: str, level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_EscapingFormatter())
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    renderer = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
-    structlog.configure(
-        processors=[
-            _escape_values,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            renderer,
-        ],
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-    )
-    _set_level(level)
-
-
-def _set_level(level: str) -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from whimbrel.model.facts import Outcome
 from whimbrel.model.subscription import InterestChange, Subscription
 
-__all__ = ["Command", "Forget", "HandOver", "Identity", "Matches", "Settle", "Store", "Tell", "TellAll"]
+__all__ = ["Command", "HandOver", "Identity", "Matches", "Published", "Settle", "Tell", "TellAll"]
 
 Identity: TypeAlias = tuple[str | None, str]
 """Subject filter and name: what a subscription is known by within its session."""
@@ -17,13 +17,28 @@ Matches: TypeAlias = Sequence[tuple[str, tuple[Identity, ...]]]
 """For each session that wants a notification, the subscriptions that do."""
 
 
-class Store(NamedTuple):
-    """Keep the notification: some session has it pending. Comes before anything else is done with it.
+class Published(Protocol):
+    """An accepted notification, as the shell keeps it: these are the values that the rules ask for."""
 
-    A notification that no device is owed once its publication has been applied is handed over without being stored.
-    """
+    @property
+    def seq(self) -> int:
+        """Its number."""
 
-    seq: int
+    @property
+    def published_at(self) -> int:
+        """When it was accepted."""
+
+    @property
+    def expires_at(self) -> int | None:
+        """When it expires; None if it does not."""
+
+    @property
+    def qos(self) -> int:
+        """The quality of service that it was published with."""
+
+    @property
+    def publisher(self) -> str | None:
+        """The client that published it."""
 
 
 class HandOver(NamedTuple):
@@ -43,6 +58,8 @@ class HandOver(NamedTuple):
     """What it is to be sent with; 2 where MQTT has no say in it, and without a copy."""
     is_own_receipt: bool = False
     """The hold has settled it already: it is of quality 0, and the device's hand-overs of that have no receipts."""
+    kept: Published | None = None
+    """The notification; None if a store had its copy and not the notification itself."""
 
 
 class Tell(NamedTuple):
@@ -76,12 +93,8 @@ class Settle(NamedTuple):
     """Until when it would have been held; None if it never was."""
     via: str | None = None
     """How a receipt says that it came, live or held; None where no receipt said that it was delivered."""
+    kept: Published | None = None
+    """The notification, as in ``HandOver``."""
 
 
-class Forget(NamedTuple):
-    """No device is owed the notification any more: delete the stored copy."""
-
-    seq: int
-
-
-Command: TypeAlias = Store | HandOver | Tell | TellAll | Settle | Forget
+Command: TypeAlias = HandOver | Tell | TellAll | Settle

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from whimbrel.hold.commands import Command, Forget, HandOver, Settle
+from whimbrel.hold.commands import Command, HandOver, Published, Settle
 from whimbrel.hold.counting import Matches
-from whimbrel.hold.quality import CONFIRMED
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.sessions import Hold
 from whimbrel.model.facts import Fact, Outcome
 
 __all__ = ["Folding", "Judge", "Settled"]
 
-Settled: TypeAlias = tuple[list[Settle], list[int]]
-"""Outcomes, and the notifications that were forgotten."""
+Settled: TypeAlias = list[Settle]
+"""Outcomes, each with its notification."""
 Judge: TypeAlias = Callable[[HandOver], Outcome]
 """Decides about a hand-over: delivered or withheld."""
 
@@ -39,31 +38,21 @@ class Folding:
         *,
         retention: Retention = DEFAULT_RETENTION,
         assume_receipts: bool = True,
-        hold: Hold | None = None,
+        hold: Hold[Any] | None = None,
         judge: Judge = _deliver,
     ) -> None:
-        self.hold = Hold(node, retention=retention) if hold is None else hold
+        self.hold: Hold[Any] = Hold(node, retention=retention) if hold is None else hold
         self._assume_receipts, self._judge = assume_receipts, judge
 
     def apply(self, fact: Fact, matches: Matches = ()) -> Settled:
         """Take the next fact in."""
         return self._answered(self.hold.apply(fact, matches))
 
-    def published(
-        self,
-        seq: int,
-        at: int,
-        expires_at: int | None,
-        matches: Matches,
-        *,
-        qos: int = CONFIRMED,
-        publisher: str | None = None,
-        is_decided: bool = True,
-    ) -> Settled:
+    def published(self, kept: Published, matches: Matches, *, is_decided: bool = True) -> Settled:
         """Take a publication in; *is_decided* tells whether *judge* may withhold it."""
         is_received = self._assume_receipts and not is_decided
         take = self.hold.published_and_received if is_received else self.hold.published
-        return self._answered(take(seq, at, expires_at, matches, qos=qos, publisher=publisher))
+        return self._answered(take(kept, matches))
 
     def confirmed(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
@@ -76,31 +65,18 @@ class Folding:
         return self._answered(self.hold.tick(now))
 
     def _answered(self, commands: list[Command]) -> Settled:
-        settled: list[Settle] = []
-        forgotten: list[int] = []
         if not self._assume_receipts:  # nothing is answered: receipts come by themselves
-            for command in commands:
-                if type(command) is Settle:
-                    settled.append(command)
-                elif type(command) is Forget:
-                    forgotten.append(command.seq)
-            return settled, forgotten
+            return [command for command in commands if type(command) is Settle]
+        settled: list[Settle] = []
         left = deque(commands)
         while left:
             command = left.popleft()
-            if type(command) is not HandOver:
-                _note(command, settled, forgotten)
-            elif not command.is_own_receipt:
+            if type(command) is Settle:
+                settled.append(command)
+            elif type(command) is HandOver and not command.is_own_receipt:
                 outcome = self._judge(command)
                 via = "held" if command.is_held else "live"
                 for session, _ in command.sessions:
                     # What a policy withheld of a share is handed over to the next who serves it (rule 21).
                     left += self.hold.confirmed(self.hold.now, session, command.device, command.seq, outcome, via=via)
-        return settled, forgotten
-
-
-def _note(command: Command, settled: list[Settle], forgotten: list[int]) -> None:
-    if type(command) is Settle:
-        settled.append(command)
-    elif type(command) is Forget:
-        forgotten.append(command.seq)
+        return settled

@@ -10,8 +10,9 @@ The rules are in ``rules/``, by what they are about; here is who is asked, and t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Generic, Self, TypeVar, cast
 
-from whimbrel.hold.commands import Command, Identity, Matches
+from whimbrel.hold.commands import Command, Identity, Matches, Published
 from whimbrel.hold.private import is_private
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import Key, restore_state
@@ -24,7 +25,7 @@ from whimbrel.hold.rules.members import Members
 from whimbrel.hold.rules.places import Places
 from whimbrel.hold.rules.publications import Publications
 from whimbrel.hold.rules.work import PIECE, Work, all_of, at_once
-from whimbrel.hold.state import Session, State
+from whimbrel.hold.state import CopyFollower, Session, State
 from whimbrel.hold.touched_rows import ChangedRows
 from whimbrel.hold.view import View
 from whimbrel.model.facts import (
@@ -46,9 +47,13 @@ RETAINED = "retained"
 """How a receipt says that a notification came which was sent beside the hold."""
 
 
-class Hold:
+K = TypeVar("K", bound=Published)
+
+
+class Hold(Generic[K]):
     """All sessions of a node; *state* is what a view restored.
 
+    *K* is what is kept of a notification while any device is owed it.
     Without the fast lane everything goes by the rules alone: slower, and otherwise the same. With *heeds_places* the
     matches are those of subject, content and keys, and the hold leaves out who is not near (rule 20); without, the
     matcher has done so.
@@ -85,6 +90,10 @@ class Hold:
         self.published_and_received = AssumedReceipts(self._state, endings, keeping, publications).published
         self.confirmed, self.joined, self.disconnected = members.confirmed, members.joined, members.disconnected
         self.tick = endings.tick
+
+    def follow(self, follower: CopyFollower) -> None:
+        """Tell *follower* from now on which notifications are kept."""
+        self._state.follower = follower
 
     @property
     def now(self) -> int:
@@ -175,6 +184,25 @@ class Hold:
             for seq, pending in session.pending.items():
                 yield name, seq, tuple(sorted(pending.in_flight))
 
+    def kept(self, seq: int) -> K | None:
+        """Return what is kept of a notification; None if no device is owed it."""
+        copy = self._state.copies.get(seq)
+        return None if copy is None else cast("K | None", copy.kept)
+
+    def all_kept(self) -> Iterator[tuple[int, K | None]]:
+        """Yield all notifications that any device is owed."""
+        for seq, copy in self._state.copies.items():
+            yield seq, cast("K | None", copy.kept)
+
+    def keep_again(self, kept: K) -> bool:
+        """Give a copy that was restored its notification; return whether there is such a copy."""
+        copy = self._state.copies.get(kept.seq)
+        if copy is None:
+            return False
+        copy.kept = kept
+        self._state.store(copy)
+        return True
+
     def is_stored(self, seq: int) -> bool:
         """Tell whether any device is still owed a notification."""
         return seq in self._state.copies
@@ -187,14 +215,15 @@ class Hold:
             "pending": self._state.pendings + self._lanes.flight_count,
         }
 
-    def apply(self, fact: Fact, matches: Matches = ()) -> list[Command]:
-        """Take the next fact in; return what is to be done about it, in order."""
+    def apply(self, fact: Fact, matches: Matches = (), kept: K | None = None) -> list[Command]:
+        """Take the next fact in; return what is to be done about it, in order.
+
+        Of a notification *kept* is what to keep; the fact itself if it is not given.
+        """
         if isinstance(fact, Notification):
             if self._places is not None:
                 matches = self._places.heard_by(fact, matches)
-            return self.published(
-                fact.seq, fact.published_at, fact.expires_at, matches, qos=fact.qos, publisher=fact.publisher
-            )
+            return self.published(fact if kept is None else kept, matches)
         if isinstance(fact, Receipt):
             if fact.notification.node != self.node:
                 return self.tick(fact.handed_at)
@@ -214,7 +243,7 @@ class Hold:
             return self._choose(fact)
         return self.tick(time_of(fact))  # of wills and decisions only the time counts here
 
-    def applying(self, fact: Fact, matches: Matches = ()) -> Work:
+    def applying(self, fact: Fact, matches: Matches = (), kept: K | None = None) -> Work:
         """Do what ``apply`` does in pieces of some milliseconds, yielding after each; return what it returns.
 
         Until the last piece is done nothing else may be told or asked of the hold.
@@ -222,8 +251,7 @@ class Hold:
         if isinstance(fact, Notification):
             if self._places is not None:
                 matches = self._places.heard_by(fact, matches)
-            expires_at, qos, publisher = fact.expires_at, fact.qos, fact.publisher
-            return self.publishing(fact.seq, fact.published_at, expires_at, matches, qos=qos, publisher=publisher)
+            return self.publishing(fact if kept is None else kept, matches)
         if isinstance(fact, PresenceChanged):
             return self._presence(fact)
         if isinstance(fact, SessionChanged):
@@ -264,8 +292,8 @@ class Hold:
         retention: Retention = DEFAULT_RETENTION,
         has_fast_lane: bool = True,
         heeds_places: bool = False,
-    ) -> Hold:
-        """Return the hold that a view has the rows of."""
+    ) -> Self:
+        """Return the hold that a view has the rows of; ``keep_again`` gives it the notifications."""
         flags = {"has_fast_lane": has_fast_lane, "heeds_places": heeds_places}
         return cls(node, retention=retention, state=restore_state(rows), **flags)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from whimbrel.hold.commands import Identity, Matches
+from whimbrel.hold.commands import Identity, Matches, Published
 from whimbrel.hold.private import is_private, is_shared
 from whimbrel.hold.retention import Lapses
 from whimbrel.model.bounds import INT64_MAX
@@ -18,6 +18,7 @@ __all__ = [
     "NO_FLIGHTS",
     "NO_SHARES",
     "Copy",
+    "CopyFollower",
     "FastLane",
     "Flight",
     "LaneTerms",
@@ -164,6 +165,8 @@ class Copy:
         "expires_at",
         "flight_count",
         "has_row",
+        "is_stored",
+        "kept",
         "published_at",
         "qos",
         "received",
@@ -171,7 +174,13 @@ class Copy:
         "shares",
     )
 
-    def __init__(self, qos: int = 2, published_at: int = 0, expires_at: int | None = None) -> None:
+    def __init__(
+        self, qos: int = 2, published_at: int = 0, expires_at: int | None = None, *, kept: Published | None = None
+    ) -> None:
+        self.kept = kept
+        """The notification itself; None in one that was restored without it."""
+        self.is_stored = False
+        """Whether the shell was told that it is kept, and is to be told when it goes."""
         self.qos = qos
         self.published_at, self.expires_at = published_at, expires_at
         """When it was published is only for those in the fast lane and of a share: the others know their lapses."""
@@ -195,6 +204,16 @@ class Copy:
         return lapse if lapse < INT64_MAX else INT64_MAX  # noqa: FURB136  # min() takes as long as all of it
 
 
+class CopyFollower:
+    """Follows which notifications are kept; a shell that follows has its own."""
+
+    def stored(self, copy: Copy) -> None:
+        """Note that a notification is kept: some session has it pending, or in flight."""
+
+    def forgotten(self, seq: int, copy: Copy) -> None:
+        """Note that no device is owed a notification any more."""
+
+
 class State:
     """All of it, for one node."""
 
@@ -202,6 +221,7 @@ class State:
         "conditional",
         "copies",
         "departed",
+        "follower",
         "joined",
         "lapses",
         "now",
@@ -221,6 +241,8 @@ class State:
         self.departed: dict[str, set[str]] = {}
         """By device, the sessions that it left with something in flight."""
         self.copies: dict[int, Copy] = {}
+        self.follower = CopyFollower()
+        """Whom to tell which notifications are kept."""
         self.lapses = Lapses()
         self.pendings = 0
         """How many notifications are pending, counted in each session."""
@@ -234,6 +256,17 @@ class State:
         """By share and session, the last notification that the session was chosen for (rule 18)."""
         self.shaped: set[str] = set()
         """Devices that have chosen a policy: each hand-over to them has a receipt (rule 16)."""
+
+    def store(self, copy: Copy) -> None:
+        """Keep a notification that was published, if any session has it pending or in flight."""
+        copy.is_stored = True
+        self.follower.stored(copy)
+
+    def forget(self, seq: int) -> None:
+        """Keep a notification no more: no device is owed it."""
+        copy = self.copies.pop(seq)
+        if copy.is_stored:
+            self.follower.forgotten(seq, copy)
 
     def is_held(self, seq: int, session: str) -> bool:
         """Tell whether a notification is held for any subscription of a session."""

@@ -8,6 +8,8 @@ Rule: these are estimates, measured on CPython 3.11 and rounded up.
 
 from __future__ import annotations
 
+from typing import Any
+
 from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import Hold
 from whimbrel.model.keys import NO_KEYS
@@ -66,7 +68,7 @@ def subscription_bytes(subscription: Subscription) -> int:
     return size if text is None else size + _CONTENT_BYTES + _CHARACTER_BYTES * len(text)
 
 
-def session_bytes(hold: Hold, session: str | None) -> int:
+def session_bytes(hold: Hold[Any], session: str | None) -> int:
     """Return how much memory a named session takes, beside its subscriptions and what it holds; 0 if there is none."""
     if session is None or is_private(session) or not hold.has(session):
         return 0

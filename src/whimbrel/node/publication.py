@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from whimbrel.log.records import BODY, time_from, values_from
+from whimbrel.log.records import BODY, values_from
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.keys import OPEN, Secured
@@ -52,6 +52,7 @@ class KeptNotification:
         "packet_id",
         "placing",
         "properties",
+        "published_at",
         "publisher",
         "qos",
         "record",
@@ -70,6 +71,7 @@ class KeptNotification:
         *,
         qos: int,
         record: bytes,
+        published_at: int = 0,
         retain: bool = False,
         expires_at: int | None = None,
         properties: bytes = b"",
@@ -81,7 +83,7 @@ class KeptNotification:
         self._payload: bytes | None = payload
         """None once it is kept: then it is read from the record, which it stands in."""
         self.qos, self.retain, self.expires_at, self.properties = qos, retain, expires_at, properties
-        self.record = record
+        self.record, self.published_at = record, published_at
         """The body of its record in the log, which is also its row."""
         self.secured = secured
         self.placing, self.deadline_at = placing, deadline_at
@@ -102,6 +104,7 @@ class KeptNotification:
             expires_at=notification.expires_at,
             properties=notification.properties,
             record=record,
+            published_at=notification.published_at,
             secured=secured_of(notification),
             placing=_placing_of(notification),
             deadline_at=notification.deadline_at,
@@ -121,6 +124,7 @@ class KeptNotification:
             payload,
             qos=self.qos,
             record=self.record,
+            published_at=self.published_at,
             retain=self.retain,
             expires_at=self.expires_at,
             properties=properties,
@@ -141,12 +145,6 @@ class KeptNotification:
         _, values = values_from("", seq, number, self.record[BODY.size :])
         attributes: Any = values[_ATTRIBUTES]
         return attributes  # type: ignore[no-any-return]  # a value of a column of any type
-
-    @property
-    def published_at(self) -> int:
-        """When it was accepted, as its record says."""
-        _, number = BODY.unpack_from(self.record)
-        return time_from(number, self.record[BODY.size :])
 
     @property
     def payload(self) -> bytes:

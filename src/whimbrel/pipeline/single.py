@@ -75,7 +75,7 @@ class _Node:
     ) -> None:
         self.node = node
         self.matcher = Matcher()
-        hold = None if begun is None else Hold.restore(node, begun.hold, retention=retention)
+        hold: Hold[Notification] | None = None if begun is None else Hold.restore(node, begun.hold, retention=retention)
         self.folding = Folding(node, retention=retention, assume_receipts=assume_receipts, hold=hold, judge=self.decide)
         self.policies = PolicyFold() if begun is None else PolicyFold.restore(begun.shape, begun.decided)
         self.decides = assume_receipts
@@ -152,7 +152,7 @@ class SingleProcess:
         for fact in facts:
             self._take(fact)
         for node in self._nodes.values():
-            self._note(node, node.folding.tick(node.folding.hold.now)[0])
+            self._note(node, node.folding.tick(node.folding.hold.now))
         return self
 
     def _take(self, fact: Fact) -> None:
@@ -182,7 +182,7 @@ class SingleProcess:
                 node.places[fact.state.device] = Sighting(fact.seq, fact.state.reported_at, fact.state.place)
         elif isinstance(fact, Receipt) and fact.via == RETAINED and fact.published_at is not None:
             self.deliveries.append(_retained(fact))
-        self._note(node, node.folding.apply(fact, wanted)[0])
+        self._note(node, node.folding.apply(fact, wanted))
 
     @staticmethod
     def _change(node: _Node, fact: InterestChanged) -> None:
@@ -215,7 +215,7 @@ class SingleProcess:
         yield from ((session, tuple(identities)) for session, identities in found.items())
 
     def _note(self, node: _Node, settled: list[Settle]) -> None:
-        for session, device, seq, subscriptions, outcome, decided_at, lapses_at, via in settled:
+        for session, device, seq, subscriptions, outcome, decided_at, lapses_at, via, _ in settled:
             what = node.published[seq]
             body_hash = None
             if outcome is Outcome.DELIVERED:

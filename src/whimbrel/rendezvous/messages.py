@@ -13,6 +13,7 @@ from whimbrel.rendezvous.events import Address, EventId, GroupKey, Publication, 
 
 __all__ = [
     "Accepted",
+    "Answered",
     "Ask",
     "Expired",
     "FromController",
@@ -27,6 +28,7 @@ __all__ = [
     "Proof",
     "Publish",
     "Refused",
+    "Released",
     "Removed",
     "Renew",
     "Sleep",
@@ -175,6 +177,23 @@ class Sleep:
     """Turn your scans off; you are parked now (4.1.1)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    """I close the connection and keep what you said; listen for pages, and page me when you have something to say.
+
+    A device that is not paged for ``patience_us`` takes the controller for gone.
+    """
+
+    patience_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """To a released publisher, afterwards: a match was told to page you. Where none came, renew."""
+
+    id: EventId
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """Prove that you are a member of this group (4.1.3)."""
@@ -194,6 +213,17 @@ class GroupTokenIssued:
 
 FromDevice: TypeAlias = Publish | Subscribe | Unpublish | Unsubscribe | Renew | Noted | Proof | Join
 FromController: TypeAlias = (
-    Accepted | Refused | Removed | Matched | WakeUp | Matches | Expired | Sleep | Ask | GroupTokenIssued
+    Accepted
+    | Refused
+    | Removed
+    | Matched
+    | WakeUp
+    | Matches
+    | Expired
+    | Sleep
+    | Released
+    | Answered
+    | Ask
+    | GroupTokenIssued
 )
 Message: TypeAlias = FromDevice | FromController

@@ -11,12 +11,22 @@ from dataclasses import replace
 from typing import Protocol
 
 from whimbrel.rendezvous import messages as m
-from whimbrel.rendezvous.controller import Connected, Controller, Disconnected, Found, Input, Note, Said
+from whimbrel.rendezvous.controller import (
+    Connected,
+    Controller,
+    Disconnected,
+    Found,
+    Input,
+    Note,
+    NotReached,
+    Said,
+)
 from whimbrel.rendezvous.controller import commands as c
 from whimbrel.rendezvous.controller.parameters import PAGE_TIMEOUT_US
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.device import commands as d
 from whimbrel.rendezvous.events import Address, GroupKey
+from whimbrel.rendezvous.exposure import Exposure
 from whimbrel.rendezvous.radio.interface import (
     InquiryResult,
     LinkLost,
@@ -81,7 +91,10 @@ class ControllerNode:
             case LinkMade(address, is_caller, _, has_layer):
                 self._calling.discard(address)
                 self._take((Connected(address=address, is_caller=not is_caller, has_layer=has_layer),))
-            case PageFailed(address) | LinkLost(address):
+            case PageFailed(address):
+                self._calling.discard(address)
+                self._take((NotReached(address),))
+            case LinkLost(address):
                 self._calling.discard(address)
                 self._take((Disconnected(address),))
             case Received(address, data):
@@ -114,11 +127,12 @@ class ControllerNode:
                     self._radio.park(address)
                 case c.Unpark(address):
                     self._radio.unpark(address)
-                case c.Connect(address, clock_offset):
+                case c.Connect(address, clock_offset, timeout_us):
                     if address not in self._calling:
                         self._calling.add(address)
-                        self._radio.page(address, clock_offset, timeout_us=PAGE_TIMEOUT_US)
-                case c.Disconnect(address):
+                        offset = self._radio.clock_offset_of(address) if clock_offset is None else clock_offset
+                        self._radio.page(address, offset, timeout_us=timeout_us)
+                case c.Disconnect(address) | c.Release(address):
                     self._radio.disconnect(address)
                 case c.SetConnectable(is_on):
                     self._radio.set_scans(inquiry=True, page=is_on)
@@ -149,6 +163,15 @@ class DeviceNode:
         self._controller_name = controller_name
         self._calling: Address | None = None
         self._paging: set[Address] = set()
+        self.exposure = Exposure(now())
+
+    def show(self) -> None:
+        """Be discoverable and connectable, as a device is that does not look for a controller by itself."""
+        self._scan(inquiry=True, page=True)
+
+    def _scan(self, *, inquiry: bool, page: bool) -> None:
+        self.exposure.set_scans(inquiry=inquiry, page=page, now=self._now())
+        self._radio.set_scans(inquiry=inquiry, page=page)
 
     def do(self, commands: Iterable[d.DeviceCommand]) -> None:
         """Perform what the core commands, as after ``publish`` or ``subscribe``."""
@@ -181,6 +204,8 @@ class DeviceNode:
             case PageFailed(address) if address == self._calling:
                 self._calling = None  # it may have paged us meanwhile
                 return d.LostController() if self.core.controller is None else None
+            case PageFailed(address) if address == self.core.controller:
+                return None
             case PageFailed(address):
                 self._paging.discard(address)
                 return d.PageEnded(address, is_connected=False)
@@ -196,7 +221,7 @@ class DeviceNode:
                 return None
 
     def _input_of_link(self, address: Address, *, is_caller: bool, is_controller: bool) -> d.DeviceInput:
-        if is_controller and self.core.controller in {None, address}:  # a second one is a device like any other
+        if is_controller and self.core.accepts(address):  # a second one is a device like any other
             self._calling = None
             return d.JoinedController(address, is_caller=is_caller)
         self._paging.discard(address)
@@ -208,11 +233,12 @@ class DeviceNode:
                 self._radio.inquire(is_on=is_on)
             case d.PageController(address, clock_offset):
                 self._calling = address
-                self._radio.page(address, clock_offset, timeout_us=PAGE_TIMEOUT_US)
+                offset = self._radio.clock_offset_of(address) if clock_offset is None else clock_offset
+                self._radio.page(address, offset, timeout_us=PAGE_TIMEOUT_US)
             case d.Say(message):
                 self._say(message)
             case d.SetScans(has_inquiry_scan, has_page_scan):
-                self._radio.set_scans(inquiry=has_inquiry_scan, page=has_page_scan)
+                self._scan(inquiry=has_inquiry_scan, page=has_page_scan)
             case d.PagePeer(address, clock_offset, timeout_us):
                 # The publication's offset is measured against the controller's clock, which both devices follow.
                 controller = self.core.controller

@@ -13,7 +13,7 @@ import cbor2
 
 from whimbrel.errors import InvalidInputError, InvalidValueError, MalformedBodyError, Phrase, description_of
 from whimbrel.model.attributes import Limits
-from whimbrel.model.bounds import flag, text, whole
+from whimbrel.model.bounds import INT64_MAX, flag, text, whole
 from whimbrel.model.cbor_body import read_cbor
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.events import (
@@ -190,6 +190,8 @@ MESSAGES: Mapping[str, tuple[type[m.Message], tuple[_Field, ...]]] = {
     ),
     "expired": (m.Expired, (_ID,)),
     "sleep": (m.Sleep, ()),
+    "released": (m.Released, (_Field("patience_us", "patience_us", _whole(INT64_MAX >> 16, 1)),)),
+    "answered": (m.Answered, (_ID,)),
     "ask": (
         m.Ask,
         (_GROUP, _CHALLENGE, _Field("wants_token", "token", flag)),

@@ -121,7 +121,17 @@ def _shaped(
         return _made(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original)
     cost = cost_of(work, limits)
     made = _made(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original, work=work, cost=cost)
-    return finished(made, perform(work, limits)) if work.is_light else made
+    return finished(made, _performed(work, limits)) if work.is_light else made
+
+
+def _performed(work: Work, limits: PolicyLimits) -> bytes | Fault:
+    """Return what comes of light work; whatever it fails by is the body's fault, as in a worker."""
+    try:
+        return perform(work, limits)
+    except TransformError as error:
+        return error.fault
+    except Exception:  # noqa: BLE001 # a body from outside is to blame, not the policy
+        return Fault.UNREADABLE
 
 
 def _attributes(original: Attributes, changes: Mapping[str, Scalar | None]) -> Attributes:
@@ -139,8 +149,9 @@ def _made(
     cost: PolicyCost = _NOTHING,
 ) -> Decision:
     """Return the decision with what the run read, changed and counted."""
-    steps, needs = run.steps, _steps_needed(run)
-    counted = PolicyCost(steps + run.compared // COMPARED_A_STEP, cost.bytes, cost.pixels)
+    steps, compared = run.steps, run.compared // COMPARED_A_STEP
+    needs = steps - run.spared + compared
+    counted = PolicyCost(steps + compared, cost.bytes, cost.pixels)
     changes = run.changed
     if not changes:
         return Decision(
@@ -153,19 +164,15 @@ def _made(
     )
 
 
-def _steps_needed(run: Run) -> int:
-    return run.steps - run.spared + run.compared // COMPARED_A_STEP
-
-
 def _failed(run: Run, fault: Fault) -> Decision:
-    cost = PolicyCost(run.steps + run.compared // COMPARED_A_STEP)
+    compared = run.compared // COMPARED_A_STEP
     return Decision(
         outcome=Outcome.WITHHELD,
         fault=fault,
         read=run.read,
-        cost=cost,
+        cost=PolicyCost(run.steps + compared),
         plain_steps=run.steps,
-        steps_needed=_steps_needed(run),
+        steps_needed=run.steps - run.spared + compared,
     )
 
 

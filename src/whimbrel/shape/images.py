@@ -3,7 +3,7 @@
 Rule: only the two formats are opened, and the size is looked at before a pixel is decoded.
 Rule: what comes out has no metadata, fits the display, and is never of a higher quality than what came in.
 Rule: it is no longer than what came in either: of the level and those below it the first counts that makes it so. Where
-none does, it is the picture as it came, or, if that does not fit the display, the shortest.
+none does, it is the picture as it came, or, if that does not fit the display, half the size is tried, and so on.
 
 The level chooses JPEG's quality, and the colours of a PNG, which knows no other loss (the formula that the paper leaves
 open). A JPEG is quantized by the coarser of its own tables and those of the level.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -120,11 +120,8 @@ def compressed_image(picture: Picture, kind: BodyKind, size: ImageSize, wanted: 
         with Image.open(io.BytesIO(picture.body), formats=(kind.value,)) as image:
             if image.size != size:
                 raise TransformError(Fault.UNREADABLE)
-            made = (
-                _jpegs(image, target, wanted.level, picture)
-                if kind is BodyKind.JPEG
-                else (_pngs(image, target, wanted.level, picture))
-            )
+            maker = _jpegs if kind is BodyKind.JPEG else _pngs
+            made = maker(image, _sizes(target) if target != size else [target], wanted.level, picture)
             return _first_short(made, picture.body, must_shrink=target != size)
     except TransformError:
         raise
@@ -143,6 +140,15 @@ def _first_short(made: Iterator[bytes], source: bytes, *, must_shrink: bool) -> 
     return shortest if must_shrink and shortest is not None else source
 
 
+def _sizes(size: ImageSize) -> list[ImageSize]:
+    """Return *size*, and its halves down to a pixel."""
+    sizes = [size]
+    while size.pixels > 1:
+        size = ImageSize(max(1, size.width // 2), max(1, size.height // 2))
+        sizes.append(size)
+    return sizes
+
+
 def _levels(level: Level) -> Iterator[Level]:
     """Yield *level* and those below it."""
     return (each for each in sorted(Level, reverse=True) if each <= level)
@@ -159,24 +165,31 @@ def _kept(picture: Picture, profile: bytes | None) -> dict[str, Any]:
 # -- JPEG --------------------------------------------------------------------------------------------------------------
 
 
-def _jpegs(image: Image.Image, target: ImageSize, level: Level, picture: Picture) -> Iterator[bytes]:
-    """Yield the JPEG of *level* and of those below it."""
+def _jpegs(image: Image.Image, sizes: Sequence[ImageSize], level: Level, picture: Picture) -> Iterator[bytes]:
+    """Yield the JPEG of *level* and of those below it, in each of *sizes*."""
     kept = _kept(picture, image.info.get("icc_profile"))
-    own = [list(table) for _, table in sorted(image.quantization.items())]  # type: ignore[attr-defined]  # of a JPEG
-    image.draft(None, target)  # decodes an eighth to a half where that suffices
-    made: Image.Image = image
-    if made.size != target:
-        made = made.resize(target, reducing_gap=2.0)
-    else:
-        made.load()
-    for each in _levels(level):
-        tables = [
-            list(map(max, own[min(number, len(own) - 1)], table))
-            for number, table in enumerate(_tables(QUALITIES[each]))
-        ]
-        out = io.BytesIO()
-        made.save(out, "JPEG", qtables=tables[: len(own)], subsampling="4:2:0", comment=b"", **kept)
-        yield out.getvalue()
+    own = _own_tables(image)
+    image.draft(None, sizes[0])  # decodes an eighth to a half where that suffices
+    image.load()
+    for size in sizes:
+        made = image if image.size == size else image.resize(size, reducing_gap=2.0)
+        for each in _levels(level):
+            tables = [list(map(max, *both)) for both in zip(own, _tables(QUALITIES[each]), strict=False)]
+            for optimize in (False, True):  # a small picture is shorter with codes of its own
+                out = io.BytesIO()
+                made.save(out, "JPEG", qtables=tables, subsampling="4:2:0", comment=b"", optimize=optimize, **kept)
+                yield out.getvalue()
+
+
+def _own_tables(image: Image.Image) -> list[list[int]]:
+    """Return the coarsest steps of *image* for brightness and, if it has colours, for these.
+
+    A component names its table; Pillow gives one to the first component and one to the others, and a picture without
+    brightness (CMYK) one to all.
+    """
+    used = [image.quantization[layer[3]] for layer in image.layer]  # type: ignore[attr-defined]  # of a JPEG
+    shared = [used] if image.mode == "CMYK" else [used[:1], used[1:]]
+    return [list(map(max, *tables, tables[0])) for tables in shared if tables]
 
 
 def _tables(quality: int) -> Iterator[list[int]]:
@@ -189,18 +202,19 @@ def _tables(quality: int) -> Iterator[list[int]]:
 # -- PNG ---------------------------------------------------------------------------------------------------------------
 
 
-def _pngs(image: Image.Image, target: ImageSize, level: Level, picture: Picture) -> Iterator[bytes]:
-    """Yield the PNG of *level* and of those below it."""
+def _pngs(image: Image.Image, sizes: Sequence[ImageSize], level: Level, picture: Picture) -> Iterator[bytes]:
+    """Yield the PNG of *level* and of those below it, in each of *sizes*."""
     kept = _kept(picture, image.info.get("icc_profile"))
     image.load()
-    resized = image if image.size == target else _resized(image, target)
-    for each in _levels(level):
-        colours = COLOURS.get(each)
-        made = resized if colours is None else _with_colours(resized, colours)
-        made.info = {name: value for name, value in made.info.items() if name == _TRANSPARENCY}
-        out = io.BytesIO()
-        made.save(out, "PNG", **kept)
-        yield out.getvalue()
+    for size in sizes:
+        resized = image if image.size == size else _resized(image, size)
+        for each in _levels(level):
+            colours = COLOURS.get(each)
+            made = resized if colours is None else _with_colours(resized, colours)
+            made.info = {name: value for name, value in made.info.items() if name == _TRANSPARENCY}
+            out = io.BytesIO()
+            made.save(out, "PNG", **kept)
+            yield out.getvalue()
 
 
 def _resized(image: Image.Image, target: ImageSize) -> Image.Image:

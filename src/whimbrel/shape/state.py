@@ -66,6 +66,8 @@ class Failures:
 
     def end(self, device: str, policy: str, publisher: str | None) -> bool:
         """Take in a success, which ends the failures in a row; return whether there were any."""
+        if not self._counts:
+            return False
         counts = self._counts.get((device, policy))
         if counts is None or publisher not in counts:
             return False
@@ -81,6 +83,8 @@ class Failures:
 
     def are_enough(self, device: str, policy: str, publisher: str | None) -> bool:
         """Return whether *policy* failed so often that it is suspended for this device and publisher."""
+        if not self._suspended:
+            return False
         counts = self._counts.get((device, policy))
         return counts is not None and counts.get(publisher, 0) >= FAILURES
 
@@ -253,13 +257,15 @@ class ShapeState:
 
     def count_failure(self, policy: str, device: str, publisher: str | None, reason: str | None) -> None:
         """Take in that a decision of the *policy* in force failed for *reason*, or (None) did not."""
-        before = len(self.failures)
-        if reason in _BLAMED:
+        if reason is None:
+            if self.failures.end(device, policy, publisher):
+                self.touched.add(("failures", device, policy))
+                self.size_bytes -= _FAILURE_BYTES
+        elif reason in _BLAMED:
+            before = len(self.failures)
             self.touched.add(("failures", device, policy))
             self.failures.add(device, policy, publisher)
-        elif reason is None and self.failures.end(device, policy, publisher):
-            self.touched.add(("failures", device, policy))
-        self.size_bytes += _FAILURE_BYTES * (len(self.failures) - before)
+            self.size_bytes += _FAILURE_BYTES * (len(self.failures) - before)
 
     def _drop_variables(self, key: tuple[str, str]) -> None:
         gone = self.variables.pop(key, None)

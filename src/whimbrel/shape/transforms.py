@@ -19,7 +19,7 @@ from whimbrel.shape.images import compressed_image, stays_as_it_is
 from whimbrel.shape.pictures import without_metadata
 from whimbrel.shape.pictures.members import IMAGES, may_hold_pictures, with_smaller_pictures
 
-__all__ = ["LIGHT_BYTES", "Work", "cost_of", "may_be_light", "needed", "perform"]
+__all__ = ["LIGHT_BYTES", "Work", "cost_of", "may_be_light", "may_need_work", "needed", "perform"]
 
 LIGHT_BYTES = 4_096
 
@@ -69,6 +69,14 @@ def may_be_light(body: bytes) -> bool:
     """Return whether all transforms of *body* may be done on the broker's loop."""
     kind = kind_of(body)
     return len(body) <= LIGHT_BYTES and kind not in IMAGES and not may_hold_pictures(body, kind)
+
+
+def may_need_work(body: bytes) -> bool:
+    """Return whether any transform of *body* may belong into a process of its own; nothing is parsed for it."""
+    kind = kind_of(body)
+    if kind is BodyKind.JSON and len(body) > LIGHT_BYTES:
+        return True
+    return kind in IMAGES or may_hold_pictures(body, kind)
 
 
 def needed(work: Work) -> Work | None:

@@ -105,7 +105,7 @@ class Hall:
         node = DeviceNode(device, radio, self.air, now=self.now, told=lambda each, now: told.append((each, now)))
         radio.handler = node.handle
         if is_shown:
-            radio.set_scans(inquiry=True, page=True)
+            node.show()
         return node
 
     def introduced(self, who: Address) -> list[tuple[Address, int]]:

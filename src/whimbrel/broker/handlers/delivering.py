@@ -76,12 +76,13 @@ class Delivering:
 
     def _bound(self, client: LiveClient, now: int) -> None:
         """Drop what waits for a client beyond what may."""
-        queued_bytes = client.queued_bytes
-        if queued_bytes and (queued_bytes > self._most_bytes or not self._state.memory.has_room()):
-            most = self._most_bytes if self._state.memory.has_room() else 0
-            for out in client.shed(most):  # QoS 0 that cannot wait any longer
-                self._receipt(client, out, Outcome.DROPPED, now)
-        client.note_queued()
+        if (client.queue or client.live) and client.queued_bytes:
+            has_room, most = self._state.memory.has_room(), self._most_bytes
+            if client.queued_bytes > most or not has_room:
+                for out in client.shed(most if has_room else 0):  # QoS 0 that cannot wait any longer
+                    self._receipt(client, out, Outcome.DROPPED, now)
+        if not client.note_below < client.queued_bytes <= client.note_above:
+            client.note_queued()
         if client.queued_bytes > 2 * self._most_bytes and not client.expiry_us and client.link is not None:
             # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
             self._sender.counters.slow_readers += 1

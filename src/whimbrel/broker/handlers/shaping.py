@@ -8,7 +8,7 @@ Rule: a hand-over is decided once. One that was decided and has no receipt is se
 Rule: a device waits for its own transforms only; while one is made, nothing else is sent to it, so that all comes in
 order and the next program finds the variables as the last one left them.
 Rule: a copy that needs no transform waits behind such bodies for ``MOST_WAIT_US`` at most; then those before it are
-withheld as taking too long.
+withheld as taking too long. So are they where more copies wait than are looked at.
 Rule: a decision is that of the state at its number, and of its time. So a program runs once more when its body is made,
 and the body counts if it is still the one that is asked for; else it is made anew, a few times at most.
 """
@@ -19,10 +19,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain as chained
-from itertools import islice
 from typing import NamedTuple
 
-from whimbrel.broker.access.work_budget import StepBudget
+from whimbrel.broker.access.work_budget import FREE_STEPS, StepBudget
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing
@@ -36,10 +35,12 @@ from whimbrel.model.notification import NotificationId
 from whimbrel.mqtt.codes import PacketType
 from whimbrel.mqtt.properties import decode_properties, passed_on
 from whimbrel.node.publication import KeptNotification
+from whimbrel.shape.bodies import kind_of
 from whimbrel.shape.decision import SUSPENDED, Decision, decide_on, decided, finished
 from whimbrel.shape.faults import Fault
+from whimbrel.shape.pictures.members import IMAGES
 from whimbrel.shape.state import PolicyVersion
-from whimbrel.shape.transforms import Work, may_be_light
+from whimbrel.shape.transforms import Work, may_need_work
 
 __all__ = ["LOOK_US", "MOST_WAIT_US", "Shaping", "TransformJob"]
 
@@ -47,10 +48,10 @@ MOST_WAIT_US = 500_000
 """How long a copy without a transform waits behind others, in microseconds: as long as one transform may take."""
 LOOK_US = 100_000
 """How often the shell lets ``TransformJob.look`` see whether one waits for so long."""
-_MOST_LOOKED_AT = 256
-"""Copies that wait, of which the first without a transform is found."""
+_MOST_LOOKED_AT = 1_024
+"""Copies that wait, of which the first without a transform is found; if more wait, there may be one among these."""
 _MOST_RUN = 4
-"""Of these, copies for which the policy has to run for that."""
+"""Of these, pictures for which the policy has to run for that, and as many other bodies."""
 
 _EXACTLY_ONCE = 2
 _OF_DECISION = 40
@@ -164,7 +165,6 @@ class Shaping:
 
     def _count(self, client: LiveClient, steps: int, now: int) -> None:
         """Count the steps of a decision; a device whose policies took too many waits."""
-        self._steps += steps
         until, link = self._budget.spend(client.id, steps, now), client.link
         if until is not None and link is not None and link.shaping is None:
             link.shaping = self._resting[link] = _Rest(client, until)
@@ -235,7 +235,9 @@ class Shaping:
         shape, device = self._decisions.shape, client.id
         automatic, manual = shape.automatic(device), shape.manual(device, version.name)
         made = decide_on(policy, arrival, out.message.payload, automatic, manual, now=now, limits=self._limits)
-        self._count(client, made.steps_needed, now)
+        self._steps += made.steps_needed
+        if made.steps_needed > FREE_STEPS:
+            self._count(client, made.steps_needed, now)
         return made
 
     def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
@@ -272,12 +274,14 @@ class Shaping:
 
     def _first_plain(self, client: LiveClient, now: int) -> KeptNotification | None:
         """Return the first message that waits for a client and needs no transform, as far as may be looked."""
-        runs = 0
-        for out in islice(chained(client.live, client.queue), _MOST_LOOKED_AT):
-            if may_be_light(out.message.payload) or not self.is_for(client, out):
+        runs = {True: 0, False: 0}
+        for place, out in enumerate(chained(client.live, client.queue)):
+            body = out.message.payload
+            if place == _MOST_LOOKED_AT or not may_need_work(body) or not self.is_for(client, out):
                 return out.message
-            if runs < _MOST_RUN:
-                runs += 1
+            is_picture = kind_of(body) in IMAGES
+            if runs[is_picture] < _MOST_RUN:
+                runs[is_picture] += 1
                 if not self._needs_work(client, out, now):
                     return out.message
         return None
@@ -314,6 +318,9 @@ class Shaping:
             publisher=publisher,
         )
         commits.append(fact)
+        if decision.fault is None:
+            self._state.take(fact)
+            return fact
         shape = self._decisions.shape
         was_suspended = shape.is_suspended(version.name, client.id, publisher)
         self._state.take(fact)

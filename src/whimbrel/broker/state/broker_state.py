@@ -16,7 +16,6 @@ from itertools import filterfalse
 from whimbrel.broker.state.broker_view import OWN_KINDS, BrokerView
 from whimbrel.broker.state.decisions import Decisions
 from whimbrel.broker.state.hand_overs import HandOvers
-from whimbrel.broker.state.held_messages import HeldMessages
 from whimbrel.broker.state.places.fences import Crossing, Fences
 from whimbrel.broker.state.places.retained_areas import RetainedAreas
 from whimbrel.broker.state.retained import Retained
@@ -52,6 +51,7 @@ from whimbrel.model.notification import Notification
 from whimbrel.model.place import Place
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.node.held import HeldNotifications
 from whimbrel.node.memory import CLIENT_BYTES, LINK_BYTES, PLACE_BYTES, session_bytes
 from whimbrel.node.publication import KeptNotification, packet_id_of, secured_of
 from whimbrel.shape.variables import LinkStates
@@ -67,43 +67,41 @@ _MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
 class BrokerState:
     """Clients, sessions, subscriptions, wills, retained and held messages; *hold* and *routes* are new unless given."""
 
-    def __init__(self, node: str, *, hold: Hold | None = None, routes: Routes | None = None) -> None:
+    def __init__(self, node: str, *, hold: Hold[KeptNotification] | None = None, routes: Routes | None = None) -> None:
         self.node = node
-        self.hold = Hold(node, heeds_places=True) if hold is None else hold
         self.routes = Routes() if routes is None else routes
+        self.memory = self.routes.memory
+        self.hold: Hold[KeptNotification] = Hold(node, heeds_places=True) if hold is None else hold
+        self.decisions = Decisions(node, self.memory)
+        self.held = HeldNotifications(self.memory, self.decisions.forget)
+        self.hold.follow(self.held)
         self.routes.heard, self.routes.near.places = self.hold.places.heard, self.hold.places
         self.routes.near.named_sessions = lambda: filterfalse(is_private, self.hold.sessions())
-        self.memory = self.routes.memory
         self.memory.hold = self.hold.tally
         self.clients: dict[str, LiveClient] = {}
-        self.held = HeldMessages(self.memory)
         self.retained = Retained(self.memory)
         self.areas = RetainedAreas(lambda session: self._touch(("arrived", session)), self.memory)
         self.fences = Fences(self.hold.places.sightings)
         self.wills = Wills(lambda device: self._touch(("will", device)), self.memory)
         self.subscribed: dict[str, dict[Identity, int]] = {}
         """By session, its subscriptions, also those that wait for fsync, and how many each asks to be held."""
-        self.decisions = Decisions(node, self.memory)
         self._links = LinkStates()
         """How good the links of devices were at their last reports: for a pipeline that begins at a checkpoint."""
         self.view = BrokerView(
             self.hold,
             self.memory,
             self.clients,
-            self.held,
             self.retained,
             self.wills,
             self.decisions,
             self.areas,
             self._links,
         )
-        self._touch = self.view.touch
+        self._touch = self.held.touch = self.view.touch
         self.volatile = VolatileState()
         self.terms = TermsCache(self.hold, self.clients)
         self.named = SessionIndex(self.hold)
-        hand_overs = HandOvers(
-            self.volatile, self.clients, self.held, self.decisions, self.terms, self.subscribed, self._touch
-        )
+        hand_overs = HandOvers(self.volatile, self.clients, self.terms, self.subscribed)
         # Its methods are the state's own: each call would cost a second one for everything handed over.
         self._perform, self.performing, self.tell = hand_overs.perform, hand_overs.performing, hand_overs.tell
 
@@ -118,7 +116,7 @@ class BrokerState:
         """Apply a fact in pieces, yielding after each; until the last, the state is that of no number."""
         if isinstance(fact, Notification):
             message = KeptNotification.of(fact, body_of(fact)[0])
-            self.apply_publication(message, self._match(message, fact), fact.packet_id or 0, fact.published_at)
+            self.apply_publication(message, self._match(message, fact), fact.packet_id or 0, now=fact.published_at)
             if fact.will_seq is not None:
                 self.wills.published(fact.publisher, fact.will_seq)
         elif isinstance(fact, PresenceChanged):
@@ -176,7 +174,7 @@ class BrokerState:
 
     def take(self, fact: Reported | PolicyChanged | Decided) -> None:
         """Let policies know of a fact, as soon as it is appended."""
-        is_held = isinstance(fact, Decided) and fact.notification.seq in self.held.by_seq
+        is_held = isinstance(fact, Decided) and self.hold.is_stored(fact.notification.seq)
         self.decisions.take(fact, is_held=is_held)
         if isinstance(fact, PolicyChanged):
             self.routes.forget()  # who may be served without the hold was worked out for the other case
@@ -204,45 +202,28 @@ class BrokerState:
         message: KeptNotification,
         found: Found,
         packet_id: int,
-        at: int,
         *,
-        now: int | None = None,
+        now: int,
         received: Collection[str] = (),
     ) -> None:
-        """Apply a publication of the time *at* that is accepted *now*, for the sessions that were *found* to want it.
+        """Apply a publication that is accepted *now*, for the sessions that were *found* to want it.
 
         Devices that have *received* it were served without the hold (``lanes``).
         """
         self._receive(message, packet_id)
-        commands = self.hold.published(
-            message.seq,
-            at,
-            message.expires_at,
-            found,
-            qos=message.qos,
-            publisher=message.publisher,
-            received=received,
-        )
+        commands = self.hold.published(message, found, received=received)
         if commands:
-            self._perform(commands, at if now is None else now, message)
+            self._perform(commands, now)
         if message.retain:
             self._retain(message, found)
 
     def applying_publication(
-        self, message: KeptNotification, found: Found, packet_id: int, at: int, *, now: int, received: Collection[str]
+        self, message: KeptNotification, found: Found, packet_id: int, *, now: int, received: Collection[str]
     ) -> Iterator[None]:
         """Do what ``apply_publication`` does in pieces, yielding after each."""
         self._receive(message, packet_id)
-        commands = yield from self.hold.publishing(
-            message.seq,
-            at,
-            message.expires_at,
-            found,
-            qos=message.qos,
-            publisher=message.publisher,
-            received=received,
-        )
-        yield from self.performing(commands, now, of=message)
+        commands = yield from self.hold.publishing(message, found, received=received)
+        yield from self.performing(commands, now)
         if message.retain:
             self._retain(message, found)
 

@@ -12,7 +12,6 @@ import cbor2
 
 from whimbrel.broker.memory import Memory
 from whimbrel.broker.state.decisions import DECISION_KINDS, Decisions
-from whimbrel.broker.state.held_messages import HeldMessages
 from whimbrel.broker.state.places.retained_areas import RetainedAreas
 from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.wills import Wills
@@ -39,10 +38,9 @@ class BrokerView:
 
     def __init__(
         self,
-        hold: Hold,
+        hold: Hold[KeptNotification],
         memory: Memory,
         clients: dict[str, LiveClient],
-        held: HeldMessages,
         retained: Retained,
         wills: Wills,
         decisions: Decisions,
@@ -51,12 +49,12 @@ class BrokerView:
     ) -> None:
         self._areas = areas
         self._hold, self._memory, self._clients = hold, memory, clients
-        self._held, self._retained, self._wills, self._decisions = held, retained, wills, decisions
+        self._retained, self._wills, self._decisions = retained, wills, decisions
         self._links = links
         self._touched = TouchedRows(
             {
                 "client": self._client_row,
-                "notification": lambda seq: _body(held.by_seq.get(seq)),
+                "notification": lambda seq: _body(hold.kept(seq)),
                 "retained": lambda subject: _body(retained.get(subject)),
                 "source": lambda subject: _text(retained.sources.get(subject)),
                 "will": wills.row,
@@ -89,7 +87,7 @@ class BrokerView:
         self._hold.touch_all()
         self._decisions.touch_all()
         keys: list[Key] = [("client", name) for name in self._clients]
-        keys += [("notification", seq) for seq in self._held]
+        keys += [("notification", seq) for seq, kept in self._hold.all_kept() if kept is not None]
         keys += [("retained", subject) for subject in self._retained.subjects()]
         keys += [("source", subject) for subject in self._retained.sources]
         keys += [("will", device) for device in self._wills.devices()]
@@ -143,9 +141,10 @@ class BrokerView:
             elif kind == "source":
                 self._retained.sources[str(whose)] = value.decode()
             else:
-                self._held.restore(_message(node, value))
+                self._hold.keep_again(_message(node, value))
         self._links.restore(links)
         self._decisions.measure()
+        self._touched.clear()
 
     def _restore_client(self, name: str, value: bytes) -> None:
         client = self._clients[name] = LiveClient(name, "", self._memory)

@@ -1,24 +1,21 @@
 """Hand-overs: performs the commands of the hold, in order.
 
 A copy for a device is put into its client's queue, from where ``Delivering`` sends it, or, where it is its own receipt,
-written to the connection at once. Of the commands, ``Store`` and ``Forget`` alone change what a restart knows again.
+written to the connection at once. No command changes what a restart knows: the hold has done that itself.
 Rule: while a log is replayed the same commands are performed, but for hand-overs: no queue is filled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from whimbrel.broker.state.decisions import Decisions
-from whimbrel.broker.state.held_messages import HeldMessages
 from whimbrel.broker.state.terms_cache import TermsCache
 from whimbrel.broker.state.volatile_state import VolatileState
 from whimbrel.broker.wire.clients import HELD, LIVE, LiveClient, Outgoing
 from whimbrel.broker.wire.notices import changed_subscription, is_told, listens, subscriptions_of
-from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, Store, Tell, TellAll
+from whimbrel.hold.commands import Command, HandOver, Identity, Settle, Tell, TellAll
 from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
-from whimbrel.hold.touched_rows import Key
 from whimbrel.model.facts import Outcome
 from whimbrel.node.publication import KeptNotification
 
@@ -26,49 +23,32 @@ __all__ = ["HandOvers"]
 
 
 class HandOvers:
-    """Where the hold's commands go; *touch* is told which rows of the view they change."""
+    """Where the hold's commands go."""
 
     def __init__(
         self,
         volatile: VolatileState,
         clients: Mapping[str, LiveClient],
-        held: HeldMessages,
-        decisions: Decisions,
         terms: TermsCache,
         subscribed: Mapping[str, Iterable[Identity]],
-        touch: Callable[[Key], None],
     ) -> None:
-        self._volatile, self._clients, self._held, self._terms = volatile, clients, held, terms
-        self._decisions, self._subscribed, self._touch = decisions, subscribed, touch
+        self._volatile, self._clients, self._terms, self._subscribed = volatile, clients, terms, subscribed
 
-    def performing(
-        self, commands: Sequence[Command], now: int, *, of: KeptNotification | None = None
-    ) -> Iterator[None]:
+    def performing(self, commands: Sequence[Command], now: int) -> Iterator[None]:
         """Do what ``perform`` does in pieces, yielding after each."""
         for start in range(0, len(commands), PIECE):
             if start:
                 yield
-            self.perform(commands[start : start + PIECE], now, of)
+            self.perform(commands[start : start + PIECE], now)
 
-    def perform(
-        self, commands: Iterable[Command], now: int, of: KeptNotification | None = None, *, changer: str | None = None
-    ) -> None:
-        """Perform commands that came *of* a publication, or of the device *changer*, which changed a subscription."""
+    def perform(self, commands: Iterable[Command], now: int, *, changer: str | None = None) -> None:
+        """Perform commands; the device *changer* changed a subscription, and is not told of it."""
         for command in commands:
             kind = type(command)
             if kind is HandOver:
-                self._hand_over(command, now, of)  # type: ignore[arg-type]  # narrowed by its class
+                self._hand_over(command, now)  # type: ignore[arg-type]  # narrowed by its class
             elif kind is Settle:
                 self._count(command)  # type: ignore[arg-type]
-            elif kind is Store:
-                assert of is not None
-                self._held.store(of)
-                self._touch(("notification", of.seq))
-            elif kind is Forget:
-                seq = command.seq  # type: ignore[union-attr]
-                if self._held.forget(seq):
-                    self._decisions.forget(seq)
-                    self._touch(("notification", seq))
             elif kind is Tell or kind is TellAll:
                 self._tell_change(command, now, changer)  # type: ignore[arg-type]
 
@@ -83,7 +63,7 @@ class HandOvers:
 
     # -- copies ------------------------------------------------------------------------------------------------------
 
-    def _hand_over(self, command: HandOver, now: int, of: KeptNotification | None) -> None:
+    def _hand_over(self, command: HandOver, now: int) -> None:
         volatile = self._volatile
         client = None if volatile.sender is None else self._clients.get(command.device)
         if client is None:
@@ -92,8 +72,8 @@ class HandOvers:
             for session, identities in command.sessions:
                 client.count(command.seq, self._terms.get(session, identities, command.device))
             return
-        message = of if of is not None and of.seq == command.seq else self._held.by_seq.get(command.seq)
-        if message is None:
+        message = command.kept
+        if not isinstance(message, KeptNotification):  # a view had its copy, and not the notification
             return
         if command.is_own_receipt:
             self._hand_over_live(client, message, command, now)

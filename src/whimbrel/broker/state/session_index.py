@@ -6,6 +6,7 @@ It is made of the hold when a broker starts, and follows its facts: a list of se
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from whimbrel.broker.state.sorted_names import SortedNames
 from whimbrel.hold.access import AccessControlList, read_access
@@ -18,7 +19,7 @@ __all__ = ["SessionIndex"]
 class SessionIndex:
     """The named sessions of *hold*."""
 
-    def __init__(self, hold: Hold) -> None:
+    def __init__(self, hold: Hold[Any]) -> None:
         self._hold = hold
         self._by_device: dict[str, SortedNames] = {}
         self._by_user: dict[str, SortedNames] = {}

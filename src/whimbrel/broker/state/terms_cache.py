@@ -6,6 +6,7 @@ Rule: the hold has the subscriptions, and is asked again once one of the session
 from __future__ import annotations
 
 from collections.abc import Iterable, Sized
+from typing import Any
 
 from whimbrel.broker.wire.clients import Terms
 from whimbrel.hold.commands import Identity
@@ -27,7 +28,7 @@ class TermsCache:
 
     __slots__ = ("_by_session", "_clients", "_hold", "_size")
 
-    def __init__(self, hold: Hold, clients: Sized) -> None:
+    def __init__(self, hold: Hold[Any], clients: Sized) -> None:
         self._hold, self._clients = hold, clients
         self._by_session: dict[str, dict[tuple[str, tuple[Identity, ...]], Terms]] = {}
         self._size = 0

@@ -8,10 +8,12 @@ Rule: the group has one address for all campuses; who hears whom on a desk is ma
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from contextlib import suppress
 
 from whimbrel.carry.hello import Hello, Message
 from whimbrel.carry.transport.interface import FrameReader, Heard
 from whimbrel.carry.wire import LINK, Part, Profile, encode
+from whimbrel.errors import InvalidValueError
 from whimbrel.multicast.reach import Reach
 from whimbrel.multicast.sockets import MulticastSocket, Peer, hashed_address
 
@@ -52,6 +54,11 @@ class UdpTransport:
     def filenos(self) -> tuple[int, int]:
         """Return the sockets that have something to read when something has come."""
         return self._link.socket.fileno(), self._direct.fileno()
+
+    def refresh(self) -> None:
+        """Read the file of the reach again if it has changed; one that is half written will do the next time."""
+        with suppress(InvalidValueError):
+            self._reach.refresh()
 
     def say(self, hello: Hello) -> None:
         """Send *hello* to all in reach."""

@@ -8,9 +8,8 @@ Rule: a publication ends so for all its sessions, or the rules decide; ``tests/p
 
 from __future__ import annotations
 
-from whimbrel.hold.commands import Command, Settle
+from whimbrel.hold.commands import Command, Published, Settle
 from whimbrel.hold.counting import Matches, sorted_identities
-from whimbrel.hold.quality import CONFIRMED
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.keeping import Keeping
 from whimbrel.hold.rules.publications import Publications
@@ -30,26 +29,18 @@ class AssumedReceipts:
     def __init__(self, state: State, endings: Endings, keeping: Keeping, publications: Publications) -> None:
         self._state, self._endings, self._keeping, self._publications = state, endings, keeping, publications
 
-    def published(
-        self,
-        seq: int,
-        at: int,
-        expires_at: int | None,
-        matches: Matches,
-        *,
-        qos: int = CONFIRMED,
-        publisher: str | None = None,
-    ) -> list[Command]:
+    def published(self, kept: Published, matches: Matches) -> list[Command]:
         """Do what ``Publications.published`` does; hand-overs that end at once are not among the commands."""
         out: list[Command] = []
-        self._endings.advance(at, out)
-        found = self._settled(seq, Copy(qos, at, expires_at), matches)
+        self._endings.advance(kept.published_at, out)
+        found = self._settled(kept, matches)
         if found is None:
-            found = self._publications.published(seq, at, expires_at, matches, qos=qos, publisher=publisher)
+            found = self._publications.published(kept, matches)
         return out + found if out else found
 
-    def _settled(self, seq: int, copy: Copy, matches: Matches) -> list[Command] | None:
+    def _settled(self, kept: Published, matches: Matches) -> list[Command] | None:
         """Return the outcome for each device; None where the rules must decide."""
+        seq, copy = kept.seq, Copy(kept.qos, kept.published_at, kept.expires_at)
         state, now = self._state, self._state.now
         if state.conditional or state.shaped:
             return None
@@ -64,7 +55,7 @@ class AssumedReceipts:
                 return None
             lapses_at = max(held.values())
             found += [
-                _NEW(Settle, (name, device, seq, wanted, _DELIVERED, now, lapses_at, _LIVE))
+                _NEW(Settle, (name, device, seq, wanted, _DELIVERED, now, lapses_at, _LIVE, kept))
                 for device in session.members
             ]
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whimbrel.hold.commands import Command, Forget, Identity, Settle
+from whimbrel.hold.commands import Command, Identity, Settle
 from whimbrel.hold.state import Pending, Session, State
 from whimbrel.hold.view import View
 from whimbrel.model.facts import Outcome
@@ -113,13 +113,12 @@ class Endings:
         copy = self._state.copies[seq]
         copy.sessions.discard(session.name)
         if not copy.sessions and not copy.flight_count:
-            del self._state.copies[seq]
+            self._state.forget(seq)
             if self._view.is_followed:
                 self._view.touch(("copy", seq))
-            out.append(Forget(seq))
 
-    @staticmethod
     def settle(
+        self,
         session: str,
         device: str | None,
         seq: int,
@@ -134,4 +133,5 @@ class Endings:
         """Say what became of a notification for a device of a session, or for no device."""
         if device is not None:
             pending.settled.add(device)
-        out.append(_NEW(Settle, (session, device, seq, identities, outcome, moment, pending.lapses_at, via)))
+        kept = self._state.copies[seq].kept
+        out.append(_NEW(Settle, (session, device, seq, identities, outcome, moment, pending.lapses_at, via, kept)))

@@ -12,7 +12,7 @@ Rule: all flights of a session are younger than what is pending there, so that l
 
 from __future__ import annotations
 
-from whimbrel.hold.commands import HandOver, Identity, Matches, Settle
+from whimbrel.hold.commands import HandOver, Identity, Matches, Published, Settle
 from whimbrel.hold.counting import sorted_identities
 from whimbrel.hold.private import client_of
 from whimbrel.hold.retention import Retention
@@ -56,8 +56,7 @@ class FastLanes:
 
     def fly(
         self,
-        seq: int,
-        qos: int,
+        kept: Published,
         late_us: int,
         matches: Matches,
         out: list[HandOver],
@@ -70,6 +69,7 @@ class FastLanes:
         Return what is left for the rules, and how many flights there are.
         """
         left: list[tuple[str, tuple[Identity, ...]]] = []
+        seq, qos = kept.seq, kept.qos
         flight_count, now, sessions, busy = 0, self._state.now, self._state.sessions, self._busy
         for match in matches:
             name, identities = match
@@ -106,10 +106,10 @@ class FastLanes:
                 flight_count += 1
                 is_own = False
             else:
-                end = (name, lane.device, seq, terms.identities, _DELIVERED, now, None, None)
+                end = (name, lane.device, seq, terms.identities, _DELIVERED, now, None, None, kept)
                 own[lane.device] = _NEW(Settle, end)
                 is_own = True
-            out.append(_NEW(HandOver, (lane.device, seq, terms.handed, False, False, True, granted, is_own)))
+            out.append(_NEW(HandOver, (lane.device, seq, terms.handed, False, False, True, granted, is_own, kept)))
         return left, flight_count
 
     def _open(self, session: Session) -> FastLane | None:

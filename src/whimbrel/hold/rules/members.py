@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Settle, TellAll
+from whimbrel.hold.commands import Command, HandOver, Identity, Settle, TellAll
 from whimbrel.hold.private import client_of, private_session
 from whimbrel.hold.quality import CONFIRMED, EXACTLY_ONCE, hand_over_qos
 from whimbrel.hold.rules.departures import Departures
@@ -82,7 +82,8 @@ class Members:
             if seq in begun:
                 flight = member.in_flight[seq]
                 counted = ((name, flight.identities),)
-                out.append(HandOver(device, seq, counted, is_held=True, is_again=True, qos=flight.qos))
+                kept = self._state.copies[seq].kept
+                out.append(HandOver(device, seq, counted, is_held=True, is_again=True, qos=flight.qos, kept=kept))
             elif pending.end is None and device not in pending.settled and device not in pending.in_flight:
                 self._hand_over_held(session, device, member, seq, pending, out)
         return out
@@ -117,7 +118,7 @@ class Members:
         on_its_way = self._on_its_way(device, seq, session.name)
         if on_its_way is not None:  # it was not its own receipt, or it would be settled: it will be confirmed
             member.in_flight[seq] = Flight(identities, on_its_way.qos)
-            out.append(HandOver(device, seq, counted, is_held=True, is_again=False, is_copy=False))
+            out.append(HandOver(device, seq, counted, is_held=True, is_again=False, is_copy=False, kept=copy.kept))
             return False
         attempted = copy.attempted.get(device)
         qos = attempted or (hand_over_qos(self._state, copy.qos, counted) if session.with_qos else CONFIRMED)
@@ -128,7 +129,11 @@ class Members:
         )
         member.in_flight[seq] = Flight(identities, qos)
         is_again = attempted is not None
-        out.append(HandOver(device, seq, counted, is_held=True, is_again=is_again, qos=qos, is_own_receipt=is_own))
+        out.append(
+            HandOver(
+                device, seq, counted, is_held=True, is_again=is_again, qos=qos, is_own_receipt=is_own, kept=copy.kept
+            )
+        )
         return is_own
 
     def _pass_on(self, seq: int, copy: Copy, name: str, identities: tuple[Identity, ...], out: list[Command]) -> None:
@@ -320,7 +325,8 @@ class Members:
                 is_delivered = outcome is _DELIVERED
                 terms, via = lane.flights.pop(seq), via if is_delivered else None
                 lapse = copy.lapse_of(terms.longest_us) if terms.qos and copy.qos else None
-                out.append(_NEW(Settle, (session, device, seq, terms.identities, outcome, state.now, lapse, via)))
+                end = (session, device, seq, terms.identities, outcome, state.now, lapse, via, copy.kept)
+                out.append(_NEW(Settle, end))
                 copy.flight_count -= 1
                 if copy.has_row:
                     self._view.touch(("copy", seq))
@@ -328,8 +334,7 @@ class Members:
                     if is_delivered:
                         copy.received.add(device)
                 else:
-                    del state.copies[seq]
-                    out.append(_NEW(Forget, (seq,)))
+                    state.forget(seq)
                 return out
             self._lanes.land(lane)
         bearer = found.bearer(device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator
 from operator import itemgetter
 
-from whimbrel.hold.commands import Command, Forget, HandOver, Identity, Matches, Settle, Store
+from whimbrel.hold.commands import Command, HandOver, Identity, Matches, Published, Settle
 from whimbrel.hold.counting import matches_that_count, sorted_matches
 from whimbrel.hold.quality import CONFIRMED, hand_over_qos
 from whimbrel.hold.rules.endings import Endings
@@ -42,35 +42,16 @@ class Publications:
         self._keeping, self._has_fast_lane = keeping, has_fast_lane
         self._fly = lanes.fly
 
-    def published(
-        self,
-        seq: int,
-        at: int,
-        expires_at: int | None,
-        matches: Matches,
-        *,
-        qos: int = CONFIRMED,
-        publisher: str | None = None,
-        received: Collection[str] = (),
-    ) -> list[Command]:
+    def published(self, kept: Published, matches: Matches, *, received: Collection[str] = ()) -> list[Command]:
         """Take in a notification that was accepted, and who wants it (rules 2 to 5, and 15 to 18).
 
         Devices that have *received* it already, for matches that are not given, do not receive it again.
         """
-        return all_of(self.publishing(seq, at, expires_at, matches, qos=qos, publisher=publisher, received=received))
+        return all_of(self.publishing(kept, matches, received=received))
 
-    def publishing(
-        self,
-        seq: int,
-        at: int,
-        expires_at: int | None,
-        matches: Matches,
-        *,
-        qos: int = CONFIRMED,
-        publisher: str | None = None,
-        received: Collection[str] = (),
-    ) -> Work:
+    def publishing(self, kept: Published, matches: Matches, *, received: Collection[str] = ()) -> Work:
         """Do what ``published`` does in pieces; see ``applying``."""
+        seq, at, expires_at, qos = kept.seq, kept.published_at, kept.expires_at, kept.qos
         out: list[Command] = []
         state = self._state
         if at > state.now:  # noqa: PLR1730  # ``Endings.advance``, written out: this runs for everything that is handed over
@@ -80,7 +61,7 @@ class Publications:
             self._endings.end_lapsed(out)
         others = NO_SHARES
         if state.conditional:
-            matches, (chosen, others) = matches_that_count(state, publisher, matches)
+            matches, (chosen, others) = matches_that_count(state, kept.publisher, matches)
             for share, name in chosen.items():
                 state.turns.setdefault(share, {})[name] = seq
                 self._view.touch(("turn", share, name))
@@ -88,7 +69,7 @@ class Publications:
             return out
         flown: list[HandOver] = []
         own: dict[str, Settle] = {}
-        before, flight_count, now = len(out), 0, state.now
+        flight_count, now = 0, state.now
         if state.privates and self._has_fast_lane and (expires_at is None or expires_at > now):
             if len(matches) > 1:
                 matches = sorted(matches, key=_BY_SESSION)
@@ -97,30 +78,28 @@ class Publications:
                 if start:
                     yield
                 some = matches[start : start + PIECE] if len(matches) > PIECE else matches
-                slow, count = self._fly(seq, qos, now - at, some, flown, own, is_expiring=is_expiring)
+                slow, count = self._fly(kept, now - at, some, flown, own, is_expiring=is_expiring)
                 left += slow
                 flight_count += count
             matches = left
         if not matches:  # nothing but fast lanes: in the order of sessions, which is that of their devices
             if flight_count:
-                copy = state.copies[seq] = Copy(qos, at, expires_at)
+                copy = state.copies[seq] = Copy(qos, at, expires_at, kept=kept)
                 copy.flight_count = flight_count
                 copy.received = {*received, *own}
                 copy.shares = others
-                out.append(_NEW(Store, (seq,)))
+                state.store(copy)
             out += flown
             out += own.values()
             return out
-        copy = state.copies[seq] = Copy(qos, at, expires_at)
+        copy = state.copies[seq] = Copy(qos, at, expires_at, kept=kept)
         copy.flight_count = flight_count
         copy.shares = others
         if received:
             copy.received = set(received)
         yield from self._hold_and_hand_over(seq, copy, sorted_matches(matches), flown, own, out)
-        if seq in state.copies:
-            out.insert(before, Store(seq))
-        else:
-            out.remove(Forget(seq))  # it was forgotten with its last ending, and need not be stored for that
+        if seq in state.copies:  # else it was forgotten with its last ending
+            state.store(copy)
         return out
 
     def _hold_and_hand_over(
@@ -214,5 +193,5 @@ class Publications:
             for name, identities in sessions:
                 self._state.sessions[name].members[device].in_flight[seq] = Flight(identities, qos)
             is_own = qos == 0 and device not in confirming and device not in self._state.shaped
-            handed.append(_NEW(HandOver, (device, seq, sessions, False, False, True, qos, is_own)))
+            handed.append(_NEW(HandOver, (device, seq, sessions, False, False, True, qos, is_own, copy.kept)))
         return sorted(flown + handed, key=_BY_DEVICE) if flown else handed

@@ -258,7 +258,7 @@ def _fact(node: str, body: bytes) -> Fact:
 
 
 def _interests(node: str, at: int, rows: Iterable[tuple[Key, bytes]]) -> Iterator[InterestChanged]:
-    hold = Hold.restore(node, rows)
+    hold: Hold[Notification] = Hold.restore(node, rows)
     wanted = [each for session in hold.sessions() for each in hold.subscriptions(session)]
     taken = {each.seq for each in wanted}
     free = (number for number in count() if number not in taken)

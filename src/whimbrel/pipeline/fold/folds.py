@@ -18,6 +18,7 @@ from whimbrel.hold.folding import Folding, Settled
 from whimbrel.hold.quality import CONFIRMED
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.sessions import RETAINED, Hold
+from whimbrel.hold.state import Copy, CopyFollower
 from whimbrel.log.records import BODY, row_from
 from whimbrel.model.facts import (
     Decided,
@@ -36,7 +37,8 @@ from whimbrel.model.rows import fact_of
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TABLES, TIME_TYPE
 from whimbrel.pipeline.fold.beginnings import Known
-from whimbrel.pipeline.fold.policies import Content, KeptContent, PolicyFold
+from whimbrel.pipeline.fold.described import Described
+from whimbrel.pipeline.fold.policies import KeptContent, PolicyFold
 
 __all__ = [
     "DECISION",
@@ -167,7 +169,7 @@ def _recorded(node: str, event: Event) -> Fact:
 # -- the fold ----------------------------------------------------------------------------------------------------------
 
 
-class Fold:
+class Fold(CopyFollower):
     """The sessions of a node, or of a shard of it, folded; *hold* is what a fold before it knew."""
 
     def __init__(
@@ -176,7 +178,7 @@ class Fold:
         *,
         retention: Retention,
         assume_receipts: bool,
-        hold: Hold | None = None,
+        hold: Hold[Described] | None = None,
         policies: PolicyFold | None = None,
     ) -> None:
         self.node = node
@@ -187,23 +189,33 @@ class Fold:
         self.policies = PolicyFold() if policies is None else policies
         self.whose: dict[int, tuple[str, Identity]] = {}
         """By seq of the interest: its session and identity."""
-        self.known: dict[int, Known] = {}
-        """By seq, what is held."""
-        self.shaped: dict[int, dict[str, bytes]] = {}
-        """By seq and device, the hash of the body that a policy decided to hand over."""
-        self.differences: dict[int, dict[str, str]] = {}
-        """By seq and device, how a decision of the log differs from what its policy decides."""
-        self.contents: dict[int, KeptContent] = {}
-        """By seq, what policies can see of what is held."""
         self.changed: set[int] = set()
-        """The notifications of which any of the last three has changed; for a view that follows."""
+        """The notifications whose content, shaped bodies or differences have changed; for a view that follows."""
         self.known_changed: set[int] = set()
-        """The same of ``known``; those that were published and forgotten since the view was made are not among them."""
+        """Those that were stored or forgotten; not those that were stored and forgotten since the view was made."""
+        self.hold.follow(self)
 
     @property
-    def hold(self) -> Hold:
+    def hold(self) -> Hold[Described]:
         """What is held."""
         return self._folding.hold
+
+    def stored(self, copy: Copy) -> None:
+        """Note that a notification is kept."""
+        kept = copy.kept
+        assert isinstance(kept, Described)
+        self.known_changed.add(kept.seq)
+        if kept.content is not None or kept.shaped is not None:
+            self.changed.add(kept.seq)
+
+    def forgotten(self, seq: int, copy: Copy) -> None:
+        """Note that no device is owed a notification any more."""
+        # One that was stored since the last view was never in it.
+        (self.known_changed.remove if seq in self.known_changed else self.known_changed.add)(seq)
+        kept = copy.kept
+        assert isinstance(kept, Described)
+        if kept.content is not None or kept.shaped is not None or kept.differences is not None:
+            self.changed.add(seq)
 
     def take(self, event: Event, out: Rows) -> None:
         """Take the next event in."""
@@ -229,31 +241,26 @@ class Fold:
                 self.policies.end_session(fact)
             settled = folding.apply(fact)
         self._write(settled, out)
-        if event.kind == PUBLISHED and not folding.hold.is_stored(event.seq):
-            self._forget(event.seq)
 
     def _publish(self, event: Event) -> Settled:
-        self.known[event.seq] = Known(event.body_hash, event.at, event.subject, event.deadline_at)
-        self.known_changed.add(event.seq)
+        content = None
         if event.content is not None and (self._decides or self.policies.are_any):
             body = event.body if self._decides or self.policies.needs_bodies else None
-            self.contents[event.seq] = KeptContent(event.content, event.body_bytes, body, event.device)
-            self.changed.add(event.seq)
+            content = KeptContent(event.content, event.body_bytes, body, event.device)
         matches: dict[str, list[Identity]] = {}
         for interest in event.interests:
             session, identity = self.whose[interest]
             matches.setdefault(session, []).append(identity)
         wanted = [(session, tuple(identities)) for session, identities in matches.items()]
-        qos = CONFIRMED if event.qos is None else event.qos
-        return self._folding.published(
+        described = Described(
             event.seq,
-            event.at,
-            event.expires_at,
-            wanted,
-            qos=qos,
+            Known(event.body_hash, event.at, event.subject, event.deadline_at),
+            expires_at=event.expires_at,
+            qos=CONFIRMED if event.qos is None else event.qos,
             publisher=event.device,
-            is_decided=self.policies.are_any,
+            content=content,
         )
+        return self._folding.published(described, wanted, is_decided=self.policies.are_any)
 
     def _take_recorded(self, event: Event) -> Settled:
         """Take in a report, a policy or a decision."""
@@ -269,33 +276,31 @@ class Fold:
     def _check(self, fact: Decided) -> None:
         """Note which body a decision has handed over, and what it has decided otherwise than its policy does."""
         seq = fact.notification.seq
-        known = self.known.get(seq)
-        if known is None:  # it is retained, or has ended
+        kept = self.hold.kept(seq)
+        if kept is None:  # it is retained, or has ended
             return
         if fact.body_hash is not None:
-            self.shaped.setdefault(seq, {})[fact.device] = fact.body_hash
+            kept.shaped = {**(kept.shaped or {}), fact.device: fact.body_hash}
             self.changed.add(seq)
-        difference = self.policies.difference(fact, self._content(seq), known.body_hash)
+        difference = self.policies.difference(fact, kept.readable(), kept.body_hash)
         if difference is not None:
-            self.differences.setdefault(seq, {}).setdefault(fact.device, difference)
+            kept.differences = {fact.device: difference, **(kept.differences or {})}
             self.changed.add(seq)
 
     def _decide(self, command: HandOver) -> Outcome:
         """Let policies decide about a hand-over."""
         if not self.policies.are_any:
             return Outcome.DELIVERED
-        device, seq, hold = command.device, command.seq, self.hold
+        device, hold, kept = command.device, self.hold, command.kept
+        assert isinstance(kept, Described)
         found = (hold.subscription(name, identity) for name, own in sorted(command.sessions) for identity in own)
         named = [None if subscription is None else subscription.policy for subscription in found]
-        decided = self.policies.decide(device, named, self._content(seq), now=hold.now)
+        decided = self.policies.decide(device, named, kept.readable(), now=hold.now)
         if decided.body_hash is not None:
-            self.shaped.setdefault(seq, {})[device] = decided.body_hash
-            self.changed.add(seq)
+            kept.shaped = {**(kept.shaped or {}), device: decided.body_hash}
+            if hold.is_stored(kept.seq):
+                self.changed.add(kept.seq)
         return decided.outcome
-
-    def _content(self, seq: int) -> Content | None:
-        kept = self.contents.get(seq)
-        return None if kept is None else kept.read(self.known[seq].subject)
 
     def _add_retained(self, event: Event, out: Rows) -> None:
         """Add a row for a retained notification: the hold knows nothing of it, and the receipt says all there is."""
@@ -303,37 +308,16 @@ class Fold:
             return
         identities = tuple((each["subject_filter"], each["name"]) for each in event.subscriptions or ())
         ends = (event.session, event.device, event.notification_seq, identities, Outcome(event.change), event.at)
-        known = Known(event.body_hash, event.published_at, event.subject, None)
-        out.add(self.node, Settle(*ends, None, RETAINED), known)
+        kept = Described(event.notification_seq, Known(event.body_hash, event.published_at, event.subject, None))
+        out.add(self.node, Settle(*ends, None, RETAINED, kept))
 
     def close(self, end: int, out: Rows) -> None:
         """Let time pass to the end of the log: what has lapsed by then has its outcome."""
         self._write(self._folding.tick(end), out)
 
     def _write(self, settled: Settled, out: Rows) -> None:
-        outcomes, forgotten = settled
-        if not (self.shaped or self.differences):  # no policy has decided anything: nearly always
-            for each in outcomes:
-                out.add(self.node, each, self.known[each.seq])
-            outcomes = []
-        for each in outcomes:
-            known = self.known[each.seq]
-            shaped = self.shaped.get(each.seq)
-            if shaped is not None and each.device in shaped:
-                known = known._replace(body_hash=shaped[each.device])
-            differences = self.differences.get(each.seq)
-            difference = None if differences is None or each.device is None else differences.get(each.device)
-            out.add(self.node, each, known, difference)
-        for seq in forgotten:
-            self._forget(seq)
-
-    def _forget(self, seq: int) -> None:
-        if self.known.pop(seq, None) is not None:
-            # Begun since the last view: it was never in it.
-            (self.known_changed.remove if seq in self.known_changed else self.known_changed.add)(seq)
-        for kept in (self.shaped, self.differences, self.contents):
-            if kept.pop(seq, None) is not None:
-                self.changed.add(seq)
+        for each in settled:
+            out.add(self.node, each)
 
 
 _OUTCOMES = {each.value: each for each in Outcome}
@@ -351,15 +335,16 @@ class Rows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, node: str, settled: Settle, known: Known, difference: str | None = None) -> None:
-        """Add what was settled of the notification *known*."""
-        session, device, seq, subscriptions, outcome, decided_at, lapses_at, via = settled
+    def add(self, node: str, settled: Settle) -> None:
+        """Add what became of a notification for a device."""
+        session, device, seq, subscriptions, outcome, decided_at, lapses_at, via, kept = settled
+        assert isinstance(kept, Described)
         for identity in subscriptions:
             self._identities.append(self._known.setdefault(identity, len(self._known)))
         self._offsets.append(len(self._identities))
-        body_hash = known.body_hash if outcome is Outcome.DELIVERED else None
-        what = known[1:]
-        ended = (outcome.value, body_hash, decided_at, lapses_at, via, difference)
+        body_hash = kept.body_hash_for(device) if outcome is Outcome.DELIVERED else None
+        what = kept.published_at, kept.subject, kept.deadline_at
+        ended = (outcome.value, body_hash, decided_at, lapses_at, via, kept.difference_for(device))
         self._rows.append((node, seq, *what, session, device, *ended))
 
     def batch(self) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,9 +21,10 @@ from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.fold.beginnings import Beginning
 from whimbrel.pipeline.fold.components import Components
-from whimbrel.pipeline.fold.log_policies import LogPolicies
+from whimbrel.pipeline.fold.events import Seen
+from whimbrel.shape.agents import Agents
 
-__all__ = ["Shard", "shard_of"]
+__all__ = ["LogPolicies", "Shard", "shard_of"]
 
 Arrow = Any
 """A ``pyarrow.Table`` or column; pyarrow ships no types."""
@@ -116,6 +117,27 @@ class Shard:
 
 def _of(known: Mapping[int, Any], seqs: Iterable[int]) -> dict[int, Any]:
     return {seq: known[seq] for seq in seqs if seq in known}
+
+
+class LogPolicies:
+    """The policies of a whole log, for a batch; *rows* of ``policies`` is an Arrow table of ``COLUMNS``, or None."""
+
+    COLUMNS: ClassVar = ("text",)
+
+    def __init__(self, rows: Any) -> None:
+        self.seen = Seen.NOTHING
+        """What policies may have to see of publications."""
+        agents = Agents()
+        for text in () if rows is None else rows.column("text").drop_null().to_pylist():
+            policy = agents.of(text)
+            if policy is not None:
+                reads = Seen.BODIES if policy.needs_bodies else Seen.ATTRIBUTES
+                self.seen = max(self.seen, reads, key=lambda seen: seen.value)
+
+    @property
+    def are_any(self) -> bool:
+        """Whether any was put."""
+        return self.seen is not Seen.NOTHING
 
 
 # -- from a log --------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.fold.beginnings import Beginning, Known
 from whimbrel.pipeline.fold.contact_fold import CONTACT_KINDS, ContactFold, ContactPlan
+from whimbrel.pipeline.fold.described import Described
 from whimbrel.pipeline.fold.events import Seen
 from whimbrel.pipeline.fold.folds import Fold, Rows, events_of, plain
 from whimbrel.pipeline.fold.moves import Moves
@@ -105,6 +106,13 @@ class _Owed:
         else:
             self.contents[seq] = KeptContent(*value)
 
+    def described(self) -> Iterator[Described]:
+        """Yield the notifications."""
+        for seq, known in self.known.items():
+            kept = Described(seq, known, content=self.contents.get(seq))
+            kept.shaped, kept.differences = self.shaped.get(seq), self.differences.get(seq)
+            yield kept
+
 
 def begun_rows(begun: Beginning) -> dict[Key, bytes]:
     """Return a checkpoint's state as the rows that a ``NodeState`` is restored from."""
@@ -167,15 +175,15 @@ class NodeState:
                 decided = cbor2.loads(value)
             else:
                 self._restore(key, value)
-        hold = Hold.restore(node, others, retention=retention)
+        hold: Hold[Described] = Hold.restore(node, others, retention=retention)
+        for described in owed.described():
+            hold.keep_again(described)
         policies = PolicyFold(shape, decided)
         self._fold = Fold(node, retention=retention, assume_receipts=assume_receipts, hold=hold, policies=policies)
         self._decides = assume_receipts
         self.moves = Moves()
         """Where the devices are, and whose members."""
         self.moves.restore(seen, ((name, device) for name in hold.sessions() for device in hold.members(name)))
-        self._fold.known, self._fold.shaped = owed.known, owed.shaped
-        self._fold.differences, self._fold.contents = owed.differences, owed.contents
         self._held_since = [(known.published_at, seq) for seq, known in owed.known.items()]
         """A heap: when what is held was published, and of some that is held no more."""
         heapify(self._held_since)
@@ -214,8 +222,8 @@ class NodeState:
     @property
     def oldest_at(self) -> int:
         """When the oldest notification was published of which something is still held."""
-        known, since = self._fold.known, self._held_since
-        while since and since[0][1] not in known:
+        hold, since = self._fold.hold, self._held_since
+        while since and not hold.is_stored(since[0][1]):
             heappop(since)
         return since[0][0] if since else INT64_MAX
 
@@ -319,14 +327,14 @@ class NodeState:
         if self.last_at is not None:
             self.links.forget(self.last_at)
         fold, shape = self._fold, self._fold.policies.shape
-        known, links, shaped = fold.known, self.links.state, fold.shaped
+        kept, links = fold.hold.kept, self.links.state
         now = {row[_SEQ]: row for session in self._touched for row in self._in_force.get(session, {}).values()}
         saved = {seq for session in self._touched for seq in self._saved_interests.get(session, ())}
         table: dict[str, Callable[[Any], object | None]] = {
-            _KNOWN: lambda seq: list(known[seq]) if seq in known else None,
-            _SHAPED: lambda seq: shaped.get(seq) or None,
-            _DIFFERENCE: lambda seq: fold.differences.get(seq) or None,
-            _CONTENT: lambda seq: list(fold.contents[seq]) if seq in fold.contents else None,
+            _KNOWN: lambda seq: None if (found := kept(seq)) is None else list(found.known),
+            _SHAPED: lambda seq: None if (found := kept(seq)) is None else found.shaped,
+            _DIFFERENCE: lambda seq: None if (found := kept(seq)) is None else found.differences,
+            _CONTENT: lambda seq: list(found.content) if (found := kept(seq)) and found.content else None,
             _INTEREST: lambda seq: dict(zip(CHANGED[1:], now[seq][1:], strict=True)) if seq in now else None,
             _LINK: lambda device: list(links[device]) if device in links else None,
             _SIGHTING: self._sighting,
@@ -351,7 +359,7 @@ class NodeState:
             put |= met
             drop |= parted
         self._store.commit(last, put, drop)
-        self._note_held(seq for seq in fold.known_changed if seq in known)
+        self._note_held(fold.known_changed)
         fold.known_changed.clear()
         fold.changed.clear()
         shape.touched.clear()
@@ -377,11 +385,12 @@ class NodeState:
 
     def _note_held(self, new: Iterable[int]) -> None:
         """Remember when *new* notifications were published; what is held no more goes when it is most of them."""
-        known = self._fold.known
+        hold = self._fold.hold
         for seq in new:
-            heappush(self._held_since, (known[seq].published_at, seq))
-        if len(self._held_since) > 2 * len(known) + _FEW:
-            self._held_since = [(each.published_at, seq) for seq, each in known.items()]
+            if (kept := hold.kept(seq)) is not None:
+                heappush(self._held_since, (kept.published_at, seq))
+        if len(self._held_since) > 2 * hold.counts()["notifications"] + _FEW:
+            self._held_since = [(kept.published_at, seq) for seq, kept in hold.all_kept() if kept is not None]
             heapify(self._held_since)
 
     def _sighting(self, device: str) -> list[Any] | None:

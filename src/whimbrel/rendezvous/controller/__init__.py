@@ -6,7 +6,7 @@ it remembers, ``piconet`` the seats, ``verification`` the conversations about me
 
 from whimbrel.rendezvous.controller.commands import Command, Note, NoteKind
 from whimbrel.rendezvous.controller.core import Controller
-from whimbrel.rendezvous.controller.inputs import Connected, Disconnected, Found, Input, Said, Timer
+from whimbrel.rendezvous.controller.inputs import Connected, Disconnected, Found, Input, NotReached, Said, Timer
 from whimbrel.rendezvous.controller.parameters import Parameters
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Disconnected",
     "Found",
     "Input",
+    "NotReached",
     "Note",
     "NoteKind",
     "Parameters",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
+from whimbrel.rendezvous.controller.parameters import PAGE_TIMEOUT_US
 from whimbrel.rendezvous.events import Address, EventId, GroupKey
 from whimbrel.rendezvous.messages import FromController
 from whimbrel.rendezvous.refusals import Refusal
@@ -23,6 +24,7 @@ __all__ = [
     "NoteKind",
     "Park",
     "Poll",
+    "Release",
     "Send",
     "SetConnectable",
     "SwitchRole",
@@ -72,11 +74,20 @@ class Unpark:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """Close the connection of a device that stays with us: it listens, and we page it when there is something."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
 class Connect:
     """Page this device and connect."""
 
     address: Address
-    clock_offset: int
+    clock_offset: int | None
+    """``None``: what was measured when the device was released."""
+    timeout_us: int = PAGE_TIMEOUT_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +133,6 @@ class Note:
     count: int | None = None
 
 
-Command: TypeAlias = Send | SwitchRole | Park | Unpark | Connect | Disconnect | SetConnectable | Poll | KeepEpoch | Note
+Command: TypeAlias = (
+    Send | SwitchRole | Park | Unpark | Release | Connect | Disconnect | SetConnectable | Poll | KeepEpoch | Note
+)

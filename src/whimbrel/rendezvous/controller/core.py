@@ -19,11 +19,20 @@ from typing import TypeVar
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.rendezvous import messages as m
-from whimbrel.rendezvous.controller.commands import Command, Disconnect, NoteKind, Poll, SetConnectable, SwitchRole
+from whimbrel.rendezvous.controller.commands import (
+    Command,
+    Connect,
+    Disconnect,
+    NoteKind,
+    Poll,
+    Send,
+    SetConnectable,
+    SwitchRole,
+)
 from whimbrel.rendezvous.controller.deciding import Decider
-from whimbrel.rendezvous.controller.inputs import Connected, Disconnected, Found, Input, Said, Timer
+from whimbrel.rendezvous.controller.inputs import Connected, Disconnected, Found, Input, NotReached, Said, Timer
 from whimbrel.rendezvous.controller.openings import Record, Stage
-from whimbrel.rendezvous.controller.parameters import Parameters
+from whimbrel.rendezvous.controller.parameters import MIN_TIMEOUT_US, Parameters
 from whimbrel.rendezvous.controller.piconet import Member
 from whimbrel.rendezvous.controller.proofs.members import NONCE_KEY_BYTES
 from whimbrel.rendezvous.controller.requests import Requests
@@ -34,6 +43,8 @@ from whimbrel.rendezvous.refusals import Refusal
 __all__ = ["NONCE_KEY_BYTES", "Controller"]
 
 _CACHES_US = 1_000_000
+_LINGER_US = 640_000
+"""How long a device that answered our page may speak before it is released again."""
 _Key = TypeVar("_Key", bound=Hashable)
 
 
@@ -85,6 +96,7 @@ class Controller:
         self._decider.check_deadlines(now=now, work=self.parameters.work)
         self._clean(now)
         self._poll(now)
+        self._page(now)
         return self._drain_commands()
 
     @property
@@ -98,7 +110,10 @@ class Controller:
         state = self._state
         queues = (state.expiring, state.connecting, state.idle)
         due = [next(iter(queue.values())) for queue in queues if queue]
-        due += [each for each in (self._decider.next_due, self._poll_at) if each is not None]
+        due += state.lingering.values()
+        due += [at for _, at in state.unaware.values()][:1]
+        times = self._decider.next_due, self._poll_at, state.piconet.pager.next_due
+        due += [each for each in times if each is not None]
         return min(due, default=None)
 
     def sizes(self) -> dict[str, int]:
@@ -132,6 +147,8 @@ class Controller:
                 self._connect(happened, now)
             case Disconnected(address):
                 self._disconnect(address, now)
+            case NotReached(address):
+                self._miss(address, now)
             case Said(address, data):
                 self._hear(address, data, now)
             case Found():
@@ -141,6 +158,10 @@ class Controller:
 
     def _connect(self, happened: Connected, now: int) -> None:
         state, address = self._state, happened.address
+        released = state.piconet.get(address)
+        if released is not None and released.is_released:
+            self._return(released, now, is_caller=happened.is_caller)
+            return
         self._disconnect(address, now, is_stranger_kept=True)
         if address in self._gone:  # it was back before what it had was flushed
             self._flush(self._gone.pop(address), now)
@@ -162,8 +183,31 @@ class Controller:
             state.tell(member, m.Accepted(waiting.id, is_indirect=True))
             state.settle(address)
 
-    def _disconnect(self, address: Address, now: int, *, is_stranger_kept: bool = False) -> None:
+    def _return(self, member: Member, now: int, *, is_caller: bool) -> None:
+        """Take back a released device that is connected again, and say what there is to say to it."""
+        state = self._state
+        state.out += state.piconet.seat(member, now=now)
+        if is_caller:
+            state.out.append(SwitchRole(member.address))
+        outbox, member.outbox = member.outbox, []
+        state.out += (Send(member.address, message) for message in outbox)
+        state.lingering[member.address] = now + (self.parameters.answer_us if is_caller else _LINGER_US)
+        self._decider.greet(member, now=now)
+
+    def _miss(self, address: Address, now: int) -> None:
+        """Take note that a page was not answered: a released device that does not answer two is gone."""
         member = self._state.piconet.get(address)
+        if member is None or not member.is_released:
+            self._disconnect(address, now)
+        elif self._state.piconet.pager.fail(address):
+            self._disconnect(address, now, is_missed=True)
+
+    def _disconnect(
+        self, address: Address, now: int, *, is_stranger_kept: bool = False, is_missed: bool = False
+    ) -> None:
+        member = self._state.piconet.get(address)
+        if member is not None and member.is_released and not is_missed:
+            return  # it is disconnected anyway
         if member is not None:
             member.is_gone = True
             self._gone[address] = member
@@ -185,11 +229,13 @@ class Controller:
             self._decider.cancel(record, now=now)
         self._decider.end_conversations(member, now=now)
         state.piconet.leave(member.address)
-        state.idle.pop(member.address, None)
+        for table in (state.idle, state.lingering, state.unaware):
+            table.pop(member.address, None)
 
     def _drop(self, member: Member, reason: Refusal, now: int) -> None:
-        self._state.out.append(Disconnect(member.address, reason))
-        self._disconnect(member.address, now)
+        if not member.is_released:
+            self._state.out.append(Disconnect(member.address, reason))
+        self._disconnect(member.address, now, is_missed=True)
 
     def _drop_silent(self, members: list[Member], now: int) -> None:
         for member in members:
@@ -202,8 +248,9 @@ class Controller:
     def _hear(self, address: Address, data: bytes, now: int) -> None:
         state = self._state
         member = state.piconet.get(address)
-        if member is None:
+        if member is None or member.is_released:  # what it said while it was released it says again
             return
+        state.lingering.pop(address, None)
         if not state.piconet.may_speak(member, now=now):
             self._drop(member, Refusal.TOO_FAST, now)
             return
@@ -272,19 +319,33 @@ class Controller:
             if member is not None:
                 self._drop(member, Refusal.IDLE, now)
             state.idle.pop(address, None)
+        for address in [each for each, due in state.lingering.items() if due <= now]:
+            del state.lingering[address]
+            state.settle(address)
+        for address in [each for each, (_, due) in state.unaware.items() if due <= now]:
+            identifier, _ = state.unaware.pop(address)
+            member = state.piconet.get(address)
+            if member is not None:
+                state.tell(member, m.Answered(identifier))
         if now >= self._caches_at:  # a dead entry is never used; it may lie there for a while
             self._caches_at = now + _CACHES_US
             for cache in (state.removed, state.pairs, state.introduced, self._decider.members):
                 cache.clean(now=now, work=self.parameters.remembered)
 
     def _poll(self, now: int) -> None:
-        if len(self._state.piconet) == len(self._state.piconet.active):
+        if not self.parameters.has_park or len(self._state.piconet) == len(self._state.piconet.active):
             self._poll_at = None
         elif self._poll_at is None:
             self._poll_at = now + self.parameters.poll_us
         elif now >= self._poll_at:
             self._poll_at = now + self.parameters.poll_us
             self._state.out.append(Poll(max(1, self._state.piconet.free_seats)))
+
+    def _page(self, now: int) -> None:
+        """Page the next released device, if none is being paged."""
+        address, room = self._state.piconet.next_page(now=now)
+        if address is not None:
+            self._state.out += [*room, Connect(address, None, timeout_us=MIN_TIMEOUT_US)]
 
     def _drain_commands(self) -> list[Command]:
         state = self._state

@@ -30,11 +30,11 @@ __all__ = ["Decider"]
 
 @dataclass(slots=True, eq=False)
 class _Answer:
-    """A match whose parties are being told."""
+    """A match whose parties are being told: at once, as soon as all of them are connected."""
 
     publication: Record
     subscription: Record
-    due_at: int
+    told_at: int | None = None
     awaited: dict[EventId, Member] = field(default_factory=dict)
     held: list[Member] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
@@ -155,18 +155,25 @@ class Decider:
         return True
 
     def _answer(self, publication: Record, subscription: Record, *, now: int) -> bool:
-        """Tell both parties at once; the publisher only if it is here: one that was just found is scanning anyway."""
+        """Tell both parties at once; the publisher only if it is here: one that was just found is scanning anyway.
+
+        So is one that was released. Without park the controller pages the subscriber only, and never the publisher
+        while the subscriber pages it (Figure 4-9).
+        """
         state = self._state
         event = publication.event
         assert isinstance(event, Publication)
         subscriber, publisher = state.piconet.get(subscription.owner), state.piconet.get(publication.owner)
         assert subscriber is not None
         awaited = {subscription.id: subscriber}
-        if publisher is not None and publisher.has_layer:
+        is_listening = (
+            publisher is not None and publisher.is_released and not state.piconet.pager.is_expected(publisher.address)
+        )
+        if publisher is not None and publisher.has_layer and not is_listening:
             awaited[publication.id] = publisher
         if not state.piconet.has_seats_for(*awaited.values()):
             return False
-        answer = _Answer(publication, subscription, now + state.parameters.answer_us, awaited, list(awaited.values()))
+        answer = _Answer(publication, subscription, awaited=awaited, held=list(awaited.values()))
         for record in (publication, subscription):
             if record.stage is Stage.OPEN:
                 state.index.remove(record)
@@ -175,24 +182,52 @@ class Decider:
         if publisher is None:
             state.connecting.pop(publication.id, None)
             state.introduced.put(publication.owner, value=True, now=now)
+        if is_listening:
+            state.piconet.pager.hush(publication.owner)
         state.pairs.put(_pair_key(publication, subscription), value=True, now=now)
-        state.note(NoteKind.MATCHED, publication, subscription)
         for member in answer.held:
             member.conversations += 1
             state.out += state.piconet.wake(member)
-        matched = Matched(id=subscription.id, address=event.address, clock_offset=event.clock_offset)
-        state.out.append(Send(subscription.owner, matched))
-        if publication.id in awaited:
-            state.out.append(Send(publication.owner, WakeUp(publication.id)))
         self._answers[subscription.id] = answer
+        self._tell(answer, now=now)
         return True
+
+    def _tell(self, answer: _Answer, *, now: int) -> None:
+        """Tell the parties of a match of it, once all of them are connected."""
+        publication, subscription, event = answer.publication, answer.subscription, answer.publication.event
+        if answer.told_at is not None or any(each.is_released for each in answer.held):
+            return
+        publisher = self._state.piconet.get(publication.owner)
+        if publisher is not None and publication.id not in answer.awaited and publisher.has_layer:
+            if self._state.piconet.pager.is_expected(publisher.address):
+                return
+            if publisher.is_released:
+                self._state.piconet.pager.hush(publisher.address)
+            else:  # it came by itself meanwhile
+                answer.awaited[publication.id] = publisher
+                answer.held.append(publisher)
+                publisher.conversations += 1
+        assert isinstance(event, Publication)
+        answer.told_at = now
+        self._state.pairs.put(_pair_key(publication, subscription), value=True, now=now)
+        self._state.note(NoteKind.MATCHED, publication, subscription)
+        matched = Matched(id=subscription.id, address=event.address, clock_offset=event.clock_offset)
+        self._state.out.append(Send(subscription.owner, matched))
+        if publication.id in answer.awaited:
+            self._state.out.append(Send(publication.owner, WakeUp(publication.id)))
+
+    def greet(self, member: Member, *, now: int) -> None:
+        """Go on with the matches that waited for a released device, which is connected now."""
+        for answer in list(self._answers.values()):
+            if member in answer.held or member.address == answer.publication.owner:
+                self._tell(answer, now=now)
 
     # -- answers to a match --------------------------------------------------------------------------------------------
 
     def confirm(self, member: Member, identifier: EventId, *, now: int) -> bool:
         """Take a device's word that it has its notification; ``False`` if none is awaited from it."""
         for answer in self._answers.values():
-            if answer.awaited.get(identifier) is member:
+            if answer.told_at is not None and answer.awaited.get(identifier) is member:
                 del answer.awaited[identifier]
                 if not answer.awaited:
                     self._finish(answer, now=now)
@@ -202,7 +237,7 @@ class Decider:
     def release(self, record: Record, *, now: int) -> None:
         """Erase a publication whose device noted its match and asks again, while the subscriber is still awaited."""
         for answer in self._answers.values():
-            if record is answer.publication and record.id not in answer.awaited:
+            if record is answer.publication and answer.told_at is not None and record.id not in answer.awaited:
                 self._state.erase(record, now=now, is_remembered=True)
 
     def _finish(self, answer: _Answer, *, now: int) -> None:
@@ -215,8 +250,28 @@ class Decider:
                 state.erase(record, now=now, is_remembered=True)
         detail = "unconfirmed by " + " and ".join(answer.silent) if answer.silent else "confirmed"
         state.note(NoteKind.NOTIFIED, answer.publication, answer.subscription, detail=detail)
+        publisher = state.piconet.get(answer.publication.owner)
+        if publisher is not None and publisher.is_released and publisher.has_layer:  # the subscriber pages it now
+            due = now + state.parameters.page_timeout_us
+            state.piconet.pager.hush(publisher.address, due)
+            state.unaware[publisher.address] = answer.publication.id, due
         for record in (answer.publication, answer.subscription):
             state.settle(record.owner, has_scans_off=False)  # the publisher has just been told to listen
+
+    def _undo(self, answer: _Answer, lost: Member, *, now: int) -> None:
+        """Undo a match of which nobody was told, because *lost* is gone: the other event waits to be matched again."""
+        state = self._state
+        del self._answers[answer.subscription.id]
+        state.pairs.discard(_pair_key(answer.publication, answer.subscription))
+        for member in answer.held:
+            member.conversations -= 1
+        for record in (answer.publication, answer.subscription):
+            if record.owner == lost.address:
+                state.erase(record, now=now, is_remembered=True)
+                state.note(NoteKind.FLUSHED, record, detail="disconnected")
+            else:
+                state.piconet.pager.hush(record.owner, now)
+                state.requeue(record, now=now)
 
     # -- questions about membership ------------------------------------------------------------------------------------
 
@@ -251,6 +306,10 @@ class Decider:
         for proofs in self._asker.lose(member, now=now):
             self._go_on(proofs, now=now)
         for answer in list(self._answers.values()):
+            if answer.told_at is None:
+                if member in answer.held or member.address == answer.publication.owner:
+                    self._undo(answer, member, now=now)
+                continue
             for identifier in [each for each, awaited in answer.awaited.items() if awaited is member]:
                 del answer.awaited[identifier]
                 answer.silent.append("publisher" if identifier == answer.publication.id else "subscriber")
@@ -262,7 +321,7 @@ class Decider:
         """Give up on devices that are silent, and go on with triggers that waited for time or for a seat."""
         if not self._answers and not self._verifications:
             return
-        silent = [m for each in self._answers.values() if each.due_at <= now for m in each.awaited.values()]
+        silent = [m for at, each in self._told() if at <= now for m in each.awaited.values()]
         silent += self._asker.silent(now=now)
         if silent:
             self._drop_silent(silent, now)  # all at once: none of them is matched because another was dropped
@@ -282,9 +341,14 @@ class Decider:
     @property
     def next_due(self) -> int | None:
         """When a device will have been silent for too long."""
-        due = [answer.due_at for answer in self._answers.values()]
+        due = [at for at, _ in self._told()]
         due += [] if self._asker.next_due is None else [self._asker.next_due]
         return min(due, default=None)
+
+    def _told(self) -> list[tuple[int, _Answer]]:
+        """Return the answers of which the parties know, and when they will have been silent for too long."""
+        answer_us = self._state.parameters.answer_us
+        return [(each.told_at + answer_us, each) for each in self._answers.values() if each.told_at is not None]
 
     @property
     def waiting(self) -> int:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from whimbrel.rendezvous.events import Address
 
-__all__ = ["Connected", "Disconnected", "Found", "Input", "Said", "Timer"]
+__all__ = ["Connected", "Disconnected", "Found", "Input", "NotReached", "Said", "Timer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,14 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A device is gone, whether it wished so or not; or it did not answer our page."""
+    """A device is gone, whether it wished so or not."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class NotReached:
+    """A device did not answer our page."""
 
     address: Address
 
@@ -51,4 +58,4 @@ class Timer:
     """Time has passed."""
 
 
-Input: TypeAlias = Connected | Disconnected | Said | Found | Timer
+Input: TypeAlias = Connected | Disconnected | NotReached | Said | Found | Timer

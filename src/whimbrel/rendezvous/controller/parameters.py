@@ -40,6 +40,13 @@ REASONS = {
     "idle_us": "60 s: longer than the removed cache remembers, then a device without an event loses its seat (4.2)",
     "max_active": "7: a piconet has three bits for its active slaves (2.1.3)",
     "max_parked": "255: eight bits for the parked ones (2.1.3)",
+    "has_park": "on; off on real radios, which have no park since Bluetooth 5.0: a device with an open event is then "
+    "released, which means disconnected, not discoverable and listening for pages",
+    "max_released": "40 devices without park, connected or released: presence pages of 0.7 s each take half "
+    "of the radio's time",
+    "presence_us": "60 s between two presence pages of a released device; one that does not answer two pages of 2.56 s "
+    "is gone, so that a device that walked away is listed for at most 65.12 s, and 5.12 s more for each device that "
+    "has to be paged before it",
     "max_subscriptions": "7: 4.1.2 says six and argues with seven, the slaves a subscriber can be master of",
     "max_number": "32 bits, then from 1 again: no two events of 262 devices ever have the same number (4.1.4)",
     "messages_per_s": "10 a second from one device, four seconds' worth at once: a template takes one (4.2)",
@@ -66,6 +73,9 @@ class Parameters:
     idle_us: int = 60_000_000
     max_active: int = 7
     max_parked: int = 255
+    has_park: bool = True
+    max_released: int = 40
+    presence_us: int = 60_000_000
     max_subscriptions: int = 7
     max_number: int = MAX_NUMBER
     messages_per_s: int = 10
@@ -81,7 +91,9 @@ class Parameters:
         whole("page_timeout_us", self.page_timeout_us, MIN_TIMEOUT_US, INT64_MAX >> 16)
         # Five seats are two conversations about membership or an answer, and one for a device that comes.
         whole("max_active", self.max_active, 5, 7)
-        whole("max_parked", self.max_parked, 1, 255)
+        whole("max_parked", self.max_parked, 0, 255)
+        flag("has_park", self.has_park)
+        whole("max_released", self.max_released, 7, 1_000)
         whole("max_subscriptions", self.max_subscriptions, 1, 7)
         whole("max_number", self.max_number, 1, MAX_NUMBER)
         whole("messages_per_s", self.messages_per_s, 1, 1_000)
@@ -93,8 +105,21 @@ class Parameters:
 
     @property
     def max_members(self) -> int:
-        """How many devices may be connected: one active address stays free to wake a parked device with."""
-        return self.max_active + self.max_parked - 1
+        """How many devices may be here: one active address stays free to wake a parked or released device with."""
+        return self.max_active + self.max_parked - 1 if self.has_park else self.max_released
+
+    @property
+    def patience_us(self) -> int:
+        """How long a released device waits for a presence page before it takes the controller for gone."""
+        return 2 * self.presence_us + self.connect_us
+
+    @property
+    def stale_us(self) -> int:
+        """How long released devices that walked away stay listed at most, if all of them go at the same moment.
+
+        Each has two pages, and at most one other device is paged twice between the pages of two of them.
+        """
+        return self.presence_us + 4 * MIN_TIMEOUT_US * self.max_released
 
     def explained(self) -> Iterator[tuple[str, object, str]]:
         """Yield every parameter with its value and the reason for its default."""

@@ -1,19 +1,20 @@
-"""The piconet: which devices are connected, active or parked, and who may have a seat (Huang, 2.1.3, 4.1.1).
+"""The piconet: which devices are here, active, parked or released, and who may have a seat (Huang, 2.1.3, 4.1.1).
 
 Rule: at most seven are active. When all seats are taken, the device that has been active longest and is in no
-conversation is parked, so that there is always a seat for a device that comes.
+conversation is parked, or without park released, so that there is always a seat for a device that comes.
 Rule: a conversation holds its devices' seats. It begins only where one seat is left for others.
 Rule: a device that says too much too fast is found out before its words are read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from whimbrel.rendezvous.controller.commands import Command, Park, Send, Unpark
+from whimbrel.rendezvous.controller.commands import Command, Park, Release, Send, Unpark
+from whimbrel.rendezvous.controller.paging import Pager
 from whimbrel.rendezvous.controller.parameters import Parameters
 from whimbrel.rendezvous.events import Address
-from whimbrel.rendezvous.messages import Sleep
+from whimbrel.rendezvous.messages import FromController, Released, Sleep
 
 __all__ = ["Member", "Piconet"]
 
@@ -22,7 +23,7 @@ _BURST_US = 4_000_000
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One connected device."""
+    """One device that is connected, or released."""
 
     address: Address
     has_layer: bool
@@ -31,15 +32,22 @@ class Member:
     credited_at: int
     conversations: int = 0
     is_gone: bool = False
+    is_released: bool = False
+    """Whether it is disconnected, and listens for pages."""
+    seated_at: int = 0
+    """When it was connected last: time to answer counts from then."""
+    outbox: list[FromController] = field(default_factory=list)
+    """What is said to a released device once it is connected."""
 
 
 class Piconet:
-    """The connected devices of one controller."""
+    """The devices of one controller."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
         self._members: dict[Address, Member] = {}
         self._active: dict[Address, Member] = {}
+        self.pager = Pager(parameters)
         self._cost_us = 1_000_000 // parameters.messages_per_s
 
     def __len__(self) -> int:
@@ -52,13 +60,13 @@ class Piconet:
 
     @property
     def parked(self) -> tuple[Address, ...]:
-        """The devices that have none."""
+        """The devices that have none; without park, those that are released."""
         return tuple(address for address in self._members if address not in self._active)
 
     @property
     def free_seats(self) -> int:
-        """How many more devices could be active."""
-        return self._parameters.max_active - len(self._active)
+        """How many more devices could be active; a page that goes on has a seat."""
+        return self._parameters.max_active - len(self._active) - (self.pager.current is not None)
 
     @property
     def is_open(self) -> bool:
@@ -75,29 +83,55 @@ class Piconet:
         if len(self._members) >= self._parameters.max_members:
             return None
         commands = self._park_longest_active()
-        member = Member(address=address, has_layer=has_layer, credit_us=_BURST_US, credited_at=now)
+        member = Member(address=address, has_layer=has_layer, credit_us=_BURST_US, credited_at=now, seated_at=now)
         self._members[address] = self._active[address] = member
         return commands
+
+    def seat(self, member: Member, *, now: int) -> list[Command]:
+        """Seat a released device that is connected again, and return what makes room for it."""
+        self.pager.forget(member.address)
+        commands = self._park_longest_active()
+        member.is_released, member.seated_at = False, now
+        self._active[member.address] = member
+        return commands
+
+    def next_page(self, *, now: int) -> tuple[Address | None, list[Command]]:
+        """Return the released device that is to be paged now, if there is a seat for it, and what makes room."""
+        has_seat = self.free_seats > 0 or any(not each.conversations for each in self._active.values())
+        address = self.pager.next(now=now)
+        if address is None or has_seat:
+            return address, [] if address is None or self.free_seats >= 0 else self._park_resting()
+        self.pager.put_off(now=now)
+        return None, []
 
     def leave(self, address: Address) -> None:
         """Forget a device that is gone."""
         self._members.pop(address, None)
         self._active.pop(address, None)
+        self.pager.forget(address)
 
     def wake(self, member: Member) -> list[Command]:
-        """Give *member* a seat if it has none.
+        """Give *member* a seat if it has none; a released one is paged for it.
 
         A parked device that speaks was given a seat by the radio after a poll, or spoke before it was parked; which of
         the two cannot be known here, so it is woken in any case, and waking an active device does nothing.
         """
         if member.address in self._active:
             return []
+        if member.is_released:
+            self.pager.call(member.address)
+            return []
         commands = [*self._park_longest_active(), Unpark(member.address)]
         self._active[member.address] = member
         return commands
 
     def park(self, member: Member, *, has_scans_off: bool = True) -> list[Command]:
-        """Park *member* unless it is parked, in a conversation, or every parked address is taken."""
+        """Park *member* unless it is parked, in a conversation, or every parked address is taken.
+
+        Without park it is released, whatever it was told about its scans: it listens.
+        """
+        if not self._parameters.has_park:
+            return self._release(member)
         has_place = len(self._members) - len(self._active) < self._parameters.max_parked
         if member.conversations or not has_place or self._active.pop(member.address, None) is None:
             return []
@@ -110,7 +144,8 @@ class Piconet:
 
     def has_seats_for(self, *members: Member) -> bool:
         """Tell whether a conversation with *members* leaves a seat for others."""
-        held = sum(1 for each in self._active.values() if each.conversations)
+        here = self._active if self._parameters.has_park else self._members
+        held = sum(1 for each in here.values() if each.conversations)
         return held + sum(1 for each in members if not each.conversations) < self._parameters.max_active
 
     def may_speak(self, member: Member, *, now: int) -> bool:
@@ -120,8 +155,17 @@ class Piconet:
         member.credit_us -= self._cost_us
         return member.credit_us >= 0
 
-    def _park_longest_active(self) -> list[Command]:
-        if self.free_seats > 0:
+    def _release(self, member: Member) -> list[Command]:
+        if member.conversations or self._active.pop(member.address, None) is None:
             return []
+        member.is_released = True
+        self.pager.release(member.address)
+        told = [Send(member.address, Released(self._parameters.patience_us))] if member.has_layer else []
+        return [*told, Release(member.address)]
+
+    def _park_longest_active(self) -> list[Command]:
+        return [] if self.free_seats > 0 else self._park_resting()
+
+    def _park_resting(self) -> list[Command]:
         resting = next((each for each in self._active.values() if not each.conversations), None)
         return [] if resting is None else self.park(resting)

@@ -100,6 +100,8 @@ class Requests:
         refusal = self._invalid(member, event)
         if refusal is not None:
             return refusal
+        if isinstance(event, Publication):
+            self._state.unaware.pop(member.address, None)
         identifier = self._state.enqueue(member.address, event, now=now)
         if identifier is None:
             return Refusal.NO_IDENTIFIER
@@ -132,6 +134,8 @@ class Requests:
             refusal = self._invalid(member, record.event)
             if refusal is not None:
                 return refusal
+            if record.kind is Kind.PUBLICATION:
+                self._state.unaware.pop(member.address, None)
             self._state.removed.discard(identifier)
             self._state.enqueue(
                 member.address, record.event, now=now, identifier=identifier, is_indirect=record.is_indirect

@@ -41,6 +41,10 @@ class State:
         """Open indirect publications whose device is being paged."""
         self.idle: OrderedDict[Address, int] = OrderedDict()
         """Devices without an event, and until when they may stay."""
+        self.lingering: dict[Address, int] = {}
+        """Released devices that are connected again, and until when they may speak before they are released."""
+        self.unaware: OrderedDict[Address, tuple[EventId, int]] = OrderedDict()
+        """Released publishers whose match was told to page them, and when they are told of it."""
         self.strangers: set[Address] = set()
         """Devices that were found by inquiry and are not connected: their number is bounded."""
         self._identifiers = Identifiers(parameters.max_number)
@@ -135,6 +139,15 @@ class State:
             )
         )
 
+    def requeue(self, record: Record, *, now: int) -> None:
+        """Put an event back in the queue whose match came to nothing before anybody was told of it."""
+        is_stranger = self.piconet.get(record.owner) is None
+        self.erase(record, now=now, is_remembered=False)
+        self.enqueue(record.owner, record.event, now=now, identifier=record.id, is_indirect=record.is_indirect)
+        self.records[record.id].is_announced = record.is_announced
+        if is_stranger:
+            self.strangers.add(record.owner)
+
     # -- devices -------------------------------------------------------------------------------------------------------
 
     def start_idle_timer(self, owner: Address, *, now: int) -> None:
@@ -144,15 +157,24 @@ class State:
             self.idle.move_to_end(owner)
 
     def tell(self, member: Member, message: FromController) -> None:
-        """Wake *member* if it is parked, and send it *message* if it has our layer."""
+        """Wake *member* if it is parked or released, and send it *message* if it has our layer."""
         if member.has_layer:
             self.out += self.piconet.wake(member)
+            self.say(member, message)
+
+    def say(self, member: Member, message: FromController) -> None:
+        """Send *message* to a device that has been woken; to a released one when it is connected."""
+        if member.is_released:
+            member.outbox.append(message)
+        else:
             self.out.append(Send(member.address, message))
 
     def settle(self, address: Address, *, has_scans_off: bool = True) -> None:
-        """Park the device at *address* unless an event of it waits to be processed, or a conversation goes on."""
-        member = self.piconet.get(address)
-        if member is not None and not any(
-            each.stage is Stage.QUEUED for each in self.of_owner.get(address, {}).values()
-        ):
+        """Park the device at *address* unless an event of it waits to be processed, or a conversation goes on.
+
+        Without park, one that has no event stays: it may still say something, and has nothing to be paged for.
+        """
+        member, mine = self.piconet.get(address), self.of_owner.get(address, {})
+        is_needed = address in self.lingering or (not mine and not self.parameters.has_park)
+        if member is not None and not is_needed and not any(each.stage is Stage.QUEUED for each in mine.values()):
             self.out += self.piconet.park(member, has_scans_off=has_scans_off)

@@ -134,7 +134,8 @@ class PageController:
     """Page the controller and connect."""
 
     address: Address
-    clock_offset: int
+    clock_offset: int | None
+    """``None``: what was measured when we were connected to it."""
 
 
 @dataclass(frozen=True, slots=True)

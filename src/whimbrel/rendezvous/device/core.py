@@ -4,7 +4,8 @@ Rule: the device decides nothing about matches. It says what it is and what it s
 controller asks of its radio: page this address, listen for pages, turn the scans off.
 Rule: it waits for a page at least MIN_TIMEOUT, so that the other party has its turn (5.3); by default twice that.
 Rule: when the controller is lost, it goes back to the state it had before it joined, and looks for the controller
-again if it still has a wish.
+again if it still has a wish. A controller without park *releases* it instead: it listens for pages and remembers the
+controller, which it pages when it has something to say (``released``).
 Rule: when the controller does not answer its page, it waits before it looks again: a while that doubles, drawn from its
 address. A crowd that came at once would otherwise page at once for ever, and every page collide (Figure 4-9).
 Rule: it proves only the groups that it has named itself, in an event that it still wants.
@@ -42,7 +43,8 @@ from whimbrel.rendezvous.device.commands import (
     WasWoken,
 )
 from whimbrel.rendezvous.device.peers import Peers
-from whimbrel.rendezvous.device.states import PUBLISHER, SUBSCRIBER, DeviceState, Step, next_state
+from whimbrel.rendezvous.device.released import MAX_CALLS, Release
+from whimbrel.rendezvous.device.states import PUBLISHER, SUBSCRIBER, DeviceState, Step, Table, next_state
 from whimbrel.rendezvous.device.wishes import Wish, Wishes
 from whimbrel.rendezvous.events import Address, EventId, GroupKey, Publication, Subscription
 from whimbrel.rendezvous.refusals import Refusal
@@ -92,6 +94,7 @@ class Device:
         self.subscriber = DeviceState.DISCONNECTED
         self.publisher = DeviceState.INQUIRY_SCAN if is_discoverable else DeviceState.DISCONNECTED
         self.controller: Address | None = None
+        self._released: Release | None = None
         self._is_looking = False
         self._failures = 0
         self._look_at: int | None = None
@@ -116,14 +119,16 @@ class Device:
     def withdraw(self, wish: Wish) -> list[DeviceCommand]:
         """Give up a wish: unpublish or unsubscribe."""
         message = self.wishes.withdraw(wish)
-        return [] if message is None or self.controller is None else [Say(message)]
+        return [] if message is None else self._say(message)
 
     def leave(self) -> list[DeviceCommand]:
         """Give up everything and leave the controller."""
         self.wishes = Wishes()
         is_looking, self._is_looking = self._is_looking, False
-        looking = [Inquire(False)] if is_looking else []
-        return [*looking, LeaveController()] if self.controller is not None else [*looking]
+        looking: list[DeviceCommand] = [Inquire(False)] if is_looking else []
+        if self.controller is not None:
+            return [*looking, LeaveController()]
+        return looking if self._released is None else self._leave_released()
 
     def join(self, owner: Address, group: GroupKey, *, now: int) -> list[DeviceCommand]:
         """Ask the owner of *group*, to whom we are connected, to take us in (2.3)."""
@@ -149,13 +154,33 @@ class Device:
 
     def _want(self, wish: Wish) -> list[DeviceCommand]:
         self.wishes.add(wish)
-        return [Say(self.wishes.ask(wish))] if self.controller is not None else self._look()
+        return self._ask(wish)
+
+    def _ask(self, wish: Wish) -> list[DeviceCommand]:
+        """Make the controller have *wish*, if there is one; else look for one."""
+        if self.controller is None and self._released is None:
+            return self._look()
+        return self._say(self.wishes.ask(wish))
+
+    def _say(self, message: m.FromDevice) -> list[DeviceCommand]:
+        if self.controller is not None:
+            return [Say(message)]
+        if self._released is None:
+            return []
+        self._released.outbox.append(message)
+        return self._call()
 
     def _look(self) -> list[DeviceCommand]:
-        if self._is_looking or self._look_at is not None or self.controller is not None or not self.wishes.all:
+        is_served = self.controller is not None or self._released is not None
+        if self._is_looking or self._look_at is not None or is_served or not self.wishes.all:
             return []
         self._is_looking = True
         return [Inquire(True)]
+
+    def accepts(self, controller: Address) -> bool:
+        """Return whether *controller* is ours, or may become it: while we are released, only the one that did it."""
+        served_by = self.controller if self._released is None else self._released.controller
+        return served_by in {None, controller}
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -165,7 +190,7 @@ class Device:
             case FoundController() if self._is_looking:
                 self._is_looking = False
                 return [Inquire(False), PageController(happened.address, happened.clock_offset)]
-            case JoinedController(address, is_caller) if self.controller in {None, address}:
+            case JoinedController(address, is_caller) if self.accepts(address):
                 return self._join(address, is_caller=is_caller)
             case LostController():
                 return self._lose(now)
@@ -178,7 +203,7 @@ class Device:
             case PageEnded(address, is_connected):
                 return self._end_page(address, is_connected=is_connected, now=now)
             case Paged(address):
-                wish = None if self._listening is None else self._listening[0]
+                wish = self._awaited()
                 introduced = Introduced(address=address, is_caller=False)
                 met = self._peers.connect(address, _groups_of(wish), is_caller=False, now=now)
                 return [introduced, *self._stop_listening(is_connected=True), *met]
@@ -198,6 +223,8 @@ class Device:
             done += self._look()
         if self._listening is not None and self._listening[1] <= now:
             done += self._stop_listening(is_connected=False)
+        if self._released is not None and self.controller is None:
+            done += self._check_release(self._released, now)
         return [*done, *self._peers.timer(now=now)]
 
     @property
@@ -205,6 +232,8 @@ class Device:
         """When ``timer`` should be called."""
         listening = None if self._listening is None else self._listening[1]
         due = [each for each in (self._look_at, listening, self._peers.next_due) if each]
+        if self._released is not None and self.controller is None:
+            due += [self._released.until] if self._released.call_at is None else [self._released.call_at]
         return min(due, default=None)
 
     def _step(self, step: Step) -> None:
@@ -224,14 +253,87 @@ class Device:
         self.subscriber = next_state(SUBSCRIBER, self.subscriber, Step.CONNECT if is_caller else Step.HEARD)
         is_heard = not is_caller and self.publisher is DeviceState.INQUIRY_SCAN
         self.publisher = next_state(PUBLISHER, self.publisher, Step.HEARD if is_heard else Step.CONNECT)
+        if self._released is not None:  # it has our wishes; what we said while it was released is said now
+            waiting, self._released = self._released.outbox, None
+            return [Say(message) for message in waiting]
         looking = [Inquire(False)] if is_looking else []
         return [*looking, *(Say(self.wishes.ask(wish)) for wish in self.wishes.all)]
 
+    # -- while we are released -----------------------------------------------------------------------------------------
+
+    def _be_released(self, patience_us: int, now: int) -> list[DeviceCommand]:
+        """Listen for pages from now on; without a wish we are not paged, and the connection is lost like any other."""
+        if self.controller is None or not self.wishes.all:
+            return []
+        self._step(Step.RELEASE)
+        self._released = Release(self.controller, now + patience_us)
+        return [SetScans(has_inquiry_scan=False, has_page_scan=True)]
+
+    def _call(self) -> list[DeviceCommand]:
+        """Page the controller that released us, unless we do."""
+        released = self._released
+        if released is None or released.is_calling or released.call_at is not None:
+            return []
+        released.is_calling = True
+        return [PageController(released.controller, None)]
+
+    def _check_release(self, released: Release, now: int) -> list[DeviceCommand]:
+        if released.until <= now and not released.is_calling:
+            return self._leave_released()
+        if released.call_at is not None and released.call_at <= now:
+            released.call_at = None
+            return self._call()
+        return []
+
+    def _lose_released(self, released: Release, now: int) -> list[DeviceCommand]:
+        """Take note that the connection is closed, as announced; or that the controller did not answer our page."""
+        if self.controller is not None:
+            self.controller = None
+            released.outbox += self.wishes.repeat_questions()
+            return self._call() if released.outbox else []
+        released.is_calling = False
+        released.failures += 1
+        if released.failures >= MAX_CALLS:
+            return self._leave_released()
+        released.call_at = now + self._backoff_us(released.failures)
+        return []
+
+    def _leave_released(self) -> list[DeviceCommand]:
+        """Be released no more: the controller is gone, or we need it no longer."""
+        self._released = None
+        return self._restore()
+
+    def _awaited(self) -> Wish | None:
+        """Return the publication for which a page is awaited: the one that was matched, or any while released."""
+        if self._listening is not None:
+            return self._listening[0]
+        return None if self._released is None else self.wishes.publication
+
+    def _be_met(self) -> list[DeviceCommand]:
+        """Go on after a page that a released device was not told of: it was for our publication, if there is one."""
+        wish = self.wishes.publication
+        if self._released is None or wish is None:
+            return []
+        if wish.is_lasting:
+            return self._ask(wish)
+        message = self.wishes.withdraw(wish)
+        if not self.wishes.all:
+            self.wishes.forget_questions()
+            return self._leave_released()  # the controller finds out when it pages us
+        return [] if message is None else self._say(message)
+
+    # -- the controller is gone ----------------------------------------------------------------------------------------
+
     def _lose(self, now: int) -> list[DeviceCommand]:
         """Go back to the state before joining (4.1.6), and look for the controller again if a wish is left."""
+        if self._released is not None:
+            return self._lose_released(self._released, now)
         if self.controller is None:  # it did not answer our page
             self._failures += 1
-            self._look_at = now + self._backoff_us()
+            self._look_at = now + self._backoff_us(self._failures)
+        return self._restore()
+
+    def _restore(self) -> list[DeviceCommand]:
         self.controller = None
         self._is_looking = False
         self.wishes.forget_questions()
@@ -243,10 +345,10 @@ class Device:
             self.publisher = next_state(PUBLISHER, self.publisher, Step.SHOW)
         return [*scans, *self._look()]
 
-    def _backoff_us(self) -> int:
+    def _backoff_us(self, failures: int) -> int:
         """Return how long to wait after a page that was not answered: addresses break the tie, not randomness."""
-        span = _BACKOFF_US << min(self._failures, _MOST_DOUBLINGS)
-        drawn = hashlib.sha256(f"{self.address} {self._failures}".encode()).digest()
+        span = _BACKOFF_US << min(failures, _MOST_DOUBLINGS)
+        drawn = hashlib.sha256(f"{self.address} {failures}".encode()).digest()
         return int.from_bytes(drawn[:8], "big") % span
 
     # -- what the controller says --------------------------------------------------------------------------------------
@@ -280,6 +382,11 @@ class Device:
             case m.Sleep():
                 is_waiting = self._listening is not None  # for a page; the scan ends with it
                 return [SetScans(has_inquiry_scan=False, has_page_scan=is_waiting)]
+            case m.Released(patience_us):
+                return self._be_released(patience_us, now)
+            case m.Answered(identifier):
+                wish = self.wishes.by_id(identifier)
+                return [] if wish is None else [Tell(what="answered", id=identifier), *self._try_again(wish)]
             case m.Ask():
                 return self._prove(message)
             case _:
@@ -344,7 +451,7 @@ class Device:
     def _end_page(self, address: Address, *, is_connected: bool, now: int) -> list[DeviceCommand]:
         wish = self._paging.pop(address, None)
         if not self._paging and self.subscriber is DeviceState.PAGE:
-            self.subscriber = next_state(SUBSCRIBER, self.subscriber, Step.PAGED)
+            self.subscriber = self._after_page(SUBSCRIBER, self.subscriber)
         if is_connected:
             if wish is not None:
                 self.wishes.end(wish)
@@ -354,12 +461,12 @@ class Device:
 
     def _stop_listening(self, *, is_connected: bool) -> list[DeviceCommand]:
         if self._listening is None:
-            return []
+            return self._be_met() if is_connected else []
         wish, self._listening = self._listening[0], None
         if self.publisher is DeviceState.PAGE_SCAN:
-            self.publisher = next_state(PUBLISHER, self.publisher, Step.PAGED)
-        is_shown = self._is_discoverable and self.controller is None
-        scans = SetScans(has_inquiry_scan=is_shown, has_page_scan=is_shown)
+            self.publisher = self._after_page(PUBLISHER, self.publisher)
+        is_shown = self._is_discoverable and self.controller is None and self._released is None
+        scans = SetScans(has_inquiry_scan=is_shown, has_page_scan=is_shown or self._released is not None)
         if is_connected and wish is not None and not wish.is_lasting:
             self.wishes.end(wish)
             return [scans]
@@ -371,7 +478,12 @@ class Device:
         if not wish.is_lasting:
             self.wishes.end(wish)
             return []
-        return [Say(self.wishes.ask(wish))] if self.controller is not None else self._look()
+        return self._ask(wish)
+
+    def _after_page(self, table: Table, state: DeviceState) -> DeviceState:
+        """Return the state after a page, made or awaited."""
+        following = next_state(table, state, Step.PAGED)
+        return following if self._released is None else next_state(table, following, Step.RELEASE)
 
 
 def _groups_of(wish: Wish | None) -> tuple[GroupKey, ...]:

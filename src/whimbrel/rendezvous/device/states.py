@@ -22,6 +22,7 @@ class DeviceState(Enum):
     INQUIRY_SCAN = "inquiry scan"
     ACTIVE = "active"
     PARKED = "parked"
+    RELEASED = "released"
     PAGE = "page"
     PAGE_SCAN = "page scan"
 
@@ -35,6 +36,7 @@ class Step(Enum):
     HEARD = "is heard and paged by the controller"
     PARK = "no match: is parked"
     WAKE = "is woken"
+    RELEASE = "no match and no park: is released, and listens"
     MATCH = "is told of a match"
     PAGED = "is connected to its match, or times out"
     LOSE = "loses the controller"
@@ -48,6 +50,11 @@ _AT_WORK: Table = {
     (DeviceState.PARKED, Step.WAKE): DeviceState.ACTIVE,
     (DeviceState.ACTIVE, Step.LOSE): DeviceState.DISCONNECTED,
     (DeviceState.PARKED, Step.LOSE): DeviceState.DISCONNECTED,
+    (DeviceState.ACTIVE, Step.RELEASE): DeviceState.RELEASED,
+    (DeviceState.PARKED, Step.RELEASE): DeviceState.RELEASED,
+    (DeviceState.RELEASED, Step.CONNECT): DeviceState.ACTIVE,
+    (DeviceState.RELEASED, Step.HEARD): DeviceState.ACTIVE,
+    (DeviceState.RELEASED, Step.LOSE): DeviceState.DISCONNECTED,
 }
 
 SUBSCRIBER: Table = {
@@ -58,6 +65,9 @@ SUBSCRIBER: Table = {
     (DeviceState.PAGE, Step.PARK): DeviceState.PAGE,
     (DeviceState.PAGE, Step.WAKE): DeviceState.PAGE,
     (DeviceState.PAGE, Step.MATCH): DeviceState.PAGE,
+    (DeviceState.PAGE, Step.RELEASE): DeviceState.PAGE,
+    (DeviceState.PAGE, Step.CONNECT): DeviceState.PAGE,
+    (DeviceState.PAGE, Step.HEARD): DeviceState.PAGE,
     (DeviceState.PAGE, Step.LOSE): DeviceState.DISCONNECTED,
 }
 """A subscriber. One that has several subscriptions may be told of a second match while it pages for the first."""
@@ -73,6 +83,9 @@ PUBLISHER: Table = {
     (DeviceState.PAGE_SCAN, Step.PARK): DeviceState.PAGE_SCAN,
     (DeviceState.PAGE_SCAN, Step.WAKE): DeviceState.PAGE_SCAN,
     (DeviceState.PAGE_SCAN, Step.MATCH): DeviceState.PAGE_SCAN,
+    (DeviceState.PAGE_SCAN, Step.RELEASE): DeviceState.PAGE_SCAN,
+    (DeviceState.PAGE_SCAN, Step.CONNECT): DeviceState.PAGE_SCAN,
+    (DeviceState.PAGE_SCAN, Step.HEARD): DeviceState.PAGE_SCAN,
     (DeviceState.PAGE_SCAN, Step.LOSE): DeviceState.DISCONNECTED,
 }
 """A publisher. It has one publication, so one match at a time; a controller that says otherwise changes nothing."""

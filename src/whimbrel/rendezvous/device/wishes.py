@@ -86,6 +86,23 @@ class Wishes:
             return self._asked.popleft()[1]
         return None
 
+    def repeat_questions(self) -> list[m.FromDevice]:
+        """Return once more what the controller has not answered: the connection was closed before it heard it."""
+        asked, again = list(self._asked), list[m.FromDevice]()
+        self._asked.clear()
+        for request, wish in asked:
+            if request in {"unpublish", "unsubscribe"} and wish.id is not None:
+                self._asked.append((request, wish))
+                again.append(m.Unpublish(wish.id) if request == "unpublish" else m.Unsubscribe(wish.id))
+            elif not wish.is_over:
+                again.append(self.ask(wish))
+        return again
+
+    @property
+    def publication(self) -> Wish | None:
+        """What the device publishes, or the controller for it."""
+        return next((wish for wish in self.all if isinstance(wish.event, Publication)), None)
+
     def forget_questions(self) -> None:
         """Expect no more answers: the connection is lost."""
         self._asked.clear()

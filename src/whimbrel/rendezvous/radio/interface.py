@@ -136,9 +136,9 @@ class Radio(Protocol):
         ...
 
     def disconnect(self, address: Address) -> None:
-        """Close a connection; the other side is told."""
+        """Close a connection after what was sent; the other side is told."""
         ...
 
     def clock_offset_of(self, address: Address) -> int:
-        """Return the clock offset of a device that we are connected to."""
+        """Return the clock offset of a device that we are connected to, or were last."""
         ...

@@ -1,7 +1,7 @@
 """JPEG without metadata: segments are left out, and what is between them stays as it is.
 
-Rule: left out are comments, all application segments but JFIF, Adobe's (which says how colours are stored) and those
-of the colour profile, the thumbnail in JFIF, and whatever stands behind the end of the picture.
+Rule: what stays is listed: what draws the picture, JFIF without its thumbnail, Adobe's segment (which says how colours
+are stored) and those of the colour profile. All else is left out, with whatever stands behind the end of the picture.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from whimbrel.shape.pictures.orientation import UPRIGHT, orientation_of, written
 
 __all__ = ["stripped_jpeg"]
 
-_START, _END, _SCAN, _COMMENT, _RESTARTS = 0xD8, 0xD9, 0xDA, 0xFE, range(0xD0, 0xD8)
+_START, _END, _SCAN, _RESTARTS = 0xD8, 0xD9, 0xDA, range(0xD0, 0xD8)
 _BARE = frozenset({0x01, _START, *_RESTARTS})
 """Markers without a length."""
 _JFIF, _EXIF, _PROFILE, _ADOBE = 0xE0, 0xE1, 0xE2, 0xEE
-_APPLICATION = range(0xE0, 0xF0)
+_DRAWN = frozenset({*range(0xC0, 0xD0), *range(0xDA, 0xE0)}) - {0xC8}
+"""Frames, scans, and the tables and numbers that they need."""
 _KEPT = {_JFIF: b"JFIF\0", _PROFILE: b"ICC_PROFILE\0", _ADOBE: b"Adobe"}
 """The application segments that stay, if they begin so."""
-_JFIF_BYTES = 14
-"""Of JFIF, without its thumbnail."""
+_JFIF_BYTES, _ADOBE_BYTES = 14, 12
+"""Of JFIF, without its thumbnail; and of Adobe's."""
 _EXIF_HEAD = b"Exif\0\0"
 _NEXT = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 """A marker behind the data of a scan, in which 0xFF is followed by 0 or the number of a restart."""
@@ -42,13 +43,12 @@ def stripped_jpeg(body: bytes) -> tuple[bytes, int]:
             continue
         end = _end(body, at)
         data = body[at + 4 : end]
-        if marker in _APPLICATION or marker == _COMMENT:
-            if marker == _EXIF and data.startswith(_EXIF_HEAD):
-                orientation = orientation_of(data[len(_EXIF_HEAD) :])
-            elif marker in _KEPT and data.startswith(_KEPT[marker]):
-                kept.append(_segment(marker, _without_thumbnail(data) if marker == _JFIF else data))
-        else:
+        if marker in _DRAWN:
             kept.append(body[at:end])
+        elif marker == _EXIF and data.startswith(_EXIF_HEAD):
+            orientation = orientation_of(data[len(_EXIF_HEAD) :])
+        elif marker in _KEPT and data.startswith(_KEPT[marker]):
+            kept.append(_segment(marker, _of_known_length(marker, data)))
         at = end
         if marker == _SCAN:
             has_scan = True
@@ -87,5 +87,8 @@ def _segment(marker: int, data: bytes) -> bytes:
     return bytes((0xFF, marker)) + _LENGTH.pack(len(data) + _LENGTH.size) + data
 
 
-def _without_thumbnail(data: bytes) -> bytes:
-    return data if len(data) <= _JFIF_BYTES else data[: _JFIF_BYTES - 2] + b"\0\0"
+def _of_known_length(marker: int, data: bytes) -> bytes:
+    """Return the *data* of a segment without a thumbnail, and without what should not be there."""
+    if marker == _JFIF and len(data) > _JFIF_BYTES:
+        return data[: _JFIF_BYTES - 2] + b"\0\0"
+    return data[:_ADOBE_BYTES] if marker == _ADOBE else data

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -25,9 +26,22 @@ __all__ = ["IMAGES", "may_hold_pictures", "with_smaller_pictures"]
 
 IMAGES = frozenset({BodyKind.JPEG, BodyKind.PNG})
 _LIMITS = Limits(max_bytes=1 << 30, max_depth=64)
+_BLANKS = " \t\r\n"
+"""What may stand in base64 and means nothing."""
+_NO_BLANKS = str.maketrans("", "", _BLANKS)
+
+
+def _written_any_way(character: str) -> str:
+    """Return the pattern of a character of JSON's, itself or escaped, behind any blanks."""
+    blanks = rf"(?:[{_BLANKS}]|\\[trn]|\\u00(?:20|09|0[aA]|0[dD]))*+"
+    return rf"{blanks}(?:\\?{re.escape(character)}|\\u00(?i:{ord(character):02x}))"
+
+
 _MARKS = {
-    BodyKind.JSON: (b'"/9j/', b'"\\/9j', b'"\\u002f9j', b'"\\u002F9j', b'"iVBORw0KGgo'),
-    BodyKind.CBOR: (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"),
+    BodyKind.JSON: re.compile(
+        "|".join('"' + "".join(map(_written_any_way, mark)) for mark in ("/9j", "iVBORw0")).encode()
+    ),
+    BodyKind.CBOR: re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n"),
 }
 """How a picture begins in such a body."""
 _Tree: TypeAlias = dict[Any, Any]
@@ -36,7 +50,8 @@ _Smaller: TypeAlias = Callable[[bytes, BodyKind], bytes]
 
 def may_hold_pictures(body: bytes, kind: BodyKind) -> bool:
     """Return whether a member of *body* may begin as a picture; nothing is parsed for it."""
-    return any(mark in body for mark in _MARKS.get(kind, ()))
+    mark = _MARKS.get(kind)
+    return mark is not None and mark.search(body) is not None
 
 
 def with_smaller_pictures(body: bytes, kind: BodyKind, names: tuple[str, ...], smaller: _Smaller) -> bytes | None:
@@ -55,7 +70,9 @@ def with_smaller_pictures(body: bytes, kind: BodyKind, names: tuple[str, ...], s
         found, made = True, smaller(picture, kind_of(picture))
         if made != picture:
             old, inner[key] = inner[key], made if kind is BodyKind.CBOR else base64.b64encode(made).decode()
-            body = _replaced(body, kind, old, inner[key]) or _written(tree, kind)
+            body = _replaced(body, kind, old, inner[key])
+            if _read(body, kind) != tree:  # it stood there in other words, or elsewhere too
+                body = _written(tree, kind)
     return body if found else None
 
 
@@ -84,16 +101,15 @@ def _picture(value: object, kind: BodyKind) -> bytes | None:
     """Return the picture that a member is, if it is one."""
     if kind is BodyKind.JSON and isinstance(value, str):
         try:
-            value = base64.b64decode("".join(value.split()), validate=True)
+            value = base64.b64decode(value.translate(_NO_BLANKS), validate=True)
         except (binascii.Error, ValueError):
             return None
     return value if isinstance(value, bytes) and kind_of(value) in IMAGES else None
 
 
-def _replaced(body: bytes, kind: BodyKind, old: object, new: object) -> bytes | None:
-    """Return *body* with *new* in the place of *old*, if that is where it stands once, as we would write it."""
-    encoded = _encoded(old, kind)
-    return body.replace(encoded, _encoded(new, kind)) if body.count(encoded) == 1 else None
+def _replaced(body: bytes, kind: BodyKind, old: object, new: object) -> bytes:
+    """Return *body* with *new* in the place of *old*, if that stands there as we would write it."""
+    return body.replace(_encoded(old, kind), _encoded(new, kind), 1)
 
 
 def _encoded(value: object, kind: BodyKind) -> bytes:

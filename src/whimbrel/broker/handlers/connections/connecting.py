@@ -85,7 +85,7 @@ class Connecting:
         leaving: Callable[[Link], None],
         ids: MountedIds,
     ) -> None:
-        self._ids, self._moves = ids, SessionMoves(commits, state, ids)
+        self._ids, self._moves = ids, SessionMoves(commits, state, ids, policies)
         self._config, self._commits, self._state, self._sender = config, commits, state, sender
         self._authorizer, self._delivering, self._wills = authorizer, delivering, wills
         self._sessions, self._ownership, self._policies = sessions, ownership, policies

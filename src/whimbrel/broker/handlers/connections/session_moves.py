@@ -2,8 +2,8 @@
 
 Rule: a stored session moves whose subscriptions all stand below a mount point, at the first start of a version that
 mounts identifiers; others stay outside, and so do its device's named sessions, which no client inside has joined.
-Rule: what moves is subscriptions, owner, expiry, policy and a will below the mount point, by facts of the log: a
-session begins under the whole identifier, and the one before ends.
+Rule: what moves is subscriptions, owner, expiry, the policy that was chosen, those that were put, and a will below the
+mount point, by facts of the log: a session begins under the whole identifier, and the one before ends.
 Rule: nothing that is held is lost. A session that holds anything is marked (``_mark_of``) and keeps its identifier:
 its client inside resumes it, no client outside may use it, and it moves when it is resumed and holds nothing.
 """
@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.access.client_ids import MountedIds
-from whimbrel.broker.handlers.publications.policies import owner_of
+from whimbrel.broker.handlers.publications.policies import Policies, owner_of
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
@@ -48,8 +48,8 @@ _FEW = 200
 class SessionMoves:
     """Moves sessions to the mount points of *ids*."""
 
-    def __init__(self, commits: CommitQueue, state: BrokerState, ids: MountedIds) -> None:
-        self._commits, self._state, self._ids = commits, state, ids
+    def __init__(self, commits: CommitQueue, state: BrokerState, ids: MountedIds, policies: Policies) -> None:
+        self._commits, self._state, self._ids, self._policies = commits, state, ids, policies
         self.notices: list[Notice] = []
 
     def begin(self, now: int) -> None:
@@ -105,7 +105,9 @@ class SessionMoves:
 
     def move(self, client: LiveClient, mount: str, now: int) -> None:
         """Let a session that holds nothing begin under its whole identifier, and end under the one before."""
-        for fact in self._facts(client, mount + client.id, mount, self._commits.now(now)):
+        whole = mount + client.id
+        self._policies.give(client.session, private_session(whole), now)
+        for fact in self._facts(client, whole, mount, self._commits.now(now)):
             self._enter(fact)
 
     def _enter(self, fact: Fact) -> None:

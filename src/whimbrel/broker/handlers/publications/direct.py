@@ -95,13 +95,18 @@ class DirectPath:
             body = publication_body(seq, now, publisher, lane.subject, payload, qos=qos)
             append(body, now)
             if qos:
-                lane.pass_on(KeptNotification(seq, client.id, topic, payload, qos=qos, record=body), sender, ready, now)
+                lane.pass_on(
+                    KeptNotification(seq, client.id, topic, payload, qos=qos, record=body, published_at=now),
+                    sender,
+                    ready,
+                    now,
+                )
                 link.out.append(_PUBACK + identifier.to_bytes(2))
             else:
                 received = lane.send(payload, sender, others)
                 if rest:
-                    message = KeptNotification(seq, client.id, topic, payload, qos=0, record=body)
-                    self._state.apply_publication(message, rest, 0, now, now=now, received=received)
+                    message = KeptNotification(seq, client.id, topic, payload, qos=0, record=body, published_at=now)
+                    self._state.apply_publication(message, rest, 0, now=now, received=received)
             seq += 1
             passed += 1
         if passed:

@@ -83,6 +83,7 @@ class Offer:
             expires_at=expires_at,
             properties=onward,
             record=record,
+            published_at=self.at,
             secured=self._secured,
             placing=placing,
             deadline_at=deadline_at,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from whimbrel.broker.access.publication_keys import check_unlocked
@@ -236,7 +236,9 @@ class Policies:
         if packet.qos > _AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
         is_owed = fact.change is not PolicyChange.CHOSEN or client.is_persistent or packet.qos > 0
-        apply = partial(self._changed, link, client, packet, request_id, fact)
+        self._take(fact, partial(self._changed, link, client, packet, request_id, fact), is_owed=is_owed)
+
+    def _take(self, fact: PolicyChanged, apply: Callable[[], None], *, is_owed: bool) -> None:
         self._commits.enter(fact, apply, is_owed=is_owed)
         before = self._shape.policies.get(fact.name or "")
         self._state.take(fact)
@@ -248,6 +250,14 @@ class Policies:
         self._state.apply(fact)
         told = {"policy": fact.name, "change": fact.change.value, "version": fact.seq}
         self._answer(link, client, packet, request_id, told)
+
+    def give(self, owner: str, heir: str, now: int) -> None:
+        """Let the policies of *owner* be those of *heir* from now on, each put anew."""
+        names = self._index.of_owner(owner)
+        for name in names.behind("", len(names)):
+            text = self._shape.policies[name].text
+            fact = self._fact(PolicyChange.PUT, heir, now, name=name, text=text)
+            self._take(fact, partial(self._state.apply, fact), is_owed=False)
 
     # -- choosing ----------------------------------------------------------------------------------------------------
 

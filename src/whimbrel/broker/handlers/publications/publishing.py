@@ -371,9 +371,7 @@ class Publishing:
         received: Collection[str] = ()
         if lane is not None:
             found, received = lane.pass_on(message, self._sender, self._state.volatile.ready, accepted_at)
-        self._state.apply_publication(
-            message, found, accepted.packet_id, accepted.at, now=accepted_at, received=received
-        )
+        self._state.apply_publication(message, found, accepted.packet_id, now=accepted_at, received=received)
         if accepted.answer is not None:
             accepted.answer(is_wanted)
 
@@ -389,7 +387,7 @@ class Publishing:
         if lane is not None:
             found, received = yield from lane.passing_on(message, self._sender, self._state.volatile.ready, accepted_at)
         yield from self._state.applying_publication(
-            message, found, accepted.packet_id, accepted.at, now=accepted_at, received=received
+            message, found, accepted.packet_id, now=accepted_at, received=received
         )
         if accepted.answer is not None:
             accepted.answer(is_wanted)

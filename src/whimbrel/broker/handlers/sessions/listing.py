@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from whimbrel.broker.handlers.driver import Procedure, Worked
 from whimbrel.broker.handlers.pages import MOST_ROWS, Row, cost_of_rows, page_of
@@ -65,7 +66,7 @@ class Listing:
         return {"session": session, "subscriptions": page, "next": following}
 
 
-def _row(hold: Hold, link: Link, session: str) -> Row | None:
+def _row(hold: Hold[Any], link: Link, session: str) -> Row | None:
     if not hold.has(session):  # it was deleted meanwhile
         return None
     subscriptions, devices = hold.sizes(session)
@@ -78,7 +79,7 @@ def _row(hold: Hold, link: Link, session: str) -> Row | None:
     }
 
 
-def _devices(hold: Hold, session: str) -> list[Row]:
+def _devices(hold: Hold[Any], session: str) -> list[Row]:
     return [
         {"device": device, "present": is_present, "receipt": (Mode.TAKE if takes else Mode.KEEP).value}
         for device, (is_present, takes) in islice(hold.members(session).items(), MOST_ROWS)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from whimbrel.errors import WhimbrelError
+from whimbrel.multicast.socket_paths import short_path
 
-__all__ = ["CONTROL", "NoBrokerError", "ask_broker", "short_path"]
+__all__ = ["CONTROL", "NoBrokerError", "ask_broker"]
 
 CONTROL = "control"
 """The socket in a data folder."""
 _MOST_ANSWER_BYTES = 1 << 20
-_LONGEST_PATH = 100
-"""Addresses of Unix sockets have 104 bytes at least, with the zero at their end."""
 
 
 class NoBrokerError(WhimbrelError):
@@ -46,16 +43,3 @@ def ask_broker(folder: Path, name: str, *, timeout_s: float = 60.0) -> Mapping[s
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "its answer cannot be read"
             raise NoBrokerError(folder, reason) from None
     return answer if isinstance(answer, dict) else {}
-
-
-@contextmanager
-def short_path(path: Path) -> Iterator[str]:
-    """Yield a path to the same file that fits into the address of a socket, where the system has one."""
-    if len(os.fsencode(path)) <= _LONGEST_PATH:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

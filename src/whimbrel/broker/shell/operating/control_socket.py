@@ -16,8 +16,9 @@ from pathlib import Path
 
 import structlog
 
-from whimbrel.broker.shell.operating.asking import CONTROL, short_path
+from whimbrel.broker.shell.operating.asking import CONTROL
 from whimbrel.errors import WhimbrelError
+from whimbrel.multicast.socket_paths import short_path
 
 __all__ = ["ControlSocket"]
 

@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from whimbrel.rendezvous.controller.caches import TimedCache
-from whimbrel.rendezvous.controller.commands import KeepEpoch, Send
+from whimbrel.rendezvous.controller.commands import KeepEpoch
 from whimbrel.rendezvous.controller.openings import Record, Stage
 from whimbrel.rendezvous.controller.piconet import Member
 from whimbrel.rendezvous.controller.proofs.members import Challenges, Members
@@ -37,7 +37,11 @@ class _Pending:
     proofs: Verification
     member: Member
     asked: Ask
-    due_at: int
+    asked_at: int
+
+    def due_at(self, answer_us: int) -> int | None:
+        """Return when the device has had its time; it begins when it is connected."""
+        return None if self.member.is_released else max(self.asked_at, self.member.seated_at) + answer_us
 
 
 class Asker:
@@ -84,7 +88,7 @@ class Asker:
             return False
         self.waiting.pop(trigger.id, None)
         self.running[trigger.id] = proofs
-        proofs.questions[candidate.id] = Question(candidate, now, now + self._state.parameters.answer_us, held)
+        proofs.questions[candidate.id] = Question(candidate, now, held)
         for member in held:
             self._held[member] += 1
             member.conversations += 1
@@ -99,7 +103,7 @@ class Asker:
                 self._end(proofs, identifier, now=now)
                 continue
             group = proofs.next_group(candidate, lambda *each: self.members.is_good(*each, now=now))
-            if not isinstance(group, bool) and now >= question.due_at:
+            if not isinstance(group, bool) and self._is_due(question, now):
                 proofs.failed.add(identifier)
                 proofs.has_gaps = True
                 group = False
@@ -116,9 +120,9 @@ class Asker:
             return
         is_known = self.members.find(member.address, group, now=now) is not None
         asked = Ask(group=group, challenge=self._challenges.next(), wants_token=not is_known)
-        self._pending[asked.challenge] = _Pending(proofs, member, asked, now + self._state.parameters.answer_us)
+        self._pending[asked.challenge] = _Pending(proofs, member, asked, now)
         self._state.out += self._state.piconet.wake(member)
-        self._state.out.append(Send(member.address, asked))
+        self._state.say(member, asked)
 
     @property
     def _asked(self) -> list[_Pending]:
@@ -204,7 +208,11 @@ class Asker:
 
     def silent(self, *, now: int) -> list[Member]:
         """Return the devices that have left a challenge unanswered for the whole of ``answer_us``."""
-        return [each.member for each in self._pending.values() if each.due_at <= now]
+        return [each.member for each in self._pending.values() if self._is_due(each, now)]
+
+    def _is_due(self, asked: _Pending | Question, now: int) -> bool:
+        due_at = asked.due_at(self._state.parameters.answer_us)
+        return due_at is not None and due_at <= now
 
     def due(self, *, now: int) -> list[Verification]:
         """Return the triggers for which something has changed: time, or a candidate that is open no more."""
@@ -212,15 +220,17 @@ class Asker:
             proofs
             for proofs in self.running.values()
             if (proofs.again_at is not None and proofs.again_at <= now)
-            or any(each.due_at <= now or each.candidate.stage is not Stage.OPEN for each in proofs.questions.values())
+            or any(
+                self._is_due(each, now) or each.candidate.stage is not Stage.OPEN for each in proofs.questions.values()
+            )
         ]
 
     @property
     def next_due(self) -> int | None:
         """When a device will have been silent for too long, or another may be asked."""
-        due = [each.due_at for each in self._pending.values()]
+        asked: list[_Pending | Question] = list(self._pending.values())
         for proofs in self.running.values():
-            due += [each.due_at for each in proofs.questions.values()]
-            if proofs.again_at is not None:
-                due.append(proofs.again_at)
-        return min(due, default=None)
+            asked += proofs.questions.values()
+        answer_us = self._state.parameters.answer_us
+        due = [each.due_at(answer_us) for each in asked] + [each.again_at for each in self.running.values()]
+        return min((each for each in due if each is not None), default=None)

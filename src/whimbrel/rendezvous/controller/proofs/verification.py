@@ -35,10 +35,14 @@ class Question:
 
     candidate: Record
     asked_at: int
-    due_at: int
-    """When the pair has had its time, for all its groups."""
     held: tuple[Member, Member]
     """Publisher and subscriber, whose seats this conversation holds."""
+
+    def due_at(self, answer_us: int) -> int | None:
+        """Return when the pair has had its time, for all its groups; it begins when both are connected."""
+        if any(each.is_released for each in self.held):
+            return None
+        return max(self.asked_at, *(each.seated_at for each in self.held)) + answer_us
 
 
 @dataclass(slots=True, eq=False)

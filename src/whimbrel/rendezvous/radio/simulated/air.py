@@ -63,6 +63,7 @@ class _Link:
     free_at: int = 0
     parked_at: int = 0
     lost_at: int | None = None
+    closed_by: Address | None = None
 
     def other(self, address: Address) -> Address:
         """Return the other end."""
@@ -217,8 +218,9 @@ class Air:
     def drop(self, link: _Link, by: Address) -> None:
         """Close a connection."""
         if self._links.pop(_key(link), None) is not None:
-            other = link.other(by)
-            self.after(2 * _SLOT_US, lambda: self._by_address[other].tell(LinkLost(by)))
+            other, link.closed_by = link.other(by), by
+            under_way_us = max(0, link.free_at - self.now)
+            self.after(under_way_us + 2 * _SLOT_US, lambda: self._by_address[other].tell(LinkLost(by)))
 
     def switch(self, link: _Link, to: Address) -> None:
         """Make *to* the master, if it is not and has room for a slave."""
@@ -267,7 +269,8 @@ class Air:
         receiver = link.other(sender)
 
         def arrive() -> None:
-            if self._links.get(_key(link)) is link and self.are_in_range(sender, receiver):
+            is_open = self._links.get(_key(link)) is link or link.closed_by == sender
+            if is_open and self.are_in_range(sender, receiver):
                 self._by_address[receiver].tell(Received(sender, data))
 
         self.after(link.free_at - self.now, arrive)
@@ -362,7 +365,7 @@ class SimulatedRadio:
             (link.held if link.master == self._address else link.waiting).append(data)
 
     def disconnect(self, address: Address) -> None:
-        """Close a connection; the other side is told."""
+        """Close a connection after what was sent; the other side is told."""
         link = self._air.link(self._address, address)
         if link is not None:
             self._air.drop(link, self._address)

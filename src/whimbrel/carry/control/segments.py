@@ -4,18 +4,18 @@ Rule: the built-in topic has the id 0. Control data may take several samples, it
 a segment's id is the version, and the publisher is the number of the segment, from 0.
 Rule: the newest complete version is in force. A segment that the campus did not sign, or of a version that is not
 newer, is ignored and counted.
-Rule: several keys may be trusted, so that the key of a campus can change while some nodes still know the old one only.
+Rule: the keys that count are those of ``carry.control.keys``, at the time of the campus.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
-from whimbrel.carry.hello import MAX_BODY_BYTES, MAX_COPIES, MAX_TOPIC, Sample
+from whimbrel.carry.control.keys import KeyRing
+from whimbrel.carry.hello import MAX_BODY_BYTES, MAX_COPIES, MAX_TOPIC, Sample, SampleId
 from whimbrel.carry.signatures import SampleSigner, is_signed_by
 from whimbrel.errors import InvalidInputError, InvalidValueError, WhimbrelError
 from whimbrel.model.bounds import instant, name, whole
@@ -109,24 +109,36 @@ def segments_of(data: ControlData, signer: SampleSigner) -> list[Sample]:
 class ControlReceiver:
     """The control data of a node: the version in force, and segments of newer ones."""
 
-    def __init__(self, keys: Collection[bytes]) -> None:
-        self._keys = tuple(keys)
+    def __init__(self, ring: KeyRing) -> None:
+        self._ring = ring
         self.in_force: ControlData | None = None
+        self.samples: tuple[Sample, ...] = ()
+        """The segments of the version in force, which are carried on."""
         self.counts: Counter[str] = Counter()
         """Segments that were ignored, by the reason."""
-        self._segments: dict[int, dict[int, bytes]] = {}
+        self._segments: dict[int, dict[int, Sample]] = {}
 
     @property
     def kept(self) -> int:
         """How many segments wait for others of their version."""
         return sum(map(len, self._segments.values()))
 
-    def receive(self, sample: Sample) -> ControlData | None:
-        """Take a segment; return the control data that is in force from now on because of it, or None."""
-        if self.in_force is not None and sample.published_at <= self.in_force.version:
+    def wants(self, sample_id: SampleId) -> bool:
+        """Return whether the segment with this id belongs to a newer version and is not here."""
+        version, number = sample_id
+        if self._ring.is_empty or number >= MAX_SEGMENTS or self._is_old(version):
+            return False
+        return number not in self._segments.get(version, {})
+
+    def _is_old(self, version: int) -> bool:
+        return self.in_force is not None and version <= self.in_force.version
+
+    def receive(self, sample: Sample, *, now: int) -> ControlData | None:
+        """Take a segment at *now*; return the control data that is in force from now on because of it, or None."""
+        if self._is_old(sample.published_at):
             self.counts["older"] += 1
             return None
-        if sample.topic != BUILT_IN_TOPIC or not is_signed_by(sample, self._keys):
+        if sample.topic != BUILT_IN_TOPIC or not is_signed_by(sample, self._ring.keys(now=now)):
             self.counts["forged"] += 1
             return None
         try:
@@ -140,15 +152,16 @@ class ControlReceiver:
         version = sample.published_at
         count, users, places = _head(sample)
         segments = self._segments.setdefault(version, {})
-        segments[sample.publisher] = sample.body
-        if {_SEGMENTS.unpack_from(body) for body in segments.values()} != {(count, users, places)}:
+        segments[sample.publisher] = sample
+        if {_SEGMENTS.unpack_from(each.body) for each in segments.values()} != {(count, users, places)}:
             raise MalformedControlDataError(f"segments of version {version} contradict each other")
         if len(segments) < count:
             for old in sorted(self._segments)[:-_MAX_VERSIONS]:
                 del self._segments[old]
             return None
-        topics = tuple(plan for number in range(count) for plan in _topics(segments[number]))
+        topics = tuple(plan for number in range(count) for plan in _topics(segments[number].body))
         self.in_force = ControlData(version=version, users=users, places=places, topics=topics)
+        self.samples = tuple(segments[number] for number in range(count))
         for old in [each for each in self._segments if each <= version]:
             del self._segments[old]
         return self.in_force

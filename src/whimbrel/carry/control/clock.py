@@ -1,0 +1,106 @@
+"""The clock of the campus: own time and what a way-server said (Campus++, section 3.1).
+
+Rule: a node takes the time from a way-server, in answer to its own question, and never from a neighbour; the paper does
+not say so. An error of one clock does not travel.
+Rule: the answer counts if the campus signed it, it came in time, and it names the question and the node that asked.
+Rule: without a way-server a node's own clock counts, and samples may be a day in the future; with one, a minute.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from whimbrel.carry.hello import NONCE_BYTES, TimeAnswer, TimeQuestion
+from whimbrel.carry.signatures import SampleSigner, is_signature
+from whimbrel.model.clock import US_PER_S
+
+__all__ = ["OWN_TOLERANCE_US", "SET_TOLERANCE_US", "CampusClock", "answer_time"]
+
+OWN_TOLERANCE_US = 24 * 3_600 * US_PER_S
+SET_TOLERANCE_US = 60 * US_PER_S
+ASK_AGAIN_US = 10 * US_PER_S
+_MAX_WAIT_US = 2 * US_PER_S
+"""An answer that took longer says too little of the time now."""
+_MAX_QUESTIONS = 16
+_MAX_ASKED = 256
+_SIGNED = struct.Struct(f">{NONCE_BYTES}sQq")
+
+
+def _signed_bytes(nonce: bytes, asker: int, at: int) -> bytes:
+    return b"whimbrel carry: time 1\0" + _SIGNED.pack(nonce, asker, at)
+
+
+def answer_time(signer: SampleSigner, asker: int, question: TimeQuestion, *, now: int) -> TimeAnswer:
+    """Return the answer of a way-server to the node *asker*."""
+    signature = signer.sign_bytes(_signed_bytes(question.nonce, asker, now))
+    return TimeAnswer(question.nonce, now, signature)
+
+
+class CampusClock:
+    """The time of a node: its own clock, and how far it is behind the campus."""
+
+    def __init__(
+        self,
+        *,
+        offset_us: int = 0,
+        set_at: int | None = None,
+        own_tolerance_us: int = OWN_TOLERANCE_US,
+        set_tolerance_us: int = SET_TOLERANCE_US,
+    ) -> None:
+        self.offset_us = offset_us
+        self.set_at = set_at
+        """When a way-server set it, by the clock of the campus; None: never."""
+        self._tolerances = own_tolerance_us, set_tolerance_us
+        self._questions: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._asked: OrderedDict[int, int] = OrderedDict()
+        """When each neighbour was asked last, by the node's own clock."""
+
+    @property
+    def is_synchronised(self) -> bool:
+        """Whether a way-server has set it."""
+        return self.set_at is not None
+
+    @property
+    def tolerance_us(self) -> int:
+        """How far in the future a sample may be."""
+        return self._tolerances[self.is_synchronised]
+
+    def now(self, own: int) -> int:
+        """Return the time of the campus when the node's own clock says *own*."""
+        return own + self.offset_us
+
+    def ahead_us(self, published_at: int, *, own: int) -> int | None:
+        """Return how far *published_at* is in the future if that is too far, else None."""
+        ahead_us = published_at - self.now(own)
+        return ahead_us if ahead_us > self.tolerance_us else None
+
+    def set(self, at: int, *, own: int) -> None:
+        """Set the clock: it is *at* when the node's own clock says *own*."""
+        self.offset_us, self.set_at = at - own, at
+
+    def ask(self, neighbour: int, nonce: bytes, *, own: int) -> TimeQuestion | None:
+        """Return the question for *neighbour*, or None if it was asked a moment ago."""
+        asked = self._asked.get(neighbour)
+        if asked is not None and own - asked < ASK_AGAIN_US:
+            return None
+        self._asked[neighbour] = own
+        self._asked.move_to_end(neighbour)
+        if len(self._asked) > _MAX_ASKED:
+            self._asked.popitem(last=False)
+        self._questions[nonce] = neighbour, own
+        if len(self._questions) > _MAX_QUESTIONS:
+            self._questions.popitem(last=False)
+        return TimeQuestion(nonce)
+
+    def receive(self, sender: int, answer: TimeAnswer, *, asker: int, keys: Iterable[bytes], own: int) -> bool:
+        """Take the answer of *sender* to the node *asker*; return whether it counts."""
+        neighbour, asked = self._questions.get(answer.nonce, (None, 0))
+        if neighbour != sender or not 0 <= own - asked <= _MAX_WAIT_US:
+            return False
+        if not is_signature(answer.signature, _signed_bytes(answer.nonce, asker, answer.at), keys):
+            return False
+        del self._questions[answer.nonce]
+        self.set(answer.at, own=own - (own - asked) // 2)
+        return True

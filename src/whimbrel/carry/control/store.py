@@ -1,0 +1,59 @@
+"""Control data at a node: the segments in force and the key statements, beside the places for samples.
+
+Rule: control data takes no place of a sample, and is carried on by the same Hello and the same pull.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from whimbrel.carry.control.keys import KEY_PUBLISHER, KeyRing
+from whimbrel.carry.control.segments import BUILT_IN_TOPIC, ControlData, ControlReceiver
+from whimbrel.carry.hello import Entry, Sample, SampleId
+
+__all__ = ["ControlStore"]
+
+
+class ControlStore:
+    """The control data and the keys of a node."""
+
+    def __init__(self, keys: Iterable[bytes]) -> None:
+        self.ring = KeyRing(keys)
+        self._receiver = ControlReceiver(self.ring)
+
+    @property
+    def in_force(self) -> ControlData | None:
+        """The control data in force, if any has come."""
+        return self._receiver.in_force
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        """How many segments were ignored, by the reason."""
+        return dict(self._receiver.counts)
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """All that is carried on: statements first, so that a key is known before what it signed."""
+        return (*self.ring.statements, *self._receiver.samples)
+
+    def entries(self) -> list[Entry]:
+        """Return the entries of a Hello."""
+        return [Entry(BUILT_IN_TOPIC, each.id, has_copies=False) for each in self.samples]
+
+    def find(self, sample_id: SampleId) -> Sample | None:
+        """Return the sample of the built-in topic with this id, if it is here."""
+        return next((each for each in self.samples if each.id == sample_id), None)
+
+    def wants(self, sample_id: SampleId) -> bool:
+        """Return whether the sample of the built-in topic with this id says something new."""
+        if sample_id.publisher == KEY_PUBLISHER:
+            return self.ring.wants(sample_id)
+        return self._receiver.wants(sample_id)
+
+    def receive(self, sample: Sample, *, now: int) -> ControlData | None:
+        """Take a sample of the built-in topic; return the control data that is in force from now on because of it."""
+        if sample.publisher == KEY_PUBLISHER:
+            if not self.ring.receive(sample):
+                self._receiver.counts["forged"] += 1
+            return None
+        return self._receiver.receive(sample, now=now)

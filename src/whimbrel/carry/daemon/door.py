@@ -1,0 +1,194 @@
+"""The door of a node: the Unix socket on which applications of this machine ask it (``carry.application``).
+
+Rule: who may open the data folder may ask. A line has a bound, and so have the applications at a time and what waits
+for one that does not read: it is dropped, oldest first, and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from whimbrel.carry.application import DOOR, MAX_LINE_BYTES
+from whimbrel.carry.daemon.daemon import CampusDaemon
+from whimbrel.carry.daemon.journal import address_name, sample_name
+from whimbrel.carry.hello import Sample
+from whimbrel.errors import InvalidValueError, WhimbrelError, description_of
+from whimbrel.log.errors import LogWriteError
+from whimbrel.model.bounds import real
+from whimbrel.model.clock import microseconds
+from whimbrel.multicast.socket_paths import short_path
+
+__all__ = ["Door"]
+
+_MOST_AT_ONCE = 32
+_MOST_WAITING = 256
+_MAX_TTL_S = 10 * 365 * 86_400
+
+
+class Door:
+    """Answers the applications of *daemon*; *status* returns what they are told of it."""
+
+    def __init__(self, folder: Path, daemon: CampusDaemon, status: Callable[[], Mapping[str, object]]) -> None:
+        self._path, self._daemon, self._status = folder / DOOR, daemon, status
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        """Listen; the folder is locked by this node, so a socket that is there is of one that died."""
+        opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._path.unlink(missing_ok=True)
+            with short_path(self._path) as path:
+                opened.bind(path)
+            self._path.chmod(0o600)
+            self._server = await asyncio.start_unix_server(self._serve, sock=opened, limit=MAX_LINE_BYTES)
+        except OSError as error:
+            opened.close()
+            raise LogWriteError(self._path, error.strerror or str(error)) from error
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        if self._server is not None:
+            self._server.close()
+            for each in list(self._open):
+                each.close()
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= _MOST_AT_ONCE:
+            writer.close()
+            return
+        self._open.add(writer)
+        try:
+            while line := await reader.readline():
+                answer, followed = await self._answer_to(line)
+                writer.write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
+                await writer.drain()
+                if followed is not None:
+                    await self._follow(followed, reader, writer)
+                    return
+        except (OSError, ValueError):  # ValueError: a line that is too long
+            pass
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _answer_to(self, line: bytes) -> tuple[Mapping[str, object], list[str] | None]:
+        """Return the answer, and the topics to follow from now on, if any."""
+        try:
+            request = json.loads(line)
+            if not isinstance(request, dict):
+                raise InvalidValueError("request", description_of(request), "an object")
+            return {"ok": True, **await self._act(request)}, _followed(request)
+        except (ValueError, RecursionError) as error:
+            return {"ok": False, "reason": f"a request that is not JSON: {error}"}, None
+        except WhimbrelError as error:
+            return {"ok": False, "reason": str(error)}, None
+
+    async def _act(self, request: Mapping[str, object]) -> Mapping[str, object]:
+        participant = self._daemon.participant
+        match request.get("do"):
+            case "topics":
+                plans = {topic: participant.topics.plan_of(topic) for topic, _ in participant.topics.all}
+                listed = [
+                    {
+                        "id": topic,
+                        "name": name,
+                        "subscribers": None if (plan := plans[topic]) is None else plan.subscribers,
+                        "copies": None if plan is None else plan.copies,
+                    }
+                    for topic, name in participant.topics.all
+                ]
+                return {"topics": listed}
+            case "mine":
+                return {"topics": participant.subscriptions}
+            case "publish":
+                return {"sample": await self._publish(request)}
+            case "subscribe":
+                await self._daemon.subscribe(_text(request, "topic"))
+            case "unsubscribe":
+                await self._daemon.unsubscribe(_text(request, "topic"))
+            case "follow":
+                for topic in _followed(request) or []:
+                    await self._daemon.subscribe(topic)
+            case "status":
+                return {"status": dict(self._status())}
+            case other:
+                allowed = "topics, mine, publish, subscribe, unsubscribe, follow or status"
+                raise InvalidValueError("do", other, allowed)
+        return {}
+
+    async def _publish(self, request: Mapping[str, object]) -> Mapping[str, object]:
+        try:
+            body = base64.b64decode(_text(request, "body"), validate=True)
+        except binascii.Error:
+            raise InvalidValueError("body", request.get("body"), "base64") from None
+        ttl = request.get("ttl_s")
+        ttl_us = None if ttl is None else microseconds(real("ttl_s", ttl, 0.001, _MAX_TTL_S))
+        sample = await self._daemon.publish(_text(request, "topic"), body, ttl_us=ttl_us)
+        return self._said(sample)
+
+    async def _follow(self, topics: list[str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Say each sample of *topics*, until the application closes the connection."""
+        names = self._daemon.participant.topics
+        queue: asyncio.Queue[Sample] = asyncio.Queue()
+
+        def listen(sample: Sample) -> None:
+            if names.name_of(sample.topic) in topics:
+                if queue.qsize() >= _MOST_WAITING:
+                    queue.get_nowait()
+                    self._daemon.participant.counts["samples dropped at the door"] += 1
+                queue.put_nowait(sample)
+
+        for topic in topics:
+            known = self._daemon.participant.carrier.retrieved(names.id_of(topic))
+            if known is not None:
+                queue.put_nowait(known)
+        self._daemon.listeners.append(listen)
+        ended = asyncio.ensure_future(reader.read(1))
+        try:
+            while not ended.done():
+                waiting = asyncio.ensure_future(queue.get())
+                await asyncio.wait({waiting, ended}, return_when=asyncio.FIRST_COMPLETED)
+                if waiting.done():
+                    writer.write(json.dumps(self._said(waiting.result()), ensure_ascii=False).encode() + b"\n")
+                    await writer.drain()
+                waiting.cancel()
+        finally:
+            ended.cancel()
+            self._daemon.listeners.remove(listen)
+
+    def _said(self, sample: Sample) -> dict[str, object]:
+        return {
+            "topic": self._daemon.participant.topics.name_of(sample.topic),
+            "id": sample_name(sample.id),
+            "published_at": sample.published_at,
+            "publisher": address_name(sample.publisher),
+            "body": base64.b64encode(sample.body).decode(),
+            "expires_at": sample.expires_at,
+            "is_unsynchronised": sample.is_unsynchronised,
+        }
+
+
+def _text(request: Mapping[str, object], name: str) -> str:
+    found = request.get(name)
+    if not isinstance(found, str):
+        raise InvalidValueError(name, description_of(found), "text")
+    return found
+
+
+def _followed(request: Mapping[str, object]) -> list[str] | None:
+    if request.get("do") != "follow":
+        return None
+    found = request.get("topics")
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise InvalidValueError("topics", description_of(found), "a list of names")
+    return found

@@ -1,0 +1,167 @@
+"""The log of a node: what it published, took, gave and received, as a broker's log has it.
+
+Rule: a sample that comes here is one publication, under ``campus/<topic>``; its own id is the attribute ``sample``,
+``<time of publication>.<address of the publisher>``, and ``giver`` is the neighbour that it came from.
+Rule: a sample that the application gets, or that is given to a neighbour, is a receipt of that node. A node is a device
+with the name of its address, and its subscriptions are rows of ``interests``.
+Rule: the log is bounded: its oldest segments go first. A disk that is full costs rows and not the node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from pathlib import Path
+
+from whimbrel.carry.hello import Sample, SampleId
+from whimbrel.log.errors import LogError
+from whimbrel.log.keeping.cutting import cut, on_disk
+from whimbrel.log.keeping.plan import Plan
+from whimbrel.log.writer import LogWriter
+from whimbrel.model.attributes import FrozenAttributes
+from whimbrel.model.facts import Fact, InterestChanged, Outcome, PresenceChange, PresenceChanged, Receipt, later
+from whimbrel.model.notification import Notification, NotificationId
+from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
+
+__all__ = ["SUBJECT", "Journal", "address_name", "sample_name", "subject_of"]
+
+SUBJECT = "campus"
+_SEGMENT_BYTES = 4 << 20
+_MAX_KNOWN = 4_096
+_NO_WILDCARDS = str.maketrans("+#", "__")
+
+
+def subject_of(topic: str) -> str:
+    """Return the subject of samples of *topic*: ``campus/<topic>``; wildcards in its name become ``_``."""
+    return f"{SUBJECT}/{topic}".translate(_NO_WILDCARDS)
+
+
+def address_name(address: int) -> str:
+    """Return the name of the node at *address*: 16 hexadecimal digits."""
+    return f"{address:016x}"
+
+
+def sample_name(sample_id: SampleId) -> str:
+    """Return the text of a sample's id."""
+    return f"{sample_id.published_at}.{address_name(sample_id.publisher)}"
+
+
+class Journal:
+    """The log of the node at *address*, of at most about *max_bytes*."""
+
+    def __init__(self, folder: Path, address: int, *, max_bytes: int = 64 << 20) -> None:
+        self._own, self._max_bytes = address_name(address), max_bytes
+        self._writer = LogWriter(folder, f"campus-{self._own}", segment_bytes=min(_SEGMENT_BYTES, max_bytes // 4))
+        self._known: OrderedDict[tuple[int, SampleId], int] = OrderedDict()
+        """The number of each sample's publication, of the newest ones."""
+        self._grown_bytes = 0
+        self.counts: Counter[str] = Counter()
+
+    def open(self, *, at: int) -> None:
+        """Open the log; the node is here from *at* on."""
+        self._writer.open()
+        self._note_presence(PresenceChange.CONNECTED, at)
+
+    def close(self, *, at: int) -> None:
+        """Close the log."""
+        self._note_presence(PresenceChange.DISCONNECTED, at)
+        self._writer.close()
+
+    def note_sample(self, sample: Sample, topic: str, *, giver: int | None, at: int) -> None:
+        """Note that a sample was published here, or came from *giver*."""
+        if (sample.topic, sample.id) in self._known:
+            return
+        said: dict[str, int | float | str | bytes] = {"sample": sample_name(sample.id), "topic": sample.topic}
+        if giver is not None:
+            said["giver"] = address_name(giver)
+        if sample.is_unsynchronised:
+            said["unsynchronised"] = 1
+        self._known[sample.topic, sample.id] = self._writer.next_seq
+        if len(self._known) > _MAX_KNOWN:
+            self._known.popitem(last=False)
+        self._append(
+            Notification(
+                node=self._writer.node,
+                seq=self._writer.next_seq,
+                published_at=self._at(at),
+                subject=subject_of(topic),
+                publisher=address_name(sample.publisher),
+                attributes=FrozenAttributes(said),
+                body=sample.body,
+                expires_at=sample.expires_at,
+            )
+        )
+
+    def note_receipt(self, sample: Sample, topic: str, *, receiver: int | None, at: int) -> None:
+        """Note that the application got a sample, or that the neighbour *receiver* did."""
+        number = self._known.get((sample.topic, sample.id))
+        if number is None:
+            return  # its publication is in a log that was cut, or before a restart
+        device = self._own if receiver is None else address_name(receiver)
+        self._append(
+            Receipt(
+                node=self._writer.node,
+                seq=self._writer.next_seq,
+                handed_at=self._at(at),
+                session=device,
+                device=device,
+                notification=NotificationId(self._writer.node, number),
+                subscriptions=(SubscriptionIdentity(subject_of(topic)),) if receiver is None else (),
+                outcome=Outcome.DELIVERED,
+                via="live",
+            )
+        )
+
+    def note_interest(self, topic: str, *, is_added: bool, at: int) -> None:
+        """Note that the application subscribes to a topic, or no more."""
+        self._append(
+            InterestChanged(
+                node=self._writer.node,
+                seq=self._writer.next_seq,
+                changed_at=self._at(at),
+                change=InterestChange.ADDED if is_added else InterestChange.REMOVED,
+                subscription=Subscription(session=self._own, subject_filter=subject_of(topic)),
+                device=self._own,
+            )
+        )
+
+    def sync(self) -> None:
+        """Write what was noted, without waiting for the disk, and cut the log if it is too long."""
+        before = self._writer.grown_bytes
+        try:
+            self._writer.sync(wait=False)
+            self._grown_bytes += self._writer.grown_bytes - before
+            if self._grown_bytes >= _SEGMENT_BYTES:
+                self._grown_bytes = 0
+                self._cut()
+        except (LogError, OSError):
+            self.counts["log errors"] += 1
+
+    def _cut(self) -> None:
+        found = on_disk(self._writer.directory, self._writer.node)
+        total, going = found.segment_bytes, []
+        for segment in found.segments:
+            if total <= self._max_bytes:
+                break
+            total -= segment.size_bytes
+            going.append(segment)
+        cut(self._writer.directory, self._writer.node, Plan(segments=tuple(going)))
+
+    def _at(self, at: int) -> int:
+        return later(self._writer.last_at, at)
+
+    def _note_presence(self, change: PresenceChange, at: int) -> None:
+        self._append(
+            PresenceChanged(
+                node=self._writer.node,
+                seq=self._writer.next_seq,
+                changed_at=self._at(at),
+                device=self._own,
+                change=change,
+            )
+        )
+
+    def _append(self, fact: Fact) -> None:
+        try:
+            self._writer.append(fact)
+        except (LogError, OSError):
+            self.counts["log errors"] += 1

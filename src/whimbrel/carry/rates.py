@@ -1,0 +1,57 @@
+"""Rates: how much each neighbour, and all of them together, may cost a node.
+
+Rule: a neighbour has an allowance of its own, and all share another, so that invented addresses do not add up.
+Rule: so many neighbours are remembered, those seen last: a forgotten one begins with a full allowance, which the shared
+one bounds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from whimbrel.model.clock import US_PER_S
+
+__all__ = ["Allowance", "NeighbourRates"]
+
+_MAX_NEIGHBOURS = 1_024
+
+
+class Allowance:
+    """A token bucket: *per_second* in the long run, at most *burst* at once."""
+
+    def __init__(self, per_second: int, burst: int) -> None:
+        self._per_second, self._burst = per_second, burst
+        self._left = float(burst)
+        self._at: int | None = None
+
+    def take(self, *, now: int) -> bool:
+        """Return whether one more is allowed at *now*, in microseconds, and count it if it is."""
+        if self._at is not None:
+            elapsed_us = max(0, now - self._at)
+            self._left = min(self._burst, self._left + elapsed_us * self._per_second / US_PER_S)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class NeighbourRates:
+    """An allowance for each neighbour, and one for all."""
+
+    def __init__(self, each: tuple[int, int], everyone: tuple[int, int]) -> None:
+        self._each, self._all = each, Allowance(*everyone)
+        self._neighbours: OrderedDict[int, Allowance] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._neighbours)
+
+    def take(self, neighbour: int, *, now: int) -> bool:
+        """Return whether one more of *neighbour* is allowed at *now*, and count it if it is."""
+        own = self._neighbours.get(neighbour)
+        if own is None:
+            own = self._neighbours[neighbour] = Allowance(*self._each)
+            if len(self._neighbours) > _MAX_NEIGHBOURS:
+                self._neighbours.popitem(last=False)
+        self._neighbours.move_to_end(neighbour)
+        return own.take(now=now) and self._all.take(now=now)

@@ -1,0 +1,157 @@
+"""``whimbrel campus topics``, ``publish``, ``subscribe`` and ``status``: applications of a node of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from whimbrel.cli.campus.options import Data, Json
+from whimbrel.cli.options.values import seconds_between
+
+if TYPE_CHECKING:  # asyncio's parts need not be loaded for other commands
+    from whimbrel.carry.application import CampusSample
+
+__all__ = ["publish", "status", "subscribe", "topics"]
+
+DEFAULT_DATA = Path("campus-data")
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The name of a topic.")]
+
+
+def topics(
+    *,
+    data: Data = DEFAULT_DATA,
+    mine: Annotated[bool, typer.Option("--mine", help="Only those to which this node subscribes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the topics of the system as this node knows them: id, subscribers and copies by the plan, name.
+
+    Example: whimbrel campus topics
+    """
+    from whimbrel.carry.application import Campus  # see above
+
+    async def ask() -> None:
+        async with Campus(data) as campus:
+            own = set(await campus.mine())
+            for each in await campus.topics():
+                if mine and each.name not in own:
+                    continue
+                said = {
+                    "id": each.id,
+                    "name": each.name,
+                    "subscribers": each.subscribers,
+                    "copies": each.copies,
+                    "mine": each.name in own,
+                }
+                plan = "no plan" if each.copies is None else f"{each.subscribers} subscribers, {each.copies} copies"
+                mark = " (mine)" if each.name in own else ""
+                _say(said, f"{each.id:#06x}  {each.name}: {plan}{mark}", as_json=as_json)
+
+    asyncio.run(ask())
+
+
+def publish(
+    topic: Topic,
+    body: Annotated[str, typer.Argument(metavar="TEXT", help="The sample; - is standard input.")],
+    *,
+    ttl: Annotated[
+        float | None,
+        typer.Option("--ttl", metavar="TIME", parser=seconds_between(0.001), help="Nobody wants it after so long."),
+    ] = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """Publish a sample of at most 1,024 bytes through the node of this machine; it is on the disk when this returns.
+
+    Example: whimbrel campus publish lunch 'pasta in the east hall'
+    """
+    from whimbrel.carry.application import Campus  # see above
+    from whimbrel.carry.hello import MAX_BODY_BYTES
+
+    text = sys.stdin.buffer.read(MAX_BODY_BYTES + 1) if body == "-" else body.encode()
+
+    async def send() -> None:
+        async with Campus(data) as campus:
+            sample = await campus.publish(topic, text, ttl_s=ttl)
+        _say({"published": sample.id, "topic": topic}, f"published {sample.id} on {topic}", as_json=as_json)
+
+    asyncio.run(send())
+
+
+def subscribe(
+    topic: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names of topics.")],
+    *,
+    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Stop after N samples.")] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", metavar="TIME", parser=seconds_between(0.1), help="Stop after so long."),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Subscribe no more, and print nothing.")] = False,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """Subscribe the node of this machine, for good, and print the newest sample of each topic and each that comes.
+
+    The node stays subscribed when this ends; --remove ends that.
+
+    Example: whimbrel campus subscribe lunch
+    """
+    from whimbrel.carry.application import Campus  # see above
+
+    async def take() -> None:
+        async with Campus(data) as campus:
+            if remove:
+                for each in topic:
+                    await campus.unsubscribe(each)
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds), campus.samples(*topic) as samples:
+                    taken = 0
+                    async for sample in samples:
+                        _print_sample(sample, as_json=as_json)
+                        taken += 1
+                        if taken == count:
+                            return
+
+    asyncio.run(take())
+
+
+def status(*, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """Print what is going on in the node of this machine: who is in reach, clock, control data, memory, refusals.
+
+    Exits 2 if no node runs.
+
+    Example: whimbrel campus status
+    """
+    from whimbrel.carry.application import Campus  # see above
+    from whimbrel.carry.daemon.status import status_lines
+
+    async def ask() -> None:
+        async with Campus(data) as campus:
+            found = await campus.status()
+        _say(found, "\n".join(status_lines(found)), as_json=as_json)
+
+    asyncio.run(ask())
+
+
+def _print_sample(sample: CampusSample, *, as_json: bool) -> None:
+    said = {
+        "topic": sample.topic,
+        "sample": sample.id,
+        "text": sample.text,
+        "publisher": sample.publisher,
+        "unsynchronised": sample.is_unsynchronised,
+    }
+    mark = " (unsynchronised)" if sample.is_unsynchronised else ""
+    shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in sample.text)
+    _say(said, f"{sample.topic} {shown}{mark}", as_json=as_json)
+
+
+def _say(said: object, text: str, *, as_json: bool) -> None:
+    typer.echo(json.dumps(said, ensure_ascii=False) if as_json else text)
+    sys.stdout.flush()

@@ -1,0 +1,109 @@
+"""Options that the daemons of ``whimbrel campus`` share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from whimbrel.cli.options.values import seconds_between
+from whimbrel.errors import InvalidValueError
+
+__all__ = ["Data", "Json", "NodeOptions", "RunOptions"]
+
+Data = Annotated[
+    Path, typer.Option("--data", metavar="DIR", help="The data folder of a campus node that runs on this machine.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Options of every daemon: its settings file, and how its log lines look."""
+
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="TOML with the names of these options; they go before it."),
+    ] = None
+    log_format: Annotated[
+        str, typer.Option("--log-format", metavar="text|json", help="How log lines are written to standard error.")
+    ] = "text"
+
+    def check(self) -> None:
+        """Refuse a format that there is not."""
+        if self.log_format not in {"text", "json"}:
+            raise InvalidValueError("--log-format", self.log_format, "text or json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """Options of a node; None: not given. The names are those of ``NodeSettings``."""
+
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="DIR", help="Where memory and log are kept; else campus-data.")
+    ] = None
+    interface: Annotated[
+        str | None,
+        typer.Option("--interface", metavar="NAME", help="The network interface; needed where there are several."),
+    ] = None
+    udp_port: Annotated[
+        int | None, typer.Option("--udp-port", min=1, max=65_535, help="The UDP port of Hellos, which all nodes share.")
+    ] = None
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="HEX", help="The address of this node; else drawn once, and kept."),
+    ] = None
+    topics: Annotated[
+        str | None,
+        typer.Option("--topics", metavar="FILE", help="Names of topics, one per line, an id before it or not."),
+    ] = None
+    places: Annotated[
+        int | None, typer.Option("--places", metavar="N", help="Samples of others and our own to carry; else 10.")
+    ] = None
+    copies: Annotated[
+        int | None, typer.Option("--copies", metavar="L", help="Copies of a sample of a topic without a plan; else 8.")
+    ] = None
+    hello_s: Annotated[
+        float | None,
+        typer.Option("--hello", metavar="TIME", parser=seconds_between(0.01), help="The period of Hello; else 1 s."),
+    ] = None
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="link|802.15.4", help="Frames of 1,232 bytes, or of 88 for small radios."),
+    ] = None
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="HEX", help="A public key of the campus: it has way-servers; repeatable."),
+    ] = None
+    sign: Annotated[
+        str | None, typer.Option("--sign", metavar="FILE", help="Sign what we publish with the secret key in FILE.")
+    ] = None
+    publisher: Annotated[
+        list[str] | None,
+        typer.Option("--publisher", metavar="HEX", help="Take only samples that this key signed; repeatable."),
+    ] = None
+    shows_retrieved: Annotated[
+        bool | None,
+        typer.Option("--show-retrieved/--hide-retrieved", help="Whether to offer what we retrieved to subscribers."),
+    ] = None
+    reach: Annotated[
+        str | None,
+        typer.Option("--reach", metavar="FILE", help="Pretend a radio: JSON of the addresses each address hears."),
+    ] = None
+    metrics_port: Annotated[
+        int | None, typer.Option("--metrics-port", min=0, max=65_535, help="/metrics and /healthz on loopback.")
+    ] = None
+    log_bytes: Annotated[
+        int | None, typer.Option("--log-bytes", metavar="N", help="About the most that our own log takes; 0: no log.")
+    ] = None
+
+    def given(self) -> dict[str, object]:
+        """Return the options that were given, by name."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in found.items()
+            if value is not None
+        }

@@ -1,0 +1,43 @@
+"""Exposure: for how long a device could be found by inquiries, and for how long it could be paged.
+
+With park a device listens for pages only while it is matched. Without, it listens as long as its event is open: it
+cannot be found, and who knows its address can page it. So the two times are reported apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Exposure"]
+
+_SECOND_US = 1_000_000
+
+
+@dataclass(slots=True)
+class Exposure:
+    """The times of one device, up to *since*."""
+
+    since: int
+    is_discoverable: bool = False
+    is_connectable: bool = False
+    discoverable_us: int = 0
+    connectable_us: int = 0
+
+    def set_scans(self, *, inquiry: bool, page: bool, now: int) -> None:
+        """Take note of the scans from *now* on."""
+        self.advance(now)
+        self.is_discoverable, self.is_connectable = inquiry, page
+
+    def advance(self, now: int) -> None:
+        """Count up to *now*."""
+        passed, self.since = max(0, now - self.since), max(now, self.since)
+        self.discoverable_us += passed * self.is_discoverable
+        self.connectable_us += passed * self.is_connectable
+
+    def seconds(self, now: int) -> dict[str, float]:
+        """Return the seconds in which the device was discoverable, and connectable, up to *now*."""
+        self.advance(now)
+        return {
+            "discoverable_s": round(self.discoverable_us / _SECOND_US, 2),
+            "connectable_s": round(self.connectable_us / _SECOND_US, 2),
+        }

@@ -1,0 +1,4 @@
+"""An air in software: Bumble's Controller and LocalLink, made to behave as the standard says.
+
+``controller`` is one radio, ``ether`` what is between radios, ``server`` a process that offers radios by HCI over TCP.
+"""

@@ -1,0 +1,102 @@
+"""``whimbrel campus``: the how-to as a reader would run it, nodes in namespaces, and bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.test_nearby_street import _has_namespaces
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "a-campus-on-your-desk.md"
+FENCE = re.compile(r"^```(?P<language>[a-z]*)[ ]?(?P<title>\S*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = list(FENCE.finditer(PAGE.read_text(encoding="utf-8")))
+NEEDS_NAMESPACES = pytest.mark.skipif(not _has_namespaces(), reason="network namespaces are not permitted here")
+
+
+def in_namespace(script: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run *script* in a network namespace of its own, with ``whimbrel`` on the path."""
+    command = folder / "bin" / "whimbrel"
+    if not command.exists():
+        command.parent.mkdir()
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m whimbrel "$@"\n', encoding="utf-8")
+        command.chmod(0o755)
+    return subprocess.run(
+        ["unshare", "-Urn", *options, "sh", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+@NEEDS_NAMESPACES
+def test_the_campus_on_your_desk_is_as_the_page_says(tmp_path: Path) -> None:
+    """Every line of the page's output; the node's log is a log like any other."""
+    (script,) = (block["text"] for block in BLOCKS if block["title"] == "desk.sh")
+    done = in_namespace(script, tmp_path)
+    expected = [block["text"] for block in BLOCKS if block["language"] == "text"]
+    assert done.stdout in expected, done.stdout + done.stderr
+    logged = (tmp_path / "log.out").read_text(encoding="utf-8")
+    assert "campus-" in logged
+
+
+TWO_NAMESPACES = """
+mount -t tmpfs tmpfs /run
+ip netns add other
+ip link add eth0 type veth peer name eth0 netns other
+ip link set eth0 up; ip -n other link set eth0 up
+sleep 2
+whimbrel campus node --data one --log-format json 2> one.notes & one=$!
+ip netns exec other whimbrel campus node --data two 2> two.notes & two=$!
+until grep -q started one.notes && grep -q started two.notes; do sleep 0.1; done
+whimbrel campus publish lunch pasta --data one --json > published
+ip netns exec other whimbrel campus subscribe lunch --data two --count 1 --seconds 30 --json
+kill $one $two
+wait $one; echo $?
+wait $two; echo $?
+"""
+
+
+@NEEDS_NAMESPACES
+def test_two_namespaces_without_a_way_server(tmp_path: Path) -> None:
+    """Publish on one, subscribe on the other; each finds its only interface, and SIGTERM ends both with 0."""
+    done = in_namespace(TWO_NAMESPACES, tmp_path, "-m")
+    got, *codes = done.stdout.splitlines()
+    published = json.loads((tmp_path / "published").read_text(encoding="utf-8"))
+    said = json.loads(got)
+    assert (said["topic"], said["text"], said["unsynchronised"]) == ("lunch", "pasta", True), done.stderr
+    assert said["sample"] == published["published"]
+    assert codes == ["0", "0"]
+    lines = [json.loads(line) for line in (tmp_path / "one.notes").read_text(encoding="utf-8").splitlines()]
+    assert [line["event"] for line in lines] == ["campus node started", "campus node stopped"]
+
+
+@NEEDS_NAMESPACES
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--interface lo", "interface lo cannot be used for IPv6 multicast"),
+        ("--interface nowhere", "interface nowhere cannot be used for IPv6 multicast: there is no such interface"),
+        ("", "interface: found none with an IPv6 link-local address, allowed is one: name it with --interface"),
+        ("--topics nowhere", "topics file: found 'nowhere', allowed is one that can be read"),
+        ("--sign key", "key file key: found mode 0644, allowed is 0600: others can read or change the secret key"),
+        ("--config nowhere", "file of settings: found 'nowhere', allowed is one that can be read"),
+        ("--profile wifi", "profile: found 'wifi', allowed is link or 802.15.4"),
+        ("--log-format xml", "--log-format: found 'xml', allowed is text or json"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, options: str, sentence: str) -> None:
+    """What was found and what is allowed, without a traceback."""
+    (tmp_path / "key").write_text("0c" * 32, encoding="ascii")
+    (tmp_path / "key").chmod(0o644)
+    done = in_namespace(f"ip link set lo up; exec whimbrel campus node --data data {options}", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {sentence}")
+    assert done.stderr.count("\n") == 1
