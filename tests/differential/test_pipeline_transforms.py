@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark
 
 from whimbrel.language.filters import Filter
 from whimbrel.match.topics import matches
+from whimbrel.model.census import CensusTotals
 from whimbrel.model.tables import TABLES, TIME_TYPE, attributes_to_column_value
 from whimbrel.pipeline.replay import replay, subject_column
 from whimbrel.pipeline.tables.latency import latency
@@ -158,6 +159,12 @@ def test_replicas_are_planned_from_the_last_window(spark: SparkSession) -> None:
     assert [tuple(row) for row in made.orderBy("subject").collect()] == want
     crowded = replicas(popular, nodes=2, slots_per_node=1).orderBy("subject").collect()
     assert [(row.subject, row.replicas) for row in crowded] == [("a", 1), ("b", 1), ("c", 1)]
+    census = CensusTotals(nodes=9, places=90, subscribers={"campus/quiet": 4, "c": 9})
+    counted_by_census = replicas(popular, nodes=9, slots_per_node=10, census=census).orderBy("subject").collect()
+    with_census = [("a", 16), ("b", 4), ("c", 9), ("campus/quiet", 4)]
+    assert [(row.subject, row.subscribers) for row in counted_by_census] == with_census
+    admitted = replicas(popular, nodes=9, slots_per_node=10, census=census, subject_filter="campus/#").collect()
+    assert [(row.subject, row.subscribers, row.replicas) for row in admitted] == [("campus/quiet", 4, 9)]
 
 
 # -- latency ---------------------------------------------------------------------------------------------------------

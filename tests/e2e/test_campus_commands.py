@@ -26,7 +26,7 @@ def in_namespace(script: str, folder: Path, *options: str) -> subprocess.Complet
         command.write_text(f'#!/bin/sh\nexec {sys.executable} -m whimbrel "$@"\n', encoding="utf-8")
         command.chmod(0o755)
     return subprocess.run(
-        ["unshare", "-Urn", *options, "sh", "-c", script],
+        ["unshare", "-Urnpf", "--kill-child", *options, "sh", "-c", script],
         cwd=folder,
         env={**os.environ, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
@@ -100,3 +100,46 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, options: str,
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {sentence}")
     assert done.stderr.count("\n") == 1
+
+
+LINE = """
+mount -t tmpfs tmpfs /run
+for bridge in left right; do ip link add $bridge type bridge mcast_snooping 0; ip link set $bridge up; done
+join() {
+    ip netns add $1
+    ip link add port-$1 type veth peer name eth0 netns $1
+    ip link set port-$1 master $2 up
+    ip -n $1 link set eth0 up
+}
+join source left; join walker left; join sink right
+sleep 2
+for each in source walker sink; do
+    ip netns exec $each whimbrel campus node --data $each --hello 0.2s 2> $each.notes &
+    echo $! >> pids
+done
+until grep -q started source.notes && grep -q started walker.notes && grep -q started sink.notes; do sleep 0.1; done
+ip netns exec sink whimbrel campus subscribe lunch --data sink --count 1 --seconds 40 --json > sink.out & waiting=$!
+whimbrel campus publish lunch pasta --data source > published
+until whimbrel campus status --data walker | grep -q copies; do sleep 0.5; done
+ip link set port-walker nomaster
+whimbrel campus status --data sink --json > before.json
+ip link set port-walker master right
+wait $waiting
+whimbrel campus status --data sink --json > after.json
+kill $(cat pids)
+cat sink.out
+"""
+
+
+@NEEDS_NAMESPACES
+def test_a_walker_carries_a_sample_between_nodes_that_never_meet(tmp_path: Path) -> None:
+    """Three namespaces and two links: the walker leaves one link and comes to the other; it subscribes to nothing."""
+    done = in_namespace(LINE, tmp_path, "-m")
+    said = json.loads(done.stdout)
+    assert (said["topic"], said["text"]) == ("lunch", "pasta"), done.stderr
+    before, after = (
+        json.loads((tmp_path / f"{each}.json").read_text(encoding="utf-8")) for each in ("before", "after")
+    )
+    assert (before["neighbours"], before["stored"]) == ([], [])
+    assert len(after["neighbours"]) == 1, "the walker; never the source"
+    assert after["neighbours"] != [said["publisher"]]

@@ -83,7 +83,7 @@ def _step(followed: _Followed, traffic: NodeTraffic, *, is_cut: bool = False) ->
     """Fold what comes next. Policies know of a fact when it is appended, and a broker may die before it is applied."""
     for fact in traffic.step():
         if is_cut and isinstance(fact, Reported | PolicyChanged | Decided):
-            followed.state.take(fact)
+            followed.state.note(fact)
         if is_cut and traffic.random.random() < _CUTS:
             followed.restore()
         followed.state.apply(fact)

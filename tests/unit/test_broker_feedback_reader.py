@@ -356,13 +356,23 @@ def test_nothing_known_has_no_age_and_a_clock_that_was_set_back_no_negative_one(
     assert _known(written_at=9_000).age_us(5_000) == 0
 
 
-def test_the_plan_is_told_largest_first_and_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan of a million subjects must not be one packet."""
+def test_the_plan_is_told_in_full_largest_first_and_in_bounded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of a million subjects must not be one packet, and the campus needs those of small topics, too."""
     copies = {f"s{number}": 2_000 - number for number in range(1_500)}
-    told = json.loads(_known(replicas=copies).plan)
-    assert list(told.items()) == list(copies.items())[:1_000]
+    parts = [json.loads(part) for part in _known(replicas=copies).plan]
+    assert [list(part.items()) for part in parts] == [list(copies.items())[:1_000], list(copies.items())[1_000:]]
     monkeypatch.setattr(words, "MOST_PLAN_BYTES", 20)
-    assert _known(replicas=copies).plan == '{"s0":2000}'
+    monkeypatch.setattr(words, "MOST_PARTS", 3)
+    assert _known(replicas=copies).plan == ('{"s0":2000}', '{"s1":1999}', '{"s2":1998}')
+
+
+def test_parts_of_a_plan_have_topics_of_their_own_and_are_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever listens to the first part alone goes on as before; a smaller plan leaves nothing of the larger."""
+    monkeypatch.setattr(words, "MOST_SUBJECTS", 1)
+    announcements, known = Announcements(tells_links=False), _known(replicas={"a": 3, "b": 2, "c": 1})
+    assert announcements.changes(known, ()) == {PLAN: '{"a":3}', f"{PLAN}/1": '{"b":2}', f"{PLAN}/2": '{"c":1}'}
+    known.take(Lessons(replicas={"a": 3, "c": 2}))
+    assert announcements.changes(known, ()) == {f"{PLAN}/1": '{"c":2}', f"{PLAN}/2": ""}
 
 
 def test_only_what_changed_is_announced() -> None:

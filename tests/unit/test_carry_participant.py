@@ -27,7 +27,8 @@ from whimbrel.carry.hello import (
     TopicsQuestion,
 )
 from whimbrel.carry.node import Send, StoreSample
-from whimbrel.carry.participant import NoteKind, NotSynchronisedError, Output, Participant, Tell
+from whimbrel.carry.outputs import Greet, NoteKind, Output, Tell
+from whimbrel.carry.participant import NotSynchronisedError, Participant
 from whimbrel.carry.signatures import SampleSigner
 from whimbrel.carry.wire import AnswerChunk, decode, encode
 from whimbrel.errors import InvalidValueError
@@ -163,6 +164,31 @@ def test_a_neighbour_that_announces_and_never_gives_is_not_believed_for_long() -
     assert delivered(node.receive(2, chunk_of(honest), own=own)) == [honest]
 
 
+def test_a_neighbour_that_failed_is_tried_again_once_in_a_while() -> None:
+    """Its radio was in the way, and it is the only one that has the sample: it must not be shut out for ever."""
+    node = a_participant(1, subscriptions=["lunch"])
+    topic, own = hashed_topic("lunch"), NOON
+    for _ in range(20):
+        own += S
+        node.receive(2, hello_of(a_sample(topic, NOON)), own=own)
+        node.timer(own=own)
+    assert not requests_of(node.receive(2, hello_of(a_sample(topic, NOON)), own=own))
+    node.timer(own=own + 60 * S)
+    honest = a_sample(topic, NOON)
+    assert requests_of(node.receive(2, hello_of(honest), own=own + 60 * S))
+    assert delivered(node.receive(2, chunk_of(honest), own=own + 60 * S)) == [honest]
+
+
+def test_a_new_neighbour_is_greeted_before_it_is_asked_and_few_greetings_are_said() -> None:
+    """It could not answer one that it does not know; and a crowd that meets must not shout."""
+    node = a_participant(1, subscriptions=[f"t{each}" for each in range(9)])
+    said = [node.receive(10 + each, hello_of(a_sample(hashed_topic(f"t{each}"), NOON)), own=NOON) for each in range(9)]
+    assert [[type(output) for output in outputs] for outputs in said] == [[Greet, Send], [Greet, Send], *[[]] * 7]
+    node.hello(own=NOON + 1)
+    again = node.receive(18, hello_of(a_sample(hashed_topic("t8"), NOON)), own=NOON + 2)
+    assert [type(output) for output in again] == [Send]
+
+
 def test_an_answer_counts_only_from_who_was_asked() -> None:
     """Nothing can be pushed, and nobody can answer for another."""
     node = a_participant(1, subscriptions=["lunch"])
@@ -210,7 +236,7 @@ def test_an_expired_sample_is_removed_and_not_asked_for_again() -> None:
     node.receive(2, hello_of(sample), own=NOON)
     assert delivered(node.receive(2, chunk_of(sample, copies=4), own=NOON)) == [sample]
     node.timer(own=NOON + S)
-    assert node.hello() == Hello(())
+    assert node.hello(own=NOON + S) == Hello(())
     assert node.receive(2, hello_of(sample), own=NOON + S) == []
     late = a_participant(3, subscriptions=["lunch"])
     late.receive(2, hello_of(sample), own=NOON + 2 * S)
@@ -412,5 +438,5 @@ def test_a_restarted_participant_knows_subscriptions_clock_and_control_data() ->
     after: Participant = a_participant(1, keys=[CAMPUS.public])
     after.restore(before.memory(), own=3 * S)
     assert after.memory() == before.memory()
-    assert after.hello() == before.hello()
+    assert after.hello(own=3 * S) == before.hello(own=3 * S)
     assert (after.clock.now(2 * S), after.subscriptions) == (NOON + S, ["lunch"])

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from types import MappingProxyType
 
 from whimbrel.mqtt.topics import disallowed_in
@@ -22,6 +22,7 @@ REPLICAS_TOPIC = "$SYS/broker/replicas"
 LINK_TOPICS = "$SYS/broker/link/"
 MOST_SUBJECTS = 1_000
 MOST_PLAN_BYTES = 262_144
+MOST_PARTS = 256
 MOST_LINKS = 1_000
 _NO_LEVEL = re.compile(r"[+#/\0]")
 
@@ -47,8 +48,8 @@ class Feedback:
         self._connections: Mapping[str, float] = MappingProxyType({})
         self._replicas: Mapping[str, int] = MappingProxyType({})
         self._written_at: int | None = None
-        self.plan = ""
-        """The copies by subject as JSON, as many of the largest as fit; empty if there is no plan."""
+        self.plan: tuple[str, ...] = ()
+        """The copies by subject as JSON, the largest first, in parts that fit a message; none if there is no plan."""
         self.troubles: tuple[str, ...] = ()
         """Why the last look was not as it should be."""
         self.failures = 0
@@ -59,7 +60,7 @@ class Feedback:
         if lessons.connections is not None:
             self._connections = lessons.connections
         if lessons.replicas is not None:
-            self._replicas, self.plan = lessons.replicas, _plan(lessons.replicas)
+            self._replicas, self.plan = lessons.replicas, tuple(_plan(lessons.replicas))
         if lessons.written_at is not None:
             self._written_at = max(self._written_at or lessons.written_at, lessons.written_at)
         self.troubles = lessons.troubles
@@ -93,7 +94,7 @@ class Announcements:
 
     def __init__(self, *, tells_links: bool) -> None:
         self._tells_links = tells_links
-        self._plan = ""
+        self._plan: tuple[str, ...] = ()
         self._links: dict[str, str] = {}
 
     def changes(self, learned: Feedback, connected: Collection[str]) -> dict[str, str]:
@@ -103,7 +104,11 @@ class Announcements:
         """
         changes: dict[str, str] = {}
         if learned.plan != self._plan:
-            self._plan = changes[REPLICAS_TOPIC] = learned.plan
+            for number in range(max(len(learned.plan), len(self._plan))):
+                before, now = (parts[number] if number < len(parts) else "" for parts in (self._plan, learned.plan))
+                if before != now:
+                    changes[_part_topic(number)] = now
+            self._plan = learned.plan
         if self._tells_links:
             changes |= self._link_changes(learned, connected)
         return changes
@@ -119,16 +124,27 @@ class Announcements:
         return changes
 
 
-def _plan(replicas: Mapping[str, int]) -> str:
-    members: list[str] = []
-    left = MOST_PLAN_BYTES - 1
-    for subject, copies in islice(replicas.items(), MOST_SUBJECTS):
-        member = f"{json.dumps(subject, ensure_ascii=False)}:{copies}"
-        left -= len(member.encode()) + 1
-        if left < 0:
-            break
-        members.append(member)
-    return "{" + ",".join(members) + "}" if members else ""
+def _part_topic(number: int) -> str:
+    """Return the topic of a part of the plan: the first has the topic alone, the others a number behind it."""
+    return f"{REPLICAS_TOPIC}/{number}" if number else REPLICAS_TOPIC
+
+
+def _plan(replicas: Mapping[str, int]) -> Iterator[str]:
+    """Yield the plan in parts, each an object of JSON."""
+    rows = iter(replicas.items())
+    for _ in range(MOST_PARTS):
+        members: list[str] = []
+        left = MOST_PLAN_BYTES - 1
+        for subject, copies in islice(rows, MOST_SUBJECTS):
+            member = f"{json.dumps(subject, ensure_ascii=False)}:{copies}"
+            left -= len(member.encode()) + 1
+            if left < 0:
+                rows = chain([(subject, copies)], rows)
+                break
+            members.append(member)
+        if not members:
+            return
+        yield "{" + ",".join(members) + "}"
 
 
 def _with_link(learned: Feedback, connected: Iterable[str]) -> Iterable[tuple[str, str]]:

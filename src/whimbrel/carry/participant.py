@@ -2,10 +2,10 @@
 
 Rule: an entry of a Hello from the future beyond the clock's tolerance does not count, and is reported once in a while.
 Rule: a request that is not answered in time is given up; a neighbour that fails so often for a topic is not believed
-there any more until it answers.
+there any more, but for one request a minute, until it answers.
 Rule: an answer counts only from the node that was asked, with at most half of L. Only neighbours get one: who has not
 said Hello could not be reached, and the copies that the answer grants would be lost.
-Rule: a new neighbour is greeted before it is asked, so that it knows whom it answers.
+Rule: a neighbour is asked once it can know us: after our Hello, or a greeting, of which few are said.
 Rule: a node that knows keys of a campus publishes once a way-server has set its clock; without keys its own clock
 counts, and its samples say so.
 Rule: no clock and no random numbers: *own* is what the node's own clock says, in microseconds UTC.
@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from whimbrel.carry.assembly import AnswerAssembly
 from whimbrel.carry.control.clock import CampusClock
@@ -39,7 +38,8 @@ from whimbrel.carry.hello import (
     TopicsQuestion,
 )
 from whimbrel.carry.memory import Memory, memory_of
-from whimbrel.carry.node import PLACES, Carrier, Send, Step
+from whimbrel.carry.node import PLACES, Carrier, Send
+from whimbrel.carry.outputs import Greet, Note, NoteKind, Output, Tell
 from whimbrel.carry.rates import Allowance, NeighbourRates
 from whimbrel.carry.sight import Believers, Sight
 from whimbrel.carry.signatures import SampleSigner, is_signed_by
@@ -48,7 +48,7 @@ from whimbrel.errors import InvalidInputError, InvalidValueError
 from whimbrel.model.bounds import whole
 from whimbrel.model.clock import US_PER_S, is_alive
 
-__all__ = ["Greet", "NotSynchronisedError", "Note", "NoteKind", "Output", "Participant", "Rules", "Tell"]
+__all__ = ["NotSynchronisedError", "Participant", "Rules"]
 
 COPIES = 8
 """L of a topic without a plan: that of 100 equally popular topics in the paper's scenario."""
@@ -56,7 +56,9 @@ _MAX_NEIGHBOURS = 1_024
 _MAX_DEAD = 1_024
 _MAX_PENDING = 512
 _MAX_REFUSALS = 64
-_GREETINGS_PER_S = 10
+_GREETINGS = 1, 2
+"""Greetings per second and at once; each is heard by all."""
+_FORGIVE_US = 60 * US_PER_S
 _TELL_AGAIN_US = 600 * US_PER_S
 
 
@@ -65,42 +67,6 @@ class NotSynchronisedError(InvalidInputError):
 
     def __str__(self) -> str:
         return "the clock of this node is not set: it can publish once it has met a way-server of its campus"
-
-
-class NoteKind(Enum):
-    """Something that an operator wants to know."""
-
-    REFUSED = "a sample from the future was refused"
-    CONTROL = "control data is in force"
-    CLOCK = "a way-server has set the clock"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
-    """A line for the log of the daemon."""
-
-    kind: NoteKind
-    neighbour: int
-    topic: int | None = None
-    difference_us: int | None = None
-    """How far the sample is in the future; how far the clock was off."""
-    version: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Say *message* to the node at *address*."""
-
-    address: int
-    message: TopicsQuestion | Subscriptions | TimeQuestion | TimeAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class Greet:
-    """Say an empty part of a Hello: a new neighbour must know us before it can answer."""
-
-
-Output = Step | Tell | Note | Greet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,11 +136,14 @@ class Participant:
         """Requests without an answer: who was asked, and when."""
         self._neighbours: OrderedDict[int, int] = OrderedDict()
         """Who is in reach, and when each said Hello last."""
+        self._strangers: set[int] = set()
+        """Neighbours that have come since our last Hello, and cannot know us."""
+        self._forgiven_at: int | None = None
         self._dead: OrderedDict[tuple[int, SampleId], None] = OrderedDict()
         """Samples that are not taken: they have expired, or are not signed as they should be."""
         self._frames = NeighbourRates(rules.frames, _tenfold(rules.frames))
         self._answers = NeighbourRates(rules.answers, _tenfold(rules.answers))
-        self._greetings = Allowance(_GREETINGS_PER_S, _GREETINGS_PER_S)
+        self._greetings = Allowance(*_GREETINGS)
         self._requests = NeighbourRates(rules.requests, _tenfold(rules.requests))
 
     # -- the application ---------------------------------------------------------------------------------------------
@@ -220,6 +189,17 @@ class Participant:
             sample = self.rules.signer.sign(sample)
         return list(self.carrier.publish(sample, copies=self.copies_of(sample.topic)))
 
+    def adopt(self, sample: Sample, *, copies: int, own: int) -> list[Output]:
+        """Store a sample that came by another way, with the id that it has, if it is the newest of its topic here."""
+        now = self.clock.now(own)
+        is_late = not is_alive(sample.expires_at, now=now)
+        if is_late or self.clock.ahead_us(sample.published_at, own=own) is not None:
+            self.counts["expired" if is_late else "from the future"] += 1
+            return []
+        if self.carrier.next_time(sample.id, sample.topic) != sample.published_at:
+            return []
+        return list(self.carrier.publish(sample, copies=copies))
+
     def subscribe(self, name: str) -> list[Output]:
         """Subscribe to the topic *name*; return what is stored of it."""
         topic = self.topics.id_of(name)
@@ -234,10 +214,11 @@ class Participant:
 
     # -- the air -----------------------------------------------------------------------------------------------------
 
-    def hello(self) -> Hello:
-        """Return what to tell the neighbours."""
+    def hello(self, *, own: int) -> Hello:
+        """Return what to tell the neighbours, now: they know us from then on."""
+        self._strangers.clear()
         entries = [each for each in self.carrier.hello().entries if (each.topic, each.id) not in self._dead]
-        return Hello(tuple(sorted([*self.control.entries(), *entries])))
+        return Hello(tuple(sorted([*self.control.entries(now=self.clock.now(own)), *entries])))
 
     def receive(self, sender: int, part: Part, *, own: int) -> list[Output]:
         """Take what the neighbour *sender* says; return what to do, in order."""
@@ -273,6 +254,9 @@ class Participant:
         for neighbour, heard_at in list(self._neighbours.items()):
             if own - heard_at >= self.rules.silence_us:
                 self._leave(neighbour)
+        if self._forgiven_at is None or own - self._forgiven_at >= _FORGIVE_US:
+            self._forgiven_at = own
+            self._believers.forgive()
         steps = self.carrier.expire(now=self.clock.now(own))
         for step in steps:
             if not isinstance(step, Send):
@@ -283,8 +267,8 @@ class Participant:
 
     def _hear(self, sender: int, hello: Hello, own: int) -> list[Output]:
         outputs: list[Output] = []
-        if sender not in self._neighbours and self._greetings.take(now=own):
-            outputs.append(Greet())
+        if sender not in self._neighbours:
+            self._strangers.add(sender)
         self._neighbours[sender] = own
         self._neighbours.move_to_end(sender)
         if len(self._neighbours) > _MAX_NEIGHBOURS:
@@ -308,17 +292,21 @@ class Participant:
     def _request(self, step: Send, own: int) -> list[Output]:
         request = step.message
         assert isinstance(request, Request)
-        if not self._requests.take(step.address, now=own):
+        greeting: list[Output] = []
+        if step.address in self._strangers and self._greetings.take(now=own):
+            self._strangers.clear()
+            greeting = [Greet()]
+        if step.address in self._strangers or not self._requests.take(step.address, now=own):
             self.counts["requests held back"] += 1
             self.carrier.forget(request.topic, request.id)
-            return []
+            return greeting
         self._pending[request.topic, request.id] = step.address, own
         if len(self._pending) > _MAX_PENDING:
             self._give_up(*next(iter(self._pending)))
-        return [step]
+        return [*greeting, step]
 
     def _request_control(self, sender: int, sample_id: SampleId, own: int) -> list[Output]:
-        if (BUILT_IN_TOPIC, sample_id) in self._pending or not self.control.wants(sample_id):
+        if (BUILT_IN_TOPIC, sample_id) in self._pending or not self.control.wants(sample_id, now=self.clock.now(own)):
             return []
         request = Request(topic=BUILT_IN_TOPIC, id=sample_id, is_subscriber=True, wants_copies=False)
         return self._request(Send(sender, request), own)
@@ -339,6 +327,7 @@ class Participant:
     def _leave(self, neighbour: int) -> None:
         """Wait for nothing of *neighbour* any more: it is out of reach."""
         self._neighbours.pop(neighbour, None)
+        self._strangers.discard(neighbour)
         for name in [name for name, (asked, _) in self._pending.items() if asked == neighbour]:
             del self._pending[name]
         self.carrier.leave(neighbour)

@@ -65,6 +65,11 @@ class Believers:
         if len(self._failures) > _MAX_PAIRS:
             self._failures.popitem(last=False)
 
+    def forgive(self) -> None:
+        """Let each neighbour that is not believed have one more request: its radio may have been in the way."""
+        for pair, failures in self._failures.items():
+            self._failures[pair] = min(failures, MAX_FAILURES - 1)
+
     def answer(self, neighbour: int, topic: int) -> None:
         """Forget the failures of *neighbour* for *topic*: it has answered."""
         self._failures.pop((neighbour, topic), None)

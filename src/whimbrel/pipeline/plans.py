@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.log.files import put
+from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, whole
+from whimbrel.model.census import CensusTotals
 from whimbrel.model.near import DEFAULT_STALE_US
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.fold.contact_fold import RANGE_M, ContactPlan
@@ -41,8 +43,12 @@ class Plan:
     """Devices that carry samples, for ``replicas``;"""
     slots_per_node: int = 10
     """samples that each can hold,"""
+    takes_census: bool = True
+    """as the last census in the log has both, where there is one;"""
     sample_bytes: int = SAMPLE_BYTES
     """and the size of one."""
+    replicas_for: str = "#"
+    """Which subjects ``replicas`` plans for: a topic filter."""
     horizon_us: int = HORIZON_US
     """How long a subject may be silent before it is planned for no more."""
     range_m: float = RANGE_M
@@ -57,7 +63,14 @@ class Plan:
         whole("horizon_us", self.horizon_us, 1, INT64_MAX)
         for name in ("nodes", "slots_per_node", "sample_bytes"):
             whole(name, getattr(self, name), 1, INT32_MAX)
+        check_topic_filter(self.replicas_for)
         ContactPlan(range_m=self.range_m, stale_us=self.stale_us)
+
+    def for_census(self, census: CensusTotals | None) -> Self:
+        """Return the plan with the memory that *census* counts, unless it was given."""
+        if census is None or not self.takes_census or not census.slots_per_node:
+            return self
+        return replace(self, nodes=census.nodes, slots_per_node=census.slots_per_node)
 
     @property
     def contact(self) -> ContactPlan:

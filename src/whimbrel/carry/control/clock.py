@@ -16,7 +16,7 @@ from whimbrel.carry.hello import NONCE_BYTES, TimeAnswer, TimeQuestion
 from whimbrel.carry.signatures import SampleSigner, is_signature
 from whimbrel.model.clock import US_PER_S
 
-__all__ = ["OWN_TOLERANCE_US", "SET_TOLERANCE_US", "CampusClock", "answer_time"]
+__all__ = ["ASK_AGAIN_US", "OWN_TOLERANCE_US", "SET_TOLERANCE_US", "CampusClock", "answer_time"]
 
 OWN_TOLERANCE_US = 24 * 3_600 * US_PER_S
 SET_TOLERANCE_US = 60 * US_PER_S

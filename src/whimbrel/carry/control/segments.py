@@ -114,6 +114,8 @@ class ControlReceiver:
         self.in_force: ControlData | None = None
         self.samples: tuple[Sample, ...] = ()
         """The segments of the version in force, which are carried on."""
+        self.signed_by: bytes | None = None
+        """The key that signed the version in force."""
         self.counts: Counter[str] = Counter()
         """Segments that were ignored, by the reason."""
         self._segments: dict[int, dict[int, Sample]] = {}
@@ -123,32 +125,40 @@ class ControlReceiver:
         """How many segments wait for others of their version."""
         return sum(map(len, self._segments.values()))
 
-    def wants(self, sample_id: SampleId) -> bool:
+    def wants(self, sample_id: SampleId, *, now: int) -> bool:
         """Return whether the segment with this id belongs to a newer version and is not here."""
         version, number = sample_id
-        if self._ring.is_empty or number >= MAX_SEGMENTS or self._is_old(version):
+        if self._ring.is_empty or number >= MAX_SEGMENTS or self._is_old(version, now):
             return False
         return number not in self._segments.get(version, {})
 
-    def _is_old(self, version: int) -> bool:
-        return self.in_force is not None and version <= self.in_force.version
+    def is_valid(self, *, now: int) -> bool:
+        """Return whether the key that signed the version in force still counts, so that others can check it."""
+        return self.signed_by in self._ring.keys(now=now)
+
+    def _is_old(self, version: int, now: int) -> bool:
+        """Return whether *version* says nothing new; the version in force may come again, signed with another key."""
+        if self.in_force is None or version > self.in_force.version:
+            return False
+        return version < self.in_force.version or self.is_valid(now=now)
 
     def receive(self, sample: Sample, *, now: int) -> ControlData | None:
         """Take a segment at *now*; return the control data that is in force from now on because of it, or None."""
-        if self._is_old(sample.published_at):
+        if self._is_old(sample.published_at, now):
             self.counts["older"] += 1
             return None
-        if sample.topic != BUILT_IN_TOPIC or not is_signed_by(sample, self._ring.keys(now=now)):
+        key = next((each for each in self._ring.keys(now=now) if is_signed_by(sample, [each])), None)
+        if sample.topic != BUILT_IN_TOPIC or key is None:
             self.counts["forged"] += 1
             return None
         try:
-            return self._take(sample)
+            return self._take(sample, key)
         except WhimbrelError:
             self.counts["malformed"] += 1
             self._segments.pop(sample.published_at, None)
             return None
 
-    def _take(self, sample: Sample) -> ControlData | None:
+    def _take(self, sample: Sample, key: bytes) -> ControlData | None:
         version = sample.published_at
         count, users, places = _head(sample)
         segments = self._segments.setdefault(version, {})
@@ -161,6 +171,7 @@ class ControlReceiver:
             return None
         topics = tuple(plan for number in range(count) for plan in _topics(segments[number].body))
         self.in_force = ControlData(version=version, users=users, places=places, topics=topics)
+        self.signed_by = key
         self.samples = tuple(segments[number] for number in range(count))
         for old in [each for each in self._segments if each <= version]:
             del self._segments[old]

@@ -33,22 +33,27 @@ class ControlStore:
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """All that is carried on: statements first, so that a key is known before what it signed."""
+        """All that is kept: statements first, so that a key is known before what it signed."""
         return (*self.ring.statements, *self._receiver.samples)
 
-    def entries(self) -> list[Entry]:
-        """Return the entries of a Hello."""
-        return [Entry(BUILT_IN_TOPIC, each.id, has_copies=False) for each in self.samples]
+    def is_valid(self, *, now: int) -> bool:
+        """Return whether there is control data in force whose key still counts."""
+        return self.in_force is not None and self._receiver.is_valid(now=now)
+
+    def entries(self, *, now: int) -> list[Entry]:
+        """Return the entries of a Hello: statements, and control data that others can check."""
+        samples = self.samples if self.is_valid(now=now) else self.ring.statements
+        return [Entry(BUILT_IN_TOPIC, each.id, has_copies=False) for each in samples]
 
     def find(self, sample_id: SampleId) -> Sample | None:
         """Return the sample of the built-in topic with this id, if it is here."""
         return next((each for each in self.samples if each.id == sample_id), None)
 
-    def wants(self, sample_id: SampleId) -> bool:
+    def wants(self, sample_id: SampleId, *, now: int) -> bool:
         """Return whether the sample of the built-in topic with this id says something new."""
         if sample_id.publisher == KEY_PUBLISHER:
             return self.ring.wants(sample_id)
-        return self._receiver.wants(sample_id)
+        return self._receiver.wants(sample_id, now=now)
 
     def receive(self, sample: Sample, *, now: int) -> ControlData | None:
         """Take a sample of the built-in topic; return the control data that is in force from now on because of it."""

@@ -19,7 +19,8 @@ from whimbrel.carry.daemon.journal import Journal, address_name
 from whimbrel.carry.hello import Answer, Hello, Sample
 from whimbrel.carry.memory import write_memory
 from whimbrel.carry.node import Deliver, Drop, Send, StoreSample
-from whimbrel.carry.participant import Greet, Note, NoteKind, Output, Participant, Tell
+from whimbrel.carry.outputs import Greet, Note, NoteKind, Output, Tell
+from whimbrel.carry.participant import Participant
 from whimbrel.carry.rates import Allowance
 from whimbrel.carry.transport.interface import Transport
 from whimbrel.errors import InvalidValueError
@@ -99,7 +100,7 @@ class CampusDaemon:
     def turn(self) -> None:
         """Do what is due once in a Hello period, and say Hello."""
         self.perform(self.participant.timer(own=self._own()))
-        self.transport.say(self.participant.hello())
+        self.transport.say(self.participant.hello(own=self._own()))
         if self._journal is not None:
             self._journal.sync()
 

@@ -1,7 +1,6 @@
 """The door of a node: the Unix socket on which applications of this machine ask it (``carry.application``).
 
-Rule: who may open the data folder may ask. A line has a bound, and so have the applications at a time and what waits
-for one that does not read: it is dropped, oldest first, and counted.
+Rule: samples that wait for an application that does not read have a bound: the oldest is dropped, and counted.
 """
 
 from __future__ import annotations
@@ -10,90 +9,32 @@ import asyncio
 import base64
 import binascii
 import json
-import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from whimbrel.carry.application import DOOR, MAX_LINE_BYTES
 from whimbrel.carry.daemon.daemon import CampusDaemon
 from whimbrel.carry.daemon.journal import address_name, sample_name
+from whimbrel.carry.daemon.request_socket import RequestSocket
 from whimbrel.carry.hello import Sample
-from whimbrel.errors import InvalidValueError, WhimbrelError, description_of
-from whimbrel.log.errors import LogWriteError
+from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.model.bounds import real
 from whimbrel.model.clock import microseconds
-from whimbrel.multicast.socket_paths import short_path
 
 __all__ = ["Door"]
 
-_MOST_AT_ONCE = 32
 _MOST_WAITING = 256
 _MAX_TTL_S = 10 * 365 * 86_400
 
 
-class Door:
+class Door(RequestSocket):
     """Answers the applications of *daemon*; *status* returns what they are told of it."""
 
     def __init__(self, folder: Path, daemon: CampusDaemon, status: Callable[[], Mapping[str, object]]) -> None:
-        self._path, self._daemon, self._status = folder / DOOR, daemon, status
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        super().__init__(folder)
+        self._daemon, self._status = daemon, status
 
-    async def start(self) -> None:
-        """Listen; the folder is locked by this node, so a socket that is there is of one that died."""
-        opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._path.unlink(missing_ok=True)
-            with short_path(self._path) as path:
-                opened.bind(path)
-            self._path.chmod(0o600)
-            self._server = await asyncio.start_unix_server(self._serve, sock=opened, limit=MAX_LINE_BYTES)
-        except OSError as error:
-            opened.close()
-            raise LogWriteError(self._path, error.strerror or str(error)) from error
-
-    def close(self) -> None:
-        """Answer nobody any more."""
-        if self._server is not None:
-            self._server.close()
-            for each in list(self._open):
-                each.close()
-            with suppress(OSError):
-                self._path.unlink(missing_ok=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= _MOST_AT_ONCE:
-            writer.close()
-            return
-        self._open.add(writer)
-        try:
-            while line := await reader.readline():
-                answer, followed = await self._answer_to(line)
-                writer.write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
-                await writer.drain()
-                if followed is not None:
-                    await self._follow(followed, reader, writer)
-                    return
-        except (OSError, ValueError):  # ValueError: a line that is too long
-            pass
-        finally:
-            self._open.discard(writer)
-            writer.close()
-
-    async def _answer_to(self, line: bytes) -> tuple[Mapping[str, object], list[str] | None]:
-        """Return the answer, and the topics to follow from now on, if any."""
-        try:
-            request = json.loads(line)
-            if not isinstance(request, dict):
-                raise InvalidValueError("request", description_of(request), "an object")
-            return {"ok": True, **await self._act(request)}, _followed(request)
-        except (ValueError, RecursionError) as error:
-            return {"ok": False, "reason": f"a request that is not JSON: {error}"}, None
-        except WhimbrelError as error:
-            return {"ok": False, "reason": str(error)}, None
-
-    async def _act(self, request: Mapping[str, object]) -> Mapping[str, object]:
+    async def act(self, request: Mapping[str, object]) -> Mapping[str, object]:
+        """Do what an application asks for."""
         participant = self._daemon.participant
         match request.get("do"):
             case "topics":
@@ -136,8 +77,13 @@ class Door:
         sample = await self._daemon.publish(_text(request, "topic"), body, ttl_us=ttl_us)
         return self._said(sample)
 
-    async def _follow(self, topics: list[str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Say each sample of *topics*, until the application closes the connection."""
+    async def follow(
+        self, request: Mapping[str, object], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Say each sample of the topics that *request* names, until the application closes the connection."""
+        topics = _followed(request)
+        if topics is None:
+            return False
         names = self._daemon.participant.topics
         queue: asyncio.Queue[Sample] = asyncio.Queue()
 
@@ -165,6 +111,7 @@ class Door:
         finally:
             ended.cancel()
             self._daemon.listeners.remove(listen)
+        return True
 
     def _said(self, sample: Sample) -> dict[str, object]:
         return {

@@ -95,7 +95,7 @@ class NodeSettings:
         return _PROFILES[self.profile]
 
 
-Settings = TypeVar("Settings", bound=NodeSettings)
+Settings = TypeVar("Settings")
 
 
 def read_settings(kind: type[Settings], file: Path | None, given: Mapping[str, object]) -> Settings:
@@ -105,7 +105,7 @@ def read_settings(kind: type[Settings], file: Path | None, given: Mapping[str, o
     return kind(**values)
 
 
-def _read_file(kind: type[NodeSettings], file: Path) -> dict[str, Any]:
+def _read_file(kind: type[Any], file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
             data = stream.read(_MAX_FILE_BYTES + 1)

@@ -10,6 +10,12 @@ from whimbrel.model.clock import US_PER_S
 __all__ = ["node_metrics", "node_status", "status_lines"]
 
 _MAX_SHOWN = 64
+_WAY_SERVER = ("name", "broker", "users", "census_age_s", "bridged", "waiting_for_broker")
+"""Members that a way-server adds to those of a node, in the order of their lines."""
+_ADMIN = (
+    *("broker", "users", "places", "plan", "plan_age_s", "control_version", "control_age_s", "topics"),
+    *("way_servers", "refused"),
+)
 
 
 def node_status(participant: Participant, transport: Transport, *, own: int) -> dict[str, object]:
@@ -18,7 +24,7 @@ def node_status(participant: Participant, transport: Transport, *, own: int) -> 
     data, set_at = participant.control.in_force, participant.clock.set_at
     return {
         "address": address_name(participant.address),
-        "clock": "set by a way-server" if participant.clock.is_synchronised else "own",
+        "clock": "set" if participant.clock.is_synchronised else "own",
         "clock_age_s": None if set_at is None else round((now - set_at) / US_PER_S, 1),
         "tolerance_s": participant.clock.tolerance_us / US_PER_S,
         "control_version": None if data is None else data.version,
@@ -44,8 +50,12 @@ def node_status(participant: Participant, transport: Transport, *, own: int) -> 
 
 
 def status_lines(status: dict[str, object]) -> list[str]:
-    """Return a status of a node as lines of text."""
-    lines = [f"node {status['address']}: {_listed(status['neighbours'])} in reach"]
+    """Return a status of a daemon as lines of text."""
+    role = str(status.get("role", "node"))
+    if role == "admin":
+        return [role, *(f"{name}: {_shown(status[name])}" for name in _ADMIN)]
+    lines = [f"{role} {status['address']}: {_listed(status['neighbours'])} in reach"]
+    lines += [f"{name}: {_shown(status[name])}" for name in _WAY_SERVER if name in status]
     clock, tolerance_s = status["clock"], status["tolerance_s"]
     age_s = status["clock_age_s"]
     since = "" if age_s is None else f" {age_s} s ago"
@@ -67,6 +77,18 @@ def status_lines(status: dict[str, object]) -> list[str]:
         f"refused: samples of {each['neighbour']} are {each['ahead_s']} s ahead of this clock" for each in refused
     ]
     return lines
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return (
+            ", ".join(
+                " ".join(f"{name} {each[name]}" for name in each) if isinstance(each, dict) else str(each)
+                for each in value
+            )
+            or "none"
+        )
+    return "unknown" if value is None else str(value)
 
 
 def _listed(names: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from whimbrel.cli.campus.application import publish, status, subscribe, topics
+from whimbrel.cli.campus.backbone import admin, key, way_server
 from whimbrel.cli.campus.node import node
 
 __all__ = ["app"]
@@ -14,5 +15,5 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-for _command in (node, topics, subscribe, publish, status):
+for _command in (node, topics, subscribe, publish, status, way_server, admin, key):
     app.command()(_command)

@@ -55,7 +55,7 @@ def run_once(  # what the command was told
     if "deliveries" in made and plan["assume_receipts"] is None and _has_no_receipts(log):
         typer.echo(_NO_RECEIPTS, err=True)
     if "replicas" in made:
-        planned = f"{plan['nodes']} nodes of {plan['slots_per_node']} slots"
+        planned = f"{made['replicas']['nodes']} nodes of {made['replicas']['slots_per_node']} slots"
         typer.echo(f"replicas are planned for {planned}; --nodes and --slots say otherwise")
         if "note" in made["replicas"]:
             typer.echo(f"replicas: {made['replicas']['note']}", err=True)

@@ -24,6 +24,7 @@ __all__ = [
     "Nodes",
     "Out",
     "RangeM",
+    "ReplicasFor",
     "SampleBytes",
     "Since",
     "Slots",
@@ -50,8 +51,19 @@ Since = Annotated[
     ),
 ]
 Until = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Only rows before, likewise.")]
-Nodes = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Devices that carry samples.")]
-Slots = Annotated[int, typer.Option("--slots", metavar="N", min=1, help="Samples that each of them holds.")]
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes", metavar="N", min=1, help="Devices that carry samples; as the last census has it, else 100."
+    ),
+]
+Slots = Annotated[
+    int | None,
+    typer.Option("--slots", metavar="N", min=1, help="Samples that each holds; as the last census has it, else 10."),
+]
+ReplicasFor = Annotated[
+    str, typer.Option("--replicas-for", metavar="FILTER", help="Plan replicas of these subjects only, e.g. campus/#.")
+]
 SampleBytes = Annotated[int, typer.Option("--sample-bytes", metavar="N", min=1, help="Size of a sample.")]
 RangeM = Annotated[
     float, typer.Option("--range", metavar="METRES", help="How near each other devices are in a contact.")

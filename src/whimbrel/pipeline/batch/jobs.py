@@ -37,6 +37,7 @@ from whimbrel.pipeline.fold.beginnings import beginning, left_out
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.spark.log_frames import LogFrame, extents, may_have
 from whimbrel.pipeline.spark.paths import read_parquet
+from whimbrel.pipeline.tables.censuses import last_census
 from whimbrel.pipeline.tables.contacts import contacts, meetings, no_contacts, node_contacts
 from whimbrel.pipeline.tables.latency import latency
 from whimbrel.pipeline.tables.matches import MovingRows, matching
@@ -92,8 +93,10 @@ def run(
             paths[name] = _made(name, source, paths, interval)
             rows = sum(statistics(path, ())[0] for path in paths[name])
             made[name] = asdict(Made(name, str(out / name), rows, round(time.monotonic() - begun, 3)))
-            if name == "replicas" and (told := _note_of_replicas(paths[name], source.plan)):
-                made[name]["note"] = told
+            if name == "replicas":
+                made[name] |= {"nodes": source.plan.nodes, "slots_per_node": source.plan.slots_per_node}
+                if told := _note_of_replicas(paths[name], source.plan):
+                    made[name]["note"] = told
     return made
 
 
@@ -271,15 +274,22 @@ def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
         found = read_parquet(log.spark, SCHEMAS["deliveries"], made["deliveries"]) if known else log.deliveries(name)
         return latency(found, window_us=plan.window_us)
     if name == "replicas":
-        return replicas(
+        popular = (
             read_parquet(log.spark, SCHEMAS["popularity"], made["popularity"])
             if "popularity" in made
-            else _table("popularity", log, made),
+            else _table("popularity", log, made)
+        )
+        census = last_census(log.table("publications"), popular, window_us=plan.window_us)
+        log.plan = plan = plan.for_census(census)
+        return replicas(
+            popular,
             nodes=plan.nodes,
             slots_per_node=plan.slots_per_node,
             sample_bytes=plan.sample_bytes,
             horizon_us=plan.horizon_us,
             newest_at=window_end(log.now, plan.window_us),
+            subject_filter=plan.replicas_for,
+            census=census,
         )
     tables = (log.table(each) for each in ("publications", "interests", "sessions"))
     return popularity(*tables, window_us=plan.window_us)

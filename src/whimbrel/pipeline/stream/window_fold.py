@@ -27,7 +27,7 @@ from whimbrel.pipeline.fold.contact_fold import Meeting, meetings_table
 from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore
 from whimbrel.pipeline.stream.node_fold import Job, NodeReport, unpacked_tallies
 from whimbrel.pipeline.stream.windows import Late, Windows
-from whimbrel.pipeline.tables.replicas import planned
+from whimbrel.pipeline.tables.replicas import chosen, planned
 from whimbrel.pipeline.unit.made import Made
 
 __all__ = ["WINDOWS", "WindowsReport", "fold_windows", "scratch_of"]
@@ -124,6 +124,7 @@ def _planned(job: Job, windows: Windows, notes: list[str]) -> Iterator[Made]:
     if subscribers is None or "replicas" not in job.plan.tables:
         return
     plan = job.plan
+    subscribers = chosen(subscribers, subject_filter=plan.replicas_for)
     memory = {"nodes": plan.nodes, "slots_per_node": plan.slots_per_node}
     if beyond := unserved(subscribers, **memory):
         notes.append(f"replicas: {unserved_note(beyond, subjects=len(subscribers))}")

@@ -1,6 +1,10 @@
 """``replicas``: how many copies of each subject's samples the way-servers should spread (Campus++, section 3.3).
 
-The formula and its bounds are ``model.replicas``; here the subscribers come from ``popularity``.
+The formula and its bounds are ``model.replicas``; here the subscribers come from ``popularity``, and from the last
+census of a campus in the log (``model.census``), where there is one.
+
+Rule: a subject of the census has the subscribers that the census counts, also if nothing was published on it for long.
+Rule: subjects of the backbone of a campus, and those that the filter does not admit, are not planned for.
 """
 
 from __future__ import annotations
@@ -13,12 +17,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
 
+from whimbrel.match.topics import matches
 from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.census import BACKBONE, CensusTotals
 from whimbrel.model.replicas import TARGET, plan
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.schemas import SCHEMAS
 
-__all__ = ["HORIZON_US", "SAMPLE_BYTES", "planned", "replicas", "silent", "window_end"]
+__all__ = ["HORIZON_US", "SAMPLE_BYTES", "chosen", "planned", "replicas", "silent", "window_end"]
 
 SAMPLE_BYTES = 100
 """The size of a sample in the paper: ten of them fit a chip of 8 KiB."""
@@ -35,9 +41,12 @@ def replicas(
     sample_bytes: int = SAMPLE_BYTES,
     horizon_us: int = HORIZON_US,
     newest_at: int = INT64_MAX,
+    subject_filter: str = "#",
+    census: CensusTotals | None = None,
 ) -> DataFrame:
     """Return the plan for the subjects of *popularity*, with the subscribers of each one's last window.
 
+    Subjects of a *census* have the subscribers that it counts. Only those are planned for that *subject_filter* admits.
     A subject counts if that window ends within *horizon_us* of the newest, or of *newest_at* if that is earlier.
 
     in:  the table ``popularity``
@@ -55,6 +64,8 @@ def replicas(
         slots_per_node=slots_per_node,
         target=target,
         sample_bytes=sample_bytes,
+        subject_filter=subject_filter,
+        census=census,
     )
     return last.coalesce(1).mapInArrow(made, SCHEMAS["replicas"])
 
@@ -73,6 +84,18 @@ def silent(
     """
     newest = min(max((end for end, _ in latest.values()), default=0), newest_at)
     return [subject for subject, (end, _) in latest.items() if end <= newest - horizon_us]
+
+
+def chosen(
+    subscribers: Mapping[str, int], *, subject_filter: str = "#", census: CensusTotals | None = None
+) -> dict[str, int]:
+    """Return the subscribers of the subjects that are planned for, those of a *census* as it counts them."""
+    counts = {**subscribers, **(census.subscribers if census is not None else {})}
+    return {
+        subject: count
+        for subject, count in counts.items()
+        if not subject.startswith(f"{BACKBONE}/") and matches(subject_filter, subject)
+    }
 
 
 def planned(
@@ -95,11 +118,20 @@ def planned(
     return pa.RecordBatch.from_pydict(columns, schema=TABLES["replicas"].schema)
 
 
-def _planned(batches: Iterable[Any], *, horizon_us: int, newest_at: int, **options: Any) -> Iterator[Any]:
+def _planned(
+    batches: Iterable[Any],
+    *,
+    horizon_us: int,
+    newest_at: int,
+    subject_filter: str,
+    census: CensusTotals | None,
+    **options: Any,
+) -> Iterator[Any]:
     latest: dict[str, tuple[int, int]] = {}
     for batch in batches:
         subjects, ends, subscribers = (column.to_pylist() for column in batch.columns)
         latest.update(zip(subjects, zip(ends, subscribers, strict=True), strict=True))
     for subject in silent(latest, newest_at=newest_at, horizon_us=horizon_us):
         del latest[subject]
-    yield planned({subject: count for subject, (_, count) in latest.items()}, **options)
+    subscribers = {subject: count for subject, (_, count) in latest.items()}
+    yield planned(chosen(subscribers, subject_filter=subject_filter, census=census), **options)

@@ -1,0 +1,298 @@
+"""Figures of campus daemons: memory and core time, a full segment, Hello bytes, energy, and one that lies.
+
+Run as ``python bench/campus_nodes.py quiet|segment|bytes|energy|liar [SECONDS] [SEED …]``; each adds its rows to
+``bench/results/campus-nodes.json``. ``quiet`` and ``segment`` want a network namespace with two ends of a virtual
+cable, ``desk`` and ``plug``: ``unshare -Urn sh bench/campus_nodes.sh quiet 120``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from whimbrel.carry.control.clock import CampusClock
+from whimbrel.carry.control.topics import TopicNames
+from whimbrel.carry.daemon.daemon import CampusDaemon
+from whimbrel.carry.daemon.service import NodeService
+from whimbrel.carry.daemon.settings import NodeSettings
+from whimbrel.carry.hello import NONCE_BYTES, Answer, Entry, Hello, Request, Sample, SampleId
+from whimbrel.carry.participant import Participant, Rules
+from whimbrel.carry.wire import LINK, RADIO, Profile, encode
+from whimbrel.sim.campus.air import MemoryAir, MemoryTransport
+from whimbrel.sim.campus.outcome import Recorder
+from whimbrel.sim.campus.reference import CampusSimulator
+from whimbrel.sim.campus.scenario import Campus
+from whimbrel.sim.contacts.table import Contacts
+from whimbrel.sim.kernels.crossings import fast_contacts_of
+from whimbrel.sim.mobility.waypoint import RandomWaypoint
+
+RESULTS = Path(__file__).parent / "results" / "campus-nodes.json"
+US = 1_000_000
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def core_s(process: int) -> float:
+    """Return the core seconds of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def resident_mb(process: int) -> float:
+    """Return the resident memory of a process in megabytes."""
+    return int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]) * PAGE / 1e6
+
+
+def quiet(seconds: float) -> list[dict[str, Any]]:
+    """Run a node with four neighbours that say Hello and have nothing to say; return what the first one costs."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "whimbrel", "campus", "node", "--data"]
+        nodes = [
+            subprocess.Popen(  # noqa: S603 # our own command
+                [*command, f"{folder}/{each}", "--interface", "desk" if each else "plug"], stderr=subprocess.DEVNULL
+            )
+            for each in range(5)
+        ]
+        time.sleep(10)
+        before, at = core_s(nodes[0].pid), time.monotonic()
+        time.sleep(seconds)
+        spent, took = core_s(nodes[0].pid) - before, time.monotonic() - at
+        row = {"resident_mb": round(resident_mb(nodes[0].pid), 1), "core_percent": round(100 * spent / took, 2)}
+        for each in nodes:
+            each.terminate()
+        for each in nodes:
+            each.wait()
+    return [{"case": "quiet", "neighbours": 4, "seconds": seconds, **row}]
+
+
+def segment(seconds: float, count: int = 100) -> list[dict[str, Any]]:
+    """Run *count* daemons in one process on one link, ten of which publish; return what a Hello costs."""
+
+    async def run() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            stop = asyncio.Event()
+            services = []
+            for number in range(count):
+                settings = NodeSettings(
+                    data=f"{folder}/{number}",
+                    interface="desk" if number % 2 else "plug",
+                    address=f"{number + 1:x}",
+                    log_bytes=0,
+                )
+                service = NodeService(settings)
+                service.open()
+                services.append(service)
+            tasks = []
+            for each in services:
+                tasks.append(asyncio.ensure_future(each.run(stop)))
+                await asyncio.sleep(1 / count)
+            for each in services[:10]:
+                await each.daemon.publish(f"topic {each.participant.address}", b"x" * 100)
+            for each in services:
+                await each.daemon.subscribe("topic 1")
+            await asyncio.sleep(20)
+            spent, at = time.process_time(), time.monotonic()
+            sent = sum(each.transport.counts["sent"] for each in services)
+            size = sum(each.transport.counts["bytes sent"] for each in services)
+            heard = sum(each.transport.counts["received"] for each in services)
+            await asyncio.sleep(seconds)
+            spent, took = time.process_time() - spent, time.monotonic() - at
+            sent = sum(each.transport.counts["sent"] for each in services) - sent
+            size = sum(each.transport.counts["bytes sent"] for each in services) - size
+            heard = sum(each.transport.counts["received"] for each in services) - heard
+            got = sum(bool(each.participant.carrier.all_retrieved) for each in services)
+            copies = sum(
+                copy.copies
+                for each in services
+                for copy in each.participant.carrier.stored
+                if copy.sample.publisher == 1
+            )
+            stop.set()
+            await asyncio.gather(*tasks)
+            for each in services:
+                each.close()
+            return {
+                "daemons": count,
+                "seconds": round(took, 1),
+                "frames_sent": sent,
+                "frames_heard": heard,
+                "bytes_per_hello": round(size / sent, 1),
+                "bytes_per_s_and_node": round(size / took / count, 1),
+                "core_us_per_hello_heard": round(1e6 * spent / heard, 1),
+                "core_percent_per_node": round(100 * spent / took / count, 2),
+                "subscribers_served": got,
+                "copies_of_one_sample": copies,
+                "resident_mb_all": round(resident_mb(os.getpid()), 1),
+            }
+
+    return [{"case": "segment", **asyncio.run(run())}]
+
+
+def size_of(message: Any, profile: Profile) -> int:
+    """Return the bytes of a message's frames."""
+    return sum(map(len, encode(1, message, profile=profile)))
+
+
+def hello_of(entries: int) -> Hello:
+    """Return a Hello with so many samples."""
+    return Hello(tuple(Entry(topic, SampleId(1, 1), has_copies=True) for topic in range(entries)))
+
+
+def hello_bytes() -> list[dict[str, Any]]:
+    """Return the bytes that a node hears per second: our Hellos, and an epidemic's lists of all samples there are."""
+    rows = []
+    for profile in (LINK, RADIO):
+        for neighbours in (1, 4, 10, 50, 100):
+            ours = neighbours * size_of(hello_of(10), profile)
+            epidemic = {
+                f"epidemic_{each}_samples": neighbours * size_of(hello_of(each), profile) for each in (100, 1_000)
+            }
+            rows.append({"case": "bytes", "profile": profile.name, "neighbours": neighbours, "hello": ours, **epidemic})
+    return rows
+
+
+def energy(seed: int) -> list[dict[str, Any]]:
+    """Return the energy of transmitting per delivered sample in the paper's world, at 3 V and nominal bit rates."""
+    seconds, campus = 8_000.0, Campus(hello_s=10.0)
+    contacts = fast_contacts_of(RandomWaypoint().walks(seconds, seed=seed), range_m=50)
+    world = campus.world(nodes=contacts.nodes, seconds=seconds, seed=seed)
+    recorder = Recorder(world)
+    simulator = CampusSimulator(contacts, campus, world, [recorder])
+    simulator.run()
+    outcome = recorder.outcome()
+    counters, delivered = outcome.counters, len(outcome.delivered_s)
+    stored = sum(len(each.stored) for each in simulator.carriers) / contacts.nodes
+    said = contacts.nodes * seconds / 10
+    sample = Sample(topic=1, published_at=1, publisher=1, body=b"x" * 100)
+    rows = []
+    for radio, milliamperes, bits_per_s in (("802.15.4", 24.7, 250e3), ("Bluetooth", 57, 1e6), ("Wi-Fi", 219, 11e6)):
+        profile = RADIO if radio == "802.15.4" else LINK
+        request = Request(topic=1, id=SampleId(1, 1), is_subscriber=True, wants_copies=True)
+        answers, hellos = counters["answer"], said * size_of(hello_of(round(stored)), profile)
+        pulled = counters["request"] * size_of(request, profile) + answers * size_of(Answer(sample, 4), profile)
+        air_s = 8 * (hellos + pulled) / bits_per_s
+        rows.append(
+            {
+                "case": "energy", "radio": radio, "seed": seed, "milliamperes": milliamperes, "bits_per_s": bits_per_s,
+                "delivered": delivered, "bytes_per_delivery": round((hellos + pulled) / delivered),
+                "bytes_without_hello": round(pulled / delivered),
+                "millijoules_per_delivery": round(3 * milliamperes * air_s / delivered, 2),
+                "millijoules_without_hello": round(3 * milliamperes * 8 * pulled / bits_per_s / delivered, 3),
+            }
+        )  # fmt: skip
+    return rows
+
+
+class LyingParticipant(Participant):
+    """A node that names a newer sample of every topic, has copies of it, and never gives it."""
+
+    topics_named = 0
+
+    def hello(self, *, own: int) -> Hello:
+        """Return what it stores, and lies that are as new as a clock allows."""
+        lie = SampleId(self.clock.now(own), self.address)
+        lies = [Entry(topic, lie, has_copies=True) for topic in range(1, self.topics_named + 1)]
+        return Hello(tuple(sorted([*super().hello(own=own).entries, *lies])))
+
+
+def events_of(contacts: Contacts, campus: Campus, world: Any) -> Iterator[tuple[float, int, int, int]]:
+    """Return contacts, publications and Hellos in order."""
+    assert campus.hello_s is not None
+    nodes = contacts.nodes
+    found = [(start, 0, low, high) for start, _, low, high in contacts.rows()]
+    found += [(end, 2, low, high) for _, end, low, high in contacts.rows()]
+    found += [(each.time_s, 1, number, 0) for number, each in enumerate(world.publications)]
+    count = int(contacts.seconds / campus.hello_s) * nodes
+    found += [(number * campus.hello_s / nodes, 3, number % nodes, 0) for number in range(count)]
+    return iter(sorted(found))
+
+
+def liar(seconds: float, seed: int, liars: int) -> dict[str, Any]:
+    """Run daemons on made-up air in the paper's world, of which some lie; return the mean delay."""
+    campus = Campus(interval_s=1_000, hello_s=5.0, warmup_s=0)
+    contacts = fast_contacts_of(RandomWaypoint().walks(seconds, seed=seed), range_m=50)
+    world = campus.world(nodes=contacts.nodes, seconds=seconds, seed=seed)
+    now = [0]
+    air, daemons, delays = MemoryAir(), list[CampusDaemon](), list[float]()
+    names = {f"t{topic}": topic + 1 for topic in range(campus.topics)}
+    begun = time.process_time()
+    for node in range(contacts.nodes):
+        kind = LyingParticipant if node >= contacts.nodes - liars else Participant
+        made = kind(
+            node, Rules(places=campus.memory, hello_us=5 * US), topics=TopicNames(names), clock=CampusClock(),
+            nonce=lambda: bytes(NONCE_BYTES),
+        )  # fmt: skip
+        if isinstance(made, LyingParticipant):
+            made.topics_named = campus.topics
+        for topic, subscribers in enumerate(world.subscribers):
+            if node in subscribers:
+                made.subscribe(f"t{topic}")
+        daemons.append(
+            CampusDaemon(
+                made, MemoryTransport(node, air), own=lambda: now[0],
+                deliver=lambda sample: delays.append((now[0] - sample.published_at) / US),
+            )
+        )  # fmt: skip
+    for time_s, event, one, other in events_of(contacts, campus, world):
+        now[0] = round(time_s * US)
+        if event == 0:
+            air.meet(one, other)
+        elif event == 2:
+            air.part(one, other)
+        elif event == 1:
+            each = world.publications[one]
+            sample = Sample(topic=each.topic + 1, published_at=each.published_at, publisher=each.publisher)
+            daemon = daemons[each.publisher]
+            daemon.perform(daemon.participant.adopt(sample, copies=world.copies[each.topic], own=now[0]))
+        else:
+            daemons[one].turn()
+            near = [one, *(each.address for each in air.neighbours(one))]
+            for _ in range(3):
+                for node in near:
+                    daemons[node].read()
+    requests = sum(each.participant.counts["unanswered"] for each in daemons)
+    return {
+        "case": "liar", "liars": liars, "seed": seed, "seconds": seconds, "hello_s": 5, "interval_s": 1_000,
+        "delay_mean_s": round(sum(delays) / len(delays), 2), "retrieved": len(delays), "unanswered": requests,
+        "core_s": round(time.process_time() - begun, 1),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measure what the arguments name, and keep it."""
+    what, *rest = sys.argv[1:]
+    match what:
+        case "quiet":
+            rows = quiet(float(rest[0]))
+        case "segment":
+            rows = segment(float(rest[0]))
+        case "bytes":
+            rows = hello_bytes()
+        case "energy":
+            rows = [row for seed in rest or ["1"] for row in energy(int(seed))]
+        case "liar":
+            rows = [liar(float(rest[0]), int(seed), liars) for seed in rest[1:] for liars in (0, 1)]
+        case _:
+            raise SystemExit(__doc__)
+    known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"rows": []}
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    command = "python bench/campus_nodes.py " + " ".join(sys.argv[1:])
+    known["machine"] = machine
+    kept = [row for row in known["rows"] if row["command"] != command]
+    known["rows"] = [*kept, *({"command": command, **row} for row in rows)]
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    for row in rows:
+        print(row)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The administrative server: one plan for all way-servers, from their censuses and what the pipeline found (3.1, 3.3).
+
+Rule: L of a topic is the broker's plan where there is one, which the pipeline made; else the same formula here, from
+the merged censuses. Without a user and without a plan the default stands.
+Rule: control data has a new version when it says something new, at most once in a while; versions never go back.
+Rule: an id is a hash of the name where it is free, and is not given again within a day after its topic has gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from whimbrel.carry.backbone.census import Census, User, merge_users, subscribers_of
+from whimbrel.carry.backbone.way_server import WINDOW_US
+from whimbrel.carry.control.segments import ControlData, TopicPlan
+from whimbrel.carry.control.topics import hashed_topic
+from whimbrel.carry.daemon.journal import SUBJECT, subject_of
+from whimbrel.carry.hello import MAX_COPIES, MAX_TOPIC
+from whimbrel.carry.participant import COPIES
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.clock import US_PER_S
+from whimbrel.model.replicas import TARGET, plan
+
+__all__ = ["DAY_US", "MAX_TOPICS", "Admin", "AdminState"]
+
+DAY_US = 24 * 3_600 * US_PER_S
+MAX_TOPICS = 2_000
+"""Names of 20 bytes of so many topics fit the segments of control data."""
+_MAX_WAY_SERVERS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminState:
+    """What must be known again after a restart."""
+
+    version: int = 0
+    ids: Mapping[str, int] = field(default_factory=dict)
+    released: Mapping[int, int] = field(default_factory=dict)
+    """When the topic of an id went."""
+
+
+class Admin:
+    """The plan of a campus; *names* are its topics, besides those that the broker's plan and the censuses name."""
+
+    def __init__(
+        self,
+        names: Mapping[str, int] | Collection[str] = (),
+        *,
+        state: AdminState | None = None,
+        copies: int = COPIES,
+        target: float = TARGET,
+        window_us: int = WINDOW_US,
+        every_us: int = 60 * US_PER_S,
+    ) -> None:
+        self._names = dict(names) if isinstance(names, Mapping) else {each: hashed_topic(each) for each in names}
+        self.state = state or AdminState()
+        self._copies, self._target, self._window_us, self._every_us = copies, target, window_us, every_us
+        self._censuses: dict[str, Census] = {}
+        self._plan: dict[str, int] = {}
+        self._said: ControlData | None = None
+        self._said_at: int | None = None
+        self.plan_at: int | None = None
+        """When the broker's plan came last."""
+
+    @property
+    def censuses(self) -> dict[str, Census]:
+        """The last census of each way-server."""
+        return dict(self._censuses)
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether the broker has a plan."""
+        return bool(self._plan)
+
+    def take_census(self, census: Census) -> None:
+        """Take the census of a way-server; an older one than is known is ignored."""
+        known = self._censuses.get(census.way_server)
+        if known is None and len(self._censuses) >= _MAX_WAY_SERVERS:
+            raise InvalidValueError("way-servers", len(self._censuses) + 1, f"at most {_MAX_WAY_SERVERS}")
+        if known is None or census.at >= known.at:
+            self._censuses[census.way_server] = census
+
+    def take_plan(self, copies: Mapping[str, int], *, now: int) -> None:
+        """Take the broker's plan, by subject; an empty one takes it back."""
+        prefix = f"{SUBJECT}/"
+        self._plan = {
+            subject.removeprefix(prefix): max(1, min(count, MAX_COPIES))
+            for subject, count in copies.items()
+            if subject.startswith(prefix)
+        }
+        self.plan_at = now
+
+    def users(self, *, now: int) -> dict[str, User]:
+        """Return all users, each once."""
+        return merge_users(self._censuses.values(), now=now, window_us=self._window_us)
+
+    def census(self, *, now: int) -> dict[str, object]:
+        """Return the merged census, which the pipeline reads: nodes, places, and subscribers by subject."""
+        users = self.users(now=now)
+        subscribers = subscribers_of(users.values())
+        return {
+            "nodes": len(users),
+            "places": sum(each.places for each in users.values()),
+            "subscribers": {subject_of(name): subscribers.get(name, 0) for name in self._topics(subscribers)},
+        }
+
+    def turn(self, *, now: int) -> ControlData | None:
+        """Return control data with a new version if there is something new to say."""
+        if self._said_at is not None and 0 <= now - self._said_at < self._every_us:
+            return None
+        data = self._control(now)
+        if self._said is not None and replace(data, version=self._said.version) == self._said:
+            return None
+        version = max(now, self.state.version + 1)
+        self._said, self._said_at = replace(data, version=version), now
+        self.state = replace(self.state, version=version)
+        return self._said
+
+    def _topics(self, subscribers: Iterable[str]) -> list[str]:
+        """Return the names of all topics; those of the file first, where there are too many."""
+        met = [name for name in subscribers if not name.startswith("0x")]  # a way-server did not know its name
+        return list(dict.fromkeys([*self._names, *sorted(self._plan), *met]))[:MAX_TOPICS]
+
+    def _control(self, now: int) -> ControlData:
+        users = self.users(now=now)
+        places = sum(each.places for each in users.values())
+        counts = subscribers_of(users.values())
+        names = self._topics(counts)
+        subscribers = {name: counts.get(name, 0) for name in names}
+        copies = self._planned(subscribers, len(users), places)
+        ids = self._ids(names, now)
+        topics = [
+            TopicPlan(topic=ids[name], name=name, subscribers=subscribers[name], copies=copies[name]) for name in names
+        ]
+        topics.sort(key=lambda each: each.topic)
+        return ControlData(version=0, users=len(users), places=places, topics=tuple(topics))
+
+    def _planned(self, subscribers: Mapping[str, int], nodes: int, places: int) -> dict[str, int]:
+        if self._plan:
+            return {name: self._plan.get(name, 1) for name in subscribers}
+        if not nodes or places < nodes:
+            return dict.fromkeys(subscribers, self._copies)
+        found = plan(subscribers, nodes=nodes, slots_per_node=places // nodes, target=self._target)
+        return {name: min(count, MAX_COPIES) for name, count in found.items()}
+
+    def _ids(self, names: Collection[str], now: int) -> dict[str, int]:
+        """Return the id of each name, and remember it; those of topics that have gone rest for a day."""
+        released = {topic: at for topic, at in self.state.released.items() if now - at < DAY_US}
+        pinned = {name: self._names[name] for name in names if name in self._names}
+        ids = {
+            name: topic
+            for name, topic in self.state.ids.items()
+            if name in names and name not in pinned and topic not in pinned.values()
+        }
+        ids |= pinned
+        released |= {topic: now for topic in self.state.ids.values() if topic not in ids.values()}
+        taken = set(ids.values()) | released.keys()
+        for name in sorted(set(names) - ids.keys()):
+            topic = hashed_topic(name)
+            while topic in taken:
+                topic = topic % MAX_TOPIC + 1
+            ids[name] = topic
+            taken.add(topic)
+        self.state = replace(self.state, ids=ids, released=released)
+        return ids

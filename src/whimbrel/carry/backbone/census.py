@@ -1,0 +1,129 @@
+"""Censuses: which users a way-server has met, to which topics they subscribe, and how many places they have.
+
+Rule: a user is a keyed hash of a node's address: the same at every way-server of a campus, and nobody else can tell
+which node it is.
+Rule: a user counts for a while after it was met. One that was met at two way-servers counts once, as it was met last.
+Rule: any bytes are a census or a ``MalformedCensusError``; its size has bounds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from whimbrel.errors import InvalidInputError, WhimbrelError
+from whimbrel.model.bounds import INT64_MAX, name, whole
+
+__all__ = [
+    "MAX_CENSUS_BYTES",
+    "MAX_USERS",
+    "MAX_USER_PLACES",
+    "Census",
+    "MalformedCensusError",
+    "User",
+    "census_body",
+    "merge_users",
+    "read_census",
+    "subscribers_of",
+    "user_name",
+]
+
+MAX_USERS = 10_000
+MAX_USER_PLACES = 1_000
+"""More places of one user do not count: one that lies must not make the memory of the campus."""
+MAX_USER_TOPICS = 1_000
+MAX_CENSUS_BYTES = 8 << 20
+_MAX_NAME_BYTES = 0xFF
+
+
+class MalformedCensusError(InvalidInputError):
+    """A message is not a census. Reaction: ignore it, and keep the last one of that way-server."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"census: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """What a way-server knows of a node that it has met."""
+
+    seen_at: int
+    places: int
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """The users that a way-server has met, by name, as it was *at* a time."""
+
+    way_server: str
+    at: int
+    users: Mapping[str, User]
+
+
+def user_name(address: int, secret: bytes) -> str:
+    """Return the name of the node at *address* in censuses of the campus with this secret."""
+    return hashlib.blake2s(address.to_bytes(8, "big"), key=secret, digest_size=8, person=b"census").hexdigest()
+
+
+def merge_users(censuses: Iterable[Census], *, now: int, window_us: int) -> dict[str, User]:
+    """Return the users of all *censuses* that were met within the window, each as it was met last."""
+    found: dict[str, User] = {}
+    for census in censuses:
+        for user, each in census.users.items():
+            known = found.get(user)
+            if now - each.seen_at < window_us and (known is None or each.seen_at > known.seen_at):
+                found[user] = each
+    return found
+
+
+def subscribers_of(users: Iterable[User]) -> dict[str, int]:
+    """Return how many of *users* subscribe to each topic."""
+    return dict(sorted(Counter(topic for user in users for topic in user.topics).items()))
+
+
+def census_body(census: Census) -> bytes:
+    """Return a census as the JSON body of a message; topics stand once, and users name them by number."""
+    topics = sorted({topic for user in census.users.values() for topic in user.topics})
+    numbers = {topic: number for number, topic in enumerate(topics)}
+    users = [
+        [user, each.seen_at, each.places, sorted(numbers[topic] for topic in each.topics)]
+        for user, each in sorted(census.users.items())
+    ]
+    said = {"way_server": census.way_server, "at": census.at, "topics": topics, "users": users}
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def read_census(body: bytes) -> Census:
+    """Return the census in the body of a message."""
+    if len(body) > MAX_CENSUS_BYTES:
+        raise MalformedCensusError(f"found {len(body)} bytes, allowed are {MAX_CENSUS_BYTES}")
+    try:
+        said = json.loads(body)
+        topics = [name("name of a topic", each, max_bytes=_MAX_NAME_BYTES) for each in said["topics"]]
+        if len(said["users"]) > MAX_USERS:
+            raise MalformedCensusError(f"found {len(said['users'])} users, allowed are {MAX_USERS}")
+        users = {}
+        for user, seen_at, places, numbers in said["users"]:
+            if len(numbers) > MAX_USER_TOPICS:
+                raise MalformedCensusError(f"a user with {len(numbers)} topics, allowed are {MAX_USER_TOPICS}")
+            users[name("user", user, max_bytes=16)] = User(
+                seen_at=whole("seen_at", seen_at, 0, INT64_MAX),
+                places=whole("places", places, 0, MAX_USER_PLACES),
+                topics=tuple(topics[whole("topic", each, 0, len(topics) - 1)] for each in numbers),
+            )
+        way_server = name("way_server", said["way_server"], max_bytes=64)
+        return Census(way_server=way_server, at=whole("at", said["at"], 0, INT64_MAX), users=users)
+    except MalformedCensusError:
+        raise
+    except WhimbrelError as error:
+        raise MalformedCensusError(str(error)) from None
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise MalformedCensusError(f"not JSON of this form ({type(error).__name__})") from None

@@ -1,0 +1,100 @@
+"""The way to the broker: one connection, made again for as long as it takes; what comes is handed on.
+
+Rule: a broker that is away delays and ends nothing. What is published meanwhile is not kept: whoever publishes says
+the newest again when the connection is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from whimbrel.client import Backoff, Client, ClientError, Message
+from whimbrel.errors import WhimbrelError
+
+__all__ = ["BrokerLink", "Subscribed"]
+
+_log = structlog.get_logger("whimbrel")
+_PAUSE_S = 5.0
+_PUBLISH_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribed:
+    """A subscription of the link; with *since* messages carry their ids, and none is missed while we are away."""
+
+    topic_filter: str
+    take: Callable[[Message], None]
+    """Called with each message; an error of ours refuses it, and is logged."""
+    since: Callable[[], str] | None = None
+
+
+class BrokerLink:
+    """The connection that *make* makes, with *subscriptions*."""
+
+    def __init__(self, make: Callable[[Backoff], Client], subscriptions: Sequence[Subscribed]) -> None:
+        self._make, self._subscriptions = make, subscriptions
+        self._client: Client | None = None
+        self.connections = 0
+        """How many connections were made, so that whoever publishes notices a new one."""
+        self.refused = 0
+        """How many messages could not be used."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._client is not None and self._client.is_connected
+
+    async def run(self) -> None:
+        """Connect, subscribe and take messages, for ever."""
+        while True:
+            try:
+                async with self._make(Backoff(most_s=10.0)) as client:
+                    for each in self._subscriptions:
+                        since = None if each.since is None else each.since()
+                        await client.subscribe(each.topic_filter, qos=1, no_local=True, since=since)
+                    self._client = client
+                    self.connections += 1
+                    _log.info("connected to the broker")
+                    async for message in client.messages():
+                        self._take(message)
+            except (ClientError, OSError) as error:
+                _log.warning("no connection to the broker", reason=str(error))
+            finally:
+                self._client = None
+            await asyncio.sleep(_PAUSE_S)
+
+    def _take(self, message: Message) -> None:
+        for each in self._subscriptions:
+            if _matches(each.topic_filter, message.topic):
+                try:
+                    each.take(message)
+                except WhimbrelError as error:
+                    self.refused += 1
+                    _log.warning("message refused", topic=message.topic, reason=str(error))
+                return
+
+    async def publish(
+        self, topic: str, body: bytes, *, qos: int = 1, retain: bool = True, user: Sequence[tuple[str, str]] = ()
+    ) -> bool:
+        """Publish, and return whether the broker has it."""
+        if self._client is None or not self._client.is_connected:
+            return False
+        try:
+            async with asyncio.timeout(_PUBLISH_S):
+                await self._client.publish(topic, body, qos=qos, retain=retain, user=user)
+        except (ClientError, OSError, TimeoutError) as error:
+            _log.warning("not published", topic=topic, reason=str(error))
+            return False
+        return True
+
+
+def _matches(topic_filter: str, topic: str) -> bool:
+    """Return whether *topic* is below *topic_filter*, which ends in ``/#`` or has no wildcard."""
+    if topic_filter.endswith("/#"):
+        prefix = topic_filter[:-2]
+        return topic == prefix or topic.startswith(f"{prefix}/")
+    return topic == topic_filter

@@ -1,0 +1,123 @@
+"""Settings of way-servers and of the administrative server: those of a node, the campus's key, and the broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from whimbrel.carry.control.keys import key_statement
+from whimbrel.carry.daemon.settings import NodeSettings, signer_of
+from whimbrel.carry.hello import MAX_COPIES, Sample
+from whimbrel.carry.participant import COPIES
+from whimbrel.client import Backoff, Client, Tls
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.bounds import name, real, whole
+from whimbrel.model.clock import US_PER_S, microseconds, parse_time
+from whimbrel.model.replicas import TARGET
+
+__all__ = ["AdminSettings", "BrokerSettings", "WayServerSettings"]
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots: a way-server's settings have two bases
+class BrokerSettings:
+    """Where the broker is, and as which user we connect."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: 1883, or 8883 with a certificate authority."""
+    user: str = ""
+    password_file: str = ""
+    tls_ca: str = ""
+
+    def __post_init__(self) -> None:
+        whole("port", self.port, 0, 65_535)
+        if self.password_file and not self.user:
+            raise InvalidValueError("password_file", self.password_file, "none without a user")
+
+    def client(self, client_id: str, reconnect: Backoff) -> Client:
+        """Return a client that comes back when its connection is lost."""
+        password = None
+        if self.password_file:
+            try:
+                password = Path(self.password_file).read_text(encoding="utf-8").splitlines()[0]
+            except (OSError, UnicodeDecodeError, IndexError) as error:
+                allowed = f"a file with the password in its first line ({error})"
+                raise InvalidValueError("password_file", self.password_file, allowed) from None
+        return Client(
+            self.host,
+            self.port or (8_883 if self.tls_ca else 1_883),
+            client_id=client_id,
+            username=self.user or None,
+            password=password,
+            tls=Tls(ca=Path(self.tls_ca)) if self.tls_ca else None,
+            reconnect=reconnect,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayServerSettings(NodeSettings, BrokerSettings):
+    """The settings of a way-server."""
+
+    name: str = ""
+    """Its name in censuses; unlike all others."""
+    campus_key: str = ""
+    """A file with the secret key of the campus."""
+    previous_key: str = ""
+    """A file with the key that the campus had before, which then names the new one."""
+    previous_until: str = ""
+    """When the previous key retires, in ISO 8601."""
+    clock: str = "admin"
+    """Where its time comes from: the administrative server, or ``own`` where the machine's clock is right."""
+    census_s: float = 5.0
+    bridge: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        NodeSettings.__post_init__(self)
+        BrokerSettings.__post_init__(self)
+        name("name", self.name, max_bytes=64)
+        if not self.campus_key:
+            raise InvalidValueError("campus_key", None, "a file with the secret key of the campus")
+        if self.clock not in {"admin", "own"}:
+            raise InvalidValueError("clock", self.clock, "admin or own")
+        if bool(self.previous_key) != bool(self.previous_until):
+            raise InvalidValueError("previous_until", self.previous_until, "a time, together with previous_key")
+        real("census_s", self.census_s, 0.1, 3_600)
+
+    def statements(self) -> list[Sample]:
+        """Return the statement by which the previous key names the new one, the same at every way-server."""
+        if not self.previous_key:
+            return []
+        retires_at = parse_time(self.previous_until)
+        new_key = signer_of(Path(self.campus_key)).public
+        return [key_statement(signer_of(Path(self.previous_key)), new_key, at=retires_at - 1, retires_at=retires_at)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSettings(BrokerSettings):
+    """The settings of the administrative server."""
+
+    data: str = "campus-admin"
+    topics: str = ""
+    copies: int = COPIES
+    target: float = TARGET
+    window_s: float = 3_600.0
+    every_s: float = 60.0
+    """Control data has a new version at most so often."""
+    bridge: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        BrokerSettings.__post_init__(self)
+        whole("copies", self.copies, 1, MAX_COPIES)
+        real("target", self.target, 0, 1)
+        real("window_s", self.window_s, 1, 30 * 86_400)
+        real("every_s", self.every_s, 0.1, 86_400)
+
+    @property
+    def window_us(self) -> int:
+        """How long a user counts."""
+        return microseconds(self.window_s)
+
+    @property
+    def every_us(self) -> int:
+        """The least time between versions of control data."""
+        return max(microseconds(self.every_s), US_PER_S // 10)

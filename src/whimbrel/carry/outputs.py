@@ -1,0 +1,47 @@
+"""Outputs of a participant, besides the steps of its carrier: what the daemon says on the air, and what it reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from whimbrel.carry.hello import Subscriptions, TimeAnswer, TimeQuestion, TopicsQuestion
+from whimbrel.carry.node import Step
+
+__all__ = ["Greet", "Note", "NoteKind", "Output", "Tell"]
+
+
+class NoteKind(Enum):
+    """Something that an operator wants to know."""
+
+    REFUSED = "a sample from the future was refused"
+    CONTROL = "control data is in force"
+    CLOCK = "a way-server has set the clock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A line for the log of the daemon."""
+
+    kind: NoteKind
+    neighbour: int
+    topic: int | None = None
+    difference_us: int | None = None
+    """How far the sample is in the future; how far the clock was off."""
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Say *message* to the node at *address*."""
+
+    address: int
+    message: TopicsQuestion | Subscriptions | TimeQuestion | TimeAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Greet:
+    """Say an empty part of a Hello: a new neighbour must know us before it can answer."""
+
+
+Output = Step | Tell | Note | Greet

@@ -1,0 +1,50 @@
+"""The last census of a campus in a log, which ``replicas`` plans for.
+
+Rule: ``popularity`` says whether there is one, and in which window: a log without one is not read again.
+Rule: a publication under its subject that is not a census is passed over, and the one before it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from whimbrel.errors import InvalidInputError
+from whimbrel.model.census import CENSUS_SUBJECT, CensusTotals, read_census_totals
+from whimbrel.pipeline.spark.log_frames import LogFrame
+
+__all__ = ["last_census"]
+
+_COLUMNS = ("published_at", "node", "seq", "subject", "body")
+_SCHEMA = pa.schema([("at", pa.int64()), ("node", pa.string()), ("seq", pa.int64()), ("body", pa.binary())])
+
+
+def last_census(publications: LogFrame, popularity: DataFrame, *, window_us: int) -> CensusTotals | None:
+    """Return the last census among *publications*, which *popularity* counts in windows of *window_us*; or None."""
+    seen = popularity.where(F.col("subject") == CENSUS_SUBJECT).agg(F.unix_micros(F.max("window_end"))).first()
+    if seen is None or seen[0] is None:
+        return None
+    first, last = (datetime.fromtimestamp(at / 1e6, UTC).date() for at in (seen[0] - window_us, seen[0]))
+    found = publications.of_days(first, last).select(*_COLUMNS).mapInArrow(_censuses, from_arrow_schema(_SCHEMA))
+    for row in sorted(found.collect(), key=lambda each: (each["at"], each["node"], each["seq"]), reverse=True):
+        try:
+            return read_census_totals(bytes(row["body"]))
+        except InvalidInputError:
+            continue
+    return None
+
+
+def _censuses(batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        rows = batch.filter(pc.equal(batch.column("subject"), CENSUS_SUBJECT))
+        if rows.num_rows:
+            at = pc.cast(rows.column("published_at"), pa.int64())
+            columns = [at, rows.column("node"), rows.column("seq"), pc.cast(rows.column("body"), pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)

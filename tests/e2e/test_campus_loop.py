@@ -1,0 +1,93 @@
+"""The loop of a campus closes: gate, census, broker, log, Spark, plan, admin, control data, nodes that met no gate."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from tests.e2e.campus_rig import Segment, until
+
+from whimbrel.broker.config import Config, ListenSettings, NodeSettings, ObserveSettings, PipelineSettings
+from whimbrel.broker.shell.server import Server
+from whimbrel.carry.daemon.service import NodeService
+from whimbrel.model.replicas import plan
+from whimbrel.pipeline.batch.jobs import run
+from whimbrel.pipeline.plans import Plan
+
+
+def plan_of(node: NodeService) -> dict[str, int]:
+    """Return L of each topic, as a node knows it."""
+    data = node.participant.control.in_force
+    return {} if data is None else {each.name: each.copies for each in data.topics}
+
+
+def copies_of(node: NodeService, body: bytes) -> int:
+    """Return how many copies of a sample a node still has; half of them may have gone by now."""
+    return next(copy.copies for copy in node.participant.carrier.stored if copy.sample.body == body)
+
+
+def test_the_loop_closes_and_the_copies_that_are_made_follow(spark: SparkSession, tmp_path: Path) -> None:
+    """Subscriptions met at a gate decide how many copies a node makes that never met it; also when they change."""
+    data, out = tmp_path / "broker", tmp_path / "tables"
+    config = replace(
+        Config(),
+        node=NodeSettings(name="town", data=str(data)),
+        listen=ListenSettings(host="127.0.0.1", port=0),
+        pipeline=PipelineSettings(tables=str(out), interval_s=0.2),
+        observe=ObserveSettings(sys_interval_s=1),
+    )
+
+    def make_plan() -> None:
+        run(spark, log=data / "log", out=out, tables=["popularity", "replicas"], plan=Plan(replicas_for="campus/#"))
+
+    async def work() -> None:
+        server = Server(config)
+        await server.start()
+        campus = Segment(tmp_path)
+        (tmp_path / "topics").write_text("lunch\nnews\n", encoding="utf-8")
+        try:
+            port = server.ports["mqtt"]
+            admin = campus.admin(port, topics=str(tmp_path / "topics"))
+            gate = campus.way_server(1, port)
+            walker, other = (campus.node(each, key=(campus.key,)) for each in (3, 4))
+            far = campus.node(9, key=(campus.key,))
+            await walker.daemon.subscribe("lunch")
+            await other.daemon.subscribe("lunch")
+            await other.daemon.subscribe("news")
+            campus.meet((1, 3), (1, 4))
+            await until(
+                lambda: len(gate.way_server.census(own=gate.node.daemon.own).users) == 2, "two users at the gate"
+            )
+            await until(lambda: len(admin.admin.users(now=gate.node.daemon.own)) == 2, "two users at the admin")
+            await until(lambda: plan_of(walker) != {}, "control data")
+            await asyncio.sleep(1.5)  # the admin publishes the merged census once a second
+            await asyncio.to_thread(make_plan)
+            wanted = plan({"campus/lunch": 2, "campus/news": 1}, nodes=2, slots_per_node=10)
+            await until(lambda: admin.admin.has_plan, "the broker's plan", within_s=60)
+            campus.meet((1, 3), (1, 4), (3, 9))
+            first = {name.removeprefix("campus/"): copies for name, copies in wanted.items()}
+            await until(lambda: plan_of(far) == first, "the plan at a node that met no gate", within_s=60)
+            far.participant.clock.set(far.daemon.own, own=far.daemon.own)  # it may publish: somebody set its clock
+            await far.daemon.publish("lunch", b"pasta")
+            assert copies_of(far, b"pasta") in {first["lunch"], first["lunch"] - first["lunch"] // 2}
+
+            for address in (5, 6, 7):
+                await campus.node(address, key=(campus.key,), places=20).daemon.subscribe("news")
+            campus.meet((1, 3), (1, 4), (3, 9), (1, 5), (1, 6), (1, 7))
+            await until(lambda: len(gate.way_server.census(own=gate.node.daemon.own).users) == 5, "five users")
+            await asyncio.sleep(2.5)
+            await asyncio.to_thread(make_plan)
+            wanted = plan({"campus/lunch": 2, "campus/news": 4}, nodes=5, slots_per_node=16)
+            second = {name.removeprefix("campus/"): copies for name, copies in wanted.items()}
+            assert second != first
+            await until(lambda: plan_of(far) == second, "the plan follows the census", within_s=60)
+            await far.daemon.publish("news", b"it follows")
+            assert copies_of(far, b"it follows") in {second["news"], second["news"] - second["news"] // 2}
+        finally:
+            await campus.stop()
+            server.stop()
+            await server.serve()
+
+    asyncio.run(work())
