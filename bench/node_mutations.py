@@ -70,7 +70,6 @@ _WILLS = "src/whimbrel/node/wills.py"
 _RETAINED = "src/whimbrel/node/retained.py"
 _DECISIONS = "src/whimbrel/node/policies.py"
 _HELD = "src/whimbrel/node/held.py"
-_SESSIONS = "src/whimbrel/hold/sessions.py"
 _ROWS = "src/whimbrel/hold/rows.py"
 
 MUTATIONS = (
@@ -244,9 +243,9 @@ MUTATIONS = (
     # -- the frame of the hold ---------------------------------------------------------------------------------------
     Mutation(
         name="the receipt of a retained message is taken for that of a copy",
-        file=_SESSIONS,
-        before="            if fact.via == RETAINED:",
-        after="            if fact.via == RETAINED and fact.outcome is None:",
+        file=_NODE,
+        before="        if fact.via == RETAINED:",
+        after="        if fact.via == RETAINED and fact.outcome is None:",
     ),
     Mutation(
         name="a copy in flight is restored with the QoS of its publication",
