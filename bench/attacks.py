@@ -541,6 +541,8 @@ def _large_reports(target: Target) -> Counter[str]:
 
 # -- lists -------------------------------------------------------------------------------------------------------------
 
+_POLICIES_EACH = 100
+"""How many policies one client may put."""
 _POLICY = b"if (device.Battery < 0.5) { return NULL; } return m;"
 
 
@@ -570,7 +572,9 @@ def _make(target: Target, packets: Sequence[bytes]) -> None:
 def _list_again(target: Target) -> Counter[str]:
     """Ask for all policies and sessions on twenty links, again and again."""
     policies, sessions = target.size(1_000, 10), target.size(20_000, 10)
-    _make(target, [publish(f"$whimbrel/policy/p{each}", _POLICY, 1, each + 1) for each in range(policies)])
+    for first in range(0, policies, _POLICIES_EACH):
+        some = range(first, min(first + _POLICIES_EACH, policies))
+        _make(target, [publish(f"$whimbrel/policy/p{each}", _POLICY, 1, each + 1) for each in some])
     create = "$whimbrel/session/create"
     _make(target, [_asked(create, {"session": f"s{each}"}, each % 60_000 + 1) for each in range(sessions)])
     listing = [

@@ -32,7 +32,7 @@ from whimbrel.log.keeping.readers import lost_readers, register
 from whimbrel.model.facts import Fact, InterestChanged, Mode, PresenceChange, PresenceChanged
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.sim.load.processes import resident_bytes
-from whimbrel.sim.ward import ward
+from whimbrel.sim.ward.monitors import ward
 
 NODE = "ward-3"
 START = 1_767_225_600_000_000  # 2026-01-01

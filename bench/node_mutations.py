@@ -64,10 +64,11 @@ class Mutation:
 
 
 _STATE = "src/whimbrel/broker/state/broker_state.py"
-_VIEW = "src/whimbrel/broker/state/broker_view.py"
-_WILLS = "src/whimbrel/broker/state/wills.py"
-_RETAINED = "src/whimbrel/broker/state/retained.py"
-_DECISIONS = "src/whimbrel/broker/state/decisions.py"
+_NODE = "src/whimbrel/node/node.py"
+_CLIENTS = "src/whimbrel/node/clients.py"
+_WILLS = "src/whimbrel/node/wills.py"
+_RETAINED = "src/whimbrel/node/retained.py"
+_DECISIONS = "src/whimbrel/node/policies.py"
 _HELD = "src/whimbrel/node/held.py"
 _SESSIONS = "src/whimbrel/hold/sessions.py"
 _ROWS = "src/whimbrel/hold/rows.py"
@@ -76,49 +77,49 @@ MUTATIONS = (
     # -- clients -----------------------------------------------------------------------------------------------------
     Mutation(
         name="a DISCONNECT does not change the session expiry",
-        file=_STATE,
-        before="                    client.expiry_us = fact.session_expiry_us\n",
-        after="                    pass\n",
+        file=_CLIENTS,
+        before="                client.expiry_us = fact.session_expiry_us\n",
+        after="                pass\n",
     ),
     Mutation(
         name="a PUBREL frees every packet identifier",
-        file=_STATE,
+        file=_CLIENTS,
         before="client.received.discard(fact.packet_id or 0)",
         after="client.received.clear()",
     ),
     Mutation(
         name="the row of a publisher of QoS 2 is not noted",
-        file=_STATE,
-        before='            self._touch(("client", publisher.id))\n',
-        after="",
+        file=_CLIENTS,
+        before='            self._touch(("client", client.id))\n\n    def await_completion',
+        after="\n    def await_completion",
     ),
     Mutation(
         name="the row of a receiver of QoS 2 is not noted",
-        file=_STATE,
-        before='            self._touch(("client", device))\n\n    def _granted',
-        after="\n    def _granted",
+        file=_CLIENTS,
+        before='            client.recount()\n            self._touch(("client", device))\n',
+        after="            client.recount()\n",
     ),
     Mutation(
         name="a released session keeps its owner",
-        file=_STATE,
+        file=_CLIENTS,
         before="released.owner, released.is_unclaimed = None, True",
         after="released.is_unclaimed = True",
     ),
     Mutation(
         name="the row of a client outlives its session",
-        file=_STATE,
-        before='                self._touch(("client", fact.device))\n        is_named',
-        after="        is_named",
+        file=_CLIENTS,
+        before='        self._touch(("client", client_id))\n        gone',
+        after="        gone",
     ),
     Mutation(
         name="a session without a user is unclaimed",
-        file=_STATE,
+        file=_CLIENTS,
         before="client.is_unclaimed = fact.owner is None and fact.confirms is None",
         after="client.is_unclaimed = fact.owner is None",
     ),
     Mutation(
         name="the two sets of identifiers are restored crosswise",
-        file=_VIEW,
+        file=_CLIENTS,
         before="client.received, client.releasing = set(received), set(releasing)",
         after="client.received, client.releasing = set(releasing), set(received)",
     ),
@@ -131,32 +132,32 @@ MUTATIONS = (
     # -- receipts ----------------------------------------------------------------------------------------------------
     Mutation(
         name="every receipt of QoS 2 waits for PUBCOMP",
-        file=_STATE,
-        before="if outcome is Outcome.DELIVERED:\n            if qos is None:",
-        after="if True:\n            if qos is None:",
+        file=_NODE,
+        before="        if outcome is Outcome.DELIVERED:\n            if qos is None:",
+        after="        if True:\n            if qos is None:",
     ),
     Mutation(
         name="every delivery of QoS 1 waits for PUBCOMP",
-        file=_STATE,
-        before="            if qos == _EXACTLY_ONCE:\n                self.await_completion(device, seq)",
-        after="            if qos:\n                self.await_completion(device, seq)",
+        file=_NODE,
+        before="            if qos == _EXACTLY_ONCE:\n                self.clients",
+        after="            if qos:\n                self.clients",
     ),
     # -- retained ----------------------------------------------------------------------------------------------------
     Mutation(
         name="an empty body does not clear the topic",
-        file=_STATE,
-        before="        if message.payload:\n            client = self.clients.get",
-        after="        if message.body:\n            client = self.clients.get",
+        file=_NODE,
+        before="        if kept.payload:\n",
+        after="        if kept.record:\n",
     ),
     Mutation(
         name="a retained will has no user",
-        file=_STATE,
-        before='source = self.wills.owner_of(message.publisher or "") if client is None else client.owner',
+        file=_NODE,
+        before='source = self.wills.owner_of(kept.publisher or "") if client is None else client.owner',
         after="source = None if client is None else client.owner",
     ),
     Mutation(
         name="the row of a user stays when one without a user replaces the message",
-        file=_STATE,
+        file=_NODE,
         before="            if source is not None or had_source:\n",
         after="            if source is not None:\n",
     ),
@@ -194,8 +195,8 @@ MUTATIONS = (
     Mutation(
         name="whose connection ended with the broker is not restored",
         file=_WILLS,
-        before="            self._wait(left, gone_at, is_excused=is_excused)\n\n\ndef last_will",
-        after="            self._wait(left, gone_at, is_excused=False)\n\n\ndef last_will",
+        before="            self._wait(left, gone_at, is_excused=is_excused)\n",
+        after="            self._wait(left, gone_at, is_excused=False)\n",
     ),
     Mutation(
         name="a restart delays every will by its whole delay",
@@ -231,14 +232,14 @@ MUTATIONS = (
     Mutation(
         name="decisions outlive what they are about",
         file=_HELD,
-        before="        self._forget(seq)\n",
-        after="",
+        before="            self._policies.forget(seq)\n",
+        after="            pass\n",
     ),
     Mutation(
         name="the row of a notification outlives the last who waited for it",
         file=_HELD,
-        before='        self._forget(seq)\n        self.touch(("notification", seq))\n',
-        after="        self._forget(seq)\n",
+        before='            self._policies.forget(seq)\n        self.touch(("notification", seq))\n',
+        after="            self._policies.forget(seq)\n",
     ),
     # -- the frame of the hold ---------------------------------------------------------------------------------------
     Mutation(

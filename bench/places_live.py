@@ -26,7 +26,7 @@ from whimbrel.model.keys import OPEN
 from whimbrel.model.near import Around, Near
 from whimbrel.model.place import Area, Place
 from whimbrel.model.subscription import InterestChange, Subscription
-from whimbrel.node.placing import Placing
+from whimbrel.node.places.placing import Placing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "differential"))
 

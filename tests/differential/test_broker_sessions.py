@@ -104,5 +104,5 @@ def _told(state: BrokerState) -> dict[str, object]:
             if session not in passing
         },
         "routes": len(state.routes),
-        "subscribed": {session: sorted(map(str, found)) for session, found in state.subscribed.items() if found},
+        "subscribed": {session: sorted(map(str, found)) for session, found in state.subscribed_to.items() if found},
     }

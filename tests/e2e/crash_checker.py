@@ -444,7 +444,8 @@ class Rig:
         """Wait until *count* more publications are sent."""
         self.is_reached.clear()
         self.target = self.sent + count
-        await asyncio.wait_for(self.is_reached.wait(), _GIVE_UP_S)
+        async with asyncio.timeout(_GIVE_UP_S):
+            await self.is_reached.wait()
 
 
 class RefusedError(ConnectionRefusedError):
@@ -774,7 +775,8 @@ class Subscriber(Client):
         self._is_answered.clear()
         self.write(b"\xc0\x00")
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._is_answered.wait(), 1)
+            async with asyncio.timeout(1):  # ``wait_for`` of Python 3.11 may lose that it was cancelled
+                await self._is_answered.wait()
         await asyncio.sleep(0.02)  # between one look and the next
 
 
@@ -987,10 +989,20 @@ async def _crash(
             for each in running:
                 each.cancel()
             status = await asyncio.to_thread(broker.stop) if broker.is_running else 0
+            await _end(running)
         if status:
             told.append(f"the broker stopped with status {status}")
     await asyncio.sleep(0)  # transports close in the next turn
     return told
+
+
+async def _end(running: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks until they have ended: one whose connection fails as it is cancelled goes on (``TaskGroup``)."""
+    left = set(running)
+    while left:
+        for each in left:
+            each.cancel()
+        _, left = await asyncio.wait(left, timeout=1)
 
 
 async def _settle(rig: Rig, clients: Sequence[Client], give_up_s: float) -> list[str]:
@@ -1002,7 +1014,8 @@ async def _settle(rig: Rig, clients: Sequence[Client], give_up_s: float) -> list
 
     async def in_time(who: Client) -> None:
         try:
-            await asyncio.wait_for(who.rest(), give_up_s)
+            async with asyncio.timeout(give_up_s):
+                await who.rest()
         except TimeoutError:
             told.append(f"{who.name} did not come to rest: {who.lacks()}")
 

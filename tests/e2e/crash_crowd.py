@@ -305,4 +305,5 @@ class _Leaver(Client):
         self.rig.note(Accepted(at=time.time(), key=key))
         self.rig.mark(sent)
         with suppress(TimeoutError):
-            await asyncio.wait_for(reader.read(1), self.rng.random() * 0.5)
+            async with asyncio.timeout(self.rng.random() * 0.5):
+                await reader.read(1)

@@ -197,17 +197,29 @@ def test_a_broker_loses_nothing_it_acknowledged(library: Path, capsys: pytest.Ca
     assert summary["lost_bytes"]
 
 
+_KINDS = (
+    "was acknowledged and is lost",
+    "its session was lost",
+    "cannot join the named session",
+    "is retained, and",
+    "leaver",
+)
+"""Words of what is lost of each kind."""
+_TRIES = 4
+"""How often the power is cut for all kinds: one cut may come before a kind has anything to lose."""
+
+
 def test_a_broker_whose_fsync_is_switched_off_is_found_out(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A tool that cannot fail proves nothing."""
     assert library
-    status = main(["--cuts", "1", "--seed", SEED, "--json", "--no-fsync"])
-    told = json.loads(capsys.readouterr().out)["violations"]
-    assert status == 1
-    assert any("was acknowledged and is lost" in each for each in told)
-    assert any("its session was lost" in each for each in told)
-    assert any("cannot join the named session" in each for each in told)
-    assert any("is retained, and" in each for each in told)
-    assert any("leaver" in each for each in told)
+    missing = set(_KINDS)
+    for _ in range(_TRIES):
+        assert main(["--cuts", "1", "--seed", SEED, "--json", "--no-fsync"]) == 1
+        told = json.loads(capsys.readouterr().out)["violations"]
+        missing -= {kind for kind in missing if any(kind in each for each in told)}
+        if not missing:
+            break
+    assert not missing
 
 
 def test_without_a_compiler_the_tool_says_so(

@@ -25,6 +25,16 @@ try:
 except OSError as error:
     print(errno.errorcode[error.errno])
 """
+_STARTS_A_PROCESS = """
+import os
+from whimbrel.shape import worker
+worker._confine()
+try:
+    os.fork()
+    print("it has started one")
+except OSError as error:
+    print("it may start none")
+"""
 
 
 def picture(side: int) -> bytes:
@@ -133,3 +143,9 @@ def test_a_worker_can_open_and_write_no_file() -> None:
     """A decoder that a picture takes over has pipes and nothing else, as the module's first lines say."""
     done = subprocess.run([sys.executable, "-c", _OPENS_A_FILE], capture_output=True, text=True, check=True)
     assert done.stdout == "EMFILE\n"
+
+
+def test_a_worker_can_start_no_process() -> None:
+    """Root is bound by no limit of processes, and many a broker in a container is root: its workers are nobody."""
+    done = subprocess.run([sys.executable, "-c", _STARTS_A_PROCESS], capture_output=True, text=True, check=True)
+    assert done.stdout == "it may start none\n"

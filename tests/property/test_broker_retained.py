@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.state.retained import Retained
 from whimbrel.match.topics import is_topic_filter, matches
 from whimbrel.node.publication import KeptNotification
+from whimbrel.node.retained import Retained
 
 LEVELS = st.sampled_from(["", "a", "b", "$c", "$"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)

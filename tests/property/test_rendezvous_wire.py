@@ -60,6 +60,7 @@ anything = st.one_of(
     st.builds(m.Matched, id=ids, address=addresses, clock_offset=offsets),
     st.builds(m.Matches, id=ids, publications=st.lists(listed, max_size=4).map(tuple), is_complete=st.booleans()),
     st.just(m.Sleep()),
+    st.builds(m.Data, st.binary(max_size=200)),
     st.builds(m.Released, st.integers(1, 10**12)),
     st.builds(m.Ask, group=groups, challenge=groups, wants_token=st.booleans()),
     st.builds(m.GroupTokenIssued, tokens),

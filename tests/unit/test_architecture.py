@@ -263,3 +263,53 @@ def _reached_into(path: Path) -> set[str]:
 def test_nothing_reaches_into_private_names() -> None:
     """A leading underscore says that a name may change without notice: no other module may build on it."""
     assert {_name(path): found for path in _files() if (found := _reached_into(path))} == {}
+
+
+# What a fact of the log changes is changed by the node's own code, live as in a replay.
+NODE_FIELDS = {
+    *("received", "releasing", "expiry_us", "disconnected_at", "is_unclaimed", "owner"),  # of a client
+    *("gone_at", "due_at", "is_excused", "by_device"),  # of a will
+    *("by_id", "sources", "kept", "shape"),  # of clients, retained messages, copies and policies
+}
+_CHANGING = {"add", "append", "clear", "discard", "extend", "pop", "popitem", "remove", "setdefault", "update"}
+_COUNTERS = {"counters.received", "self._sender.counters.received", "sender.counters.received"}
+
+
+def _changed_attributes(node: ast.AST) -> list[ast.expr]:
+    """Return the attributes that a statement or a call changes."""
+    if isinstance(node, ast.Assign | ast.Delete):
+        targets = node.targets
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+        targets = [node.target]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
+        targets = [node.func.value]
+    else:
+        return []
+    flat = [each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return [each.value if isinstance(each, ast.Subscript) else each for each in flat]
+
+
+def test_nothing_outside_the_node_changes_what_a_restart_knows() -> None:
+    """A change that is in no fact is lost with the process, and a replay ends with another state."""
+    found = [
+        f"{path.relative_to(SOURCE)}:{node.lineno} {ast.unparse(changed)}"  # type: ignore[attr-defined]
+        for room in ("broker", "pipeline")
+        for path in (SOURCE / room).rglob("*.py")
+        for node in ast.walk(_tree(path))
+        for changed in _changed_attributes(node)
+        if isinstance(changed, ast.Attribute)
+        and changed.attr in NODE_FIELDS
+        and ast.unparse(changed.value) != "self"
+        and ast.unparse(changed) not in _COUNTERS
+    ]
+    assert found == []
+
+
+def test_the_node_knows_neither_the_wire_nor_arrow() -> None:
+    """Workers fold the same node: they have no clients to talk to; and a replay needs no event loop."""
+    others = {"whimbrel.mqtt", "asyncio", "pyarrow", "pyspark", "whimbrel.broker", "whimbrel.pipeline"}
+    for path in (SOURCE / "node").rglob("*.py"):
+        for node in ast.walk(_tree(path)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in names for other in others if name.startswith(other)], path

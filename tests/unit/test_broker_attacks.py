@@ -38,7 +38,6 @@ from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.handlers.long_work import PIECE
 from whimbrel.broker.shell.net.http import BadRequestError, HttpExchange
 from whimbrel.broker.shell.net.websocket import Framing
-from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.state.routes import Routes
 from whimbrel.hold.sessions import PIECE as SESSIONS
 from whimbrel.language import patterns
@@ -51,6 +50,7 @@ from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, Connack, Pingreq, Publish, Suback, Subscribe, SubscriptionRequest, Will
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties
+from whimbrel.node.retained import Retained
 
 LONG = " || ".join(f"attribute{number} > {number}.5" for number in range(400))
 HEAVY = "regex(a, '(x|y)*x(x|y){%d}z')"

@@ -71,7 +71,7 @@ def test_reports_without_end_are_one_place(rig: Rig) -> None:
     assert rig.state.hold.changed <= touched + 20
     told = [packet for packet in car.taken(Publish) if packet.topic == "$whimbrel/near/home"]
     assert len(told) == 3  # entered, left, entered: the jumps elsewhere concern no area
-    assert len(rig.state.fences._stale) == 1
+    assert len(rig.state.node.fences._stale) == 1
     grid = rig.state.routes.near.grid
     assert grid is not None
     assert grid._index.size_bytes < 1_000_000

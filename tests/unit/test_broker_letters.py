@@ -59,7 +59,9 @@ def test_the_longest_client_identifier_that_can_be_configured_is_served(tmp_path
     assert peer.payloads() == [b"1"]
     peer.drop()
     rig.log.sync()
-    assert longest in {each.device for each in read(rig.folder, rig.state.node) if isinstance(each, PresenceChanged)}
+    assert longest in {
+        each.device for each in read(rig.folder, rig.state.node.name) if isinstance(each, PresenceChanged)
+    }
     (answer,) = rig.connecting(longest + "x", version=version).taken(Connack)
     assert answer.code == (ReasonCode.CLIENT_IDENTIFIER_NOT_VALID if version == V5 else 2)
 
@@ -162,7 +164,7 @@ def test_a_malformed_topic_filter_closes_a_connection_of_311(rig: Rig, wanted: s
             peer.send(packet)
         rig.settle()
         assert (old.is_closed, old.take()) == (True, [])
-        assert "fine" not in {wanted for wanted, _ in rig.state.subscribed.get("$mqtt/old", {})}
+        assert "fine" not in {wanted for wanted, _ in rig.state.subscribed_to.get("$mqtt/old", {})}
         (answer,) = new.take()
         assert isinstance(answer, Suback | Unsuback)
         assert answer.codes[1] == INVALID

@@ -131,9 +131,9 @@ def connection_keys(rig: Rig, count: int) -> object:
 
 
 def access_lists(rig: Rig, count: int) -> object:
-    """Named sessions with two hundred users each."""
+    """Named sessions with eighty users each."""
     peer = rig.client("maker")
-    users = {f"user-{at}": ["join"] for at in range(200)}
+    users = {f"user-{at}": ["join"] for at in range(80)}
     for number in range(count):
         access = {"owner": "me", "groups": {}, "users": users}
         assert peer.ask("create", session=f"s{count}-{number}", list=access)["ok"]
@@ -251,10 +251,10 @@ def waiting_retained_messages(rig: Rig, count: int) -> object:
 
 
 def policies(rig: Rig, count: int) -> object:
-    """Policies of two and a half kilobytes."""
+    """Policies of one kilobyte."""
     peer = rig.client("publisher")
     for number in range(count):
-        text = f"if (m.a > {number}) {{ return m; }} " + f"if (m.b == '{'x' * 100}') {{ return m; }} " * 20
+        text = f"if (m.a > {number}) {{ return m; }} " + f"if (m.b == '{'x' * 100}') {{ return m; }} " * 8
         peer.send(publishing(f"$whimbrel/policy/p{number}", text.encode(), 1, 1))
         rig.settle()
         (answer,) = peer.taken(Puback)
@@ -267,7 +267,7 @@ def topic_aliases(rig: Rig, count: int) -> object:
     peers = connected_clients(rig, count)
     assert isinstance(peers, list)
     for number, peer in enumerate(peers):
-        for at in range(30):
+        for at in range(12):
             properties = Properties({Property.TOPIC_ALIAS: at + 1})
             peer.send(publishing(f"{number}/{at}/{'z' * 3_500}")._replace(properties=properties))
     rig.state.routes.forget()  # the caches by topic have a bound of their own
@@ -278,7 +278,7 @@ def topic_aliases(rig: Rig, count: int) -> object:
 def visited_areas(rig: Rig, count: int) -> object:
     """Retained messages with an area that have come to sessions."""
     publisher = rig.client("publisher")
-    for number in range(40):
+    for number in range(16):
         ice = publishing(f"r/{number}", b"x", 1, 1, retain=True)
         publisher.send(ice._replace(properties=Properties(user=(("place", "47,8"), ("radius", "500")))))
         rig.settle()

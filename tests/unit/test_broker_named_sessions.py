@@ -492,7 +492,7 @@ def test_the_property_session_chooses_another_or_the_private_one(rig: Rig) -> No
     assert _subscribe(rig, pda, "a", session="ann").codes == (1,)
     assert _subscribe(rig, pda, "b", session="").codes == (1,)
     assert [len(_show(maker, each)["subscriptions"]) for each in ("ann", "bob")] == [1, 0]
-    assert [topic for topic, _ in rig.state.subscribed["$mqtt/pda"]] == ["b"]
+    assert [topic for topic, _ in rig.state.subscribed_to["$mqtt/pda"]] == ["b"]
 
 
 def test_a_session_joined_by_request_is_chosen_and_is_no_home(rig: Rig) -> None:
@@ -1087,7 +1087,7 @@ def test_everything_of_a_session_is_there_after_a_restart(tmp_path: Path) -> Non
     _publish(rig, "a", b"1")
     rig.settle()
     rows = rig.state.view.changes()[0].items()
-    state = type(rig.state).restore(rig.state.node, rows)
+    state = type(rig.state).restore(rig.state.node.name, rows)
     rig.close()
     again = Rig(tmp_path, state=state)
     assert _refusal(again, "ann", password=WRONG)[0] == NOT_AUTHORIZED

@@ -63,7 +63,7 @@ def test_the_properties_of_a_stranger_travel_untouched(rig: Rig, qos: int) -> No
     (copy,) = peer.taken(Publish)
     assert copy.properties.user == STRANGE
     rig.log.sync()
-    (fact,) = [each for each in read(rig.folder, rig.state.node) if isinstance(each, Notification)]
+    (fact,) = [each for each in read(rig.folder, rig.state.node.name) if isinstance(each, Notification)]
     assert fact.attributes["ttl"] == "nonsense !("
     assert not fact.keys.hashes
     assert peer.tell(Unsubscribe(2, ("#",), Properties(user=STRANGE))) == [Unsuback(2, (ReasonCode.SUCCESS,))]

@@ -22,7 +22,7 @@ from whimbrel.model.place import Place
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Puback, Publish, Suback, Will
 from whimbrel.mqtt.properties import Properties
-from whimbrel.node.placing import Placing
+from whimbrel.node.places.placing import Placing
 
 HERE, CLOSE, FAR = "52.52,13.405", "52.521,13.405", "52.53,13.405"  # 111 m and 1,113 m from here
 LOCK = "consumer:" + hashlib.sha256(b"k").hexdigest()

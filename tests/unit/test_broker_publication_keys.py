@@ -266,7 +266,7 @@ def test_neither_keys_nor_what_they_say_of_insecure_are_passed_on_or_written(rig
     (copy,) = right.taken(Publish)
     assert copy.properties.user == (("other", "x"),)
     rig.log.sync()
-    (fact,) = [each for each in read(rig.folder, rig.state.node) if isinstance(each, Notification)]
+    (fact,) = [each for each in read(rig.folder, rig.state.node.name) if isinstance(each, Notification)]
     assert not {"key", "insecure"} & set(fact.attributes)
     assert "other" in fact.attributes
     written = b"".join(path.read_bytes() for path in rig.folder.rglob("*") if path.is_file())
@@ -345,7 +345,7 @@ def test_a_retained_message_with_keys_is_for_those_whose_keys_match(rig: Rig) ->
     publisher = rig.client("publisher")
     publisher.send(_publish("a", b"1", _keys(CONSUMER[0]), qos=1, retain=True))
     rig.settle()
-    state = type(rig.state).restore(rig.state.node, list(rig.state.view.changes()[0].items()))
+    state = type(rig.state).restore(rig.state.node.name, list(rig.state.view.changes()[0].items()))
     rig.close()
     for each in (Rig(rig.folder, state=state),):
         found = {}
@@ -385,7 +385,7 @@ def test_a_notification_held_with_keys_is_given_to_the_session_whose_keys_match(
         assert maker.ask("subscribe", session=session, topic="a", keys=_keys(CONSUMER[1], secret))["ok"]
     maker.send(_publish("a", b"1", _keys(CONSUMER[0]), qos=1))
     rig.settle()
-    state = type(rig.state).restore(rig.state.node, list(rig.state.view.changes()[0].items()))
+    state = type(rig.state).restore(rig.state.node.name, list(rig.state.view.changes()[0].items()))
     rig.close()
     again = Rig(rig.folder, state=state)
     found = [again.client(name, user=(("session", name),)).payloads() for name in ("ann", "bob")]

@@ -182,7 +182,7 @@ def _limited(folder: Path, **limits: int) -> Rig:
 def test_without_settings_nothing_is_metered(tmp_path: Path) -> None:
     """Off is off: no link has a meter."""
     rig = Rig(tmp_path)
-    assert not rig.broker.rates
+    assert not rig.broker.rates.are_any
     assert rig.client("c").link.meter is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.unit.rendezvous_rig import ALICE, BOB, CAROL, Member, Rig, address, notes, script, sent
 
 from whimbrel.rendezvous import messages as m
@@ -9,7 +10,7 @@ from whimbrel.rendezvous.controller import NoteKind, Parameters
 from whimbrel.rendezvous.controller.commands import Connect, Release
 from whimbrel.rendezvous.device import Device, DeviceState
 from whimbrel.rendezvous.device.commands import Introduced, Tell
-from whimbrel.rendezvous.events import Address, Subscription
+from whimbrel.rendezvous.events import Address, EventId, Subscription
 from whimbrel.rendezvous.nodes import DeviceNode
 from whimbrel.rendezvous.radio.interface import InquiryResult, LinkMade, PageFailed, RadioEvent
 from whimbrel.rendezvous.radio.simulated.air import SimulatedRadio
@@ -133,6 +134,18 @@ def test_a_subscriber_that_does_not_answer_two_pages_is_gone_and_its_match_undon
     assert [type(each) for each in sent(done, CAROL)] == [m.Accepted, m.Matched]
 
 
+def test_a_pair_whose_match_was_undone_is_matched_when_the_subscriber_is_back() -> None:
+    """It never met: the cache of matched pairs must not keep it apart."""
+    rig = Rig(NO_PARK)
+    rig.subscribe(name="bob")
+    rig.publish()
+    rig.miss(ALICE)
+    rig.miss(ALICE)
+    rig.connect(ALICE)
+    done = rig.say(ALICE, m.Renew(EventId("S1")))
+    assert [type(each) for each in sent(done, ALICE)] == [m.Accepted, m.Matched]
+
+
 def test_a_publisher_that_nobody_reached_is_told_afterwards() -> None:
     """It listened all the time and cannot know that its publication is answered."""
     rig = Rig(NO_PARK)
@@ -141,6 +154,19 @@ def test_a_publisher_that_nobody_reached_is_told_afterwards() -> None:
     done = rig.wait(5.2)
     assert [each.address for each in done if isinstance(each, Connect)] == [BOB]
     assert sent(rig.connect(BOB, is_caller=False), BOB) == [m.Answered(sent(rig.commands, BOB)[0].id)]  # type: ignore[union-attr]  # it was accepted
+
+
+@pytest.mark.parametrize("parameters", [NO_PARK, Parameters()])
+def test_a_match_waits_for_the_page_that_hides_its_publisher(parameters: Parameters) -> None:
+    """The controller found Bob and pages him; only when he is connected, or was not reached, is Alice told to page."""
+    for is_reached in (True, False):
+        rig = Rig(parameters)
+        assert [each.address for each in rig.find(BOB) if isinstance(each, Connect)] == [BOB]
+        assert [type(each) for each in sent(rig.subscribe(name="bob"), ALICE)] == [m.Accepted]
+        done = rig.connect(BOB, is_caller=False) if is_reached else rig.miss(BOB)
+        assert [type(each) for each in sent(done, ALICE)] == [m.Matched]
+        assert [type(each) for each in sent(done, BOB)] == ([m.Accepted, m.WakeUp] if is_reached else [])
+        assert notes(done, NoteKind.NOTIFIED)
 
 
 def test_a_release_and_a_word_that_cross_lose_nothing() -> None:

@@ -14,10 +14,10 @@ from PIL import Image
 from whimbrel.language.policies.limits import PolicyLimits
 from whimbrel.language.policies.values import Compression, Level, Projection
 from whimbrel.shape.bodies import BodyKind, ImageSize, image_size, kind_of, projected, rewritten, written
-from whimbrel.shape.cache import ResultCache
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.images import fitting
 from whimbrel.shape.transforms import Work, cost_of, needed, perform
+from whimbrel.shape.work_queue import ResultCache
 
 LIMITS = PolicyLimits()
 

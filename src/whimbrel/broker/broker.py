@@ -307,7 +307,7 @@ class Broker:
         if link.closing is not None:
             return
         link.last_at, link.is_heard = now, True
-        self._long_work.begin_turn()
+        self._long_work.tried = 0
         machine = link.machine
         packets: Sequence[Packet] = ()
         if link.is_busy:
@@ -322,7 +322,7 @@ class Broker:
     def go_on(self, now: int) -> None:
         """Do a piece of the work that is too long for one turn."""
         self._commits.now(now)
-        self._long_work.begin_turn()
+        self._long_work.tried = 0
         self._commits.go_on()
         self._long_work.go_on()
         self._delivering.go_on(self._commits.last_at)
@@ -449,12 +449,11 @@ class Broker:
     def synced(self, seq: int) -> None:
         """Take in that everything up to *seq* is durable."""
         self.refuse(is_refusing=False)
-        self._long_work.begin_turn()
+        self._long_work.tried = 0
         self._commits.durable(seq)
-        self.history.look()
-        self._delivering.pump_ready(self._commits.last_at)
-        self._back_pressure.note_full(self._commits.last_at)
-        self._let_go(self._commits.last_at)
+        if self.history.waiting:
+            self.history.look()
+        self._end_step(self._commits.last_at)
 
     def refuse(self, *, is_refusing: bool = True) -> None:
         """Take in that the disk cannot be written to; what waits stays waiting, and is accepted when it can."""
@@ -469,7 +468,7 @@ class Broker:
         stamp = self._commits.now(now)
         # What waits for the disk has its time already, and the hold's must not overtake it.
         self._commits.then(partial(self.state.tick, stamp))
-        self._commits.then(partial(self.state.forget_places, stamp))
+        self._commits.then(partial(self.state.node.forget_places, stamp))
         self._connecting.tick(stamp)
         self._sessions.absent.tick(stamp)
         self.history.look()
@@ -556,7 +555,7 @@ class Broker:
         if link.is_choked:
             self._back_pressure.lag(link, self._commits.last_at, is_lagging=True)
         link.machine.go_on()
-        if self.rates:
+        if self.rates.are_any:
             assert link.client is not None
             behind = link.machine.take_held()
             link.meter = self.rates.open(link, link.client.id, link.user, behind)

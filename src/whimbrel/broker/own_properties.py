@@ -18,10 +18,21 @@ from collections.abc import Sequence
 
 from whimbrel.errors import InvalidValueError
 
-__all__ = ["IN_CONNECT", "IN_PUBLISH", "IN_SUBSCRIBE", "NUMBER", "PREFIX", "SECRET", "Pairs", "is_marked", "split_own"]
+__all__ = [
+    "IN_CONNECT",
+    "IN_PUBLISH",
+    "IN_SUBSCRIBE",
+    "MARK",
+    "NUMBER",
+    "PREFIX",
+    "SECRET",
+    "Pairs",
+    "is_marked",
+    "split_own",
+]
 
 PREFIX = "whimbrel."
-_MARK = ("whimbrel", "1")
+MARK = ("whimbrel", "1")
 """What a CONNECT carries so that names without the prefix are the broker's too."""
 
 IN_CONNECT = ("session", "password", "receipt", "key", "policy")
@@ -45,7 +56,7 @@ Pairs = Sequence[tuple[str, str]]
 
 def is_marked(user: Pairs) -> bool:
     """Tell whether these user properties of a CONNECT say that its client knows Whimbrel."""
-    return _MARK in user
+    return MARK in user
 
 
 def split_own(user: Pairs, known: Sequence[str], *, is_ours: bool) -> tuple[list[tuple[str, str]], Pairs]:

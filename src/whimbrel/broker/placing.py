@@ -25,7 +25,7 @@ from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model.bounds import real
 from whimbrel.model.near import MAX_NEAR_M
 from whimbrel.model.place import Place
-from whimbrel.node.placing import Placing
+from whimbrel.node.places.placing import Placing
 
 __all__ = ["IN_TOPIC", "ReadPlacing", "in_properties", "read_placing"]
 

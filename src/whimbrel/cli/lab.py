@@ -149,12 +149,52 @@ def steam_scale(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson
     _run_here(scale(is_quick=quick), out, as_json=as_json)
 
 
+@app.command("icu-battery")
+def icu_battery(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson = False) -> None:
+    """SUBLIM, Figure 7: how long a doctor's battery lasts without messages, stateless and stateful.
+
+    A model of the paper's device beside the broker's core, on a clock that is moved by hand; what the model assumes is
+    varied. Each point has a process of its own, and an interrupt keeps those that are done.
+
+    Example: whimbrel lab icu-battery --quick --out lab
+    """
+    from whimbrel.lab.sublim.icu_battery import battery
+
+    _run_here(battery(is_quick=quick), out, as_json=as_json)
+
+
+@app.command("icu-bandwidth")
+def icu_bandwidth(
+    *,
+    link: Annotated[
+        str, typer.Option("--link", metavar="KIND", help="relay, tc (as root), or both: tc at two rates.")
+    ] = "both",
+    quick: Quick = False,
+    out: Out = Path("lab"),
+    as_json: AsJson = False,
+) -> None:
+    """SUBLIM, Figure 6: what a doctor receives, and receives in time, over a link that changes.
+
+    In real time, with a broker for each point: a relay in user space paces a connection, or tc does between two network
+    namespaces. Points mostly wait, so several are made at once; an interrupt keeps those that are done.
+
+    Example: whimbrel lab icu-bandwidth --quick --out lab
+    """
+    from whimbrel.lab.sublim.icu_bandwidth import bandwidth
+
+    _run_here(bandwidth(is_quick=quick, link=link), out, as_json=as_json)
+
+
 def _run_here(experiment: Experiment, out: Path, *, as_json: bool) -> None:
-    """Run an experiment that is no sweep: in this process, without Spark."""
+    """Run an experiment that is no sweep: in this process or in processes of its points, without Spark."""
     from whimbrel.lab.experiment import run
+    from whimbrel.lab.own_processes import check_writable
 
     begun = time.perf_counter()
-    _show(experiment, run(None, experiment, out), out, took_s=time.perf_counter() - begun, as_json=as_json)
+    check_writable(out)
+    with _progress(experiment.name) as told:
+        result = run(None, experiment, out, on_progress=told)
+    _show(experiment, result, out, took_s=time.perf_counter() - begun, as_json=as_json)
 
 
 def _run(

@@ -26,7 +26,10 @@ _UNKNOWN_QOS = 2
 _WITHOUT_SHARES = 2
 """How many values the row of a copy has beside its devices, where no share has others."""
 
-__all__ = ["Key", "keys", "restore_state", "row_table"]
+__all__ = ["KINDS", "Key", "keys", "restore_state", "row_table"]
+
+KINDS = frozenset({"copy", "member", "now", "pending", "place", "session", "shaped", "subscription", "turn"})
+"""The kinds of rows."""
 
 
 def keys(state: State) -> Iterable[Key]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whimbrel.errors import MissingDependencyError
+from whimbrel.lab.own_processes import OwnPoint, make_points
 from whimbrel.lab.points import Point, Row, sweep
 
 if TYPE_CHECKING:
@@ -55,6 +57,10 @@ class Experiment:
     assumptions: Mapping[str, object]
     make: Callable[[], list[Row]] | None = None
     """Makes the rows in this process, where the experiment is no sweep; then it has no points, and needs no Spark."""
+    own: Sequence[OwnPoint] = ()
+    """Points that are each made in a process of its own, without Spark."""
+    at_once: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """How many of these are made at a time: more than there are cores where they mostly wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +84,10 @@ def run(
 ) -> Result:
     """Make the points that are missing, then the table, the plot and the text below *out*."""
     out.mkdir(parents=True, exist_ok=True)
-    if experiment.make is not None:
+    if experiment.own:
+        folder = out / f"{experiment.name}-points"
+        rows = make_points(experiment.own, folder, processes=experiment.at_once, on_progress=on_progress)
+    elif experiment.make is not None:
         rows = experiment.make()
     else:
         assert spark is not None

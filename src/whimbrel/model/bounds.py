@@ -8,6 +8,7 @@ Rule: text is measured in bytes of UTF-8, because that is what the wire and the 
 from __future__ import annotations
 
 import math
+import re
 
 from whimbrel.errors import InvalidValueError
 
@@ -23,11 +24,14 @@ __all__ = [
     "flag",
     "instant",
     "name",
+    "node_name",
     "real",
     "text",
     "utf8_size",
     "whole",
 ]
+
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -100,3 +104,10 @@ def real(what: str, value: object, low: float, high: float) -> float:
         if math.isfinite(number):
             return number
     raise InvalidValueError(what, value, f"a number from {low:.12g} to {high:.12g}")
+
+
+def node_name(value: object) -> None:
+    """Raise ``InvalidValueError`` unless *value* may name a node."""
+    if not isinstance(value, str) or not _NODE.fullmatch(value):
+        allowed = "1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
+        raise InvalidValueError("node", value, allowed)

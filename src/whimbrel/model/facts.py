@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.bounds import INT64_MAX, dated, flag, name, real, text, whole
+from whimbrel.model.bounds import INT64_MAX, dated, flag, name, node_name, real, text, whole
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.notification import MAX_PACKET_ID, MAX_SUBJECT_BYTES, Notification, NotificationId
 from whimbrel.model.outcome import Outcome
@@ -301,5 +301,6 @@ def later(last: int, now: int) -> int:
 
 
 def _number(node: str, seq: int, what: str, moment: int) -> None:
-    NotificationId(node, whole("seq", seq, 0, INT64_MAX))
+    node_name(node)
+    whole("seq", seq, 0, INT64_MAX)
     dated(what, moment)

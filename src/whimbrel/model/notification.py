@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, FrozenAttributes, checked
-from whimbrel.model.bounds import INT64_MAX, dated, flag, instant, name, whole
+from whimbrel.model.bounds import INT64_MAX, dated, flag, instant, name, node_name, whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.place import Area, Place
 
@@ -23,7 +23,6 @@ MAX_QOS = 2
 MAX_PACKET_ID = 65_535
 
 # A node's name is also a folder of the exported log (``node=…``), hence the few characters.
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SEQ = re.compile(r"0|[1-9][0-9]{0,18}")
 _WILDCARD = re.compile(r"[+#]")
 
@@ -36,9 +35,7 @@ class NotificationId:
     seq: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.node, str) or not _NODE.fullmatch(self.node):
-            allowed = "1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
-            raise InvalidValueError("node", self.node, allowed)
+        node_name(self.node)
         whole("seq", self.seq, 0, INT64_MAX)
 
     @classmethod

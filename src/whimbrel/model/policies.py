@@ -102,12 +102,15 @@ class Decided:
     def __post_init__(self) -> None:
         NotificationId(self.node, whole("seq", self.seq, 0, INT64_MAX))
         dated("decided_at", self.decided_at)
-        for what in ("session", "device", "policy"):
-            name(what, getattr(self, what))
+        name("session", self.session)  # one by one: one decision is made for each hand-over
+        name("device", self.device)
+        name("policy", self.policy)
         if self.publisher is not None:
             name("publisher", self.publisher)
-        for what in ("policy_seq", "steps", "bytes_read", "pixels_read"):
-            whole(what, getattr(self, what), 0, INT64_MAX)
+        whole("policy_seq", self.policy_seq, 0, INT64_MAX)
+        whole("steps", self.steps, 0, INT64_MAX)
+        whole("bytes_read", self.bytes_read, 0, INT64_MAX)
+        whole("pixels_read", self.pixels_read, 0, INT64_MAX)
         if self.outcome not in {Outcome.DELIVERED, Outcome.WITHHELD}:
             raise InvalidValueError("outcome", self.outcome.value, "delivered or withheld")
         if self.reason is not None:
@@ -122,12 +125,12 @@ class Decided:
 
     def _check_body(self) -> None:
         is_sent = self.outcome is Outcome.DELIVERED
-        for what in ("body_hash", "body_bytes"):
-            if (getattr(self, what) is not None) != is_sent:
-                raise InvalidValueError(what, getattr(self, what), "one where it is delivered, else none")
-        for what in ("body", "attributes"):
-            if getattr(self, what) is not None and not is_sent:
-                raise InvalidValueError(what, getattr(self, what), "none where it is withheld")
+        if (self.body_hash is not None) != is_sent or (self.body_bytes is not None) != is_sent:
+            what = "body_bytes" if (self.body_hash is not None) == is_sent else "body_hash"
+            raise InvalidValueError(what, getattr(self, what), "one where it is delivered, else none")
+        if not is_sent and (self.body is not None or self.attributes is not None):
+            what = "attributes" if self.body is None else "body"
+            raise InvalidValueError(what, getattr(self, what), "none where it is withheld")
         if self.body_hash is not None and (type(self.body_hash) is not bytes or len(self.body_hash) != _HASH_BYTES):
             raise InvalidValueError("body_hash", self.body_hash, f"{_HASH_BYTES} bytes of SHA-256")
         if self.body_bytes is not None:

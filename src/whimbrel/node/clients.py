@@ -6,9 +6,17 @@ Rule: a change of a client is a fact of the log, so that a replay ends with the 
 
 from __future__ import annotations
 
-from whimbrel.node.memory import IDENTIFIER_BYTES, MemoryCount
+from collections.abc import Callable, Iterator, Mapping
+from typing import Generic, TypeVar
 
-__all__ = ["StoredClient"]
+import cbor2
+
+from whimbrel.hold.touched_rows import Key
+from whimbrel.model.facts import PresenceChange, PresenceChanged
+from whimbrel.node.memory import CLIENT_BYTES, IDENTIFIER_BYTES, MemoryCount
+from whimbrel.node.publication import packet_id_of
+
+__all__ = ["Clients", "StoredClient"]
 
 
 class StoredClient:
@@ -62,3 +70,116 @@ class StoredClient:
         self.received.clear()
         self.releasing.clear()
         self.recount()
+
+
+C = TypeVar("C", bound=StoredClient)
+
+
+class Clients(Generic[C]):
+    """The clients by identifier; *make* returns a new one, which a shell may know more of."""
+
+    def __init__(
+        self, make: Callable[[str, str, MemoryCount], C], touch: Callable[[Key], None], memory: MemoryCount
+    ) -> None:
+        self._make, self._touch, self._memory = make, touch, memory
+        self.by_id: dict[str, C] = {}
+
+    # -- facts -------------------------------------------------------------------------------------------------------
+
+    def joined(self, fact: PresenceChanged) -> C:
+        """Return the client that came to its own session, a new one if there was none."""
+        assert fact.session is not None
+        client = self.by_id.get(fact.device)
+        if client is None:
+            client = self.by_id[fact.device] = self._make(fact.device, fact.session, self._memory)
+            self._memory.counted += CLIENT_BYTES
+        client.expiry_us = fact.session_expiry_us or 0
+        client.disconnected_at = None
+        client.owner = fact.owner
+        client.is_unclaimed = fact.owner is None and fact.confirms is None  # from before both were written down
+        return client
+
+    def present(self, client: C, fact: PresenceChanged) -> None:
+        """Note that a client went, or that one of its packet identifiers is free again."""
+        change = fact.change
+        if change is PresenceChange.DISCONNECTED:
+            client.disconnected_at = fact.changed_at
+            if fact.session_expiry_us is not None:
+                client.expiry_us = fact.session_expiry_us
+        elif change is PresenceChange.RELEASED:
+            client.received.discard(fact.packet_id or 0)
+            client.recount()
+        elif change is PresenceChange.COMPLETED:
+            client.releasing.discard(fact.packet_id or 0)
+            client.recount()
+
+    def published(self, publisher: str | None, packet_id: int) -> None:
+        """Note the packet identifier of a publication of QoS 2, which may come again."""
+        client = self.by_id.get(publisher or "")
+        if client is not None:
+            client.received.add(packet_id)
+            client.recount()
+            self._touch(("client", client.id))
+
+    def await_completion(self, device: str, seq: int) -> None:
+        """Note that a device has received a copy of QoS 2: PUBREL is repeated until PUBCOMP."""
+        client = self.by_id.get(device)
+        if client is not None:
+            client.releasing.add(packet_id_of(seq))
+            client.recount()
+            self._touch(("client", device))
+
+    def release(self, client_id: str | None) -> None:
+        """Let a session have no owner any more."""
+        released = self.by_id.get(client_id or "")
+        if released is not None:
+            released.owner, released.is_unclaimed = None, True
+            self._touch(("client", released.id))
+
+    def ended(self, client_id: str) -> C | None:
+        """Forget a client, whose session has ended; return it if there was one."""
+        self._touch(("client", client_id))
+        gone = self.by_id.pop(client_id, None)
+        if gone is not None:
+            self._memory.counted -= CLIENT_BYTES
+            gone.forget_identifiers()
+        return gone
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kind of its rows."""
+        return frozenset({"client"})
+
+    def keys(self) -> Iterator[Key]:
+        """Yield the keys of all rows."""
+        yield from (("client", name) for name in self.by_id)
+
+    def row(self, key: Key) -> bytes | None:
+        """Return the row of a client; None if there is none."""
+        client = self.by_id.get(str(key[1]))
+        if client is None:
+            return None
+        return cbor2.dumps(
+            [
+                client.session,
+                client.expiry_us,
+                client.disconnected_at,
+                sorted(client.received),
+                sorted(client.releasing),
+                client.owner,
+                client.is_unclaimed,
+            ]
+        )
+
+    def restore(self, rows: Mapping[Key, bytes]) -> None:
+        """Take the clients that *rows* were written from."""
+        for (_, name), value in rows.items():
+            session, expiry_us, disconnected_at, received, releasing, *more = cbor2.loads(value)
+            client = self.by_id[str(name)] = self._make(str(name), session, self._memory)
+            self._memory.counted += CLIENT_BYTES
+            client.expiry_us, client.disconnected_at = expiry_us, disconnected_at
+            client.received, client.releasing = set(received), set(releasing)
+            client.owner, client.is_unclaimed = more or (None, True)  # older views have no owners
+            client.recount()

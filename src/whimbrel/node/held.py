@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
+from whimbrel.hold.sessions import Hold
 from whimbrel.hold.state import Copy, CopyFollower
 from whimbrel.hold.touched_rows import Key
 from whimbrel.node.memory import MemoryCount
+from whimbrel.node.policies import Policies
 from whimbrel.node.publication import LONG, KeptNotification
 
 __all__ = ["HeldNotifications"]
 
 
 class HeldNotifications(CopyFollower):
-    """Counts in *memory* what the hold keeps; *forget* is told of each notification that no device is owed any more."""
+    """Counts in *memory* what the hold keeps; *policies* keep no decision about what is forgotten."""
 
-    __slots__ = ("_count", "_forget", "_memory", "size_bytes", "touch")
+    __slots__ = ("_count", "_hold", "_memory", "_node", "_policies", "size_bytes", "touch")
 
-    def __init__(self, memory: MemoryCount, forget: Callable[[int], None]) -> None:
-        self._memory, self._forget = memory, forget
+    def __init__(self, node: str, hold: Hold[KeptNotification], memory: MemoryCount, policies: Policies) -> None:
+        self._node, self._hold, self._memory, self._policies = node, hold, memory, policies
+        hold.follow(self)
         self._count = 0
         self.size_bytes = 0
         """How much memory they take, about."""
@@ -48,8 +51,30 @@ class HeldNotifications(CopyFollower):
         self._count -= 1
         self.size_bytes -= size
         self._memory.counted -= size
-        self._forget(seq)
+        if self._policies.are_used:
+            self._policies.forget(seq)
         self.touch(("notification", seq))
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kind of its rows."""
+        return frozenset({"notification"})
+
+    def keys(self) -> Iterator[Key]:
+        """Yield the keys of all rows."""
+        yield from (("notification", seq) for seq, kept in self._hold.all_kept() if kept is not None)
+
+    def row(self, key: Key) -> bytes | None:
+        """Return the record of a notification; None if no device is owed it."""
+        kept = self._hold.kept(int(str(key[1])))
+        return None if kept is None else kept.record
+
+    def restore(self, rows: Mapping[Key, bytes]) -> None:
+        """Give the copies of the hold the notifications that *rows* were written from."""
+        for value in rows.values():
+            self._hold.keep_again(KeptNotification.restored(self._node, value))
 
 
 def _ignore(_: Key) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from whimbrel.log.records import BODY, values_from
+from whimbrel.errors import InvalidValueError, description_of
+from whimbrel.log.records import BODY, row_from, values_from
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.keys import OPEN, Secured
 from whimbrel.model.notification import Notification
-from whimbrel.model.rows import COLUMNS
-from whimbrel.node.placing import Placing
+from whimbrel.model.rows import COLUMNS, fact_of
+from whimbrel.node.places.placing import Placing
 
 __all__ = ["LONG", "KeptNotification", "kept_bytes", "packet_id_of", "secured_of"]
 
@@ -109,6 +110,15 @@ class KeptNotification:
             placing=_placing_of(notification),
             deadline_at=notification.deadline_at,
         )
+
+    @classmethod
+    def restored(cls, node: str, record: bytes) -> KeptNotification:
+        """Return what is kept of the notification with a *record* of the log of *node*."""
+        seq, number = BODY.unpack_from(record)
+        fact = fact_of(*row_from(node, seq, number, record[BODY.size :]))
+        if not isinstance(fact, Notification):
+            raise InvalidValueError("row of a view", description_of(fact), "a notification")
+        return cls.of(fact, record)
 
     @classmethod
     def live(cls, subject: str, payload: bytes, *, retain: bool = False, properties: bytes = b"") -> KeptNotification:

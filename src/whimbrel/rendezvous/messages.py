@@ -15,6 +15,7 @@ __all__ = [
     "Accepted",
     "Answered",
     "Ask",
+    "Data",
     "Expired",
     "FromController",
     "FromDevice",
@@ -100,6 +101,13 @@ class Join:
 
     token: bytes = field(repr=False)
     device_key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """To a device that is no controller: bytes of the application."""
+
+    data: bytes = field(repr=False)
 
 
 # -- from the controller ---------------------------------------------------------------------------------------------
@@ -211,7 +219,7 @@ class GroupTokenIssued:
     token: bytes = field(repr=False)
 
 
-FromDevice: TypeAlias = Publish | Subscribe | Unpublish | Unsubscribe | Renew | Noted | Proof | Join
+FromDevice: TypeAlias = Publish | Subscribe | Unpublish | Unsubscribe | Renew | Noted | Proof | Join | Data
 FromController: TypeAlias = (
     Accepted
     | Refused

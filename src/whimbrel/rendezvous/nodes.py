@@ -173,6 +173,15 @@ class DeviceNode:
         self.exposure.set_scans(inquiry=inquiry, page=page, now=self._now())
         self._radio.set_scans(inquiry=inquiry, page=page)
 
+    def talk(self, address: Address, data: bytes) -> None:
+        """Send bytes of the application to a device that we are connected to."""
+        self._radio.send(address, encode(m.Data(data)))
+
+    def hang_up(self, address: Address) -> None:
+        """Close the connection to a device that is no controller."""
+        self._radio.disconnect(address)
+        self.do(self.core.receive(d.LostPeer(address), now=self._now()))
+
     def do(self, commands: Iterable[d.DeviceCommand]) -> None:
         """Perform what the core commands, as after ``publish`` or ``subscribe``."""
         for command in commands:

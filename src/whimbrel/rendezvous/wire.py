@@ -33,6 +33,7 @@ from whimbrel.rendezvous.refusals import Refusal
 
 __all__ = [
     "CHALLENGE_BYTES",
+    "MAX_DATA_BYTES",
     "MAX_MESSAGE_BYTES",
     "MAX_REQUEST_BYTES",
     "MESSAGES",
@@ -48,6 +49,8 @@ MAX_MESSAGE_BYTES = 131_072
 MAX_REQUEST_BYTES = 4_096
 """A publication with 16 keys and a name of 248 bytes takes less than 1,000, a proof less than 700."""
 MAX_TOKEN_BYTES = 512
+MAX_DATA_BYTES = 65_536
+"""Bytes of an application in one message between devices."""
 CHALLENGE_BYTES, SIGNATURE_BYTES = 32, 64
 _MAX_REASON_BYTES = 512
 _MAX_LISTED = 512
@@ -92,6 +95,12 @@ def _sized(size: int) -> _Read:
 def _token(what: str, value: object) -> bytes:
     if type(value) is not bytes or len(value) > MAX_TOKEN_BYTES:
         raise InvalidValueError(what, description_of(value), f"at most {MAX_TOKEN_BYTES} bytes")
+    return value
+
+
+def _data(what: str, value: object) -> bytes:
+    if type(value) is not bytes or len(value) > MAX_DATA_BYTES:
+        raise InvalidValueError(what, description_of(value), f"at most {MAX_DATA_BYTES} bytes")
     return value
 
 
@@ -168,6 +177,7 @@ MESSAGES: Mapping[str, tuple[type[m.Message], tuple[_Field, ...]]] = {
     "noted": (m.Noted, (_ID,)),
     "proof": (m.Proof, (_GROUP, _CHALLENGE, _DEVICE_KEY, _TOKEN._replace(is_optional=True), _ANSWER)),
     "join": (m.Join, (_TOKEN, _DEVICE_KEY)),
+    "data": (m.Data, (_Field("data", "data", _data),)),
     "accepted": (m.Accepted, (_ID, _Field("is_indirect", "indirect", flag))),
     "refused": (
         m.Refused,

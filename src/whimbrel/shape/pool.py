@@ -15,10 +15,9 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyLimits
-from whimbrel.shape.cache import ResultCache
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.transforms import Work
-from whimbrel.shape.work_queue import WorkQueue
+from whimbrel.shape.work_queue import ResultCache, WorkQueue
 from whimbrel.shape.worker import FAULTS, LENGTH, OUT_OF_TIME, framed
 
 __all__ = ["TIME_OUT_S", "TransformPool"]

@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import cbor2
-
 from whimbrel.errors import InvalidValueError
 from whimbrel.language.policies.limits import PolicyLimits
 from whimbrel.language.policies.operations import is_automatic
@@ -31,7 +29,6 @@ __all__ = [
     "AutomaticVariables",
     "Choices",
     "LinkState",
-    "LinkStates",
     "ManualVariables",
     "fit",
     "next_connection",
@@ -217,38 +214,6 @@ def next_link(
     if before is not None and at - before.at >= SILENCE_US:
         before = None
     return before, LinkState(at, next_connection(None if before is None else before.connection, received, sent))
-
-
-class LinkStates:
-    """The links of a node's devices, the one that reported last at the end; no more than *most*."""
-
-    __slots__ = ("_most", "state")
-
-    def __init__(self, *, most: int = MOST_LINKS) -> None:
-        self._most = most
-        self.state: dict[str, LinkState] = {}
-
-    def take(self, report: DeviceState) -> list[str]:
-        """Take a report in; return the devices whose state changed or was forgotten."""
-        device, at = report.device, report.reported_at
-        _, self.state[device] = next_link(self.state.pop(device, None), at, report.received, report.sent)
-        changed = [device]
-        while True:
-            oldest = next(iter(self.state))
-            if len(self.state) <= self._most and at - self.state[oldest].at < SILENCE_US:
-                return changed
-            del self.state[oldest]
-            changed.append(oldest)
-
-    def row(self, device: str) -> bytes | None:
-        """Return the row of a device; None if nothing is known of it."""
-        found = self.state.get(device)
-        return None if found is None else cbor2.dumps(list(found))
-
-    def restore(self, rows: Mapping[str, bytes]) -> None:
-        """Take in the rows of a view."""
-        found = {device: LinkState(*cbor2.loads(row)) for device, row in rows.items()}
-        self.state = dict(sorted(found.items(), key=lambda each: (each[1].at, each[0])))
 
 
 class Choices(dict[str, str]):

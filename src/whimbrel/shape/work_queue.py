@@ -1,13 +1,13 @@
-"""The queue of transforms: each device in turn, equal work once, bounded in number and bytes. Pure."""
+"""The queue of transforms: each device in turn, equal work once; and their results. Bounded in number and bytes."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 
 from whimbrel.shape.transforms import Work
 
-__all__ = ["WorkQueue"]
+__all__ = ["ResultCache", "WorkQueue"]
 
 
 class WorkQueue:
@@ -48,3 +48,31 @@ class WorkQueue:
     def done(self, key: bytes) -> None:
         """Say that the work of *key*, which was taken, has ended."""
         self._known.discard(key)
+
+
+class ResultCache:
+    """Bodies by the key of the work that made them: two hundred doctors, one compression.
+
+    It is bounded in bytes; the least recently used go first, and one that is too large is not kept.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the result of equal work, if it is still known."""
+        if key not in self._kept:
+            return None
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def put(self, key: bytes, result: bytes) -> None:
+        """Keep *result*."""
+        if key in self._kept or len(result) > self._max_bytes:
+            return
+        self._kept[key] = result
+        self.bytes += len(result)
+        while self.bytes > self._max_bytes:
+            self.bytes -= len(self._kept.popitem(last=False)[1])

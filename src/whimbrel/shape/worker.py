@@ -14,6 +14,7 @@ import os
 import signal
 import struct
 import sys
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import cbor2
@@ -29,6 +30,7 @@ __all__ = ["FAULTS", "LENGTH", "MAX_MEMORY_BYTES", "OUT_OF_TIME", "framed", "mai
 LENGTH = struct.Struct(">I")
 FAULTS = tuple(Fault)
 MAX_MEMORY_BYTES = 2 << 30
+_NOBODY = 65_534
 OUT_OF_TIME = getattr(signal, "SIGPROF", None)
 """The signal that ends a process whose work took too much core time; None where there is no such clock."""
 
@@ -84,7 +86,7 @@ def _end_after(core_s: float | None) -> None:
 
 
 def _confine() -> None:
-    """Give up what no transform needs: more memory, files beside the open ones, and processes."""
+    """Give up what no transform needs: more memory, files beside the open ones, processes, and to be root."""
     load_decoders()  # which are files
     try:
         import resource  # not on every platform
@@ -93,6 +95,11 @@ def _confine() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     for limit in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC):
         resource.setrlimit(limit, (0, 0))
+    if os.geteuid() == 0:  # whom no limit of processes binds
+        with suppress(OSError):  # a container may forbid it
+            os.setgroups([])
+            os.setgid(_NOBODY)
+            os.setuid(_NOBODY)
 
 
 def _serve(source: BinaryIO, target: BinaryIO) -> None:

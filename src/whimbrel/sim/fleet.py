@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 from whimbrel.model.attributes import Scalar
-from whimbrel.sim.ward import BADGES, BEDS, ward
+from whimbrel.sim.ward.monitors import BADGES, BEDS, ward
 
 __all__ = ["FLEET", "Change", "Device", "Fleet", "Move", "Person", "Reading", "Wish", "moves", "readings"]
 

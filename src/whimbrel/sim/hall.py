@@ -75,6 +75,7 @@ class Hall:
         random = Random(f"hall {seed}")
         self.air = Air(random)
         self.notes: list[tuple[Note, int]] = []
+        self.nodes: dict[Address, DeviceNode] = {}
         self.told: dict[Address, list[tuple[Introduced | Verified | Tell, int]]] = {}
         address = _address(_CONTROLLER)
         radio = self.air.add(address, name=parameters.name)
@@ -103,6 +104,7 @@ class Hall:
         radio = self.air.add(device.address, name=device.name, device_class=device.device_class, place=place)
         told = self.told.setdefault(device.address, [])
         node = DeviceNode(device, radio, self.air, now=self.now, told=lambda each, now: told.append((each, now)))
+        self.nodes[device.address] = node
         radio.handler = node.handle
         if is_shown:
             node.show()

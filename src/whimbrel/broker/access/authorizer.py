@@ -45,6 +45,8 @@ class Authorizer:
         self._rights = rights
         self.is_open = rights.is_open
         """Whether every client may publish and subscribe to everything."""
+        self.is_silent_on_ids = not rights.client_ids.rules
+        """Whether every user may connect under every client identifier."""
         self._asks_client = rights.asks_client
 
     def replace(self, rights: Rights) -> None:

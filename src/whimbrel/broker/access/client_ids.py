@@ -77,11 +77,11 @@ class ClientIds:
             raise InvalidValueError("number of client rules", len(rules), f"at most {MAX_CLIENT_RULES}")
         if count > MAX_CLIENT_PATTERNS:
             raise InvalidValueError("client identifiers of all rules", count, f"at most {MAX_CLIENT_PATTERNS}")
-        self._rules = tuple(rules)
+        self.rules = tuple(rules)
 
     def may_use(self, user: str | None, groups: Collection[str], client_id: str) -> bool:
         """Tell whether a user may connect as *client_id*."""
-        return not self._rules or any(rule.grants(user, groups, client_id) for rule in self._rules)
+        return not self.rules or any(rule.grants(user, groups, client_id) for rule in self.rules)
 
 
 class MountedIds:

@@ -156,6 +156,8 @@ class RateLimits:
 
     def __init__(self, per_client: Rates, per_user: Rates, burst_us: int, counters: Counters) -> None:
         self._per_client, self._per_user, self._burst_us = per_client, per_user, burst_us
+        self.are_any = bool(per_client or per_user)
+        """Whether anything is limited."""
         self._counters = counters
         self._clients: dict[str, _Share] = {}
         self._users: dict[str, _Share] = {}
@@ -176,10 +178,6 @@ class RateLimits:
         per_client = Rates(limits.client_messages_per_second, limits.client_bytes_per_second)
         per_user = Rates(limits.user_messages_per_second, limits.user_bytes_per_second)
         return cls(per_client, per_user, int(limits.rate_burst_s * _SECOND_US), counters)
-
-    def __bool__(self) -> bool:
-        """Tell whether anything is limited."""
-        return bool(self._per_client or self._per_user)
 
     def __len__(self) -> int:
         """Return how many clients and users are remembered."""

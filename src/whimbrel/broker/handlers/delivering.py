@@ -39,6 +39,7 @@ class Delivering:
 
     def __init__(self, config: Config, commits: CommitQueue, state: BrokerState, sender: Sender, gate: Gate) -> None:
         self._most_bytes = config.limits.send_buffer_bytes
+        self._policies = state.decisions
         self._commits, self._state, self._sender, self._gate = commits, state, sender, gate
         self.shaping = Shaping(
             commits,
@@ -68,7 +69,7 @@ class Delivering:
         while ready:
             client = ready.pop()
             if client not in self._deciding:
-                if self.shaping.is_next(client):
+                if self._policies.are_used and self.shaping.is_next(client):
                     self._deciding[client] = None
                 else:
                     self.pump(client, now)
@@ -76,23 +77,24 @@ class Delivering:
 
     def _bound(self, client: LiveClient, now: int) -> None:
         """Drop what waits for a client beyond what may."""
-        if (client.queue or client.live) and client.queued_bytes:
-            has_room, most = self._state.memory.has_room(), self._most_bytes
-            if client.queued_bytes > most or not has_room:
-                for out in client.shed(most if has_room else 0):  # QoS 0 that cannot wait any longer
-                    self._receipt(client, out, Outcome.DROPPED, now)
-        if not client.note_below < client.queued_bytes <= client.note_above:
-            client.note_queued()
-        if client.queued_bytes > 2 * self._most_bytes and not client.expiry_us and client.link is not None:
+        queued_bytes, most = client.queued_bytes, self._most_bytes
+        is_noted = client.note_below < queued_bytes <= client.note_above
+        if is_noted and queued_bytes <= most and not (client.queue or client.live):
+            return  # it has all in flight, and that is little
+        if queued_bytes and (queued_bytes > most or not self._state.memory.has_room()):
+            for out in client.shed(most if self._state.memory.has_room() else 0):  # QoS 0 that cannot wait any longer
+                self._receipt(client, out, Outcome.DROPPED, now)
+        client.note_queued()
+        if client.queued_bytes > 2 * most and not client.expiry_us and client.link is not None:
             # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
             self._sender.counters.slow_readers += 1
-            reason = f"more than {2 * self._most_bytes} bytes wait to be sent, or to be acknowledged"
+            reason = f"more than {2 * most} bytes wait to be sent, or to be acknowledged"
             self._sender.fail(client.link, ReasonCode.QUOTA_EXCEEDED, reason)
 
     def pump(self, client: LiveClient, now: int) -> None:
         """Send a client what may be sent to it now, as much as a turn may take; the rest in others, see ``go_on``."""
         gate = self._gate
-        is_open = gate.is_open
+        is_open, policies = gate.rights.is_open, self._policies
         left = _MOST_SENT
         while left > 0:
             left -= 1
@@ -109,7 +111,7 @@ class Delivering:
                 self._receipt(client, out, refused, now)
             elif not out.qos and out.via is RETAINED and not self._state.is_retained(message):
                 client.sent -= 1  # a newer one has come while it waited for room, and was sent, or dropped
-            elif self.shaping.is_for(client, out):
+            elif policies.are_used and self.shaping.is_for(client, out):
                 left -= self.shaping.begin(client, link, out, now)
             elif link.unsent:
                 self.shaping.send_behind(client, link, out)
@@ -162,7 +164,7 @@ class Delivering:
     def acknowledged(self, client: LiveClient, packets: Sequence[Puback], now: int) -> None:
         """Take in that a client has QoS 1 hand-overs."""
         commits, flying = self._commits, client.flying
-        append, now, receipts = commits.append_body, commits.now(now), 0
+        append, now, receipts, confirmed, seq = commits.append_body, commits.now(now), 0, 0, 0
         for packet in packets:
             identifier = packet.packet_id
             out = flying.get(identifier)
@@ -176,18 +178,23 @@ class Delivering:
                 break
             if out.is_held:
                 self._receipt(client, out, Outcome.DELIVERED, now)
+                seq = 0
                 continue
             del flying[identifier]  # the hold does not know of it, so this is all
             receipts += 1
-            via = out.via
-            if via is not RETAINED:
-                client.queued_bytes -= len(out.message.record)
+            message, via = out.message, out.via
+            if via is RETAINED:
+                for terms in out.terms:
+                    seq = commits.seq
+                    commits.append(self._of_retained(seq, now, terms, client, message))
+                    settle = partial(self._settle, client, out, terms, Outcome.DELIVERED, now)
+                    commits.entered(seq, settle, is_owed=False)
+                seq = 0
+                continue
+            confirmed += len(message.record)
             for terms in out.terms:
-                if via is RETAINED:
-                    self._state.decisions.received(client.id, out.message.seq)
-                    commits.append(self._of_retained(commits.seq, now, terms, client, out.message))
-                else:
-                    append(receipt_body(commits.seq, now, terms.receipt, out.message.seq, via), now)
+                seq = append(receipt_body(seq or commits.seq, now, terms.receipt, message.seq, via), now) + 1
+        client.queued_bytes -= confirmed
         self._sender.counters.receipts += receipts
         client.note_queued()
         if client.queue:
@@ -250,10 +257,9 @@ class Delivering:
         commits, message = self._commits, out.message
         now = commits.now(now)
         self._sender.counters.receipts += bool(out.terms)
-        self._state.decisions.received(client.id, message.seq)
         if out.qos:
             gone = client.flying.pop(packet_id_of(message.seq), None)
-            if gone is not None:
+            if gone is not None and not gone.is_held:
                 client.let_go(gone)
         for terms in out.terms:
             seq = commits.seq
@@ -263,7 +269,8 @@ class Delivering:
                 commits.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
             else:
                 commits.append(self._undelivered(seq, now, terms, client, message, outcome))
-            if not out.is_held and (out.qos != _EXACTLY_ONCE or outcome is not Outcome.DELIVERED):
+            is_noted = out.is_held or out.via is RETAINED or (out.qos == _EXACTLY_ONCE and outcome is Outcome.DELIVERED)
+            if not is_noted:
                 continue
             if is_owed or commits.waiting:
                 commits.entered(seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed)
@@ -284,9 +291,10 @@ class Delivering:
     def _settle(self, client: LiveClient, out: Outgoing, terms: Terms, outcome: Outcome, now: int) -> None:
         """Apply a receipt."""
         if out.is_held:
-            self._state.settle(now, terms.session, client.id, out.message.seq, outcome, qos=out.qos)
+            settled = self._state.node.settle(now, terms.session, client.id, out.message.seq, outcome, qos=out.qos)
+            self._state.perform(settled, now)
         else:
-            self._state.await_completion(client.id, out.message.seq)
+            self._state.node.settle_beside(client.id, out.message.seq, outcome, qos=out.qos)
 
     def _of_retained(
         self,

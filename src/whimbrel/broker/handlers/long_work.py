@@ -36,8 +36,8 @@ class LongWork:
         self._resume = resume
         self._unfinished: dict[Link, deque[_Work]] = {}
         """By link; the first is the one whose turn it is."""
-        self._tried = 0
-        """How many works that hold no packets were begun in this turn."""
+        self.tried = 0
+        """How many works that hold no packets were begun in this turn; set to 0 where a turn begins."""
 
     def __bool__(self) -> bool:
         return bool(self._unfinished)
@@ -48,8 +48,8 @@ class LongWork:
         What holds no packets waits with its first piece as well, if there is other work for the link or much was begun
         in this turn.
         """
-        self._tried += not holds_packets
-        is_late = link.is_busy if holds_packets else link in self._unfinished or self._tried > _MOST_SHORT
+        self.tried += not holds_packets
+        is_late = link.is_busy if holds_packets else link in self._unfinished or self.tried > _MOST_SHORT
         if is_late or _is_unfinished(pieces):
             works = self._unfinished.setdefault(link, deque())
             if holds_packets:  # it comes first: the client waits for its answer
@@ -57,10 +57,6 @@ class LongWork:
                 works.appendleft(_Work(pieces, holds_packets))
             else:
                 works.append(_Work(pieces, holds_packets))
-
-    def begin_turn(self) -> None:
-        """Let as much be begun as in the beginning."""
-        self._tried = 0
 
     def go_on(self) -> None:
         """Do one piece, or a few works that turn out to be short."""

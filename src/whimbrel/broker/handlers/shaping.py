@@ -16,7 +16,7 @@ and the body counts if it is still the one that is asked for; else it is made an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain as chained
 from typing import NamedTuple
@@ -27,7 +27,6 @@ from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.policies.limits import PolicyLimits
-from whimbrel.language.policies.policy import Policy
 from whimbrel.language.policies.values import Arrival
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.facts import Decided, Outcome
@@ -35,8 +34,9 @@ from whimbrel.model.notification import NotificationId
 from whimbrel.mqtt.codes import PacketType
 from whimbrel.mqtt.properties import decode_properties, passed_on
 from whimbrel.node.publication import KeptNotification
+from whimbrel.shape.asking import Asked, Delivery, ask
 from whimbrel.shape.bodies import kind_of
-from whimbrel.shape.decision import SUSPENDED, Decision, decide_on, decided, finished
+from whimbrel.shape.decision import SUSPENDED, Decision, decided, finished
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.pictures.members import IMAGES
 from whimbrel.shape.state import PolicyVersion
@@ -163,8 +163,12 @@ class Shaping:
                 link.shaping = None
         return [rest.client for link, rest in woken if rest.client.link is link]
 
-    def _count(self, client: LiveClient, steps: int, now: int) -> None:
+    def _count(self, client: LiveClient, decision: Decision, now: int) -> None:
         """Count the steps of a decision; a device whose policies took too many waits."""
+        steps = decision.steps_needed
+        self._steps += steps
+        if steps <= FREE_STEPS:
+            return
         until, link = self._budget.spend(client.id, steps, now), client.link
         if until is not None and link is not None and link.shaping is None:
             link.shaping = self._resting[link] = _Rest(client, until)
@@ -196,20 +200,16 @@ class Shaping:
 
         What was *made* for the first of them before counts if it is what that asks for now.
         """
-        arrival = self._arrival(out.message)
-        for at, version in enumerate(chain):
-            policy = None if version is None else self._decisions.agents.of(version.text)
-            if version is None or policy is None:  # as good as none: what arrived is sent
+        for at, (version, answer, sends_original) in enumerate(self._answers(client, out, chain, now)):
+            if sends_original or version is None:
                 self._pass(client, link, out)
                 return
-            if self._decisions.shape.is_suspended(version.name, client.id, out.message.publisher):
-                if policy.sends_when_suspended:
-                    self._pass(client, link, out)
-                    return
+            if answer is None:
                 self._append(client, out, version, SUSPENDED, now)
                 made = None
                 continue
-            decision = self._decide(policy, version, client, out, arrival, now)
+            decision = answer
+            self._count(client, decision, now)
             if decision.work is not None and made is not None:
                 decision = _with_body(decision, *made)
             if decision.work is not None and self._is_late(client, link, now):
@@ -228,17 +228,11 @@ class Shaping:
                 return
         self._withhold(client, out, now)
 
-    def _decide(
-        self, policy: Policy, version: PolicyVersion, client: LiveClient, out: Outgoing, arrival: Arrival, now: int
-    ) -> Decision:
-        """Run *policy* with the state of this moment."""
-        shape, device = self._decisions.shape, client.id
-        automatic, manual = shape.automatic(device), shape.manual(device, version.name)
-        made = decide_on(policy, arrival, out.message.payload, automatic, manual, now=now, limits=self._limits)
-        self._steps += made.steps_needed
-        if made.steps_needed > FREE_STEPS:
-            self._count(client, made.steps_needed, now)
-        return made
+    def _answers(self, client: LiveClient, out: Outgoing, chain: _Chain, now: int) -> Iterator[Asked]:
+        """Ask the policies of a *chain* about a copy, each with the state of the moment in which it is asked."""
+        message, decisions = out.message, self._decisions
+        delivery = Delivery(client.id, message.publisher, self._arrival(message), message.payload)
+        return ask(decisions.shape, decisions.agents, chain, delivery, now=now, limits=self._limits)
 
     def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
         """Take in what came of a transform."""
@@ -288,11 +282,11 @@ class Shaping:
 
     def _needs_work(self, client: LiveClient, out: Outgoing, now: int) -> bool:
         """Return whether the policy that is asked first about a copy wants a transform of it."""
-        version = next(iter(self._chain(client, out)), None)
-        policy = None if version is None else self._decisions.agents.of(version.text)
-        if version is None or policy is None:
+        asked = next(self._answers(client, out, self._chain(client, out), now), None)
+        if asked is None or asked.decision is None:
             return False
-        return self._decide(policy, version, client, out, self._arrival(out.message), now).work is not None
+        self._count(client, asked.decision, now)
+        return asked.decision.work is not None
 
     def _append(
         self,
@@ -319,11 +313,11 @@ class Shaping:
         )
         commits.append(fact)
         if decision.fault is None:
-            self._state.take(fact)
+            self._state.note(fact)
             return fact
         shape = self._decisions.shape
         was_suspended = shape.is_suspended(version.name, client.id, publisher)
-        self._state.take(fact)
+        self._state.note(fact)
         if not was_suspended and shape.is_suspended(version.name, client.id, publisher):
             self.on_suspended(version, client.id, publisher, now)
         return fact

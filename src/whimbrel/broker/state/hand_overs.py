@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from whimbrel.broker.state.terms_cache import TermsCache
 from whimbrel.broker.state.volatile_state import VolatileState
 from whimbrel.broker.wire.clients import HELD, LIVE, LiveClient, Outgoing
-from whimbrel.broker.wire.notices import changed_subscription, is_told, listens, subscriptions_of
-from whimbrel.hold.commands import Command, HandOver, Identity, Settle, Tell, TellAll
+from whimbrel.broker.wire.notices import changed_subscription, crossed, is_told, listens, subscriptions_of
+from whimbrel.hold.commands import HandOver, Identity, Settle, Tell, TellAll
 from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
 from whimbrel.model.facts import Outcome
+from whimbrel.node.parts import Arrived, Crossed, NodeCommand
 from whimbrel.node.publication import KeptNotification
 
 __all__ = ["HandOvers"]
@@ -34,14 +35,14 @@ class HandOvers:
     ) -> None:
         self._volatile, self._clients, self._terms, self._subscribed = volatile, clients, terms, subscribed
 
-    def performing(self, commands: Sequence[Command], now: int) -> Iterator[None]:
+    def performing(self, commands: Sequence[NodeCommand], now: int, *, changer: str | None = None) -> Iterator[None]:
         """Do what ``perform`` does in pieces, yielding after each."""
         for start in range(0, len(commands), PIECE):
             if start:
                 yield
-            self.perform(commands[start : start + PIECE], now)
+            self.perform(commands[start : start + PIECE], now, changer=changer)
 
-    def perform(self, commands: Iterable[Command], now: int, *, changer: str | None = None) -> None:
+    def perform(self, commands: Iterable[NodeCommand], now: int, *, changer: str | None = None) -> None:
         """Perform commands; the device *changer* changed a subscription, and is not told of it."""
         for command in commands:
             kind = type(command)
@@ -49,6 +50,11 @@ class HandOvers:
                 self._hand_over(command, now)  # type: ignore[arg-type]  # narrowed by its class
             elif kind is Settle:
                 self._count(command)  # type: ignore[arg-type]
+            elif kind is Crossed:
+                self._tell_crossing(command, now)  # type: ignore[arg-type]
+            elif kind is Arrived:
+                if self._volatile.sender is not None:
+                    self._volatile.arrived.append(tuple(command))  # type: ignore[arg-type]
             elif kind is Tell or kind is TellAll:
                 self._tell_change(command, now, changer)  # type: ignore[arg-type]
 
@@ -128,6 +134,12 @@ class HandOvers:
         else:
             message = changed_subscription(command.session, command.change, command.subscription, changer)
         self.tell(client, message, now)
+
+    def _tell_crossing(self, command: Crossed, now: int) -> None:
+        """Tell a client that it entered or left an area that it named."""
+        client = self._clients.get(command.device)
+        if client is not None:
+            self.tell(client, crossed(command.name, is_inside=command.is_inside), now)
 
     def tell(self, client: LiveClient, message: KeptNotification, now: int) -> None:
         """Send a client a notice of the broker, if it subscribes to such notices in its private session."""

@@ -36,7 +36,7 @@ from whimbrel.model.near import Anywhere
 from whimbrel.model.place import Area, Place
 from whimbrel.model.subscription import Subscription
 from whimbrel.node.memory import subscription_bytes
-from whimbrel.node.placing import Placing
+from whimbrel.node.places.placing import Placing
 
 __all__ = ["Found", "Routes", "is_long"]
 
@@ -98,6 +98,8 @@ class Routes:
         self._wanted: dict[int, tuple[str, Identity, str, int]] = {}
         """Session, identity, subject filter, and how much memory it takes; by number."""
         self._by_handle: dict[int, int] = {}
+        self.has_content = False
+        """Whether the content of notifications makes a difference to any subscription."""
         """Numbers by the matcher's handles, and the handles by number."""
         self._handles: dict[int, int] = {}
         self._last = 0
@@ -117,11 +119,6 @@ class Routes:
 
     def __len__(self) -> int:
         return len(self._numbers)
-
-    @property
-    def has_content(self) -> bool:
-        """Whether the content of notifications makes a difference to any subscription."""
-        return bool(self._by_handle)
 
     @property
     def unpacked(self) -> int:
@@ -209,6 +206,7 @@ class Routes:
         handle = self._matcher.add(str(number), interest, read)
         self._handles[number] = handle
         self._by_handle[handle] = number
+        self.has_content = True
 
     def remove(self, session: str, identity: Identity) -> None:
         """Remove a subscription, if it is there."""
@@ -229,6 +227,7 @@ class Routes:
             self.near.remove(number)
         else:
             del self._by_handle[self._handles.pop(number)]
+            self.has_content = bool(self._by_handle)
             self._matcher.remove(str(number))
         self._changed()
 

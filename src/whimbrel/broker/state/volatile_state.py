@@ -6,11 +6,11 @@ Rule: none of this is in the log or in the view. A restart begins without it, an
 from __future__ import annotations
 
 from whimbrel.broker.counters import Counters
-from whimbrel.broker.state.retained import Retained
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.node.publication import KeptNotification
+from whimbrel.node.retained import Retained
 
 __all__ = ["VolatileState"]
 
@@ -18,7 +18,7 @@ __all__ = ["VolatileState"]
 class VolatileState:
     """The way to connected clients, what is due to them, ``$SYS``, and requests that wait for the disk."""
 
-    __slots__ = ("arrived", "changing", "counters", "deleting", "gate", "ready", "sender", "system")
+    __slots__ = ("arrived", "changing", "counters", "deleting", "gate", "publishing_wills", "ready", "sender", "system")
 
     def __init__(self) -> None:
         self.counters = Counters()
@@ -34,6 +34,8 @@ class VolatileState:
         """Sessions that entered the area of a retained message, and the message; the handlers send it."""
         self.changing: dict[str, str] = {}
         """Named sessions whose creation or new access waits for fsync, and the device that asked for it."""
+        self.publishing_wills: set[int] = set()
+        """The numbers of wills whose publications are written and wait for the disk."""
         self.deleting: set[str] = set()
         """Named sessions whose deletion waits for fsync."""
 

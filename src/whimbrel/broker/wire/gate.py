@@ -40,12 +40,7 @@ class Gate:
     """Expiry, and the rights of the connected client; and of who published what is retained, if it *checks_sources*."""
 
     def __init__(self, authorizer: Authorizer, *, checks_sources: bool = True) -> None:
-        self._authorizer, self._checks_sources = authorizer, checks_sources
-
-    @property
-    def is_open(self) -> bool:
-        """Whether everything that does not expire may be sent to every client."""
-        return self._authorizer.is_open
+        self.rights, self._checks_sources = authorizer, checks_sources
 
     def may_stay(self, message: KeptNotification, source: str | None) -> bool:
         """Tell whether a retained message, which a client of the user *source* published, may still be sent.
@@ -54,7 +49,7 @@ class Gate:
         """
         if source is None or not self._checks_sources:
             return True
-        return self._authorizer.may_publish(_Source(source), message.publisher or "", message.subject)
+        return self.rights.may_publish(_Source(source), message.publisher or "", message.subject)
 
     def refusal(
         self, link: Link, client_id: str, message: KeptNotification, now: int, *, is_begun: bool = False
@@ -65,6 +60,6 @@ class Gate:
         """
         if message.expires_at is not None and message.expires_at <= now and not is_begun:
             return Outcome.EXPIRED
-        if not self._authorizer.may_receive(link, client_id, message.subject):
+        if not self.rights.may_receive(link, client_id, message.subject):
             return Outcome.WITHHELD
         return None

@@ -14,7 +14,10 @@ import typer
 
 from whimbrel.cli.options.connection import Connection, PasswordFile, Port, User, run
 from whimbrel.cli.options.values import seconds_between
-from whimbrel.cli.rendezvous import groups
+from whimbrel.cli.rendezvous import device, groups
+from whimbrel.cli.rendezvous.air import air
+from whimbrel.cli.rendezvous.controller import controller
+from whimbrel.cli.rendezvous.demo import demo
 
 if TYPE_CHECKING:  # the simulation need not be loaded for other commands
     from whimbrel.rendezvous.controller import Note
@@ -31,6 +34,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(groups.app, name="group")
+app.add_typer(device.app, name="device")
+app.command()(controller)
+app.command()(air)
+app.command()(demo)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="The same seed gives the same run.")]

@@ -22,7 +22,7 @@ from whimbrel.errors import InvalidValueError, Phrase
 if TYPE_CHECKING:  # keys need not be loaded for other commands
     from whimbrel.rendezvous.tokens import GroupOwner
 
-__all__ = ["app"]
+__all__ = ["app", "read_secret"]
 
 _DAY_US = 86_400_000_000
 _SECRET = re.compile(r"([0-9a-fA-F]{64})(?:\s+epoch ([0-9]{1,10}))?\s*")
@@ -193,6 +193,11 @@ def _owner(file: Path) -> GroupOwner:
 
     seed, epoch = _read(file)
     return GroupOwner(seed, epoch=epoch)
+
+
+def read_secret(file: Path) -> bytes:
+    """Return a device's secret in *file*; one that others can read is refused."""
+    return _read(file)[0]
 
 
 def _read(file: Path) -> tuple[bytes, int]:

@@ -70,7 +70,8 @@ class Members:
             member = session.members[device] = Member(is_present=True, takes=takes)
             self._view.touch(("session", name))
         begun = set() if member.is_present else set(member.in_flight)
-        self._departures.join(session, device, member)
+        if session.departed:
+            self._departures.join(session, device, member)
         member.is_present, member.takes, member.confirms, member.away_at = True, takes, confirms, None
         self._state.joined.setdefault(device, set()).add(name)
         self._view.touch(("member", name, device))
@@ -78,7 +79,8 @@ class Members:
         for count, (seq, pending) in enumerate(list(session.pending.items()), start=1):
             if count % PIECE == 0:
                 yield
-            self._departures.come_back(session, device, seq, pending)
+            if pending.left:
+                self._departures.come_back(session, device, seq, pending)
             if seq in begun:
                 flight = member.in_flight[seq]
                 counted = ((name, flight.identities),)

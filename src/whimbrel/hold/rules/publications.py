@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from operator import itemgetter
 
 from whimbrel.hold.commands import Command, HandOver, Identity, Matches, Published, Settle
@@ -47,60 +47,117 @@ class Publications:
 
         Devices that have *received* it already, for matches that are not given, do not receive it again.
         """
-        return all_of(self.publishing(kept, matches, received=received))
+        out: list[Command] = []
+        matches, others = self._begin(kept, matches, out)
+        if not matches:
+            return out
+        flown: list[HandOver] = []
+        own: dict[str, Settle] = {}
+        flight_count = 0
+        if self._may_fly(kept):
+            if len(matches) > PIECE:
+                return out + all_of(self._publishing(kept, matches, others, received))
+            late_us, is_expiring = self._state.now - kept.published_at, kept.expires_at is not None
+            if len(matches) > 1:
+                matches = sorted(matches, key=_BY_SESSION)
+            matches, flight_count = self._fly(kept, late_us, matches, flown, own, is_expiring=is_expiring)
+            if not matches:
+                return self._end_flown(kept, flight_count, others, received, flown, own, out)
+        copy = self._copy(kept, flight_count, others, received)
+        for _ in self._hold_and_hand_over(kept.seq, copy, sorted_matches(matches), flown, own, out):
+            pass
+        self._store(kept.seq, copy)
+        return out
 
     def publishing(self, kept: Published, matches: Matches, *, received: Collection[str] = ()) -> Work:
         """Do what ``published`` does in pieces; see ``applying``."""
-        seq, at, expires_at, qos = kept.seq, kept.published_at, kept.expires_at, kept.qos
         out: list[Command] = []
-        state = self._state
+        matches, others = self._begin(kept, matches, out)
+        if matches:
+            out += yield from self._publishing(kept, matches, others, received)
+        return out
+
+    def _publishing(
+        self, kept: Published, matches: Matches, others: Mapping[str, Matches], received: Collection[str]
+    ) -> Work:
+        """Hand a notification over and hold it, in pieces."""
+        out: list[Command] = []
+        flown: list[HandOver] = []
+        own: dict[str, Settle] = {}
+        flight_count = 0
+        if self._may_fly(kept):
+            late_us, is_expiring = self._state.now - kept.published_at, kept.expires_at is not None
+            matches, left = sorted(matches, key=_BY_SESSION), list[tuple[str, tuple[Identity, ...]]]()
+            for start in range(0, len(matches), PIECE):
+                if start:
+                    yield
+                some = matches[start : start + PIECE]
+                slow, count = self._fly(kept, late_us, some, flown, own, is_expiring=is_expiring)
+                left += slow
+                flight_count += count
+            matches = left
+            if not matches:
+                return self._end_flown(kept, flight_count, others, received, flown, own, out)
+        copy = self._copy(kept, flight_count, others, received)
+        yield from self._hold_and_hand_over(kept.seq, copy, sorted_matches(matches), flown, own, out)
+        self._store(kept.seq, copy)
+        return out
+
+    def _begin(self, kept: Published, matches: Matches, out: list[Command]) -> tuple[Matches, Mapping[str, Matches]]:
+        """Advance the time; return the matches that count, and the sessions that share with the chosen ones."""
+        state, at = self._state, kept.published_at
         if at > state.now:  # noqa: PLR1730  # ``Endings.advance``, written out: this runs for everything that is handed over
             state.now = at
         heap = state.lapses.heap
         if heap and heap[0][0] <= state.now:
             self._endings.end_lapsed(out)
-        others = NO_SHARES
-        if state.conditional:
-            matches, (chosen, others) = matches_that_count(state, kept.publisher, matches)
-            for share, name in chosen.items():
-                state.turns.setdefault(share, {})[name] = seq
-                self._view.touch(("turn", share, name))
-        if not matches:
-            return out
-        flown: list[HandOver] = []
-        own: dict[str, Settle] = {}
-        flight_count, now = 0, state.now
-        if state.privates and self._has_fast_lane and (expires_at is None or expires_at > now):
-            if len(matches) > 1:
-                matches = sorted(matches, key=_BY_SESSION)
-            is_expiring, left = expires_at is not None, list[tuple[str, tuple[Identity, ...]]]()
-            for start in range(0, len(matches), PIECE):
-                if start:
-                    yield
-                some = matches[start : start + PIECE] if len(matches) > PIECE else matches
-                slow, count = self._fly(kept, now - at, some, flown, own, is_expiring=is_expiring)
-                left += slow
-                flight_count += count
-            matches = left
-        if not matches:  # nothing but fast lanes: in the order of sessions, which is that of their devices
-            if flight_count:
-                copy = state.copies[seq] = Copy(qos, at, expires_at, kept=kept)
-                copy.flight_count = flight_count
-                copy.received = {*received, *own}
-                copy.shares = others
-                state.store(copy)
-            out += flown
-            out += own.values()
-            return out
-        copy = state.copies[seq] = Copy(qos, at, expires_at, kept=kept)
+        if not state.conditional:
+            return matches, NO_SHARES
+        matches, (chosen, others) = matches_that_count(state, kept.publisher, matches)
+        for share, name in chosen.items():
+            state.turns.setdefault(share, {})[name] = kept.seq
+            self._view.touch(("turn", share, name))
+        return matches, others
+
+    def _may_fly(self, kept: Published) -> bool:
+        """Return whether fast lanes may carry a notification."""
+        state, expires_at = self._state, kept.expires_at
+        return bool(state.privates) and self._has_fast_lane and (expires_at is None or expires_at > state.now)
+
+    def _copy(
+        self, kept: Published, flight_count: int, others: Mapping[str, Matches], received: Collection[str]
+    ) -> Copy:
+        """Return the copy of a notification that some session holds."""
+        copy = self._state.copies[kept.seq] = Copy(kept.qos, kept.published_at, kept.expires_at, kept=kept)
         copy.flight_count = flight_count
         copy.shares = others
         if received:
             copy.received = set(received)
-        yield from self._hold_and_hand_over(seq, copy, sorted_matches(matches), flown, own, out)
-        if seq in state.copies:  # else it was forgotten with its last ending
-            state.store(copy)
+        return copy
+
+    def _end_flown(
+        self,
+        kept: Published,
+        flight_count: int,
+        others: Mapping[str, Matches],
+        received: Collection[str],
+        flown: list[HandOver],
+        own: dict[str, Settle],
+        out: list[Command],
+    ) -> list[Command]:
+        """Return the commands where all flew: in the order of sessions, which is that of their devices."""
+        if flight_count:
+            copy = self._copy(kept, flight_count, others, received)
+            copy.received.update(own)
+            self._state.store(copy)
+        out += flown
+        out += own.values()
         return out
+
+    def _store(self, seq: int, copy: Copy) -> None:
+        """Keep a notification, unless it was forgotten with its last ending."""
+        if seq in self._state.copies:
+            self._state.store(copy)
 
     def _hold_and_hand_over(
         self,

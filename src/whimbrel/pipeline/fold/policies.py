@@ -27,8 +27,9 @@ from whimbrel.model.bounds import INT32_MAX, INT64_MAX
 from whimbrel.model.facts import Decided, Outcome, PolicyChanged, Reported, SessionChange, SessionChanged
 from whimbrel.model.typed import from_typed, to_typed
 from whimbrel.shape.agents import Agents
+from whimbrel.shape.asking import Delivery, ask, evaluate
 from whimbrel.shape.bodies import BodyKind, kind_of
-from whimbrel.shape.decision import Decision, decide_on, finished
+from whimbrel.shape.decision import Decision, finished
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.rows import Key, restore_row
 from whimbrel.shape.state import ShapeState
@@ -136,18 +137,17 @@ class PolicyFold:
 
     def decide(self, device: str, named: Sequence[str | None], content: Content | None, *, now: int) -> HandedOver:
         """Decide about a hand-over for subscriptions that name policies, and take in what was decided."""
-        outcome = Outcome.DELIVERED
-        for version in self.shape.asked(device, named):
-            policy = None if version is None else self._agents.of(version.text)
-            if version is None or policy is None or content is None:
+        outcome, chain = Outcome.DELIVERED, self.shape.asked(device, named)
+        if content is None:
+            return _AS_IT_IS
+        delivery, limits = _delivery(device, content), DEFAULT_POLICY_LIMITS
+        for version, made, sends_original in ask(self.shape, self._agents, chain, delivery, now=now, limits=limits):
+            if sends_original or version is None:
                 return _AS_IT_IS
-            if self.shape.is_suspended(version.name, device, content.publisher):
-                if policy.sends_when_suspended:
-                    return _AS_IT_IS
+            if made is None:
                 outcome = Outcome.WITHHELD
                 continue
-            decision = self._evaluated(policy, (device, version.name), content, now, DEFAULT_POLICY_LIMITS)
-            decision = _completed(decision, DEFAULT_POLICY_LIMITS)
+            decision = _completed(made, limits)
             self.shape.change_variables(device, version.name, decision.changed, decision.removed)
             reason = None if decision.fault is None else decision.fault.value
             self.shape.count_failure(version.name, device, content.publisher, reason)
@@ -155,30 +155,6 @@ class PolicyFold:
                 return HandedOver(Outcome.DELIVERED, _hash_of(decision))
             outcome = Outcome.WITHHELD
         return HandedOver(outcome)
-
-    def _evaluated(
-        self,
-        policy: Policy,
-        whose: tuple[str, str],
-        content: Content,
-        now: int,
-        limits: PolicyLimits,
-        *,
-        takes_empty_for_none: bool = False,
-    ) -> Decision:
-        """Return what *policy* decides for the device and under the name that *whose* says."""
-        arrival = Arrival(content.attributes, content.subject or "", content.body_bytes)
-        automatic, manual = self.shape.automatic(whose[0]), self.shape.manual(*whose)
-        return decide_on(
-            policy,
-            arrival,
-            content.body or b"",
-            automatic,
-            manual,
-            now=now,
-            limits=limits,
-            takes_empty_for_none=takes_empty_for_none,
-        )
 
     # -- a log with decisions ----------------------------------------------------------------------------------------
 
@@ -209,9 +185,15 @@ class PolicyFold:
     def _difference(
         self, policy: Policy, fact: Decided, content: Content, body_hash: bytes, *, takes_empty_for_none: bool = False
     ) -> str | None:
-        limits, whose = _UNBOUNDED, (fact.device, fact.policy)
-        decision = self._evaluated(
-            policy, whose, content, fact.decided_at, limits, takes_empty_for_none=takes_empty_for_none
+        limits = _UNBOUNDED
+        decision = evaluate(
+            self.shape,
+            policy,
+            fact.policy,
+            _delivery(fact.device, content),
+            now=fact.decided_at,
+            limits=limits,
+            takes_empty_for_none=takes_empty_for_none,
         )
         is_image = decision.work is not None and decision.work.makes_pictures
         if not is_image:
@@ -242,6 +224,11 @@ def _compared(
     if not is_image:
         yield "body_hash", fact.body_hash, _hash_of(decision) or own_hash
         yield "body_bytes", fact.body_bytes, content.body_bytes if decision.is_original else len(decision.body)
+
+
+def _delivery(device: str, content: Content) -> Delivery:
+    arrival = Arrival(content.attributes, content.subject or "", content.body_bytes)
+    return Delivery(device, content.publisher, arrival, content.body or b"")
 
 
 def _written(value: object) -> bytes:

@@ -182,6 +182,12 @@ class Controller:
             assert member is not None
             state.tell(member, m.Accepted(waiting.id, is_indirect=True))
             state.settle(address)
+        elif waiting.stage is Stage.ANSWERING and waiting.id in state.connecting:
+            del state.connecting[waiting.id]
+            member = state.piconet.get(address)
+            assert member is not None
+            state.tell(member, m.Accepted(waiting.id, is_indirect=True))
+            self._decider.go_on_with(address, now=now)
 
     def _return(self, member: Member, now: int, *, is_caller: bool) -> None:
         """Take back a released device that is connected again, and say what there is to say to it."""
@@ -192,7 +198,7 @@ class Controller:
         outbox, member.outbox = member.outbox, []
         state.out += (Send(member.address, message) for message in outbox)
         state.lingering[member.address] = now + (self.parameters.answer_us if is_caller else _LINGER_US)
-        self._decider.greet(member, now=now)
+        self._decider.go_on_with(member.address, now=now)
 
     def _miss(self, address: Address, now: int) -> None:
         """Take note that a page was not answered: a released device that does not answer two is gone."""
@@ -214,6 +220,8 @@ class Controller:
         elif address in self._state.strangers and not is_stranger_kept:
             for record in list(self._state.of_owner.get(address, {}).values()):
                 if record.stage is Stage.ANSWERING:
+                    self._state.connecting.pop(record.id, None)
+                    self._decider.go_on_with(address, now=now)
                     continue
                 self._state.erase(record, now=now, is_remembered=False)
                 self._state.note(NoteKind.FLUSHED, record, detail="not reached")
@@ -261,6 +269,11 @@ class Controller:
     def _find(self, found: Found, now: int) -> None:
         """Publish for a device that was heard; never more than inquiry would have told, so no keys (4.1.1)."""
         state = self._state
+        member = state.piconet.get(found.address)
+        is_over = member is not None and member.is_released and found.address not in state.of_owner
+        if member is not None and is_over and state.piconet.pager.is_free(found.address):
+            self._disconnect(found.address, now, is_missed=True)  # released devices hide: it has gone its own way
+            self._flush(self._gone.pop(found.address), now)
         is_known = found.address in state.of_owner or state.piconet.get(found.address) is not None
         is_paged = state.introduced.get(found.address, now=now) is not None
         is_controller = found.name.startswith(self.parameters.name)
@@ -304,6 +317,10 @@ class Controller:
         state, work = self._state, self.parameters.work
         for identifier in _due(state.connecting, now, work):
             record = state.records[identifier]
+            if record.stage is Stage.ANSWERING:
+                del state.connecting[identifier]
+                self._decider.go_on_with(record.owner, now=now)
+                continue
             state.erase(record, now=now, is_remembered=False)
             state.note(NoteKind.FLUSHED, record, detail="not reached")
         for identifier in _due(state.expiring, now, work):

@@ -157,8 +157,8 @@ class Decider:
     def _answer(self, publication: Record, subscription: Record, *, now: int) -> bool:
         """Tell both parties at once; the publisher only if it is here: one that was just found is scanning anyway.
 
-        So is one that was released. Without park the controller pages the subscriber only, and never the publisher
-        while the subscriber pages it (Figure 4-9).
+        So is one that was released. Without park the controller pages the subscriber only. It never pages the publisher
+        while the subscriber pages it (Figure 4-9): one that is being paged, to be hidden, is waited for.
         """
         state = self._state
         event = publication.event
@@ -179,11 +179,6 @@ class Decider:
                 state.index.remove(record)
                 state.expiring.pop(record.id, None)
             record.stage = Stage.ANSWERING
-        if publisher is None:
-            state.connecting.pop(publication.id, None)
-            state.introduced.put(publication.owner, value=True, now=now)
-        if is_listening:
-            state.piconet.pager.hush(publication.owner)
         state.pairs.put(_pair_key(publication, subscription), value=True, now=now)
         for member in answer.held:
             member.conversations += 1
@@ -195,7 +190,8 @@ class Decider:
     def _tell(self, answer: _Answer, *, now: int) -> None:
         """Tell the parties of a match of it, once all of them are connected."""
         publication, subscription, event = answer.publication, answer.subscription, answer.publication.event
-        if answer.told_at is not None or any(each.is_released for each in answer.held):
+        is_paged = publication.id in self._state.connecting  # a device that was found, and is to be hidden
+        if answer.told_at is not None or is_paged or any(each.is_released for each in answer.held):
             return
         publisher = self._state.piconet.get(publication.owner)
         if publisher is not None and publication.id not in answer.awaited and publisher.has_layer:
@@ -207,6 +203,8 @@ class Decider:
                 answer.awaited[publication.id] = publisher
                 answer.held.append(publisher)
                 publisher.conversations += 1
+        if publisher is None:
+            self._state.introduced.put(publication.owner, value=True, now=now)
         assert isinstance(event, Publication)
         answer.told_at = now
         self._state.pairs.put(_pair_key(publication, subscription), value=True, now=now)
@@ -216,10 +214,11 @@ class Decider:
         if publication.id in answer.awaited:
             self._state.out.append(Send(publication.owner, WakeUp(publication.id)))
 
-    def greet(self, member: Member, *, now: int) -> None:
-        """Go on with the matches that waited for a released device, which is connected now."""
+    def go_on_with(self, address: Address, *, now: int) -> None:
+        """Go on with the matches that waited for the page of a device, which is connected or was not reached."""
         for answer in list(self._answers.values()):
-            if member in answer.held or member.address == answer.publication.owner:
+            owners = {answer.publication.owner, *(each.address for each in answer.held)}
+            if address in owners:
                 self._tell(answer, now=now)
 
     # -- answers to a match --------------------------------------------------------------------------------------------

@@ -114,6 +114,10 @@ class Pager:
         """Return whether a device is being paged, or waits for it."""
         return self.current == address or address in self._called
 
+    def is_free(self, address: Address) -> bool:
+        """Return whether a device is neither paged nor sought by a subscriber, nor about to be."""
+        return not self.is_expected(address) and address not in self._hushed
+
     def is_watched(self, address: Address) -> bool:
         """Return whether a device is paged sooner or later."""
         return self.is_expected(address) or address in self._presence or address in self._released

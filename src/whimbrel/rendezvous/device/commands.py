@@ -200,6 +200,8 @@ class Tell:
     address: Address | None = None
     reason: str | None = None
     listed: tuple[Listed, ...] = ()
+    data: bytes = field(default=b"", repr=False)
+    """Bytes that a peer sent to our application."""
     is_complete: bool = True
     """Whether *listed* has every publication that matches."""
 

@@ -13,13 +13,13 @@ Rule: it proves only the groups that it has named itself, in an event that it st
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 from whimbrel.model.bounds import INT64_MAX, whole
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller.parameters import MIN_TIMEOUT_US, PAGE_TIMEOUT_US
 from whimbrel.rendezvous.device.admission import Admission, ask_owner
+from whimbrel.rendezvous.device.backoff import backoff_us
 from whimbrel.rendezvous.device.commands import (
     DeviceCommand,
     DeviceInput,
@@ -43,17 +43,16 @@ from whimbrel.rendezvous.device.commands import (
     WasWoken,
 )
 from whimbrel.rendezvous.device.peers import Peers
+from whimbrel.rendezvous.device.proofs import prove
 from whimbrel.rendezvous.device.released import MAX_CALLS, Release
 from whimbrel.rendezvous.device.states import PUBLISHER, SUBSCRIBER, DeviceState, Step, Table, next_state
 from whimbrel.rendezvous.device.wishes import Wish, Wishes
 from whimbrel.rendezvous.events import Address, EventId, GroupKey, Publication, Subscription
 from whimbrel.rendezvous.refusals import Refusal
 from whimbrel.rendezvous.tokens import DeviceKeys, GroupOwner
-from whimbrel.rendezvous.wire import SIGNATURE_BYTES, MalformedMessageError, decode
+from whimbrel.rendezvous.wire import MalformedMessageError, decode
 
 __all__ = ["PAGE_TIMEOUT_US", "Device"]
-
-_BACKOFF_US, _MOST_DOUBLINGS = 1_280_000, 6
 
 
 class Device:
@@ -100,6 +99,8 @@ class Device:
         self._look_at: int | None = None
         """When a device that was not answered looks for a controller again."""
         self._paging: dict[Address, Wish] = {}
+        self._requests: list[m.FromDevice] = []
+        """What is said to the next controller, beside the wishes."""
         self._listening: tuple[Wish | None, int] | None = None
         """The publication that was matched, and until when its page is awaited."""
 
@@ -120,6 +121,19 @@ class Device:
         """Give up a wish: unpublish or unsubscribe."""
         message = self.wishes.withdraw(wish)
         return [] if message is None else self._say(message)
+
+    def resume(
+        self, identifier: EventId, event: Publication | Subscription, *, is_lasting: bool = False
+    ) -> list[DeviceCommand]:
+        """Renew an event that an earlier run of this device has left with the controller; submit it if it is gone."""
+        return self._want(Wish(event, is_lasting, id=identifier))
+
+    def request(self, message: m.Unpublish | m.Unsubscribe) -> list[DeviceCommand]:
+        """Say *message* to the controller, about an event of an earlier run of this device."""
+        if self.controller is not None or self._released is not None:
+            return self._say(message)
+        self._requests.append(message)
+        return self._look()
 
     def leave(self) -> list[DeviceCommand]:
         """Give up everything and leave the controller."""
@@ -172,7 +186,8 @@ class Device:
 
     def _look(self) -> list[DeviceCommand]:
         is_served = self.controller is not None or self._released is not None
-        if self._is_looking or self._look_at is not None or is_served or not self.wishes.all:
+        is_needed = self.wishes.all or self._requests
+        if self._is_looking or self._look_at is not None or is_served or not is_needed:
             return []
         self._is_looking = True
         return [Inquire(True)]
@@ -257,7 +272,8 @@ class Device:
             waiting, self._released = self._released.outbox, None
             return [Say(message) for message in waiting]
         looking = [Inquire(False)] if is_looking else []
-        return [*looking, *(Say(self.wishes.ask(wish)) for wish in self.wishes.all)]
+        requests, self._requests = self._requests, []
+        return [*looking, *(Say(self.wishes.ask(wish)) for wish in self.wishes.all), *map(Say, requests)]
 
     # -- while we are released -----------------------------------------------------------------------------------------
 
@@ -295,7 +311,7 @@ class Device:
         released.failures += 1
         if released.failures >= MAX_CALLS:
             return self._leave_released()
-        released.call_at = now + self._backoff_us(released.failures)
+        released.call_at = now + backoff_us(self.address, released.failures)
         return []
 
     def _leave_released(self) -> list[DeviceCommand]:
@@ -308,6 +324,12 @@ class Device:
         if self._listening is not None:
             return self._listening[0]
         return None if self._released is None else self.wishes.publication
+
+    def _be_answered(self, identifier: EventId) -> list[DeviceCommand]:
+        """Go on after a match that nobody kept; with no wish left there is nothing to stay for."""
+        wish = self.wishes.by_id(identifier)
+        done = [] if wish is None else [Tell(what="answered", id=identifier), *self._try_again(wish)]
+        return done if self.wishes.all else [*done, LeaveController()]
 
     def _be_met(self) -> list[DeviceCommand]:
         """Go on after a page that a released device was not told of: it was for our publication, if there is one."""
@@ -330,7 +352,7 @@ class Device:
             return self._lose_released(self._released, now)
         if self.controller is None:  # it did not answer our page
             self._failures += 1
-            self._look_at = now + self._backoff_us(self._failures)
+            self._look_at = now + backoff_us(self.address, self._failures)
         return self._restore()
 
     def _restore(self) -> list[DeviceCommand]:
@@ -344,12 +366,6 @@ class Device:
         if self._is_discoverable and self.publisher is DeviceState.DISCONNECTED:
             self.publisher = next_state(PUBLISHER, self.publisher, Step.SHOW)
         return [*scans, *self._look()]
-
-    def _backoff_us(self, failures: int) -> int:
-        """Return how long to wait after a page that was not answered: addresses break the tie, not randomness."""
-        span = _BACKOFF_US << min(failures, _MOST_DOUBLINGS)
-        drawn = hashlib.sha256(f"{self.address} {failures}".encode()).digest()
-        return int.from_bytes(drawn[:8], "big") % span
 
     # -- what the controller says --------------------------------------------------------------------------------------
 
@@ -378,17 +394,22 @@ class Device:
                 )
                 return [listed]
             case m.Expired(identifier):
-                return [Tell(what="expired", id=identifier), *self._try_again(self.wishes.by_id(identifier))]
+                done = [Tell(what="expired", id=identifier), *self._try_again(self.wishes.by_id(identifier))]
+                is_shown = self._is_discoverable and not self.wishes.all  # then the controller is to find it again
+                return [*done, LeaveController()] if is_shown else done
             case m.Sleep():
                 is_waiting = self._listening is not None  # for a page; the scan ends with it
                 return [SetScans(has_inquiry_scan=False, has_page_scan=is_waiting)]
             case m.Released(patience_us):
                 return self._be_released(patience_us, now)
             case m.Answered(identifier):
-                wish = self.wishes.by_id(identifier)
-                return [] if wish is None else [Tell(what="answered", id=identifier), *self._try_again(wish)]
+                return self._be_answered(identifier)
             case m.Ask():
-                return self._prove(message)
+                named = {key for wish in self.wishes.all for key in wish.event.keys}
+                proof = prove(
+                    message, named, self._keys, self._tokens, address=self.address, controller=self.controller
+                )
+                return [] if proof is None else [Say(proof)]
             case _:
                 return [Tell(what="unexpected", reason=type(message).__name__)]
 
@@ -430,21 +451,6 @@ class Device:
         self._listening = self.wishes.by_id(identifier), now + self._page_timeout_us
         self.publisher = next_state(PUBLISHER, self.publisher, Step.MATCH)
         return [Say(m.Noted(identifier)), SetScans(has_inquiry_scan=False, has_page_scan=True)]
-
-    def _prove(self, asked: m.Ask) -> list[DeviceCommand]:
-        """Answer the challenge about a group that an event of ours names; about another, with what proves nothing."""
-        if self._keys is None or self.controller is None:
-            return []  # it was never asked for a group that it named: stay silent
-        answer, token = bytes(SIGNATURE_BYTES), None
-        if any(asked.group in wish.event.keys for wish in self.wishes.all):
-            token = self._tokens.get(asked.group) if asked.wants_token else None
-            answer = self._keys.answer(
-                asked.challenge, group=asked.group, address=self.address, controller=self.controller
-            )
-        proof = m.Proof(
-            group=asked.group, challenge=asked.challenge, device_key=self._keys.public, answer=answer, token=token
-        )
-        return [Say(proof)]
 
     # -- what becomes of a match ---------------------------------------------------------------------------------------
 

@@ -274,6 +274,8 @@ class Peers:
         except MalformedMessageError as error:
             return [Tell(what="malformed", address=address, reason=str(error))]
         match message:
+            case m.Data(said):
+                return [Tell(what="data", address=address, data=said)]
             case m.Join():
                 return self._consider(address, peer, message, now)
             case m.GroupTokenIssued(token):

@@ -24,7 +24,7 @@ from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, policy_of, wa
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Claim, Ownership
 from whimbrel.broker.operator_notices import Notice
-from whimbrel.broker.own_properties import is_marked
+from whimbrel.broker.own_properties import MARK
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.wire.clients import Joining, Link, LiveClient
@@ -49,6 +49,8 @@ _ASSIGNED_BYTES = 25
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 _QOS_2 = 2
 _NOT_MOUNTED = "named sessions cannot be joined through a listener with a mount point"
+_SILENT = ((), (MARK,))
+"""User properties of a CONNECT that says nothing of sessions, keys and policies."""
 _OLD_REFUSAL = b"\x20\x02\x00\x01"
 """CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
 
@@ -119,7 +121,8 @@ class Connecting:
             link.joining, now = yield from self._sessions_of(link, connect, now)
             if link.closing is not None:
                 return
-            self._policies.check_known(policy_of(connect)[1])
+            if connect.properties.user not in _SILENT:
+                self._policies.check_known(policy_of(connect)[1])
             client_id, assigned = self._client_id_of(link, connect)
             yield from self._come(link, connect, client_id, assigned, now)
         except ProtocolError as error:
@@ -138,8 +141,10 @@ class Connecting:
 
     def _sessions_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[tuple[Joining, ...], int]]:
         """Return the named sessions that a CONNECT asks for, and the time when it was known that it may join them."""
-        link.is_ours = is_marked(connect.properties.user)
         by_name = self._config.sessions.username_is_session
+        link.is_ours = MARK in connect.properties.user
+        if not by_name and connect.properties.user in _SILENT:
+            return (), now
         wanted, keyring = wanted_by(connect, username_is_session=by_name)
         link.set_keyring(keyring, self._state.memory)
         policy_of(connect)
@@ -185,8 +190,8 @@ class Connecting:
 
     def _may_use(self, link: Link, client_id: str) -> bool:
         """Return whether a client may have a whole identifier, by its listener's mount point and by its rights."""
-        is_its_own = self._ids.mount_of(client_id) == link.listener.mount
-        return is_its_own and self._authorizer.may_connect(link.user, client_id)
+        is_its_own = not self._ids.mounts or self._ids.mount_of(client_id) == link.listener.mount
+        return is_its_own and (self._authorizer.is_silent_on_ids or self._authorizer.may_connect(link.user, client_id))
 
     def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> Procedure[None]:
         """Begin or resume the client's session, and join the named sessions, when everything before is accepted."""
@@ -196,11 +201,12 @@ class Connecting:
         if link.closing is not None:
             return
         now = self._commits.now(now)
-        if self._ids:
+        if self._ids.mounts:
             client_id = yield from self._from_before(link, connect, client_id, now)
             if not link.is_here():
                 return
-        self._sessions.check_joining(link, client_id)
+        if link.joining:
+            self._sessions.check_joining(link, client_id)
         client, is_clean = self._state.clients.get(client_id), connect.clean_start
         if client is not None:
             claim = self._ownership.claim(client, link.user)
@@ -212,10 +218,11 @@ class Connecting:
             if is_clean and client_id not in self._ending:
                 self._end(client, now)
         is_resumed = client is not None and not is_clean
-        self._wills.come(link, client_id, connect.will, now, is_resumed=is_resumed)
+        if connect.will is not None or client_id in self._state.wills.by_device:
+            self._wills.come(link, client_id, connect.will, now, is_resumed=is_resumed)
         self._choose(link, connect, client_id, now)
         came = self._joined(link, connect, client_id, now, is_resumed=is_resumed)
-        named = self._sessions.joined_by(link, client_id, came.seq + 1, now)
+        named = self._sessions.joined_by(link, client_id, came.seq + 1, now) if link.joining else []
         self._coming.add(client_id)
         is_owed = self._welcome.expiry_us(connect) > 0 or client is not None or bool(named)
         yield Entered((came, *named), is_owed=is_owed)
@@ -227,7 +234,8 @@ class Connecting:
 
     def _is_changing(self, link: Link, client_id: str) -> bool:
         """Return whether a change waits for the disk that a CONNECT has to wait for."""
-        return client_id in self._coming or client_id in self._ending or self._sessions.is_changing(link)
+        is_coming_or_going = client_id in self._coming or client_id in self._ending
+        return is_coming_or_going or (bool(link.joining) and self._sessions.is_changing(link))
 
     def _from_before(self, link: Link, connect: Connect, client_id: str, now: int) -> Procedure[str]:
         """Return the identifier to go on with: that of a session from before identifiers were mounted, if there is one.
@@ -260,7 +268,7 @@ class Connecting:
         """End a session from before its identifier was mounted, as a clean start does."""
         if before.link is not None:
             self._give_way(before, link, now, is_clean=True)
-        elif (left := self._state.wills.get(before.id)) is not None:
+        elif (left := self._state.will_of(before.id)) is not None:
             self._wills.publish(left, now)
         if before.id not in self._ending:
             self._end(before, now)
@@ -272,11 +280,11 @@ class Connecting:
 
     def _choose(self, link: Link, connect: Connect, client_id: str, now: int) -> None:
         """Write down which policy a client chooses with its CONNECT; if it says nothing, its session's stays."""
-        is_said, name = policy_of(connect)
+        is_said, name = policy_of(connect) if connect.properties.user not in _SILENT else (False, None)
         fact = self._policies.choice(link, client_id, name, now) if is_said else None
         if fact is not None:
             self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
-            self._state.take(fact)
+            self._state.note(fact)
 
     def _joined(self, link: Link, connect: Connect, client_id: str, now: int, *, is_resumed: bool) -> PresenceChanged:
         link.confirms = self._must_confirm(link, client_id, is_resumed=is_resumed)
@@ -295,9 +303,11 @@ class Connecting:
 
     def _must_confirm(self, link: Link, client_id: str, *, is_resumed: bool) -> bool:
         """Tell whether QoS 0 hand-overs have receipts: some may be too long for a client, or refused by its rights."""
+        if link.machine.max_packet_bytes or self._authorizer.is_open:
+            return bool(link.machine.max_packet_bytes)
         subscriptions = self._state.hold.subscriptions(private_session(client_id)) if is_resumed else ()
         filters = [asked_for(subscription.subject_filter) or "#" for subscription in subscriptions]
-        return bool(link.machine.max_packet_bytes) or self._authorizer.may_be_refused(link.user, client_id, filters)
+        return self._authorizer.may_be_refused(link.user, client_id, filters)
 
     def review_receipts(self, link: Link, now: int) -> None:
         """Let QoS 0 hand-overs of a client have receipts from here on, or none, as its rights are now."""

@@ -113,12 +113,12 @@ class SessionMoves:
     def _enter(self, fact: Fact) -> None:
         self._commits.enter(fact, partial(self._state.applying, fact), is_owed=False)
         if isinstance(fact, PolicyChanged):
-            self._state.take(fact)
+            self._state.note(fact)
 
     def _facts(self, client: LiveClient, whole: str, mount: str, now: int) -> Iterator[Fact]:
         """Yield the facts of a move, each numbered when the one before is entered."""
         node, session = self._commits.node, private_session(whole)
-        left, chosen = self._state.wills.get(client.id), self._state.decisions.shape.chosen(client.id)
+        left, chosen = self._state.will_of(client.id), self._state.decisions.shape.chosen(client.id)
         has_will = left is not None and is_mounted(left.will.subject, mount)
         if left is not None and has_will:
             yield WillChanged(

@@ -18,12 +18,15 @@ from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.placing import read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
-from whimbrel.broker.state.wills import LeftWill, last_will
 from whimbrel.broker.wire.clients import Link
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.facts import WillChange, WillChanged
+from whimbrel.model.keys import Secured
+from whimbrel.model.will import LastWill
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Will
+from whimbrel.mqtt.properties import Property, passed_on
+from whimbrel.node.wills import LeftWill
 
 __all__ = ["WillHandling"]
 
@@ -64,7 +67,7 @@ class WillHandling:
         It is in time if it resumes the session, or if the connection before ended with the broker; and if it is the
         same user.
         """
-        waiting = self._state.wills.get(client_id)
+        waiting = self._state.will_of(client_id)
         if waiting is not None:
             is_in_time = waiting.owner == link.user and (is_resumed or waiting.is_excused)
             if not is_in_time:
@@ -80,15 +83,15 @@ class WillHandling:
                 changed_at=self._commits.now(now),
                 device=client_id,
                 change=WillChange.LEFT,
-                will=last_will(bare, secured),
+                will=_last_will(bare, secured),
             )
-            self._commits.enter(fact, partial(self._state.wills.apply, fact, owner=link.user), is_owed=True)
+            self._commits.enter(fact, partial(self._state.apply, fact), is_owed=True)
 
     # -- going -------------------------------------------------------------------------------------------------------
 
     def withdraw(self, client_id: str, now: int) -> None:
         """Take a client's will back, if it left one."""
-        if self._state.wills.get(client_id) is None:
+        if self._state.will_of(client_id) is None:
             return
         fact = WillChanged(
             node=self._commits.node,
@@ -97,18 +100,21 @@ class WillHandling:
             device=client_id,
             change=WillChange.WITHDRAWN,
         )
-        self._commits.enter(fact, partial(self._state.wills.apply, fact), is_owed=False)
+        self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
 
     def lost(self, client_id: str, expiry_us: int, now: int, *, is_clean: bool) -> None:
         """Take in that a client is lost whose session lives on for *expiry_us*, unless it *is_clean*: then it ends."""
-        left = self._state.wills.get(client_id)
+        left = self._state.will_of(client_id)
         if left is not None and (is_clean or not min(left.will.delay_us, expiry_us)):
             self.publish(left, now)
 
     def tick(self, now: int, coming: Container[str]) -> None:
         """Publish the wills that are due, but of clients that are *coming* back."""
+        publishing = self._state.volatile.publishing_wills
+        if publishing:
+            publishing &= {left.seq for left in self._state.wills.by_device.values()}  # the others are published
         for left in self._state.wills.due(now):
-            if left.device not in coming:
+            if left.device not in coming and left.seq not in publishing:
                 self.publish(left, now)
 
     def publish(self, left: LeftWill, now: int) -> None:
@@ -119,8 +125,22 @@ class WillHandling:
             self._publishing.counters.refused += 1
             self.withdraw(left.device, now)
             return
-        left.is_publishing = True
-        self._publishing.publish_will(left, now, partial(self._published, left))
+        self._state.volatile.publishing_wills.add(left.seq)
+        self._publishing.publish_will(left, now)
 
-    def _published(self, left: LeftWill, _is_wanted: bool) -> None:  # noqa: FBT001 # an answer's only word
-        self._state.wills.published(left.device, left.seq)
+
+def _last_will(will: Will, secured: Secured) -> LastWill:
+    """Return a will of CONNECT, whose keys were taken off it, as it is written down."""
+    properties = will.properties
+    expiry_s = properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
+    return LastWill(
+        subject=will.topic,
+        body=will.payload,
+        qos=will.qos,
+        retain=will.retain,
+        delay_us=(properties.integer(Property.WILL_DELAY_INTERVAL) or 0) * _SECOND_US,
+        expiry_us=None if expiry_s is None else expiry_s * _SECOND_US,
+        keys=secured.keys,
+        deliver_insecure=secured.deliver_insecure,
+        properties=passed_on(properties),
+    )

@@ -17,7 +17,6 @@ from whimbrel.broker.handlers.publications.lanes import Lane
 from whimbrel.broker.memory import PENDING_BYTES, NoRoom
 from whimbrel.broker.placing import IN_TOPIC, in_properties, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.places.retained_areas import MOST_AREAS, MOST_IN_CELL, MOST_WIDE, is_wide
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.notices import OWN
@@ -26,9 +25,10 @@ from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Publish, Will
-from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.topics import disallowed_in
-from whimbrel.node.placing import Placing
+from whimbrel.node.places.placing import Placing
+from whimbrel.node.places.retained_areas import MOST_AREAS, MOST_IN_CELL, MOST_WIDE, is_wide
 from whimbrel.node.publication import KeptNotification
 
 __all__ = ["Admission", "Refusal", "waiting_bytes"]
@@ -51,6 +51,8 @@ class Admission:
         self._retains = config.mqtt.retain_available
         self.most_bytes = config.limits.message_bytes or config.limits.packet_bytes
         """The longest body of a publication."""
+        self._allowed_topic = ""
+        """The last topic that was allowed: most publishers publish to one topic again and again."""
         self.is_refusing = False
         """The disk cannot be written to: nothing new is accepted until it can."""
         self.is_short = False
@@ -73,7 +75,7 @@ class Admission:
     def report_refusal(self, link: Link, client: LiveClient, packet: Publish) -> Refusal | None:
         """Return why a publication is not accepted whose topic may be published to and that waits for no session."""
         limits, topic, state = self._limits, packet.topic, self._state
-        if not self._authorizer.may_publish(link, client.id, topic):
+        if not self._authorizer.is_open and not self._authorizer.may_publish(link, client.id, topic):
             return ReasonCode.NOT_AUTHORIZED, "this topic may not be published to"
         if packet.qos > self.maximum_qos:
             return ReasonCode.QOS_NOT_SUPPORTED, f"at most QoS {self.maximum_qos}"
@@ -98,9 +100,12 @@ class Admission:
                 return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_bytes} bytes are retained, no more are allowed"
             if grows > 0 and (full := state.memory.refusal(grows, is_lasting=True)) is not None:
                 return full
-        if packet.properties and len(packet.properties.user) > limits.user_properties:
+        properties = packet.properties
+        if properties is NO_PROPERTIES:
+            return None
+        if len(properties.user) > limits.user_properties:
             return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
-        return _response_refusal(packet.properties) if packet.properties else None
+        return _response_refusal(properties)
 
     def _area_refusal(self, packet: Publish) -> Refusal | None:
         """Return why a publication is not retained for its area, if so: each report of a place looks for areas."""
@@ -160,6 +165,8 @@ class Admission:
     def topic_refusal(self, topic: str) -> Refusal | None:
         """Return why nothing may be published to *topic*, if so."""
         limits = self._limits
+        if topic == self._allowed_topic:
+            return None
         if topic[0] == "$" and topic.startswith(_RESERVED):
             return ReasonCode.NOT_AUTHORIZED, f"{topic.split('/', 1)[0]} is the broker's own"
         if len(topic.encode()) > limits.topic_bytes or topic.count("/") >= limits.topic_levels:
@@ -167,6 +174,7 @@ class Admission:
         disallowed = disallowed_in(topic)
         if disallowed is not None:
             return ReasonCode.TOPIC_NAME_INVALID, f"a topic with {disallowed}; control and non-characters are refused"
+        self._allowed_topic = topic
         return None
 
     def room_refusal(self, *, makes_room: bool = False) -> Refusal | None:
@@ -221,7 +229,10 @@ def waiting_bytes(found: Found) -> int:
 
 def _response_refusal(properties: Properties) -> Refusal | None:
     """Return why a publication or a will is not accepted for its response topic, if so: others publish to it."""
-    disallowed = disallowed_in(properties.text(Property.RESPONSE_TOPIC) or "")
+    topic = properties.text(Property.RESPONSE_TOPIC)
+    if topic is None:
+        return None
+    disallowed = disallowed_in(topic)
     if disallowed is None:
         return None
     return ReasonCode.TOPIC_NAME_INVALID, f"a response topic with {disallowed}; control and non-characters are refused"

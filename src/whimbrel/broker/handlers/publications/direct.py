@@ -47,10 +47,6 @@ class DirectPath:
         self._most_bytes = admission.most_bytes
         self._most_qos = min(_AT_LEAST_ONCE, admission.maximum_qos)
 
-    def is_open(self, link: Link) -> bool:
-        """Tell whether what comes over a link may be passed on without looking at keys or the disk."""
-        return not link.keyring.publications.hashes and self._admission.takes_publications
-
     def passed(
         self, link: Link, client: LiveClient, packets: Sequence[Publish], matched: Iterable[Sequence[int]], now: int
     ) -> int:
@@ -106,7 +102,7 @@ class DirectPath:
                 received = lane.send(payload, sender, others)
                 if rest:
                     message = KeptNotification(seq, client.id, topic, payload, qos=0, record=body, published_at=now)
-                    self._state.apply_publication(message, rest, 0, now=now, received=received)
+                    self._state.perform(self._state.node.publish(message, rest, received=received), now)
             seq += 1
             passed += 1
         if passed:

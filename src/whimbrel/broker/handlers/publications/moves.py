@@ -60,7 +60,7 @@ class Moves:
             except InvalidValueError:
                 break
             append(move_body(seq, now, place.latitude, place.longitude, name), now)
-            state.decisions.moved(device, seq, place, now)
+            state.node.note_move(device, seq, place, now)
             if commits.waiting:
                 commits.entered(seq, partial(state.move, device, seq, place, now), is_owed=False)
             else:

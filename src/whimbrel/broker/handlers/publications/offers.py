@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from whimbrel.broker.state.wills import LeftWill
 from whimbrel.log.compact import publication_body
 from whimbrel.log.records import body_of
 from whimbrel.model.codecs import attributes_of
@@ -10,8 +9,9 @@ from whimbrel.model.keys import OPEN, Secured
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.packets import Publish
 from whimbrel.mqtt.properties import NO_PROPERTIES, Property, passed_on
-from whimbrel.node.placing import Placing
+from whimbrel.node.places.placing import Placing
 from whimbrel.node.publication import KeptNotification
+from whimbrel.node.wills import LeftWill
 
 __all__ = ["Offer"]
 
@@ -36,6 +36,11 @@ class Offer:
     ) -> None:
         self.packet, self.packet_id, self.at = packet, packet_id, at
         self._publisher, self._secured, self._placing, self._will = publisher, secured, placing, will
+
+    @property
+    def will_seq(self) -> int | None:
+        """The number of the will that it is; None if it is none."""
+        return None if self._will is None else self._will.seq
 
     def _expires_at(self) -> int | None:
         if self._will is not None:
@@ -119,6 +124,6 @@ class Offer:
             packet_id=self.packet_id or None,
             keys=self._secured.keys,
             deliver_insecure=self._secured.deliver_insecure,
-            will_seq=None if self._will is None else self._will.seq,
+            will_seq=self.will_seq,
         )
         return body_of(fact)[0]

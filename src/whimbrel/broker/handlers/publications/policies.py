@@ -241,7 +241,7 @@ class Policies:
     def _take(self, fact: PolicyChanged, apply: Callable[[], None], *, is_owed: bool) -> None:
         self._commits.enter(fact, apply, is_owed=is_owed)
         before = self._shape.policies.get(fact.name or "")
-        self._state.take(fact)
+        self._state.note(fact)
         self._index.change(before, self._shape.policies.get(fact.name or ""))
 
     def _changed(
@@ -337,7 +337,7 @@ class Policies:
         message = KeptNotification.live(topic, json.dumps(tree, ensure_ascii=False).encode())
         for client in list(self._state.clients.values()):
             link = client.link
-            if link is None or not is_told(topic, self._state.subscribed.get(client.session, ())):
+            if link is None or not is_told(topic, self._state.subscribed_to.get(client.session, ())):
                 continue
             if owner_of(link.user, client.id) == version.owner or client.id == device:
                 self._sender.news(link, message, (), now)

@@ -28,12 +28,12 @@ from whimbrel.broker.handlers.publications.lanes import Lane, Lanes, is_plain
 from whimbrel.broker.handlers.publications.moves import Moves
 from whimbrel.broker.handlers.publications.offers import Offer
 from whimbrel.broker.handlers.publications.stalled import Stalled
+from whimbrel.broker.own_properties import IN_PUBLISH, PREFIX
 from whimbrel.broker.placing import IN_TOPIC, read_placing
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.places.near_routes import NO_SUBSCRIBERS, NearFound
 from whimbrel.broker.state.routes import Found
-from whimbrel.broker.state.wills import LeftWill
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.notices import CLIENTS, OWN, POLICY, REPORT, SESSIONS
 from whimbrel.broker.wire.sender import Sender
@@ -42,11 +42,12 @@ from whimbrel.language.allowance import Allowance, OutOfAllowanceError
 from whimbrel.match.events.bodies import Bodies
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.keys import OPEN, Secured
-from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.codes import PacketType, ReasonCode
 from whimbrel.mqtt.packets import Publish
-from whimbrel.mqtt.properties import NO_PROPERTIES, Property
-from whimbrel.node.placing import Placing
+from whimbrel.mqtt.properties import NO_PROPERTIES, Property, decode_properties
+from whimbrel.node.places.placing import Placing
 from whimbrel.node.publication import KeptNotification
+from whimbrel.node.wills import LeftWill
 
 __all__ = ["Publishing"]
 
@@ -67,12 +68,10 @@ _Taker = Callable[[Link, LiveClient, Publish, int], None]
 class _Accepted:
     """A publication that has its number and is passed on now or later; *answer* tells its publisher."""
 
-    __slots__ = ("answer", "at", "message", "packet", "packet_id")
+    __slots__ = ("answer", "message", "offer")
 
-    def __init__(
-        self, message: KeptNotification, packet: Publish, packet_id: int, at: int, answer: _Answer | None
-    ) -> None:
-        self.message, self.packet, self.packet_id, self.at, self.answer = message, packet, packet_id, at, answer
+    def __init__(self, message: KeptNotification, offer: Offer, answer: _Answer | None) -> None:
+        self.message, self.offer, self.answer = message, offer, answer
 
 
 class Publishing:
@@ -118,13 +117,19 @@ class Publishing:
 
     def received(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> None:
         """Take in publications that came one after the other."""
-        if self.stalled.holds(link, packets):
+        if link.stalled is not None and self.stalled.holds(link, packets):
             return
         now = self._commits.now(now)
         direct = self._direct_for(link)
-        if direct is not None and not self._state.routes.has_content and packets[0].qos < _EXACTLY_ONCE:
+        routes, first = self._state.routes, packets[0]
+        if (
+            direct is not None
+            and not routes.has_content
+            and first.qos < _EXACTLY_ONCE
+            and not self._needs_the_hold(first)
+        ):
             packets = packets[direct.passed(link, client, packets, repeat(()), now) :]
-        allowance = self._state.routes.allowance()
+        allowance = routes.allowance() if routes.has_content else None
         while packets and link.closing is None:
             if packets[0].topic == REPORT and (taken := self.moves.taken(link, client, packets, now)):
                 packets = packets[taken:]
@@ -133,10 +138,10 @@ class Publishing:
             try:
                 self._taken_in(link, client, packets[:end], now, allowance)
             except OutOfAllowanceError:  # nothing of these was taken in yet
-                self._long_work.begin(link, self._taking_in(link, client, packets, allowance))
+                self._long_work.begin(link, self._taking_in(link, client, packets, allowance or routes.allowance()))
                 return
             packets = packets[end:]
-            if self.stalled.holds(link, packets):
+            if link.stalled is not None and self.stalled.holds(link, packets):
                 return
 
     def _taking_in(self, link: Link, client: LiveClient, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
@@ -149,7 +154,7 @@ class Publishing:
             while client.link is link and link.closing is None:
                 try:
                     take_in(self._commits.last_at, allowance)
-                    if self.stalled.holds(link, packets[done:]):
+                    if link.stalled is not None and self.stalled.holds(link, packets[done:]):
                         return
                     break
                 except OutOfAllowanceError:
@@ -157,8 +162,19 @@ class Publishing:
                     allowance.renew()
 
     def _direct_for(self, link: Link) -> DirectPath | None:
-        """Return the direct path, if what comes over a link may take it."""
-        return self._direct if self._direct is not None and self._direct.is_open(link) else None
+        """Return the direct path, if what comes over a link may be passed on without looking at keys or the disk."""
+        is_open = not link.keyring.publications.hashes and self.admission.takes_publications
+        return self._direct if is_open else None
+
+    def _found(self, topic: str, handles: Sequence[int], secured: Secured) -> Found:
+        """Return the subscribers of a publication without a place; those of a lane are known already."""
+        lane = None if handles or secured is not OPEN or self._lanes is None else self._lanes.get(topic)
+        return self._state.routes.subscribers(topic, handles, secured) if lane is None else lane.found
+
+    def _needs_the_hold(self, packet: Publish) -> bool:
+        """Return whether the hold is asked about a publication for its topic alone, so that the direct path is none."""
+        lane = self._lanes.get(packet.topic) if packet.qos and self._lanes is not None else None
+        return lane is not None and (bool(lane.rest) or lane.is_owed)
 
     def _taken_in(
         self,
@@ -166,13 +182,13 @@ class Publishing:
         client: LiveClient,
         packets: Sequence[Publish],
         now: int,
-        allowance: Allowance,
+        allowance: Allowance | None,
     ) -> None:
         """Take in publications, or raise ``OutOfAllowanceError`` before the first if the match takes too long."""
         given, was_busy, has_keys = packets, link.is_busy, bool(link.keyring.publications.hashes)
         secured: list[Secured | str] = [OPEN] * len(packets)
         placings, foreign = dict[int, Placing](), 0
-        if has_keys or any(packet.properties.user or packet.topic.startswith(IN_TOPIC) for packet in packets):
+        if has_keys or any(map(_may_speak_to_us, packets)):
             packets = list(packets)
             for at, locked in enumerate(packets):
                 packet, secured[at] = unlocked_by(locked, link.keyring, is_ours=link.is_ours)
@@ -197,11 +213,11 @@ class Publishing:
                     break
             topic, placing = packets[at].topic, placings.get(at) if placings else None
             if placing is None or placing.place is None:
-                found = routes.subscribers(topic, handles[at], opened[at])
+                found = self._found(topic, handles[at], opened[at])
             else:
                 found = routes.subscribers_at(topic, handles[at], near[at], opened[at], placing, now)
             self._received(link, client, packets[at], secured[at], placing, found, now)
-            if self.stalled.holds(link, given[at:]):
+            if link.stalled is not None and self.stalled.holds(link, given[at:]):
                 break
             at += 1
             if link.is_busy and not was_busy:  # a long policy: what came behind it waits
@@ -216,7 +232,7 @@ class Publishing:
         secured: Sequence[Secured],
         placings: Mapping[int, Placing],
         now: int,
-        allowance: Allowance,
+        allowance: Allowance | None,
     ) -> tuple[Sequence[Sequence[int]], Mapping[int, NearFound]]:
         """Return for each publication of the time *now* the handles of those who want it for its content as well.
 
@@ -242,11 +258,11 @@ class Publishing:
             handles = routes.by_content(*asked) if routes.has_content else [()] * len(packets)
             return handles, {at: ask(subjects[at], given[at], secured[at], placings[at], now) for at in near}
 
-        return allowance.attempt(match) if routes.pattern_instructions else match()
+        return (allowance or routes.allowance()).attempt(match) if routes.pattern_instructions else match()
 
     def _finding(self, accepted: _Accepted) -> Generator[None, None, Found]:
         """Find the subscribers of a publication, yielding while that takes long."""
-        packet, message, at = accepted.packet, accepted.message, accepted.at
+        packet, message, at = accepted.offer.packet, accepted.message, accepted.offer.at
         routes, secured, placing = self._state.routes, message.secured, message.placing
         match = partial(self._matched, [packet], [secured], {} if placing is None else {0: placing}, at)
         allowance = routes.allowance()
@@ -309,12 +325,14 @@ class Publishing:
             return self.answer_operator
         return self.policy if topic.startswith(POLICY) else self.report if topic == REPORT else None
 
-    def publish_will(self, left: LeftWill, now: int, answer: _Answer) -> None:
+    def publish_will(self, left: LeftWill, now: int) -> None:
         """Publish what a client left behind."""
-        packet = left.packet()
+        properties = decode_properties(left.will.properties, PacketType.PUBLISH)
+        will = left.will
+        packet = Publish(will.subject, will.body, will.qos, will.retain, False, 0, properties)
         placing = read_placing(packet.properties.user, is_ours=False).placing  # CONNECT was not refused for it
         offer = Offer(packet, left.device, self._commits.now(now), left.secured, placing, will=left)
-        self._accept(offer, None, answer)
+        self._accept(offer, None, None)
 
     # -- accepting ---------------------------------------------------------------------------------------------------
 
@@ -328,7 +346,7 @@ class Publishing:
             self._pump_ready(offer.at)
         message = offer.numbered(commits.node, commits.seq)
         commits.append_body(message.record, offer.at)
-        accepted = _Accepted(message, offer.packet, offer.packet_id, offer.at, answer)
+        accepted = _Accepted(message, offer, answer)
         if found is None:
             commits.entered(message.seq, partial(self._finding_and_passing_on, accepted), is_owed=True)
             return
@@ -365,19 +383,23 @@ class Publishing:
         return self._lanes.of(message.subject, found) if self._lanes is not None and is_plain(message) else None
 
     def _pass_on(self, accepted: _Accepted, found: Found, lane: Lane | None) -> None:
-        message, is_wanted, accepted_at = accepted.message, bool(found), self._commits.last_at
+        message, offer, is_wanted, accepted_at = accepted.message, accepted.offer, bool(found), self._commits.last_at
         if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)
         received: Collection[str] = ()
         if lane is not None:
             found, received = lane.pass_on(message, self._sender, self._state.volatile.ready, accepted_at)
-        self._state.apply_publication(message, found, accepted.packet_id, now=accepted_at, received=received)
+        commands = self._state.node.publish(
+            message, found, packet_id=offer.packet_id, will_seq=offer.will_seq, received=received
+        )
+        if commands:
+            self._state.perform(commands, accepted_at)
         if accepted.answer is not None:
             accepted.answer(is_wanted)
 
     def _passing_on(self, accepted: _Accepted, found: Found) -> Pieces:
         """Do what ``_pass_on`` does in pieces, yielding after each."""
-        message, is_wanted, accepted_at = accepted.message, bool(found), self._commits.last_at
+        message, offer, is_wanted, accepted_at = accepted.message, accepted.offer, bool(found), self._commits.last_at
         if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)
         lane = None
@@ -386,11 +408,19 @@ class Publishing:
         received: Collection[str] = ()
         if lane is not None:
             found, received = yield from lane.passing_on(message, self._sender, self._state.volatile.ready, accepted_at)
-        yield from self._state.applying_publication(
-            message, found, accepted.packet_id, now=accepted_at, received=received
+        commands = yield from self._state.node.publishing(
+            message, found, packet_id=offer.packet_id, will_seq=offer.will_seq, received=received
         )
+        yield from self._state.performing(commands, accepted_at)
         if accepted.answer is not None:
             accepted.answer(is_wanted)
+
+
+def _may_speak_to_us(packet: Publish) -> bool:
+    """Return whether the topic or a user property of a publication may mean something to the broker."""
+    user = packet.properties.user if packet.properties is not NO_PROPERTIES else ()
+    is_meant = any(name in IN_PUBLISH or name.startswith(PREFIX) for name, _ in user)
+    return is_meant or packet.topic.startswith(IN_TOPIC)
 
 
 def _run(packets: Sequence[Publish]) -> int:

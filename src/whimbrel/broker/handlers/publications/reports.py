@@ -74,7 +74,7 @@ class Reports:
             client.receiving.add(packet.packet_id)
         fact = Reported(node=self._commits.node, seq=self._commits.seq, state=state)
         self._commits.enter(fact, partial(self._taken, link, client, packet, fact), is_owed=packet.qos > 0)
-        self._state.take(fact)
+        self._state.note(fact)
 
     def _growth(self, report: DeviceState) -> int:
         """Return how much more memory a report takes than what is known of its device, about."""

@@ -92,7 +92,7 @@ class History:
         """Replays that want to know what comes next in the log."""
         self._ready: deque[_Replay] = deque()
         """Replays that have something to send, or to decide."""
-        self._waiting: list[_Replay] = []
+        self.waiting: list[_Replay] = []
         """Replays that wait until what is numbered is written and applied."""
         self.oldest_seq, self.oldest_at = 1, 0
         """Where the log begins, and from when on; the shell keeps it up to date."""
@@ -234,7 +234,7 @@ class History:
 
     def look(self) -> None:
         """Take in that more may be written and applied."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for replay in waiting:
             if not replay.is_over:
                 self._decide(replay)
@@ -265,7 +265,7 @@ class History:
         if replay.tap is None:
             replay.tap = self._commits.open_tap()
         if replay.next_seq < replay.tap.first:
-            self._waiting.append(replay)
+            self.waiting.append(replay)
             return
         tap = replay.tap
         self._end(replay)

@@ -27,7 +27,6 @@ from whimbrel.broker.handlers.subscriptions.retained_messages import RetainedMes
 from whimbrel.broker.handlers.subscriptions.shared_options import SharedOptions
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import Apply, CommitQueue, Pieces
-from whimbrel.broker.state.places.fences import fence_name
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.notices import NEAR, OWN, POLICIES, TOLD, can_be_told
@@ -45,6 +44,7 @@ from whimbrel.mqtt.packets import V5, Suback, Subscribe, SubscriptionRequest, Un
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.topics import check_topic_filter, split_share
 from whimbrel.node.memory import subscription_bytes
+from whimbrel.node.places.fences import fence_name
 
 __all__ = ["OWN_TOPICS", "Interests"]
 
@@ -88,7 +88,7 @@ class Interests:
         limits = config.limits
         self._budget = WorkBudget(limits.packet_work, limits.session_work_per_second)
         self._bytes = SessionSum(
-            state.subscribed,
+            state.subscribed_to,
             state.hold.subscriptions,
             filter_bytes,
             most=limits.filter_bytes_per_session,
@@ -96,7 +96,7 @@ class Interests:
             setting="limits.filter_bytes_per_session",
         )
         self._patterns = SessionSum(
-            state.subscribed,
+            state.subscribed_to,
             state.hold.subscriptions,
             pattern_instructions,
             most=limits.pattern_instructions_per_session,
@@ -266,7 +266,7 @@ class Interests:
         _check_told(subscription)
         self._check_policy(subscription.policy)
         identity = (subscription.subject_filter, subscription.name)
-        subscribed = self._state.subscribed.get(session, {})
+        subscribed = self._state.subscribed_to.get(session, {})
         if identity not in subscribed and len(subscribed) >= self._most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{self._most} subscriptions, no more are allowed")
         if identity not in subscribed:
@@ -314,7 +314,7 @@ class Interests:
         if subscription.no_local:
             reason = "no local in a named session, where several devices receive"
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)
-        subscribed = self._state.subscribed.get(session, {})
+        subscribed = self._state.subscribed_to.get(session, {})
         others = sum(subscribed.values()) - subscribed.get((subscription.subject_filter, subscription.name), 0)
         if others + (subscription.max_held or 0) > self._most_held:
             reason = f"max of all subscriptions together would be more than {self._most_held}"
@@ -347,7 +347,7 @@ class Interests:
         self._state.routes.expect(subscription, read)
         session = subscription.session
         identity = (subscription.subject_filter, subscription.name)
-        subscribed = self._state.subscribed.setdefault(session, {})
+        subscribed = self._state.subscribed_to.setdefault(session, {})
         is_new = identity not in subscribed
         self._bytes.put(subscription)
         self._patterns.put(subscription)
@@ -366,7 +366,7 @@ class Interests:
             device=client.id,
         )
         is_owed = client.is_persistent or not is_private(session)
-        apply: Apply = partial(self._state.apply_interest, fact)
+        apply: Apply = partial(self._state.apply, fact)
         self._commits.enter(fact, apply if before is None else partial(_applying, before, apply), is_owed=is_owed)
         self._shared.enter(subscription, identity)
         if self._retains and (retain_handling == 0 or (retain_handling == _IF_NEW and is_new)):
@@ -425,7 +425,7 @@ class Interests:
         is_cancelled = (
             client is not None and client.link is not None and (self.history.cancel(client.link, session, identity))
         )
-        if self._state.subscribed.get(session, {}).pop(identity, None) is None:
+        if self._state.subscribed_to.get(session, {}).pop(identity, None) is None:
             return is_cancelled
         self._bytes.remove(session, identity)
         self._patterns.remove(session, identity)
@@ -439,7 +439,7 @@ class Interests:
             device=None if client is None else client.id,
         )
         is_owed = client is None or client.is_persistent or not is_private(session)
-        self._commits.enter(fact, partial(self._state.apply_interest, fact), is_owed=is_owed)
+        self._commits.enter(fact, partial(self._state.apply, fact), is_owed=is_owed)
         return True
 
     def _unsubscribed(self, link: Link, packet_id: int, codes: list[int]) -> None:

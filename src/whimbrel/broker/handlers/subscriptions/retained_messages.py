@@ -164,7 +164,7 @@ class RetainedMessages:
         """Tell whether a connection still waits for what was retained when it made *subscription*."""
         session, wanted, name = subscription.session, subscription.subject_filter, subscription.name
         is_latest = client.link is link and link.retained.get((session, wanted or "", name)) == asked_seq
-        return is_latest and (wanted, name) in self._state.subscribed.get(session, ())
+        return is_latest and (wanted, name) in self._state.subscribed_to.get(session, ())
 
     def _tell_of_sessions(self, link: Link, client: LiveClient, wanted: str, now: int) -> None:
         """Tell what the sessions subscribe to that this connection joined, as if it were retained."""

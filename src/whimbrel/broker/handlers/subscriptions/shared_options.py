@@ -38,7 +38,7 @@ class SharedOptions:
             return
         session, identity = subscription.session, (subscription.subject_filter, subscription.name)
         there: Subscription | None = None
-        if identity in self._state.subscribed.get(session, ()):
+        if identity in self._state.subscribed_to.get(session, ()):
             there = self._entering.get((session, identity)) or self._state.hold.subscription(session, identity)
         if there is not None and replace(there, identifier=subscription.identifier) != subscription:
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _IS_ANOTHER)

@@ -27,7 +27,7 @@ class Slowing:
         self, rates: RateLimits, handle: Callable[[Link, bytes], None], monotonic_us: Callable[[], int]
     ) -> None:
         self._rates, self._handle, self._monotonic_us = rates, handle, monotonic_us
-        self.is_on = bool(rates)
+        self.is_on = rates.are_any
         self.connections: set[_Connection] = set()
         """Those that are not read from for now."""
         self._timer: asyncio.TimerHandle | None = None

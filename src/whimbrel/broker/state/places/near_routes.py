@@ -21,7 +21,7 @@ from whimbrel.model.keys import Secured
 from whimbrel.model.near import Anywhere
 from whimbrel.model.place import Area
 from whimbrel.model.subscription import Subscription
-from whimbrel.node.placing import Placing
+from whimbrel.node.places.placing import Placing
 
 __all__ = ["FEW", "NO_SUBSCRIBERS", "NearFound", "NearRoutes", "needs_place"]
 
@@ -66,7 +66,8 @@ class NearRoutes:
         self._handles: dict[int, int] = {}
         """The matcher's, by number; and the numbers by handle."""
         self._numbers: dict[int, int] = {}
-        self._grid: PlaceGrid | None = None
+        self.grid_so_far: PlaceGrid | None = None
+        """The grid, also while it is filled; None where there is none."""
         self._waiting: list[int] = []
         """The numbers that the grid does not have yet."""
         self.places: PlacesOfHold | None = None
@@ -83,52 +84,52 @@ class NearRoutes:
     @property
     def grid(self) -> PlaceGrid | None:
         """The grid, once it may be asked."""
-        return self._grid if self._grid is not None and self._is_over else None
+        return self.grid_so_far if self._is_over else None
 
     @property
     def _is_over(self) -> bool:
-        return self._grid is not None and not self._waiting and self._grid.is_whole
+        return self.grid_so_far is not None and not self._waiting and self.grid_so_far.is_whole
 
     def put(self, number: int, entry: Entry, interest: Interest, read: ReadInterest | None = None) -> None:
         """Add a subscription; a filter that cannot be read raises ``FilterError``."""
-        if self._grid is not None and self._matcher is None and self._is_over:
-            self._grid.put(number, entry, interest, None if read is None else read._replace(interest=interest))
+        if self.grid_so_far is not None and self._matcher is None and self._is_over:
+            self.grid_so_far.put(number, entry, interest, None if read is None else read._replace(interest=interest))
         else:
             if self._matcher is None:
                 self._matcher = self._make_matcher()
             plain = _without_place(interest)
             handle = self._matcher.add(str(number), plain, read)
             self._handles[number], self._numbers[handle] = handle, number
-            if self._grid is not None:
+            if self.grid_so_far is not None:
                 self._waiting.append(number)
         self._interests[number] = entry, interest
 
     def remove(self, number: int) -> None:
         """Remove a subscription that is there."""
         (session, _), _ = self._interests.pop(number)
-        if self._grid is not None:
-            self._grid.remove(number, session)
+        if self.grid_so_far is not None:
+            self.grid_so_far.remove(number, session)
         if self._matcher is not None:
             self._matcher.remove(str(number))
             del self._numbers[self._handles.pop(number)]
 
     def members_changed(self, session: str, *, is_named: bool) -> None:
         """Take in that a device joined a session or left it, or that the session is no more."""
-        if self._grid is not None:
-            self._grid.members_changed(session, is_named=is_named)
+        if self.grid_so_far is not None:
+            self.grid_so_far.members_changed(session, is_named=is_named)
 
     @property
     def unpacked(self) -> int:
         """How many content filters are asked one by one."""
-        asked = self._grid if self._matcher is None else self._matcher.content
+        asked = self.grid_so_far if self._matcher is None else self._matcher.content
         return 0 if asked is None else asked.unpacked
 
     def settle(self) -> None:
         """Let the matchers make themselves at home with what did not change since the last call."""
         if self._matcher is not None:
             self._matcher.content.settle()
-        if self._grid is not None:
-            self._grid.settle()
+        if self.grid_so_far is not None:
+            self.grid_so_far.settle()
 
     # -- the grid ----------------------------------------------------------------------------------------------------
 
@@ -136,24 +137,24 @@ class NearRoutes:
         """Prepare what is to be prepared, for about so many seconds."""
         until = stopwatch() + seconds
         self.prepare()
-        while self._grid is not None and not self._is_over and stopwatch() < until:
+        while self.grid_so_far is not None and not self._is_over and stopwatch() < until:
             self.prepare()
 
     def prepare(self, asked: int | None = None) -> None:
         """Do a piece of what it takes to ask the grid, if *asked* subscriptions (all of these) are worth it."""
-        if self._grid is None:
+        if self.grid_so_far is None:
             many = len(self._interests) if asked is None else asked
             if many <= self._few or self.places is None or not self._has_kernels():
                 return
-            self._grid = PlaceGrid(self._make_matcher(), self.places, self.named_sessions())
+            self.grid_so_far = PlaceGrid(self._make_matcher(), self.places, self.named_sessions())
             self._waiting = list(self._interests)
         elif self._waiting:
             for _ in range(min(_PIECE, len(self._waiting))):
                 number = self._waiting.pop()
                 if number in self._interests:
-                    self._grid.put(number, *self._interests[number])
-        elif not self._grid.is_whole:
-            self._grid.learn()
+                    self.grid_so_far.put(number, *self._interests[number])
+        elif not self.grid_so_far.is_whole:
+            self.grid_so_far.learn()
         elif self._matcher is not None:
             self._matcher = None
             self._handles, self._numbers = {}, {}
@@ -165,10 +166,10 @@ class NearRoutes:
         keys, is_free = secured
         if self._matcher is not None:
             self.prepare()
-        if self._is_over and self._grid is not None:
+        if self._is_over and self.grid_so_far is not None:
             where = PublishedAt(placing.place, placing.radius_m, at)
             return NearFound(
-                self._grid.hearing(subject, attributes, keys, where, deliver_insecure=is_free), is_decided=True
+                self.grid_so_far.hearing(subject, attributes, keys, where, deliver_insecure=is_free), is_decided=True
             )
         assert self._matcher is not None
         found = self._matcher.match_parts(subject, attributes, keys, deliver_insecure=is_free)
@@ -181,7 +182,7 @@ class NearRoutes:
             return None
         if not self._is_over:
             self.prepare(asked)
-        return self._grid.sessions_within(area) if self._is_over and self._grid is not None else None
+        return self.grid_so_far.sessions_within(area) if self._is_over and self.grid_so_far is not None else None
 
 
 def _without_place(interest: Interest) -> Interest:

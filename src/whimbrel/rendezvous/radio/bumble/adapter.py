@@ -123,8 +123,11 @@ class _Device(Device):
 class Adapter:
     """An adapter that has been opened and answers commands."""
 
-    def __init__(self, opened: Transport, device: _Device, host: _Host, limits: Limits) -> None:
+    def __init__(self, name: str, opened: Transport, device: _Device, host: _Host, limits: Limits) -> None:
+        self.name = name
         self._transport, self.device, self.host, self.limits = opened, device, host, limits
+        self.terminated: asyncio.Future[None] = opened.source.terminated
+        """Done when the adapter is gone."""
 
     @classmethod
     async def open(cls, name: str, *, device_name: str, device_class: int, limits: Limits) -> Adapter:
@@ -149,7 +152,7 @@ class Adapter:
                 device.inquiry_response = bytes(AdvertisingData([(AdvertisingData.Type.COMPLETE_LOCAL_NAME, shown)]))
             else:
                 device.inquiry_response = b""
-            adapter = cls(opened, device, host, limits)
+            adapter = cls(name, opened, device, host, limits)
             await adapter._begin()
         except BaseException:
             await opened.close()

@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from whimbrel.errors import WhimbrelError
 
-__all__ = ["CommandRefusedError", "CommandSilentError", "NoSuchTransportError", "RadioError"]
+__all__ = [
+    "MAX_SLAVES",
+    "AdapterLostError",
+    "CommandRefusedError",
+    "CommandSilentError",
+    "NoSuchTransportError",
+    "RadioError",
+    "TooManySlavesError",
+]
+
+MAX_SLAVES = 7
+"""Devices that a radio can be master of: a piconet has three bits for them."""
 
 
 class RadioError(WhimbrelError):
@@ -27,6 +38,17 @@ class NoSuchTransportError(RadioError):
             f"no adapter at {self.transport!r}: {self.reason}; allowed are usb:0 (the first USB adapter), hci-socket:0 "
             "(Linux's hci0, as root) and any other transport of Bumble, such as tcp-client:127.0.0.1:9000"
         )
+
+
+class AdapterLostError(RadioError):
+    """The adapter is gone while it was in use. Reaction: plug it in again and start again."""
+
+    def __init__(self, transport: str) -> None:
+        super().__init__(transport)
+        self.transport = transport
+
+    def __str__(self) -> str:
+        return f"the adapter at {self.transport!r} is gone: it was unplugged, or the process behind it has ended"
 
 
 class CommandRefusedError(RadioError):
@@ -50,3 +72,15 @@ class CommandSilentError(RadioError):
     def __str__(self) -> str:
         remedy = "plug it in again or look at its driver"
         return f"the adapter did not answer {self.command} within {self.seconds:g} s; {remedy}"
+
+
+class TooManySlavesError(RadioError):
+    """A radio is master of as many devices as it can be. Reaction: release one, then page again."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+    def __str__(self) -> str:
+        found = f"this radio is master of {MAX_SLAVES} devices already"
+        return f"{self.address} was not paged: {found}, and allowed are {MAX_SLAVES}"

@@ -3,7 +3,8 @@
 Rule: one thing at a time. An adapter can do one inquiry, page or request for a name; so they wait in one queue, and the
 inquiry without end is interrupted for the others.
 Rule: a connection is told when it can be used: its name and clock offset are known, and our channel is open, or the
-other side has none.
+other side has none. Who paged opens it and sends an empty message; before that the other says nothing, because Bumble
+drops what arrives before its caller has the channel.
 Rule: nothing waits for ever (``Limits``), and what a stranger sends ends a connection at most.
 """
 
@@ -25,7 +26,13 @@ from bumble.l2cap import ClassicChannelSpec
 from whimbrel.errors import WhimbrelError
 from whimbrel.rendezvous.events import Address
 from whimbrel.rendezvous.radio.bumble.adapter import Adapter, Heard, address_of, hci_address
-from whimbrel.rendezvous.radio.bumble.errors import CommandSilentError, RadioError
+from whimbrel.rendezvous.radio.bumble.errors import (
+    MAX_SLAVES,
+    AdapterLostError,
+    CommandSilentError,
+    RadioError,
+    TooManySlavesError,
+)
 from whimbrel.rendezvous.radio.bumble.framing import TooLongError
 from whimbrel.rendezvous.radio.bumble.links import MAX_EARLY, MAX_EARLY_BYTES, Link
 from whimbrel.rendezvous.radio.bumble.pairing import KeyFile, Unpaired, UnpairedError, secure
@@ -94,6 +101,9 @@ class BumbleRadio:
         """Devices whose names are being asked for."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        """Done, with an error, when the adapter is gone."""
+        adapter.terminated.add_done_callback(self._be_lost)
         self._listen()
         self._spawn(self._work())
 
@@ -110,6 +120,7 @@ class BumbleRadio:
 
     async def close(self) -> None:
         """Close every connection and let the adapter go."""
+        self._adapter.terminated.remove_done_callback(self._be_lost)
         for link in list(self._links.values()):
             link.is_closing = True
         await asyncio.gather(*(link.close(self._limits.close_s) for link in list(self._links.values())))
@@ -117,6 +128,11 @@ class BumbleRadio:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._adapter.close()
+
+    def _be_lost(self, _terminated: object) -> None:
+        if not self.lost.done():
+            self.lost.set_exception(AdapterLostError(self._adapter.name))
+            self.lost.exception()  # who does not wait for it is not told by the loop either
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = self._loop.create_task(self._watch(work))
@@ -274,6 +290,8 @@ class BumbleRadio:
             self._tell(PageFailed(address))
             return
         try:
+            if sum(each.connection.role == hci.Role.CENTRAL for each in self._links.values()) >= MAX_SLAVES:
+                raise TooManySlavesError(address)
             connection = await self._connect(address, clock_offset, timeout_us)
         except RadioError as error:
             self._trouble(error)
@@ -377,6 +395,7 @@ class BumbleRadio:
             async with asyncio.timeout(self._limits.channel_s):
                 channel = await link.connection.create_l2cap_channel(ClassicChannelSpec(psm=PSM))
                 self._use(link, channel)
+                link.write(b"")  # from here on we hear
 
     def _on_channel(self, channel: ClassicChannel) -> None:
         link = self._links.get(address_of(channel.connection.peer_address))
@@ -387,17 +406,17 @@ class BumbleRadio:
     def _use(self, link: Link, channel: ClassicChannel) -> None:
         link.channel = channel
         channel.sink = lambda piece: self._hear(link, piece)
-        link.has_channel.set()
 
     def _hear(self, link: Link, piece: bytes) -> None:
         if link.is_closing:
             return
         try:
-            messages = link.deframer.feed(piece)
+            messages = [each for each in link.deframer.feed(piece) if each]
         except TooLongError as error:
             self._trouble(error)
             self._break(link)
             return
+        link.has_channel.set()
         if link.is_told:
             for data in messages:
                 self._tell(Received(link.address, data))

@@ -16,10 +16,10 @@ from bumble import hci, lmp
 from bumble.controller import Connection, Controller
 
 from whimbrel.rendezvous.radio.bumble.air.ether import Ether
+from whimbrel.rendezvous.radio.bumble.errors import MAX_SLAVES
 
-__all__ = ["MAX_SLAVES", "AirController"]
+__all__ = ["AirController"]
 
-MAX_SLAVES = 7
 _INQUIRY_SCAN, _PAGE_SCAN = 1, 2
 _SLOT_S = 625e-6
 _CLOCK_BITS = 28
@@ -235,6 +235,12 @@ class AirController(Controller):
             self.on_classic_connection_complete(command.bd_addr, _Status.UNKNOWN_CONNECTION_IDENTIFIER_ERROR)
         return hci.HCI_StatusAndAddressReturnParameters(status=_Status.SUCCESS, bd_addr=command.bd_addr)
 
+    def on_classic_connection_request(self, peer_address: hci.Address, link_type: int) -> None:
+        """Ask our host whether it is welcome; what was left of an older connection is lost."""
+        if peer_address in self.classic_connections:
+            self.on_classic_disconnected(peer_address, _Status.CONNECTION_TIMEOUT_ERROR)
+        super().on_classic_connection_request(peer_address, link_type)
+
     def on_hci_reject_connection_request_command(self, command: hci.HCI_Reject_Connection_Request_Command) -> None:
         """Refuse a page."""
         self._send_hci_command_status(_Status.SUCCESS, command.op_code)
@@ -329,7 +335,9 @@ class AirController(Controller):
 
     def lose(self, address: hci.Address) -> None:
         """Notice that the radio at *address* is silent."""
-        if address in self.classic_connections and self.ether.find_classic_controller(address) is None:
+        peer = self.ether.find_classic_controller(address)
+        is_connected = peer is not None and self.public_address in peer.classic_connections
+        if address in self.classic_connections and not is_connected:  # a new process may be at this address by now
             self.on_classic_disconnected(address, _Status.CONNECTION_TIMEOUT_ERROR)
 
     def stop(self) -> None:

@@ -6,14 +6,14 @@ Rule: subjects stand in a tree of levels, so that a filter with wildcards looks 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from operator import attrgetter
 
-from whimbrel.broker.memory import Memory
-from whimbrel.node.memory import LEVEL_BYTES
+from whimbrel.hold.touched_rows import Key
+from whimbrel.node.memory import LEVEL_BYTES, MemoryCount
 from whimbrel.node.publication import KeptNotification, kept_bytes
 
-__all__ = ["Retained"]
+__all__ = ["Retained", "RetainedRows"]
 
 _PIECE = 5_000
 """How many places of the tree a piece looks at: some 0.5 µs each."""
@@ -31,8 +31,8 @@ class _Level:
 class Retained:
     """The retained messages of a broker."""
 
-    def __init__(self, memory: Memory | None = None) -> None:
-        self._memory = Memory() if memory is None else memory
+    def __init__(self, memory: MemoryCount | None = None) -> None:
+        self._memory = MemoryCount() if memory is None else memory
         self._root = _Level()
         self._messages: dict[str, KeptNotification] = {}
         self.sources: dict[str, str] = {}
@@ -139,6 +139,40 @@ class Retained:
                 yield
         messages.sort(key=_BY_SEQ)
         return heapq.merge(*sorted_pieces, messages, key=_BY_SEQ) if sorted_pieces else iter(messages)
+
+
+class RetainedRows:
+    """The rows of *retained*, of the node *node*."""
+
+    def __init__(self, node: str, retained: Retained) -> None:
+        self._node, self._retained = node, retained
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of rows: a message, and the user whose client published it."""
+        return frozenset({"retained", "source"})
+
+    def keys(self) -> Iterator[Key]:
+        """Yield the keys of all rows."""
+        yield from (("retained", subject) for subject in self._retained.subjects())
+        yield from (("source", subject) for subject in self._retained.sources)
+
+    def row(self, key: Key) -> bytes | None:
+        """Return the row under *key*; None if there is none."""
+        kind, subject = key[0], str(key[1])
+        if kind == "source":
+            source = self._retained.sources.get(subject)
+            return None if source is None else source.encode()
+        message = self._retained.get(subject)
+        return None if message is None else message.record
+
+    def restore(self, rows: Mapping[Key, bytes]) -> None:
+        """Take the messages that *rows* were written from."""
+        sources = {str(key[1]): value.decode() for key, value in rows.items() if key[0] == "source"}
+        for key, value in rows.items():
+            if key[0] == "retained":
+                message = KeptNotification.restored(self._node, value)
+                self._retained.put(message, sources.get(message.subject))
 
 
 def _walk(root: _Level, levels: list[str]) -> Iterator[KeptNotification | None]:

@@ -9,13 +9,13 @@ that are wide or near a pole, of which there may be only so many (``MOST_WIDE``)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import cbor2
 
-from whimbrel.broker.memory import Memory
+from whimbrel.hold.touched_rows import Key
 from whimbrel.model.place import Area, Place
-from whimbrel.node.memory import AREA_BYTES, SEEN_BYTES
+from whimbrel.node.memory import AREA_BYTES, SEEN_BYTES, MemoryCount
 from whimbrel.node.publication import KeptNotification
 
 __all__ = ["MOST_AREAS", "MOST_IN_CELL", "MOST_WIDE", "RetainedAreas", "is_wide"]
@@ -37,7 +37,7 @@ def is_wide(area: Area) -> bool:
 class RetainedAreas:
     """The retained messages with an area; *touch* is told whose memory of them changed."""
 
-    def __init__(self, touch: Callable[[str], None], memory: Memory) -> None:
+    def __init__(self, touch: Callable[[Key], None], memory: MemoryCount) -> None:
         self._touch, self._memory = touch, memory
         self._areas: dict[str, tuple[KeptNotification, Area]] = {}
         """By subject."""
@@ -106,30 +106,36 @@ class RetainedAreas:
         if len(seen) > _MOST_SEEN:
             del seen[next(iter(seen))]
         self._memory.counted += SEEN_BYTES * (len(seen) - before)
-        self._touch(session)
+        self._touch(("arrived", session))
 
     def end(self, session: str) -> None:
         """Take in that a session is no more."""
         seen = self._seen.pop(session, None)
         if seen is not None:
             self._memory.counted -= SEEN_BYTES * len(seen)
-            self._touch(session)
+            self._touch(("arrived", session))
 
-    # -- the view ----------------------------------------------------------------------------------------------------
+    # -- rows --------------------------------------------------------------------------------------------------------
 
-    def sessions(self) -> list[str]:
-        """Return the sessions that something has come to."""
-        return list(self._seen)
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kind of its rows."""
+        return frozenset({"arrived"})
 
-    def row(self, session: str) -> bytes | None:
-        """Return what a view keeps of a session."""
-        seen = self._seen.get(session)
+    def keys(self) -> Iterator[Key]:
+        """Yield the keys of all rows."""
+        yield from (("arrived", session) for session in self._seen)
+
+    def row(self, key: Key) -> bytes | None:
+        """Return the numbers of what has come to a session; None if nothing has."""
+        seen = self._seen.get(str(key[1]))
         return cbor2.dumps(list(seen)) if seen else None
 
-    def restore(self, session: str, row: bytes) -> None:
-        """Take in a row of a view."""
-        seen = self._seen[session] = dict.fromkeys(cbor2.loads(row))
-        self._memory.counted += SEEN_BYTES * len(seen)
+    def restore(self, rows: Mapping[Key, bytes]) -> None:
+        """Take the sessions that *rows* were written from."""
+        for (_, session), value in rows.items():
+            seen = self._seen[str(session)] = dict.fromkeys(cbor2.loads(value))
+            self._memory.counted += SEEN_BYTES * len(seen)
 
 
 def _cells_of(area: Area) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Decisions: what policies depend on, and what they decided about hand-overs that have no receipt yet.
+"""Policies in a node: what they depend on, and what they decided about deliveries that have no receipt yet.
 
 Rule: a fact is taken in when it is appended, not when it is durable. The log is durable up to a number, never with
 gaps, so a decision that survives a crash has everything that it depended on before it.
@@ -7,33 +7,31 @@ Rule: a hand-over is decided once. What it decided is kept until its receipt, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import cbor2
 
-from whimbrel.broker.memory import Memory
 from whimbrel.hold.touched_rows import ChangedRows
 from whimbrel.log.records import BODY, body_of, row_from
 from whimbrel.model.facts import Decided, PolicyChanged, Reported
 from whimbrel.model.place import Place
 from whimbrel.model.rows import fact_of
+from whimbrel.node.memory import MemoryCount
 from whimbrel.shape.agents import Agents
 from whimbrel.shape.rows import KINDS, Key, keys, restore_row, row_of
 from whimbrel.shape.state import ShapeState
 
-__all__ = ["DECISION_KINDS", "Decisions", "ShapeFact"]
+__all__ = ["Policies", "PolicyFact"]
 
-ShapeFact = Reported | PolicyChanged | Decided
-DECISION_KINDS = KINDS | {"decision", "decided"}
-"""The kinds of rows that are written here."""
+PolicyFact = Reported | PolicyChanged | Decided
 _OVERHEAD = 1_000
 """What a decision takes beside the body that it keeps, about."""
 
 
-class Decisions:
+class Policies:
     """The state of policies, and the decisions that may have to be sent again."""
 
-    def __init__(self, node: str, memory: Memory) -> None:
+    def __init__(self, node: str, memory: MemoryCount) -> None:
         self._node, self._memory = node, memory
         self.shape = ShapeState()
         self.agents = Agents()
@@ -42,13 +40,25 @@ class Decisions:
         self._kept: dict[int, dict[str, list[Decided]]] = {}
         """By notification and device."""
         self._touched: set[Key] = set()
+        self.are_used = False
+        """Whether there was any policy, or decision that may be sent again, since this node began."""
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of its rows."""
+        return KINDS | {"decision", "decided"}
+
+    @property
+    def changed(self) -> int:
+        """How many rows have changed since the last call of ``changes``."""
+        return len(self._touched) + len(self.shape.touched)
 
     @property
     def are_any(self) -> bool:
         """Whether there is any policy."""
         return bool(self.shape.policies)
 
-    def take(self, fact: ShapeFact, *, is_held: bool = False) -> None:
+    def take(self, fact: PolicyFact, *, is_held: bool = False) -> None:
         """Take in the next fact; *is_held*: the hold has the notification of a decision, which may be sent again."""
         if fact.seq <= self.seq:  # it was taken in when it was appended
             return
@@ -56,6 +66,7 @@ class Decisions:
         before = self.shape.size_bytes
         self.shape.apply(fact)
         self._memory.counted += self.shape.size_bytes - before
+        self.are_used = self.are_used or not isinstance(fact, Reported)
         if isinstance(fact, Decided) and is_held:
             self._keep(fact)
 
@@ -105,15 +116,19 @@ class Decisions:
         for kept in [kept for kept, found in self._kept.items() if device in found]:
             self.received(device, kept)
 
-    # -- the view ----------------------------------------------------------------------------------------------------
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    def keys(self) -> Iterator[Key]:
+        """Yield the keys of all rows but the one that has the number of the last fact."""
+        yield from keys(self.shape)
+        yield from (("decision", seq, device) for seq, found in self._kept.items() for device in found)
 
     def touch_all(self) -> None:
-        """Let ``changes`` say everything there is."""
-        self._touched = {*keys(self.shape)}
-        self._touched.update(("decision", seq, device) for seq, found in self._kept.items() for device in found)
+        """Let ``changes`` return every row."""
+        self._touched = {*self.keys()}
 
     def discard_changes(self) -> None:
-        """Forget what has changed."""
+        """Forget the changes."""
         self._touched.clear()
         self.shape.touched.clear()
 
@@ -121,37 +136,37 @@ class Decisions:
         """Return the rows to put and those to drop since the last call."""
         touched: set[Key] = {*self._touched, *self.shape.touched}
         self.discard_changes()
-        rows = {key: self._row(key) for key in touched}
+        rows = {key: self.row(key) for key in touched}
         put = {key: row for key, row in rows.items() if row is not None}
         if touched:
             put["decided",] = cbor2.dumps(self.seq)
         return put, touched - put.keys()
 
-    def _row(self, key: Key) -> bytes | None:
+    def row(self, key: Key) -> bytes | None:
+        """Return the row under *key*; None if there is none."""
         if key[0] != "decision":
             return row_of(self.shape, key)
         _, seq, device = key
         kept = self.kept(str(device), seq)  # type: ignore[arg-type]  # the first part of such a key is a number
         return cbor2.dumps([body_of(fact)[0] for fact in kept]) if kept else None
 
-    def measure(self) -> None:
-        """Count what was restored of policies and devices."""
+    def restore(self, rows: Mapping[Key, bytes]) -> None:
+        """Take the state that *rows* were written from."""
+        for key, value in rows.items():
+            if key[0] == "decided":
+                self.seq = cbor2.loads(value)
+            elif key[0] == "decision":
+                for body in cbor2.loads(value):
+                    seq, number = BODY.unpack_from(body)
+                    fact = fact_of(*row_from(self._node, seq, number, body[BODY.size :]))
+                    assert isinstance(fact, Decided)
+                    self._keep(fact)
+            else:
+                restore_row(self.shape, key, value)
+        self._touched.clear()
+        self.are_used = self.are_any or bool(self._kept)
         self.shape.measure()
         self._memory.counted += self.shape.size_bytes
-
-    def restore_row(self, key: Key, value: bytes) -> None:
-        """Take in a row of a view."""
-        if key[0] == "decided":
-            self.seq = cbor2.loads(value)
-        elif key[0] == "decision":
-            for body in cbor2.loads(value):
-                seq, number = BODY.unpack_from(body)
-                fact = fact_of(*row_from(self._node, seq, number, body[BODY.size :]))
-                assert isinstance(fact, Decided)
-                self._keep(fact)
-            self._touched.clear()
-        else:
-            restore_row(self.shape, key, value)
 
 
 def _size(fact: Decided) -> int:

@@ -11,24 +11,20 @@ Rule: the fold knows no grace: which wills there are, and since when they wait, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import cbor2
 
-from whimbrel.broker.memory import Memory
 from whimbrel.errors import InvalidValueError, description_of
+from whimbrel.hold.touched_rows import Key
 from whimbrel.log.records import BODY, body_of, row_from
 from whimbrel.model.facts import PresenceChange, PresenceChanged, WillChanged
 from whimbrel.model.keys import OPEN, Secured
 from whimbrel.model.rows import fact_of
-from whimbrel.model.will import LastWill
-from whimbrel.mqtt.codes import PacketType
-from whimbrel.mqtt.packets import Publish, Will
-from whimbrel.mqtt.properties import Property, decode_properties, passed_on
+from whimbrel.node.memory import MemoryCount
 
-__all__ = ["LeftWill", "Wills", "last_will"]
+__all__ = ["LeftWill", "Wills"]
 
-_SECOND_US = 1_000_000
 _OVERHEAD_BYTES = 400
 
 
@@ -42,7 +38,6 @@ class LeftWill:
         "expiry_us",
         "gone_at",
         "is_excused",
-        "is_publishing",
         "owner",
         "seq",
         "will",
@@ -61,8 +56,6 @@ class LeftWill:
         self.is_excused = False
         """The connection ended with the broker that served it."""
         self.due_at: int | None = None
-        self.is_publishing = False
-        """Its publication is written, and waits for the disk."""
 
     @property
     def size(self) -> int:
@@ -82,61 +75,53 @@ class LeftWill:
             return OPEN
         return Secured(will.keys, will.deliver_insecure)
 
-    def packet(self) -> Publish:
-        """Return it as its client would have published it."""
-        will = self.will
-        properties = decode_properties(will.properties, PacketType.PUBLISH)
-        return Publish(will.subject, will.body, will.qos, will.retain, False, 0, properties)
-
     def row(self) -> bytes:
         """Return what a view keeps of it."""
         return cbor2.dumps([self._record, self.owner, self.gone_at, self.expiry_us, self.is_excused])
 
 
 class Wills:
-    """The wills of all clients, by client identifier; *touch* is told whose changed."""
+    """The wills of all clients, by client identifier."""
 
-    def __init__(self, touch: Callable[[str], None], memory: Memory | None = None) -> None:
-        self._touch, self._memory = touch, Memory() if memory is None else memory
-        self._left: dict[str, LeftWill] = {}
+    def __init__(self, node: str, touch: Callable[[Key], None], memory: MemoryCount) -> None:
+        self._node, self._touch_row, self._memory = node, touch, memory
+        self.by_device: dict[str, LeftWill] = {}
         self._waiting: dict[str, LeftWill] = {}
         """Those whose clients are gone."""
         self.bytes = 0
         """What all of them occupy, about."""
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self.by_device)
 
     def get(self, device: str) -> LeftWill | None:
-        """Return the will of a client, unless it is being published."""
-        found = self._left.get(device)
-        return None if found is None or found.is_publishing else found
+        """Return the will of a client; None if it left none."""
+        return self.by_device.get(device)
 
     def devices(self) -> Iterator[str]:
         """Yield the clients that left one."""
-        yield from self._left
+        yield from self.by_device
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
     def owner_of(self, device: str) -> str | None:
         """Return the verified user whose client *device* left a will; None if there is none, or no will."""
-        left = self._left.get(device)
+        left = self.by_device.get(device)
         return None if left is None else left.owner
 
-    def apply(self, fact: WillChanged, *, owner: str | None = None) -> None:
-        """Take in that a client, whose verified user is *owner*, left a will, or withdrew it."""
+    def apply(self, fact: WillChanged) -> None:
+        """Apply that a client left a will, or withdrew it; its user is known when it comes to its session."""
         self._drop(fact.device)
         if fact.will is not None:
-            left = self._left[fact.device] = LeftWill(fact)
-            left.owner = owner
+            left = self.by_device[fact.device] = LeftWill(fact)
             self._count(left.size)
 
     def present(self, fact: PresenceChanged) -> None:
         """Take in that a client came to its private session, or is gone."""
-        left = self._left.get(fact.device)
+        left = self.by_device.get(fact.device)
         if left is None:
             return
-        self._touch(fact.device)
+        self._touch_row(("will", fact.device))
         if fact.change is PresenceChange.DISCONNECTED:
             left.expiry_us = fact.session_expiry_us or 0
             self._wait(left, fact.changed_at, is_excused=fact.sent_seq is None)
@@ -147,16 +132,16 @@ class Wills:
 
     def published(self, device: str | None, will_seq: int) -> None:
         """Take in that a will was published."""
-        left = self._left.get(device or "")
+        left = self.by_device.get(device or "")
         if left is not None and left.seq == will_seq:
             self._drop(left.device)
 
     def _drop(self, device: str) -> None:
-        gone = self._left.pop(device, None)
+        gone = self.by_device.pop(device, None)
         self._waiting.pop(device, None)
         if gone is not None:
             self._count(-gone.size)
-        self._touch(device)
+        self._touch_row(("will", device))
 
     def _count(self, change: int) -> None:
         self.bytes += change
@@ -166,7 +151,7 @@ class Wills:
 
     def begin(self, now: int, grace_us: int) -> None:
         """Let a broker begin *now*, whose clients are all gone: they have *grace_us* at most to come back."""
-        for left in self._left.values():
+        for left in self.by_device.values():
             # One that is not gone never came, or was here: either way its connection ended with the broker.
             is_excused = left.is_excused or left.gone_at is None or not left.delay_us
             self._wait(left, now if left.gone_at is None else left.gone_at, is_excused=is_excused)
@@ -180,45 +165,37 @@ class Wills:
 
     def due(self, now: int) -> list[LeftWill]:
         """Return those that are to be published."""
-        return [
-            left
-            for left in self._waiting.values()
-            if left.due_at is not None and left.due_at <= now and not left.is_publishing
-        ]
+        return [left for left in self._waiting.values() if left.due_at is not None and left.due_at <= now]
 
-    # -- the view ----------------------------------------------------------------------------------------------------
+    # -- rows --------------------------------------------------------------------------------------------------------
 
-    def row(self, device: str) -> bytes | None:
-        """Return what a view keeps of a client's will."""
-        left = self._left.get(device)
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kind of its rows."""
+        return frozenset({"will"})
+
+    def keys(self) -> Iterator[Key]:
+        """Yield the keys of all rows."""
+        yield from (("will", device) for device in self.by_device)
+
+    def row(self, key: Key) -> bytes | None:
+        """Return the row of a client's will; None if it left none."""
+        left = self.by_device.get(str(key[1]))
         return None if left is None else left.row()
 
-    def restore(self, node: str, device: str, value: bytes) -> None:
-        """Take in what a view kept."""
+    def restore(self, rows: Mapping[Key, bytes]) -> None:
+        """Take the wills that *rows* were written from."""
+        for (_, device), value in rows.items():
+            self._restore(str(device), value)
+
+    def _restore(self, device: str, value: bytes) -> None:
         record, owner, gone_at, expiry_us, is_excused = cbor2.loads(value)
         seq, number = BODY.unpack_from(record)
-        fact = fact_of(*row_from(node, seq, number, record[BODY.size :]))
+        fact = fact_of(*row_from(self._node, seq, number, record[BODY.size :]))
         if not isinstance(fact, WillChanged) or fact.will is None or fact.device != device:
             raise InvalidValueError("row of a view", description_of(fact), f"the will of {device}")
-        left = self._left[device] = LeftWill(fact)
+        left = self.by_device[device] = LeftWill(fact)
         left.owner, left.expiry_us = owner, expiry_us
         self._count(left.size)
         if gone_at is not None:
             self._wait(left, gone_at, is_excused=is_excused)
-
-
-def last_will(will: Will, secured: Secured) -> LastWill:
-    """Return a will of CONNECT, whose keys were taken off it, as it is written down."""
-    properties = will.properties
-    expiry_s = properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
-    return LastWill(
-        subject=will.topic,
-        body=will.payload,
-        qos=will.qos,
-        retain=will.retain,
-        delay_us=(properties.integer(Property.WILL_DELAY_INTERVAL) or 0) * _SECOND_US,
-        expiry_us=None if expiry_s is None else expiry_s * _SECOND_US,
-        keys=secured.keys,
-        deliver_insecure=secured.deliver_insecure,
-        properties=passed_on(properties),
-    )

@@ -1,0 +1,160 @@
+"""Points of a figure, each made in a process of its own: nothing of one is left in the memory of the next.
+
+Rule: a point is named by everything that decides its result: what makes it, its settings, and Whimbrel's source. The
+result of a point is a file, written as a whole; a point that has one is not made again.
+Rule: an interrupt ends the processes that run, and keeps the points that are done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from whimbrel.errors import InvalidValueError, WhimbrelError
+from whimbrel.log.files import put
+
+if TYPE_CHECKING:  # a process that makes one point need not load what sweeps are made of
+    from whimbrel.lab.points import Row
+
+__all__ = ["FailedPointError", "OwnPoint", "check_writable", "main", "make_points"]
+
+_POLL_S = 0.05
+
+
+class FailedPointError(WhimbrelError):
+    """A point could not be made. Reaction: look at what its process said; points that are done are kept."""
+
+    def __init__(self, point: str, said: str) -> None:
+        super().__init__(point, said)
+        self.point, self.said = point, said
+
+    def __str__(self) -> str:
+        return f"the point {self.point} could not be made: {self.said}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPoint:
+    """One point: *make*, as ``module:function``, is called with *settings*, and returns a row for JSON."""
+
+    make: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """Everything that decides its result, but for the source."""
+        return json.dumps([self.make, self.settings], sort_keys=True)
+
+    @property
+    def key(self) -> str:
+        """The name of its result."""
+        return sha256((_source_digest() + self.text).encode()).hexdigest()[:32]
+
+
+class _Running(NamedTuple):
+    point: OwnPoint
+    process: subprocess.Popen[bytes]
+    said: IO[bytes]
+
+
+def check_writable(folder: Path) -> None:
+    """Make *folder*, and raise ``InvalidValueError`` if no file can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".writable-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise InvalidValueError("--out", str(folder), f"a folder that can be written to ({error.strerror})") from None
+
+
+def make_points(
+    points: Sequence[OwnPoint],
+    folder: Path,
+    *,
+    processes: int = 1,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Make what is missing of *points* in *folder*, so many at a time; return the rows of all, in their order."""
+    check_writable(folder)
+    each_once = {point.key: point for point in points}
+    missing = [point for key, point in each_once.items() if not _path(folder, key).exists()]
+    running: list[_Running] = []
+    try:
+        while missing or running:
+            while missing and len(running) < processes:
+                point = missing.pop(0)
+                running.append(_started(point, _path(folder, point.key)))
+            _wait_for_one(running)
+            if on_progress is not None:
+                on_progress(len(each_once) - len(missing) - len(running), len(each_once))
+    finally:
+        for each in running:
+            each.process.kill()
+            each.process.wait()
+            each.said.close()
+    return [json.loads(_path(folder, point.key).read_text(encoding="utf-8")) for point in points]
+
+
+def _path(folder: Path, key: str) -> Path:
+    return folder / f"{key}.json"
+
+
+def _started(point: OwnPoint, path: Path) -> _Running:
+    said = TemporaryFile()  # noqa: SIM115 # it is closed with its process
+    command = [sys.executable, "-m", "whimbrel.lab.own_processes", point.text, str(path)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)  # noqa: S603 # ourselves
+    return _Running(point, process, said)
+
+
+def _wait_for_one(running: list[_Running]) -> None:
+    """Wait until a process has ended; raise if it did not make its point."""
+    while True:
+        for number, each in enumerate(running):
+            try:
+                code = each.process.wait(timeout=_POLL_S)
+            except subprocess.TimeoutExpired:
+                continue
+            del running[number]
+            with each.said as said:
+                said.seek(0)
+                lines = said.read().decode(errors="replace").strip().splitlines()
+            if code:
+                raise FailedPointError(each.point.text, lines[-1] if lines else f"its process ended with {code}")
+            return
+
+
+@cache
+def _source_digest() -> str:
+    digest = sha256()
+    root = Path(str(files("whimbrel")))
+    for path in sorted(each for each in root.rglob("*") if each.suffix in {".py", ".policy"}):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make one point; runs in a process of its own."""
+    text, path = arguments
+    make, settings = json.loads(text)
+    module, name = make.split(":")
+    try:
+        row = getattr(import_module(module), name)(**settings)
+    except KeyboardInterrupt:
+        return 130
+    put(Path(path), json.dumps(row).encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

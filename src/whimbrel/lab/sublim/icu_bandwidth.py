@@ -1,0 +1,180 @@
+"""SUBLIM, Figure 6 (as the text names it): what a doctor receives, and receives in time, over a link that changes.
+
+Real sockets, a real broker and a link that is really slow, in real time: a relay that paces and buffers or, where this
+process may, ``tc`` between two network namespaces. *In time* is before the next reading of the patient.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from whimbrel.errors import InvalidValueError, MissingDependencyError
+from whimbrel.lab.experiment import Experiment, Findings, Table
+from whimbrel.lab.own_processes import OwnPoint
+from whimbrel.lab.points import Row
+from whimbrel.sim.ward.battery_day import DayPolicy
+from whimbrel.sim.ward.link_day import LinkDay, make_link_day
+from whimbrel.sim.ward.slow_links import QUEUE_BYTES, why_not_shaped
+
+__all__ = ["LINK_CHOICES", "bandwidth"]
+
+LINK_CHOICES = ("relay", "tc", "both")
+_RATES = (20, 40, 60, 80, 100, 120)
+_COMPARED = (60, 120)
+"""The rates at which both kinds of link are tried."""
+_PERIODS_S = (5.0, 15.0, 30.0, 60.0)
+_POLICIES = (DayPolicy.STATELESS, DayPolicy.STATEFUL)
+_READING_BITS = 8 * 100_000
+_LEAST_GAIN = 0.15
+_COMPRESSED_BYTES = 90_000
+"""Readings below it were compressed."""
+
+
+def bandwidth(*, is_quick: bool = False, link: str = "both") -> Experiment:
+    """Return the experiment; a quick one has two points of some seconds, over the relay."""
+    if find_spec("PIL") is None:
+        raise MissingDependencyError("electrocardiograms", "PIL", "run: pip install 'whimbrel[images]'")
+    if link not in LINK_CHOICES:
+        raise InvalidValueError("--link", link, ", ".join(LINK_CHOICES))
+    missing = None if link == "relay" or (is_quick and link != "tc") else why_not_shaped()
+    if link == "tc" and missing is not None:
+        raise InvalidValueError("--link", f"tc: {missing}", "relay")
+    base: dict[str, Any] = {"seconds": 300.0, "redrawn_s": 5.0, "report_s": 30.0, "pictures": 24}
+    rates: Sequence[int] = _RATES
+    if is_quick:
+        rates, base = (120,), {"seconds": 9.0, "redrawn_s": 1.0, "report_s": 1.5, "pictures": 6}
+    first = "tc" if link == "tc" else "relay"
+
+    def point(policy: DayPolicy, rate: int, **changed: Any) -> OwnPoint:  # noqa: ANN401 # settings, as JSON has them
+        settings = {"policy": policy.value, "per_minute": float(rate), "link": first, **base, **changed}
+        return OwnPoint(make=f"{make_link_day.__module__}:{make_link_day.__name__}", settings=settings)
+
+    points = [point(policy, rate) for rate in rates for policy in _POLICIES]
+    if not is_quick:
+        points += [point(policy, rates[-1], redrawn_s=each) for each in _PERIODS_S[1:] for policy in _POLICIES]
+        if link == "both" and missing is None:
+            points += [point(policy, rate, link="tc") for rate in _COMPARED for policy in _POLICIES]
+    day = LinkDay()
+    return Experiment(
+        name="icu-bandwidth",
+        title="SUBLIM, Figure 6: what a doctor receives in time over a link that changes",
+        points=[],
+        own=points,
+        at_once=4 * (os.cpu_count() or 1),
+        find=_find,
+        plot=_plot,
+        assumptions={
+            "link": f"drawn between 300 kb/s and 3 Mb/s, by default every {base['redrawn_s']:g} s",
+            "seconds": base["seconds"],
+            "reports": f"every {base['report_s']:g} s",
+            "QoS": 0,
+            "before the link": f"{QUEUE_BYTES:,} bytes in the link, {day.send_buffer_bytes:,} in the broker",
+            "display": "as large as the picture",
+            "battery": "full",
+        }
+        | ({} if missing is None else {"left out": missing}),
+    )
+
+
+def _find(rows: Sequence[Row]) -> Findings:
+    pairs = list(zip(rows[::2], rows[1::2], strict=True))
+    first_link, period_s = rows[0]["link"], rows[0]["redrawn_s"]
+    figure = [pair for pair in pairs if pair[0]["link"] == first_link and pair[0]["redrawn_s"] == period_s]
+    swept = [pair for pair in pairs if pair[0]["link"] == first_link and pair not in figure]
+    other = [pair for pair in pairs if pair[0]["link"] != first_link]
+    last = figure[-1]
+    claims = {
+        "the stateful share in time exceeds the stateless one at every rate from 60 on": all(
+            _gain(pair) > 0 for pair in figure if pair[0]["per_minute"] >= 60
+        ),
+        f"by {_LEAST_GAIN:.0%} of what is published at {last[0]['per_minute']:g} a minute": _gain(last) >= _LEAST_GAIN,
+        "NetworkConnection falls, and compression follows": _is_followed(last[1]),
+    }
+    if other:
+        claims["the same direction over tc and over the relay"] = all(_gain(pair) > 0 for pair in other)
+    tables = [Table(f"Received, and received in time, over the {first_link}", _HEAD, _shares(figure))]
+    if swept:
+        tables.append(
+            Table(f"The link drawn anew at {last[0]['per_minute']:g} a minute", _HEAD, _shares([last, *swept]))
+        )
+    if other:
+        tables.append(Table(f"Over {other[0][0]['link']}", _HEAD, _shares(other)))
+    told = [
+        (
+            f"{each['at_s']:g}",
+            _connection(each["network_connection"]),
+            f"{each['mean_bytes']:,.0f}",
+            f"{each['received']}",
+        )
+        for each in last[1]["series"]
+    ]
+    head = ("until, s", "NetworkConnection reported then", "mean bytes of a reading", "received")
+    tables.append(Table(f"The stateful policy over time, {last[0]['per_minute']:g} a minute", head, told))
+    return Findings(tables=tables, claims=claims)
+
+
+_HEAD = (
+    "messages a minute, link drawn every",
+    "the link's ceiling",
+    "received stateless",
+    "stateful",
+    "in time stateless",
+    "stateful",
+    "gain in points",
+)
+
+
+def _shares(pairs: Sequence[tuple[Row, Row]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{stateless['per_minute']:g}, {stateless['redrawn_s']:g} s",
+            f"{min(1.0, stateless['mean_rate'] / (stateless['per_minute'] / 60 * _READING_BITS)):.0%}",
+            f"{_share(stateless, 'received'):.0%}",
+            f"{_share(stateful, 'received'):.0%}",
+            f"{_share(stateless, 'in_time'):.0%}",
+            f"{_share(stateful, 'in_time'):.0%}",
+            f"{100 * _gain((stateless, stateful)):+.0f}",
+        )
+        for stateless, stateful in pairs
+    ]
+
+
+def _share(row: Row, what: str) -> float:
+    return float(row[what] / row["published"])
+
+
+def _gain(pair: tuple[Row, Row]) -> float:
+    stateless, stateful = pair
+    return _share(stateful, "in_time") - _share(stateless, "in_time")
+
+
+def _connection(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.2f}"
+
+
+def _is_followed(row: Row) -> bool:
+    """Return whether a low NetworkConnection was reported, and smaller readings came after it."""
+    series = row["series"]
+    return any(
+        before["network_connection"] is not None
+        and before["network_connection"] < 0.75
+        and any(0 < each["mean_bytes"] < _COMPRESSED_BYTES for each in series[number + 1 :])
+        for number, before in enumerate(series)
+    )
+
+
+def _plot(rows: Sequence[Row], figure: Any) -> None:  # noqa: ANN401 # matplotlib's own
+    axes = figure.subplots()
+    link, period_s = rows[0]["link"], rows[0]["redrawn_s"]
+    own = [row for row in rows if row["link"] == link and row["redrawn_s"] == period_s]
+    for what, style in (("in_time", "-"), ("received", ":")):
+        for policy, colour in (("stateless", "tab:orange"), ("stateful", "tab:blue")):
+            found = [row for row in own if row["policy"] == policy]
+            shares = [100 * _share(row, what) for row in found]
+            label = f"{policy}, {what.replace('_', ' ')}"
+            axes.plot([row["per_minute"] for row in found], shares, style, color=colour, marker="o", label=label)
+    axes.set(xlabel="messages a minute", ylabel="% of what is published", ylim=(0, 105))
+    axes.legend()

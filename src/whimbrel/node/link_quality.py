@@ -1,0 +1,61 @@
+"""The links of devices: how good each was at the device's last report.
+
+The fold behind the table ``link_quality``. The pipeline makes rows of it; a broker keeps it in its checkpoints, so that
+a pipeline that begins at one goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import cbor2
+
+from whimbrel.hold.touched_rows import Key
+from whimbrel.model.device import DeviceState
+from whimbrel.node.memory import LINK_BYTES, MemoryCount
+from whimbrel.shape.variables import MOST_LINKS, SILENCE_US, LinkState, next_link
+
+__all__ = ["LinkQuality"]
+
+
+class LinkQuality:
+    """The links of a node's devices, the one that reported last at the end; no more than *most*."""
+
+    def __init__(self, touch: Callable[[Key], None], memory: MemoryCount, *, most: int = MOST_LINKS) -> None:
+        self._touch, self._memory, self._most = touch, memory, most
+        self.state: dict[str, LinkState] = {}
+
+    def reported(self, report: DeviceState) -> None:
+        """Note what a report says of its device's link, and forget devices that were silent for long."""
+        device, at, before = report.device, report.reported_at, len(self.state)
+        _, self.state[device] = next_link(self.state.pop(device, None), at, report.received, report.sent)
+        self._touch(("link", device))
+        while True:
+            oldest = next(iter(self.state))
+            if len(self.state) <= self._most and at - self.state[oldest].at < SILENCE_US:
+                break
+            del self.state[oldest]
+            self._touch(("link", oldest))
+        self._memory.counted += (len(self.state) - before) * LINK_BYTES
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kind of its rows."""
+        return frozenset({"link"})
+
+    def keys(self) -> Iterator[Key]:
+        """Yield the keys of all rows."""
+        yield from (("link", device) for device in self.state)
+
+    def row(self, key: Key) -> bytes | None:
+        """Return the row of a device; None if nothing is known of it."""
+        found = self.state.get(str(key[1]))
+        return None if found is None else cbor2.dumps(list(found))
+
+    def restore(self, rows: Mapping[Key, bytes]) -> None:
+        """Take the links that *rows* were written from."""
+        found = {str(device): LinkState(*cbor2.loads(row)) for (_, device), row in rows.items()}
+        self.state = dict(sorted(found.items(), key=lambda each: (each[1].at, each[0])))
+        self._memory.counted += len(self.state) * LINK_BYTES

@@ -1,0 +1,384 @@
+"""The node: one fold of a log, and everything that a restart knows again.
+
+``apply`` takes the next fact and returns what the shell is to do about it. A broker that serves clients and one that
+replays its log call the same methods; a replay throws the commands away.
+Rule: facts come in order of their numbers. The same facts and matches give the same commands and rows.
+Rule: the node is given matches, it never finds them. They are those of subject, content and keys for the state before
+the fact, and of a publication with a place also those who are near.
+Rule: what policies depend on is noted when it is appended (``note``), everything else when it is applied.
+Rule: nothing outside this room and ``hold`` changes the node. What follows from its state is kept by listeners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Generic, TypeVar
+
+from whimbrel.hold.commands import Command, Matches
+from whimbrel.hold.private import client_of, is_private, private_session
+from whimbrel.hold.sessions import RETAINED, Hold
+from whimbrel.hold.touched_rows import Key
+from whimbrel.log.records import body_of
+from whimbrel.model.facts import (
+    Decided,
+    Fact,
+    InterestChanged,
+    Outcome,
+    PolicyChanged,
+    PresenceChange,
+    PresenceChanged,
+    Receipt,
+    Reported,
+    SessionChange,
+    SessionChanged,
+    WillChanged,
+)
+from whimbrel.model.notification import Notification
+from whimbrel.model.place import Place
+from whimbrel.model.proximity import Sighting
+from whimbrel.model.subscription import InterestChange
+from whimbrel.node.clients import Clients, StoredClient
+from whimbrel.node.held import HeldNotifications
+from whimbrel.node.link_quality import LinkQuality
+from whimbrel.node.memory import PLACE_BYTES, MemoryCount, session_bytes
+from whimbrel.node.parts import Arrived, Crossed, NodeCommand, NodeListener, NodeWork
+from whimbrel.node.places.fences import Fences
+from whimbrel.node.places.retained_areas import RetainedAreas
+from whimbrel.node.policies import Policies, PolicyFact
+from whimbrel.node.publication import KeptNotification
+from whimbrel.node.retained import Retained, RetainedRows
+from whimbrel.node.rows import NodeRows
+from whimbrel.node.wills import Wills
+
+__all__ = ["Node"]
+
+_EXACTLY_ONCE = 2
+_MOST_FORGOTTEN = 1_000  # places, in one turn
+_MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
+C = TypeVar("C", bound=StoredClient)
+
+
+class Node(Generic[C]):
+    """The state of the node *name*; *new_client* makes a client, of which the shell may know more than a restart.
+
+    *hold* is the hold to go on with, a new one unless given; *memory* counts the bytes of all that is kept.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        new_client: Callable[[str, str, MemoryCount], C],
+        *,
+        memory: MemoryCount,
+        hold: Hold[KeptNotification] | None = None,
+    ) -> None:
+        self.name, self.memory = name, memory
+        self.listener: NodeListener[C] = NodeListener()
+        """Who follows."""
+        self.hold: Hold[KeptNotification] = Hold(name, heeds_places=True) if hold is None else hold
+        self.policies = Policies(name, memory)
+        self.rows = NodeRows(self.hold, self.policies)
+        self._touch = touch = self.rows.touch
+        self.held = HeldNotifications(name, self.hold, memory, self.policies)
+        self.held.touch = touch
+        self.clients = Clients(new_client, touch, memory)
+        self.retained = Retained(memory)
+        self.areas = RetainedAreas(touch, memory)
+        self.wills = Wills(name, touch, memory)
+        self.links = LinkQuality(touch, memory)
+        self.fences = Fences(self.hold.places.sightings)
+        retained_rows = RetainedRows(name, self.retained)
+        self.rows.add([self.clients, self.held, retained_rows, self.areas, self.wills, self.links])
+
+    # -- facts -------------------------------------------------------------------------------------------------------
+
+    def apply(self, fact: Fact, matches: Matches = (), kept: KeptNotification | None = None) -> list[NodeCommand]:
+        """Apply the next fact; return what is to be done about it, in order.
+
+        Of a notification *kept* is what is kept of it; it is made of the fact if it is not given.
+        """
+        work = self.applying(fact, matches, kept)
+        while True:
+            try:
+                next(work)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]  # what a generator returns is typed there
+
+    def applying(self, fact: Fact, matches: Matches = (), kept: KeptNotification | None = None) -> NodeWork:
+        """Do what ``apply`` does in pieces, yielding after each; until the last, the state is that of no number."""
+        if isinstance(fact, Notification):
+            if kept is None:
+                kept = KeptNotification.of(fact, body_of(fact)[0])
+            return self.publishing(kept, matches, packet_id=fact.packet_id or 0, will_seq=fact.will_seq)
+        if isinstance(fact, PresenceChanged):
+            return self._presence(fact)
+        if isinstance(fact, SessionChanged):
+            return self._session(fact)
+        return self._at_once(fact)
+
+    def _at_once(self, fact: Fact) -> NodeWork:
+        """Apply a fact that never takes long, in one piece."""
+        yield from ()
+        return self._short(fact)
+
+    def _short(self, fact: Fact) -> list[NodeCommand]:
+        if isinstance(fact, InterestChanged):
+            return self._interest(fact)
+        if isinstance(fact, Receipt):
+            if fact.notification.node != self.name:
+                return []
+            return self._receipt(fact)
+        if isinstance(fact, WillChanged):
+            self.wills.apply(fact)
+            return [*self.hold.apply(fact)]
+        assert isinstance(fact, Reported | PolicyChanged | Decided)
+        self.note(fact)
+        known = len(self.hold.places)
+        if isinstance(fact, Reported):
+            self.links.reported(fact.state)
+        commands: list[NodeCommand] = [*self.hold.apply(fact)]
+        self.memory.counted += (len(self.hold.places) - known) * PLACE_BYTES
+        if isinstance(fact, Reported) and fact.state.place is not None:
+            commands += self._moved(fact.state.device, fact.state.place, fact.state.reported_at)
+        return commands
+
+    def note(self, fact: PolicyFact | SessionChanged) -> None:
+        """Let policies know of a fact, as soon as it is appended; what they know already is not noted again."""
+        if isinstance(fact, SessionChanged):
+            if fact.change is SessionChange.DELETED and fact.device is not None:
+                self.policies.end(fact.device, fact.seq)
+            return
+        is_held = isinstance(fact, Decided) and self.hold.is_stored(fact.notification.seq)
+        self.policies.take(fact, is_held=is_held)
+        if isinstance(fact, PolicyChanged):
+            self.listener.conditions_changed()
+
+    def note_move(self, device: str, seq: int, place: Place, reported_at: int) -> None:
+        """Let policies know of a report that only says where a device is, as soon as it is appended."""
+        self.policies.moved(device, seq, place, reported_at)
+
+    def tick(self, now: int) -> list[NodeCommand]:
+        """Let time pass to *now*."""
+        commands: list[Command] = self.hold.tick(now)
+        if self.fences:
+            return [*commands, *(Crossed(*each) for each in self.fences.tick(now))]
+        return commands  # type: ignore[return-value]  # each command of the hold is one of the node
+
+    # -- publications, the hot kind: without a fact ------------------------------------------------------------------
+
+    def publish(
+        self,
+        kept: KeptNotification,
+        matches: Matches,
+        *,
+        packet_id: int = 0,
+        will_seq: int | None = None,
+        received: Collection[str] = (),
+    ) -> list[Command]:
+        """Apply a publication, for the sessions that match it.
+
+        *packet_id* is its packet identifier at QoS 2; *will_seq* the number of the will that it is. Devices that have
+        *received* it were served without the hold.
+        """
+        if packet_id:
+            self.clients.published(kept.publisher, packet_id)
+        commands = self.hold.published(kept, matches, received=received)
+        if kept.retain:
+            self._retain(kept, matches)
+        if will_seq is not None:
+            self.wills.published(kept.publisher, will_seq)
+        return commands
+
+    def publishing(
+        self,
+        kept: KeptNotification,
+        matches: Matches,
+        *,
+        packet_id: int = 0,
+        will_seq: int | None = None,
+        received: Collection[str] = (),
+    ) -> NodeWork:
+        """Do what ``publish`` does in pieces, yielding after each."""
+        if packet_id:
+            self.clients.published(kept.publisher, packet_id)
+        commands = yield from self.hold.publishing(kept, matches, received=received)
+        if kept.retain:
+            self._retain(kept, matches)
+        if will_seq is not None:
+            self.wills.published(kept.publisher, will_seq)
+        return [*commands]
+
+    def _retain(self, kept: KeptNotification, matches: Matches) -> None:
+        self._touch(("retained", kept.subject))
+        had_source = kept.subject in self.retained.sources
+        if kept.payload:
+            client = self.clients.by_id.get(kept.publisher or "")
+            source = self.wills.owner_of(kept.publisher or "") if client is None else client.owner
+            self.retained.put(kept, source)
+            if source is not None or had_source:
+                self._touch(("source", kept.subject))
+            if self.areas or kept.placing is not None:
+                self.areas.put(kept)
+                for session, _ in matches if kept.placing is not None else ():
+                    self.areas.see(session, kept)  # it comes, or came, as it was published
+        else:
+            self.retained.remove(kept.subject)
+            self.areas.remove(kept.subject)
+            if had_source:
+                self._touch(("source", kept.subject))
+
+    # -- receipts ----------------------------------------------------------------------------------------------------
+
+    def settle(
+        self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, qos: int | None
+    ) -> list[Command]:
+        """Apply the receipt of a copy that the hold has in flight, sent with *qos*; the hold knows it if None."""
+        if self.policies.are_used:
+            self.policies.received(device, seq)
+        if outcome is Outcome.DELIVERED:
+            if qos is None:
+                qos = self.hold.flight_qos(session, device, seq)
+            if qos == _EXACTLY_ONCE:
+                self.clients.await_completion(device, seq)
+        return self.hold.confirmed(at, session, device, seq, outcome)
+
+    def settle_beside(self, device: str, seq: int, outcome: Outcome, *, qos: int) -> None:
+        """Apply the receipt of a copy that was sent beside the hold: a retained one, or to a session without expiry."""
+        self.policies.received(device, seq)
+        if outcome is Outcome.DELIVERED and qos == _EXACTLY_ONCE:
+            self.clients.await_completion(device, seq)
+
+    def _receipt(self, fact: Receipt) -> list[NodeCommand]:
+        seq = fact.notification.seq
+        if fact.via == RETAINED:
+            self.settle_beside(fact.device, seq, fact.outcome, qos=self._granted(fact))
+            return self.tick(fact.handed_at)
+        return [*self.settle(fact.handed_at, fact.session, fact.device, seq, fact.outcome, qos=None)]
+
+    def _granted(self, fact: Receipt) -> int:
+        """Return the highest QoS that a retained message may have been sent with: it was sent beside the hold."""
+        granted = [
+            subscription.qos or 0
+            for each in fact.subscriptions
+            if (subscription := self.hold.subscription(fact.session, (each.subject_filter, each.name))) is not None
+        ]
+        return max(granted, default=_EXACTLY_ONCE)  # it may have been sent at less: one PUBREL more does no harm
+
+    # -- presence, subscriptions and sessions ------------------------------------------------------------------------
+
+    def _presence(self, fact: PresenceChanged) -> NodeWork:
+        change, session = fact.change, fact.session
+        is_named = session is not None and not is_private(session)
+        self._touch(("client", fact.device))
+        if is_named:
+            self.listener.conditions_changed()  # who is in a named session has one copy for all its sessions
+        if change is PresenceChange.JOINED and session is not None and not is_named:
+            client: C | None = self.clients.joined(fact)
+            assert client is not None
+            if fact.device in self.wills.by_device:
+                self.wills.present(fact)
+            self._let_confirm(client, is_confirming=bool(fact.confirms))
+        else:
+            client = self.clients.by_id.get(fact.device)
+        if client is not None:
+            if change is PresenceChange.LEFT:
+                self.listener.left(client, session or "")
+            elif change is PresenceChange.DISCONNECTED:
+                if fact.device in self.wills.by_device:
+                    self.wills.present(fact)
+                self.listener.disconnected(client)
+            elif change is PresenceChange.RECEIPTS:
+                self._let_confirm(client, is_confirming=bool(fact.confirms))
+            self.clients.present(client, fact)
+        before = session_bytes(self.hold, session) if is_named else 0
+        commands = yield from self.hold.applying(fact)
+        if is_named:
+            self.memory.counted += session_bytes(self.hold, session) - before
+        if session is not None and change in _MEMBERSHIP:
+            self.listener.members_changed(session, fact.device)
+        return [*commands]
+
+    def _let_confirm(self, client: StoredClient, *, is_confirming: bool) -> None:
+        """Let the QoS 0 deliveries of a client's private session have receipts, or none."""
+        if client.confirms is not is_confirming:
+            client.confirms = is_confirming
+            self.listener.conditions_changed()
+
+    def _interest(self, fact: InterestChanged) -> list[NodeCommand]:
+        subscription = fact.subscription
+        session, identity = subscription.session, (subscription.subject_filter, subscription.name)
+        told = self.hold.apply(fact)
+        crossed: list[NodeCommand] = []
+        if fact.change is InterestChange.REMOVED:
+            self.fences.remove(session, identity)
+            self.listener.unsubscribed(session, identity)
+        else:
+            self.listener.subscribed(subscription)
+            crossed += [Crossed(*each) for each in self.fences.put(subscription, fact.changed_at)]
+            if self.areas:  # what is retained where the session is comes with SUBSCRIBE
+                for each in self.hold.places.sightings(session):
+                    for _ in self.areas.entered(session, each.place):
+                        pass
+        return [*crossed, *told]
+
+    def _session(self, fact: SessionChanged) -> NodeWork:
+        session, is_named = fact.session, not is_private(fact.session)
+        before = session_bytes(self.hold, session)
+        is_release = fact.access in {None, self.hold.access(session)}  # else it is marked (``SessionMoves``)
+        if fact.change is SessionChange.ACCESS and not is_named and is_release:
+            self.clients.release(client_of(session))
+        devices: tuple[str, ...] = ()
+        if fact.change is SessionChange.DELETED:
+            devices = tuple(self.hold.members(session))
+            self.listener.session_ends(session, self.hold.subscriptions(session), devices)
+            self.fences.end(session)
+            self.areas.end(session)
+            if not is_named and fact.device is not None:
+                self.note(fact)
+                gone = self.clients.ended(fact.device)
+                if gone is not None:
+                    self.listener.client_ended(gone)
+        commands = yield from self.hold.applying(fact)
+        self.listener.session_changed(session, devices)
+        self.memory.counted += session_bytes(self.hold, session) - before
+        return [*commands]
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    def move(self, device: str, seq: int, place: Place, now: int) -> list[NodeCommand]:
+        """Apply the report *seq* that only moves a device; the time of the hold is for the caller to advance."""
+        if device not in self.hold.places:
+            self.memory.counted += PLACE_BYTES
+        self.hold.places.sighted(device, Sighting(seq, now, place))
+        return self._moved(device, place, now)
+
+    def _moved(self, device: str, place: Place, now: int) -> list[NodeCommand]:
+        """Return what follows of a place that is noted already: the device's sessions may enter and leave areas."""
+        commands: list[NodeCommand] = []
+        if self.fences:
+            commands += [Crossed(*each) for each in self.fences.moved(private_session(device), now)]
+        if self.areas:
+            for session in (private_session(device), *self.hold.sessions_of(device)):
+                commands += [Arrived(session, kept) for kept in self.areas.entered(session, place)]
+        return commands
+
+    def forget_places(self, now: int) -> None:
+        """Forget some of the places that no subscription may count any more."""
+        self.memory.counted -= self.hold.places.forget_old(now, most=_MOST_FORGOTTEN) * PLACE_BYTES
+
+    # -- restoring ---------------------------------------------------------------------------------------------------
+
+    def restore(self, rows: Iterable[tuple[Key, bytes]]) -> None:
+        """Let all but the hold, which is restored already, take the state that *rows* were written from."""
+        sessions = self.hold.sessions()
+        self.memory.counted += sum(session_bytes(self.hold, session) for session in sessions)
+        self.memory.counted += len(self.hold.places) * PLACE_BYTES
+        self.rows.restore([(key, value) for key, value in rows])
+        for kept in self.retained:
+            if kept.placing is not None:
+                self.areas.put(kept)
+        for session in sessions:
+            for subscription in self.hold.subscriptions(session):
+                self.listener.subscribed(subscription)
+                for _ in self.fences.put(subscription, self.hold.now):
+                    pass  # no client is connected that could be told

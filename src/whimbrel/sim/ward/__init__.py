@@ -1,0 +1,1 @@
+"""Wards that publish: the monitors of a hospital floor, and an intensive care unit with electrocardiograms."""

@@ -1,0 +1,178 @@
+"""One doctor, one patient and a battery: how long a device lasts by a policy, through the broker's core.
+
+The link is constant and loses nothing. Who has no policy gets everything; *stateless* and *stateful* are the two
+policies of the paper, whose texts lie beside this module.
+Rule: a report that is due together with a message comes first, so that the order is the same on any clock.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from whimbrel.model.bounds import real
+from whimbrel.model.clock import microseconds
+from whimbrel.model.device import Display
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.packets import V5, Connect, Publish
+from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.sim.ward.doctor import DoctorDevice, RefusedError
+from whimbrel.sim.ward.energy import Battery, Energy
+from whimbrel.sim.ward.intensive_care import CONTENT_TYPE, DISPLAYS, IntensiveCareUnit, Reading
+from whimbrel.sim.ward.manual_broker import ManualBroker
+
+__all__ = ["BatteryDay", "DayPolicy", "Life", "Monitor", "make_life", "play", "policy_text", "published"]
+
+_NOON = 1_700_000_000_000_000
+"""When a day begins, in microseconds UTC; nothing depends on it."""
+
+
+class DayPolicy(Enum):
+    """What decides what the doctor is sent."""
+
+    BLIND = "blind"
+    """Nothing: everything is sent."""
+    STATELESS = "stateless"
+    STATEFUL = "stateful"
+
+
+def policy_text(policy: DayPolicy) -> str | None:
+    """Return the text of a policy of the paper's section 5, or ``None`` if there is none."""
+    if policy is DayPolicy.BLIND:
+        return None
+    return (files(__package__) / f"icu_{policy.value}.policy").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatteryDay:
+    """A device whose battery is full as the day begins."""
+
+    policy: DayPolicy = DayPolicy.STATEFUL
+    per_minute: float = 60.0
+    display: Display = DISPLAYS[0]
+    energy: Energy = field(default_factory=Energy)
+    report_s: float = 30.0
+    pictures: int = 24
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        real("report_s", self.report_s, 0.01, 86_400)
+
+    @property
+    def unit(self) -> IntensiveCareUnit:
+        """The patient, whose monitor publishes, and the doctor."""
+        return IntensiveCareUnit(per_minute=self.per_minute, pictures=self.pictures, seed=self.seed)
+
+    def device(self) -> DoctorDevice:
+        """Return the doctor's device, with a full battery."""
+        doctor = self.unit.staff[0]._replace(display=self.display)
+        return DoctorDevice(doctor, battery=Battery(self.energy), policy=policy_text(self.policy))
+
+    def moments(self) -> Iterator[tuple[float, Reading | None]]:
+        """Yield when something happens, and what is published then; ``None`` is a report."""
+        readings = self.unit.readings()
+        reading, number = next(readings, None), 0
+        while True:
+            at_s = number * self.report_s
+            while reading is not None and reading.at_s < at_s:
+                yield reading.at_s, reading
+                reading = next(readings)
+            yield at_s, None
+            number += 1
+
+
+class Life(NamedTuple):
+    """What became of a device until its battery was empty, or the day was over."""
+
+    seconds: float
+    is_empty: bool
+    device: DoctorDevice
+    received: tuple[int, ...]
+    """How many messages the device had received after each moment."""
+    transforms: int
+
+
+class Monitor:
+    """A publisher, which has nothing to hear."""
+
+    def receive(self, data: bytes) -> bytes:
+        """Say nothing."""
+        del data
+        return b""
+
+    def begin(self) -> bytes:
+        """Return what to send first."""
+        return encode(Connect("monitor"), V5)
+
+
+def published(reading: Reading, *, packet_id: int = 0) -> bytes:
+    """Return what a monitor sends for *reading*; with a *packet_id*, at QoS 1."""
+    properties = Properties({Property.CONTENT_TYPE: CONTENT_TYPE})
+    qos = 1 if packet_id else 0
+    return encode(Publish(reading.topic, reading.body, qos, packet_id=packet_id, properties=properties), V5)
+
+
+def play(day: BatteryDay, folder: Path, *, most_s: float = 7 * 86_400.0) -> Life:
+    """Let *day* pass until the battery is empty, at most for so many seconds; the broker's log is in *folder*."""
+    broker, device, monitor = ManualBroker(folder, now=_NOON), day.device(), Monitor()
+    try:
+        link, source = broker.connect(device), broker.connect(monitor)
+        broker.send(link, device.begin())
+        if not device.is_ready:
+            raise RefusedError(device.doctor.name, "nothing")
+        broker.send(source, monitor.begin())
+        device.battery = Battery(day.energy)  # the day begins with a device that is connected
+        begun_s, received = 0.0, list[int]()
+        for at_s, reading in day.moments():
+            left_s = device.battery.idle_left_s
+            if begun_s + left_s <= at_s or at_s >= most_s:
+                seconds = min(begun_s + left_s, most_s)
+                device.battery.wait(seconds - begun_s)
+                return Life(seconds, seconds < most_s, device, tuple(received), broker.counts["transforms"])
+            device.battery.wait(at_s - begun_s)
+            begun_s = at_s
+            broker.move_to(_NOON + microseconds(at_s))
+            if reading is None:
+                broker.send(link, device.report())
+            else:
+                broker.send(source, published(reading))
+            received.append(device.counts["messages"])
+        raise AssertionError("moments never end")
+    finally:
+        broker.close()
+
+
+def make_life(
+    *, policy: str, per_minute: float, display: Sequence[int], pictures: int, **constants: float
+) -> dict[str, Any]:
+    """Let a device live until its battery is empty; return its row, for JSON. *constants* are those of ``Energy``."""
+    begun = time.process_time()
+    day = BatteryDay(
+        policy=DayPolicy(policy),
+        per_minute=per_minute,
+        display=Display(*display),
+        energy=Energy(**constants),
+        pictures=pictures,
+    )
+    with tempfile.TemporaryDirectory(prefix="whimbrel-lab-") as folder:
+        life = play(day, Path(folder))
+    counts, used = life.device.counts, life.device.battery.used_j
+    return {
+        "policy": policy,
+        "per_minute": per_minute,
+        "life_s": life.seconds,
+        "messages": counts["messages"],
+        "bytes": counts["bytes"],
+        "pictures": counts["pictures"],
+        "pixels": counts["pixels"],
+        "reports": counts["reports"],
+        "transforms": life.transforms,
+        "used_j": used,
+        "core_s": time.process_time() - begun,
+    }

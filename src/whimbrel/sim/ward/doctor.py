@@ -1,0 +1,136 @@
+"""A doctor's device without a socket: bytes of the broker in, bytes for the broker out, and a battery that sinks.
+
+The same device runs on a manual clock beside the broker's core, and over a socket in real time.
+Rule: no clock. Who drives it says what time it is, and that is the time that its battery goes by.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+import cbor2
+
+from whimbrel.errors import WhimbrelError
+from whimbrel.model.device import Display
+from whimbrel.mqtt.codec import Decoder, encode
+from whimbrel.mqtt.packets import V5, Connack, Connect, Packet, Puback, Publish, Suback, Subscribe, SubscriptionRequest
+from whimbrel.mqtt.properties import Properties
+from whimbrel.shape.bodies import image_size
+from whimbrel.sim.ward.energy import Battery
+from whimbrel.sim.ward.intensive_care import PICTURE, SUBJECT, Doctor
+
+__all__ = ["DoctorDevice", "RefusedError"]
+
+_POLICY, _REPORT = "$whimbrel/policy", "$whimbrel/report"
+_KNOWS_WHIMBREL = (("whimbrel", "1"),)
+
+
+class RefusedError(WhimbrelError):
+    """The broker refused what a device needs. Reaction: look at the reason; the experiment cannot be made."""
+
+    def __init__(self, device: str, packet: str) -> None:
+        super().__init__(device, packet)
+        self.device, self.packet = device, packet
+
+    def __str__(self) -> str:
+        return f"{self.device}: the broker answered {self.packet}"
+
+
+class DoctorDevice:
+    """One device, with the policy that its doctor put, if any.
+
+    What a packet costs its battery does not depend on the pieces in which it comes.
+    """
+
+    def __init__(self, doctor: Doctor, *, battery: Battery, policy: str | None = None, qos: int = 0) -> None:
+        self.doctor, self.battery = doctor, battery
+        self._policy, self._qos = policy, qos
+        self._decoder = Decoder(version=V5)
+        self._answers = 0
+        self._wanted = 2 if policy is None else 4
+        self._unreported = 0
+        self.counts: Counter[str] = Counter()
+        """Messages, bytes of them on the wire, pictures, pixels decoded and reports."""
+        self.sizes: list[int] = []
+        """The bytes of the body of each message."""
+        self.topics: list[str] = []
+        """Where each was published."""
+
+    def begin(self) -> bytes:
+        """Return what to send first: CONNECT, the policy and its choice, and the subscription."""
+        packets: list[Packet] = [Connect(self.doctor.name, properties=Properties(user=_KNOWS_WHIMBREL))]
+        if self._policy is not None:
+            name = f"of-{self.doctor.name}"
+            packets += [
+                Publish(f"{_POLICY}/{name}", self._policy.encode(), 1, packet_id=1),
+                Publish(_POLICY, name.encode(), 1, packet_id=2),
+            ]
+        packets.append(Subscribe(3, (SubscriptionRequest(f"{SUBJECT}/#", self._qos),)))
+        return b"".join(encode(packet, V5) for packet in packets)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the broker has answered everything of ``begin``."""
+        return self._answers == self._wanted
+
+    def receive(self, data: bytes) -> bytes:
+        """Take bytes of the broker, in pieces of any size; return what to answer."""
+        return b"".join(self._answered(packet) for packet in self._decoder.receive(data))
+
+    def _answered(self, packet: Packet) -> bytes:
+        size = len(encode(packet, V5))
+        self.battery.receive(size)
+        self.counts["bytes"] += size
+        if isinstance(packet, Publish):
+            self._take(packet)
+            return encode(Puback(packet.packet_id), V5) if packet.qos else b""
+        code = getattr(packet, "code", 0)
+        codes = packet.codes if isinstance(packet, Suback) else (code,)
+        if not isinstance(packet, Connack | Puback | Suback) or any(int(each) >= 0x80 for each in codes):
+            raise RefusedError(self.doctor.name, str(packet))
+        self._answers += 1
+        return b""
+
+    def _take(self, message: Publish) -> None:
+        self.counts["messages"] += 1
+        self._unreported += 1
+        self.sizes.append(len(message.payload))
+        self.topics.append(message.topic)
+        for picture in _pictures(message.payload):
+            size = image_size(picture)
+            shown = _shown_px(size.width, size.height, self.doctor.display)
+            self.battery.draw(size.pixels, shown)
+            self.counts["pictures"] += 1
+            self.counts["pixels"] += size.pixels
+
+    def report(self) -> bytes:
+        """Return a report of the device: what is left, what it shows, what it received, and whose doctor it is of."""
+        display = self.doctor.display
+        told = {
+            "battery": round(self.battery.share, 4),
+            "display": {"width": display.width_px, "height": display.height_px},
+            "received": self._unreported,
+            "responsible": list(self.doctor.patients),
+        }
+        self._unreported = 0
+        data = encode(Publish(_REPORT, json.dumps(told).encode()), V5)
+        self.battery.report(len(data))
+        self.counts["reports"] += 1
+        return data
+
+
+def _pictures(body: bytes) -> Iterator[bytes]:
+    """Yield the picture in a reading; what a policy made of the pulse alone is JSON, and has none."""
+    if body.startswith(b"{"):
+        return
+    picture = cbor2.loads(body).get(PICTURE)
+    if isinstance(picture, bytes):
+        yield picture
+
+
+def _shown_px(width_px: int, height_px: int, display: Display) -> int:
+    """Return the pixels of a picture as a display shows it: as a whole, and not larger than it is."""
+    share = min(1.0, display.width_px / width_px, display.height_px / height_px)
+    return int(width_px * share) * int(height_px * share)
