@@ -1,7 +1,7 @@
 """Figures of campus daemons: memory and core time, a full segment, Hello bytes, energy, and one that lies.
 
-Run as ``python bench/campus_nodes.py quiet|segment|bytes|energy|liar [SECONDS] [SEED …]``; each adds its rows to
-``bench/results/campus-nodes.json``. ``quiet`` and ``segment`` want a network namespace with two ends of a virtual
+Run as ``python bench/campus_nodes.py quiet|segment|bytes|energy|hostile|liar [SECONDS] [SEED …]``; each adds its rows
+to ``bench/results/campus-nodes.json``. ``quiet`` and ``segment`` want a network namespace with two ends of a virtual
 cable, ``desk`` and ``plug``: ``unshare -Urn sh bench/campus_nodes.sh quiet 120``.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import platform
+import random
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from whimbrel.carry.control.clock import CampusClock
 from whimbrel.carry.control.topics import TopicNames
@@ -267,8 +271,79 @@ def liar(seconds: float, seed: int, liars: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def hostile_frames(kind: str, count: int) -> Iterator[tuple[bytes, bool]]:
+    """Yield frames of a hostile neighbour, and whether they go to all; one comes each 100 microseconds."""
+    rng = random.Random(kind)
+    sample = SampleId(0, 1)
+    request = Request(topic=1, id=sample, is_subscriber=True, wants_copies=True)
+    for number in range(count):
+        now = 1_000_000 * US + number * 100
+        match kind:
+            case "any bytes":
+                yield bytes([1, 1 + number % 8]) + rng.randbytes(rng.randrange(8, 300)), bool(number % 2)
+            case "60 invented ids in each Hello":
+                ids = [SampleId(now + each, 66) for each in range(60)]
+                yield encode(66, Hello(tuple(Entry(each % 8 + 1, ids[each], True) for each in range(60))))[0], True
+            case "a Hello from an invented address each time":
+                yield encode(1_000 + number, Hello((Entry(1, SampleId(now, number), True),)))[0], True
+            case "a sample from the future each time":
+                yield encode(1_000 + number, Hello((Entry(1, SampleId(now * 2, number), True),)))[0], True
+            case "a request for everything":
+                yield encode(66, Hello(()) if number % 1_000 == 0 else request)[0], number % 1_000 == 0
+            case "forged control data":
+                yield encode(66, Hello((Entry(0, SampleId(now, 0), False),)))[0], True
+
+
+HOSTILE = (
+    "any bytes", "60 invented ids in each Hello", "a Hello from an invented address each time",
+    "a sample from the future each time", "a request for everything", "forged control data",
+)  # fmt: skip
+
+
+def hostile(count: int = 100_000) -> list[dict[str, Any]]:
+    """Send *count* frames of each kind to a node, 10,000 a second; return what they cost it."""
+    rows = []
+    for kind in HOSTILE:
+        now = [1_000_000 * US]
+        air = MemoryAir()
+        transport = MemoryTransport(1, air)
+        made = Participant(
+            1, Rules(), topics=TopicNames({f"t{each}": each for each in range(1, 9)}), clock=CampusClock(),
+            nonce=lambda: bytes(NONCE_BYTES), keys=[bytes(32)],
+        )  # fmt: skip
+        made.clock.set(now[0], own=now[0])
+        for each in range(1, 9):
+            made.subscribe(f"t{each}")
+        daemon = CampusDaemon(made, transport, own=lambda now=now: now[0])  # type: ignore[misc] # the clock of this turn
+        daemon.perform(
+            made.adopt(Sample(topic=1, published_at=0, publisher=1, body=bytes(1_000)), copies=8, own=now[0])
+        )
+        air.meet(1, 66)
+        MemoryTransport(66, air)
+        frames = list(hostile_frames(kind, count))
+        begun = time.process_time()
+        for number, (data, came_to_all) in enumerate(frames):
+            now[0] = 1_000_000 * US + number * 100
+            transport.put(data, came_to_all=came_to_all)
+            if number % 10_000 == 0:
+                daemon.turn()
+            daemon.read()
+        spent = time.process_time() - begun
+        sent = transport.counts["bytes sent"]
+        rows.append(
+            {
+                "case": "hostile", "kind": kind, "frames": count, "seconds_of_traffic": count / 10_000,
+                "core_us_per_frame": round(1e6 * spent / count, 1), "bytes_sent_per_s": round(sent / (count / 10_000)),
+                "neighbours": len(made.neighbours), "requests_waiting": made.pending,
+                "frames_dropped": made.counts["too many frames"],
+            }
+        )  # fmt: skip
+    return rows
+
+
 def main() -> None:
     """Measure what the arguments name, and keep it."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     what, *rest = sys.argv[1:]
     match what:
         case "quiet":
@@ -279,6 +354,8 @@ def main() -> None:
             rows = hello_bytes()
         case "energy":
             rows = [row for seed in rest or ["1"] for row in energy(int(seed))]
+        case "hostile":
+            rows = hostile()
         case "liar":
             rows = [liar(float(rest[0]), int(seed), liars) for seed in rest[1:] for liars in (0, 1)]
         case _:

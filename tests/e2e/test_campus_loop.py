@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 from tests.e2e.campus_rig import Segment, until
 
 from whimbrel.broker.config import Config, ListenSettings, NodeSettings, ObserveSettings, PipelineSettings
 from whimbrel.broker.shell.server import Server
+from whimbrel.carry.daemon.journal import Journal
 from whimbrel.carry.daemon.service import NodeService
+from whimbrel.carry.hello import Sample
 from whimbrel.model.replicas import plan
 from whimbrel.pipeline.batch.jobs import run
+from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.plans import Plan
 
 
@@ -91,3 +95,28 @@ def test_the_loop_closes_and_the_copies_that_are_made_follow(spark: SparkSession
             await server.serve()
 
     asyncio.run(work())
+
+
+def rows_of(out: Path, name: str) -> list[dict[str, Any]]:
+    """Return the rows of a table that was made."""
+    return list(read(out, name).to_pylist())
+
+
+def test_the_pipeline_counts_subscribers_in_the_logs_of_nodes(spark: SparkSession, tmp_path: Path) -> None:
+    """Two nodes, one sample: nothing is a dead letter, and the subscriber counts."""
+    noon, at = 1_700_000_000_000_000, tmp_path / "log"
+    sample = Sample(topic=7, published_at=noon, publisher=1, body=b"pasta")
+    source, sink = (Journal(at, address) for address in (1, 2))
+    for each in (source, sink):
+        each.open(at=noon)
+    sink.note_interest("lunch", is_added=True, at=noon)
+    source.note_sample(sample, "lunch", giver=None, at=noon + 1)
+    source.note_receipt(sample, "lunch", receiver=2, at=noon + 2)
+    sink.note_sample(sample, "lunch", giver=1, at=noon + 2)
+    sink.note_receipt(sample, "lunch", receiver=None, at=noon + 2)
+    for each in (source, sink):
+        each.close(at=noon + 3)
+    made = run(spark, log=at, out=tmp_path / "tables", tables=["popularity", "dead_letters"], plan=Plan())
+    assert made["dead_letters"]["rows"] == 0
+    popular = rows_of(tmp_path / "tables", "popularity")
+    assert [(row["subject"], row["subscribers"], row["publications"]) for row in popular] == [("campus/lunch", 1, 2)]

@@ -289,16 +289,19 @@ def test_who_asks_for_everything_is_answered_at_a_bounded_rate() -> None:
 def test_ten_thousand_invented_ids_and_addresses_take_bounded_memory_and_requests() -> None:
     """Every table has a bound, whoever fills it."""
     node = a_participant(1, subscriptions=["lunch"])
-    topic, asked = hashed_topic("lunch"), 0
+    topic, asked, lines = hashed_topic("lunch"), 0, 0
     for number in range(10_000):
         own = NOON + number * 100
         samples = [a_sample(topic, own + each, publisher=number) for each in range(3)]
         far = a_sample(topic, own + 2 * OWN_TOLERANCE_US)
-        asked += len(requests_of(node.receive(1_000 + number, hello_of(*samples, far), own=own)))
+        outputs = node.receive(1_000 + number, hello_of(*samples, far), own=own)
+        asked += len(requests_of(outputs))
+        lines += len(notes_of(outputs))
     assert len(node.neighbours) <= 1_024
     assert node.pending <= 512
     assert node.carrier.requests <= 256
     assert len(node.refusals) <= 64
+    assert lines <= 11, "one second: the log is not theirs to fill"
     assert asked <= 1_280 + 200, "one second: what all neighbours together may be asked"
     node.timer(own=NOON + 10 * S)
     assert (node.pending, node.carrier.requests, node.neighbours) == (0, 0, [])

@@ -58,6 +58,8 @@ _MAX_PENDING = 512
 _MAX_REFUSALS = 64
 _GREETINGS = 1, 2
 """Greetings per second and at once; each is heard by all."""
+_REPORTS = 1, 10
+"""Reports of samples from the future per second and at once: invented addresses must not fill the log."""
 _FORGIVE_US = 60 * US_PER_S
 _TELL_AGAIN_US = 600 * US_PER_S
 
@@ -143,6 +145,7 @@ class Participant:
         """Samples that are not taken: they have expired, or are not signed as they should be."""
         self._frames = NeighbourRates(rules.frames, _tenfold(rules.frames))
         self._answers = NeighbourRates(rules.answers, _tenfold(rules.answers))
+        self._reports = Allowance(*_REPORTS)
         self._greetings = Allowance(*_GREETINGS)
         self._requests = NeighbourRates(rules.requests, _tenfold(rules.requests))
 
@@ -320,7 +323,7 @@ class Participant:
         self.refusals[sender] = ahead_us, told_at if is_told and told_at is not None else own
         if len(self.refusals) > _MAX_REFUSALS:
             self.refusals.popitem(last=False)
-        if is_told:
+        if is_told or not self._reports.take(now=own):
             return []
         return [Note(kind=NoteKind.REFUSED, neighbour=sender, topic=entry.topic, difference_us=ahead_us)]
 

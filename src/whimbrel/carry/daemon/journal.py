@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from pathlib import Path
 
 from whimbrel.carry.hello import Sample, SampleId
+from whimbrel.hold.private import private_session
 from whimbrel.log.errors import LogError
 from whimbrel.log.keeping.cutting import cut, on_disk
 from whimbrel.log.keeping.plan import Plan
@@ -102,7 +103,7 @@ class Journal:
                 node=self._writer.node,
                 seq=self._writer.next_seq,
                 handed_at=self._at(at),
-                session=device,
+                session=private_session(device),
                 device=device,
                 notification=NotificationId(self._writer.node, number),
                 subscriptions=(SubscriptionIdentity(subject_of(topic)),) if receiver is None else (),
@@ -119,7 +120,7 @@ class Journal:
                 seq=self._writer.next_seq,
                 changed_at=self._at(at),
                 change=InterestChange.ADDED if is_added else InterestChange.REMOVED,
-                subscription=Subscription(session=self._own, subject_filter=subject_of(topic)),
+                subscription=Subscription(session=private_session(self._own), subject_filter=subject_of(topic), qos=0),
                 device=self._own,
             )
         )
