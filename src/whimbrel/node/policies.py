@@ -136,6 +136,17 @@ class Policies:
         """Return the rows to put and those to drop since the last call."""
         touched: set[Key] = {*self._touched, *self.shape.touched}
         self.discard_changes()
+        return self._rows(touched)
+
+    def some_changes(self, most: int) -> ChangedRows:
+        """Return about *most* of the rows that ``changes`` would; see ``TouchedRows.take_some``."""
+        touched: set[Key] = set()
+        for keys_left in (self._touched, self.shape.touched):
+            touched.update([keys_left.pop() for _ in range(min(most - len(touched), len(keys_left)))])
+        return self._rows(touched)
+
+    def _rows(self, touched: set[Key]) -> ChangedRows:
+        """Return the rows of *touched* keys, and with any of them the number of the last fact."""
         rows = {key: self.row(key) for key in touched}
         put = {key: row for key, row in rows.items() if row is not None}
         if touched:

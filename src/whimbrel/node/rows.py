@@ -47,7 +47,8 @@ class NodeRows:
 
     def some_changes(self) -> ChangedRows:
         """Return some of the rows that ``changes`` would; see ``TouchedRows.take_some``."""
-        return _together(self._hold.some_changes(_MANY), self._touched.take_some(_MANY))
+        found = _together(self._hold.some_changes(_MANY), self._touched.take_some(_MANY))
+        return _together(found, self._policies.some_changes(_MANY))
 
     def changes(self) -> ChangedRows:
         """Return the rows to put and those to drop since the last call."""
