@@ -288,7 +288,7 @@ class Delivering:
         """
         seq = out.message.seq
         self._settle(client, out, terms, outcome, now)
-        uncounted = client.uncounted(seq)
+        uncounted = client.uncounted(seq) if out.is_held else ()
         if uncounted:
             self._receipt(client, out._replace(terms=uncounted), outcome, now)
 

@@ -422,7 +422,7 @@ class LiveClient(StoredClient):
     def count(self, seq: int, terms: Terms) -> None:
         """Let a copy that is on its way count for one more session."""
         flying = self.flying.get(packet_id_of(seq))
-        if flying is not None and flying.message.seq == seq:
+        if flying is not None and flying.is_held and flying.message.seq == seq:
             self.flying[packet_id_of(seq)] = flying._replace(terms=(*flying.terms, terms))
         else:
             self._also[seq] = (*self._also.get(seq, ()), terms)
