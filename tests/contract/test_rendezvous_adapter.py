@@ -12,14 +12,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from bumble import hci
 from bumble.l2cap import ClassicChannelSpec
-from tests.unit.rendezvous_rig import ALICE, BOB, CAROL
+from tests.unit.rendezvous_rig import ALICE, BOB, CAROL, address
 
 from whimbrel.errors import InvalidValueError, WhimbrelError
 from whimbrel.rendezvous.events import Address
 from whimbrel.rendezvous.radio.bumble.adapter import Adapter, Limits
 from whimbrel.rendezvous.radio.bumble.air.server import AirServer, RadioSpec
-from whimbrel.rendezvous.radio.bumble.errors import CommandRefusedError, CommandSilentError, NoSuchTransportError
+from whimbrel.rendezvous.radio.bumble.errors import (
+    CommandRefusedError,
+    CommandSilentError,
+    NoSuchTransportError,
+    TooManySlavesError,
+)
+from whimbrel.rendezvous.radio.bumble.framing import frame
 from whimbrel.rendezvous.radio.bumble.pairing import KeyFile, Unpaired, UnpairedError
 from whimbrel.rendezvous.radio.bumble.radio import PSM, BumbleRadio
 from whimbrel.rendezvous.radio.interface import LinkLost, LinkMade, PageFailed, RadioEvent, Received
@@ -161,6 +168,46 @@ def test_a_page_that_the_adapter_does_not_make_has_failed(how: str, error: type[
     run(test)
 
 
+def test_an_eighth_slave_is_refused_with_what_is_allowed() -> None:
+    """The radio says so itself: not every adapter does, and one that is asked aborts (RootCanal)."""
+
+    async def test(made: Bench) -> None:
+        alice = await made.radio(ALICE)
+        crowd = [address(300 + number) for number in range(8)]
+        for who in crowd:
+            await made.radio(who)
+        met = [await made.met(alice, who) for who in crowd]
+        assert [type(each) for each in met] == [LinkMade] * 7 + [PageFailed]
+        (trouble,) = made.troubles
+        assert isinstance(trouble, TooManySlavesError)
+        assert str(trouble).endswith("this radio is master of 7 devices already, and allowed are 7")
+
+    run(test)
+
+
+def test_a_late_answer_is_not_taken_for_another_commands() -> None:
+    """The adapter answers a command that was given up, while the next one waits."""
+
+    async def test(made: Bench) -> None:
+        host = (await made.adapter(ALICE)).host
+        host.hci_sink = type("Silent", (), {"on_packet": staticmethod(lambda _packet: None)})()
+        waiting = asyncio.ensure_future(host.send_sync_command(hci.HCI_Inquiry_Cancel_Command()))
+        await asyncio.sleep(0)
+
+        def answer(command: type[hci.HCI_Command], status: int) -> None:
+            parameters = hci.HCI_StatusReturnParameters(hci.HCI_ErrorCode(status))
+            done: hci.HCI_Command_Complete_Event[hci.HCI_StatusReturnParameters] = hci.HCI_Command_Complete_Event(
+                num_hci_command_packets=1, command_opcode=command.op_code, return_parameters=parameters
+            )
+            host.on_hci_command_complete_event(done)
+
+        answer(hci.HCI_Write_Scan_Enable_Command, 1)
+        answer(hci.HCI_Inquiry_Cancel_Command, 0)
+        assert (await waiting).status == 0
+
+    run(test)
+
+
 def test_a_clock_offset_that_never_comes_costs_time_once() -> None:
     """The connection is told without it, and the adapter is not asked again."""
 
@@ -255,6 +302,20 @@ def test_paired_devices_connect_encrypted_and_a_wrong_key_does_not(tmp_path: Pat
         alice.send(BOB, b"hello")
         await made.until(lambda: made.events[BOB][1:] == [Received(ALICE, b"hello")])
 
+    async def hurry(made: Bench) -> None:
+        bob = await made.radio(BOB, unpaired=Unpaired.REFUSE, keys=files[BOB])
+        alice = await made.adapter(ALICE)
+        alice.device.keystore = KeyFile(ALICE, files[ALICE])
+        connection = await alice.device.connect_classic(bob._adapter.device.public_address)
+        channel = await connection.create_l2cap_channel(ClassicChannelSpec(psm=PSM))
+        for piece in frame(b"before it was encrypted", piece_bytes=100):
+            channel.write(piece)
+        await connection.authenticate()
+        await connection.encrypt()
+        await made.until(lambda: bool(made.events[BOB]))
+        assert made.events[BOB] == [LinkMade(ALICE, is_caller=False, name=ALICE, has_layer=False)]
+        await alice.close()
+
     async def forge(made: Bench) -> None:
         alice, _ = [await made.radio(who, unpaired=Unpaired.REFUSE, keys=files[who]) for who in (ALICE, BOB)]
         assert await made.met(alice, BOB) == PageFailed(BOB)
@@ -263,6 +324,7 @@ def test_paired_devices_connect_encrypted_and_a_wrong_key_does_not(tmp_path: Pat
     run(pair)
     assert {path.stat().st_mode & 0o777 for path in files.values()} == {0o600}
     run(meet)
+    run(hurry)
     text = files[ALICE].read_text(encoding="utf-8")
     (key,) = {keys["link_key"]["value"] for peers in json.loads(text).values() for keys in peers.values()}
     files[ALICE].write_text(text.replace(key, "00" * 16), encoding="utf-8")

@@ -264,3 +264,55 @@ def test_everybody_meets(*, is_discoverable: bool, is_restricted: bool) -> None:
     report = run_hall(scenario)
     assert report.connected == report.pairs == 15
     assert max(report.waits_s) < 33.28 + 2.56 + 5.12
+
+
+HALL = ("controller", "--transport", "nonsense:1", "--log", "hall")
+NOWHERE = ("--transport", "nonsense:1", "--name", "x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (HALL, "no adapter at 'nonsense:1': unknown transport scheme; allowed are usb:0"),
+        (("controller", "--log", "hall"), "transport: found nothing, allowed is a value, by --transport"),
+        ((*HALL, "--name", "hall"), "allowed is a name that begins with 'whimbrel-controller'"),
+        (("device", "publish", *NOWHERE), "no adapter at 'nonsense:1'"),
+        (("device", "publish", *NOWHERE, "--group", "ab"), "--group: found 2 characters"),
+        (("device", "publish", *NOWHERE, "--group", "ab" * 32), "--key: found nothing"),
+        (("device", "publish", *NOWHERE, "--key", "open.key"), "chmod 600 open.key"),
+        (("device", "subscribe", *NOWHERE, "--seek-address", "x"), "six pairs of hexadecimal digits"),
+        (("device", "renew", "X1", *NOWHERE), "P or S and a number"),
+        (("device", "listen", *NOWHERE, "--unpaired", "refuse"), "link_keys: found nothing"),
+        (("device", "listen", *NOWHERE, "--unpaired", "maybe"), "accept, refuse, pair"),
+        (("device", "listen", "--transport", "nonsense:1", "--name", "x" * 249), "name: found"),
+        (("air", "here"), "an address such as 02:00:00:00:00:01"),
+        (("air", "02:00:00:00:00:01@1.2.3,4"), "metres behind the @"),
+        (("demo", "--radio", "usb"), "allowed is simulated or air"),
+        (("demo", "--radio", "air", "--park"), "real radios have no park"),
+    ],
+)
+def test_what_a_daemon_cannot_use_is_refused_with_what_is_allowed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    """Exit code 2 and one message that names what was found and what to do; never a traceback, never a hang."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "open.key").write_text("ab" * 32, encoding="ascii")
+    (tmp_path / "open.key").chmod(0o644)
+    done = run(*arguments)
+    assert done.code == 2
+    assert said in done.err
+    assert done.out == ""
+
+
+def test_the_demo_shows_three_devices(run: Run) -> None:
+    """On the simulated radio, with park and without: Bob publishes, Carol is found, Alice meets both."""
+    for park in ((), ("--park",)):
+        done = run("demo", *park)
+        assert (done.code, done.out.splitlines()[-1]) == (0, "2 of 2 meetings")
+        assert "Bob: discoverable for 0.0 s" in done.out
+
+
+def test_the_demo_runs_on_the_real_stack(run: Run) -> None:
+    """Radios that exist in software, everything above them real."""
+    done = run("demo", "--radio", "air")
+    assert (done.code, done.out.splitlines()[-1]) == (0, "2 of 2 meetings")

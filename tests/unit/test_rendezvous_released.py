@@ -10,7 +10,7 @@ from whimbrel.rendezvous.controller import NoteKind, Parameters
 from whimbrel.rendezvous.controller.commands import Connect, Release
 from whimbrel.rendezvous.device import Device, DeviceState
 from whimbrel.rendezvous.device.commands import Introduced, Tell
-from whimbrel.rendezvous.events import Address, Subscription
+from whimbrel.rendezvous.events import Address, EventId, Subscription
 from whimbrel.rendezvous.nodes import DeviceNode
 from whimbrel.rendezvous.radio.interface import InquiryResult, LinkMade, PageFailed, RadioEvent
 from whimbrel.rendezvous.radio.simulated.air import SimulatedRadio
@@ -132,6 +132,18 @@ def test_a_subscriber_that_does_not_answer_two_pages_is_gone_and_its_match_undon
     assert rig.open() == {"P1"}
     done = rig.subscribe(CAROL, name="bob")
     assert [type(each) for each in sent(done, CAROL)] == [m.Accepted, m.Matched]
+
+
+def test_a_pair_whose_match_was_undone_is_matched_when_the_subscriber_is_back() -> None:
+    """It never met: the cache of matched pairs must not keep it apart."""
+    rig = Rig(NO_PARK)
+    rig.subscribe(name="bob")
+    rig.publish()
+    rig.miss(ALICE)
+    rig.miss(ALICE)
+    rig.connect(ALICE)
+    done = rig.say(ALICE, m.Renew(EventId("S1")))
+    assert [type(each) for each in sent(done, ALICE)] == [m.Accepted, m.Matched]
 
 
 def test_a_publisher_that_nobody_reached_is_told_afterwards() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from whimbrel.cli.options.values import seconds_between
 from whimbrel.cli.rendezvous.running import print_json, quiet_bumble, run_until_signal
 from whimbrel.errors import InvalidValueError, MissingDependencyError
 
@@ -28,7 +29,10 @@ def air(
     supervision: Annotated[
         float,
         typer.Option(
-            "--supervision", metavar="SECONDS", min=0.1, max=41, help="When a connection to a dead process is lost."
+            "--supervision",
+            metavar="TIME",
+            parser=seconds_between(0.1, 41),
+            help="When a connection to a dead process is lost.",
         ),
     ] = 2.0,
 ) -> None:

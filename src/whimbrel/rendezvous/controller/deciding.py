@@ -179,8 +179,6 @@ class Decider:
                 state.index.remove(record)
                 state.expiring.pop(record.id, None)
             record.stage = Stage.ANSWERING
-        if is_listening:
-            state.piconet.pager.hush(publication.owner)
         state.pairs.put(_pair_key(publication, subscription), value=True, now=now)
         for member in answer.held:
             member.conversations += 1

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from whimbrel.errors import InvalidValueError, Phrase, WhimbrelError
+from whimbrel.model.bounds import text, whole
 from whimbrel.rendezvous.daemon.radios import open_radio
+from whimbrel.rendezvous.daemon.settings import check_unpaired
 from whimbrel.rendezvous.daemon.timers import LoopTimers, WallClock
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.device.commands import DeviceCommand, Introduced, Tell, Verified
-from whimbrel.rendezvous.events import KEY_BYTES, Address, GroupKey
+from whimbrel.rendezvous.events import KEY_BYTES, MAX_CLASS, MAX_NAME_BYTES, Address, GroupKey
 from whimbrel.rendezvous.exposure import Exposure
 from whimbrel.rendezvous.nodes import DeviceNode
 from whimbrel.rendezvous.tokens import DeviceKeys
@@ -52,6 +54,11 @@ class DeviceSettings:
     """Whether it named groups, so that devices which it meets have to prove one."""
     says: str = ""
     """What it says to devices that it meets; nothing: it leaves talking to others."""
+
+    def __post_init__(self) -> None:
+        text("name", self.name, max_bytes=MAX_NAME_BYTES)
+        whole("class", self.device_class, 0, MAX_CLASS)
+        check_unpaired(self.unpaired, self.link_keys)
 
 
 class TokenFile:

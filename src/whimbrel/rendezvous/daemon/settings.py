@@ -17,7 +17,7 @@ from whimbrel.model.bounds import text, whole
 from whimbrel.rendezvous.controller import Parameters
 from whimbrel.rendezvous.events import MAX_CLASS, MAX_NAME_BYTES
 
-__all__ = ["BrokerSettings", "ControllerSettings", "read_settings"]
+__all__ = ["BrokerSettings", "ControllerSettings", "check_unpaired", "read_settings"]
 
 _MAX_FILE_BYTES = 1 << 20
 _UNPAIRED = ("accept", "refuse", "pair")
@@ -69,10 +69,15 @@ class ControllerSettings:
         if self.parameters.has_park:
             allowed = "false: real radios have had no park since Bluetooth 5.0"
             raise InvalidValueError("parameters.has_park", found=True, allowed=allowed)
-        if self.unpaired not in _UNPAIRED:
-            raise InvalidValueError("unpaired", self.unpaired, ", ".join(_UNPAIRED))
-        if self.unpaired != "accept" and self.link_keys is None:
-            raise InvalidValueError("link_keys", Phrase("nothing"), "a file, as unpaired is not 'accept'")
+        check_unpaired(self.unpaired, self.link_keys)
+
+
+def check_unpaired(unpaired: str, link_keys: Path | None) -> None:
+    """Refuse a word for unpaired devices that is not known, or one that needs a file of link keys and has none."""
+    if unpaired not in _UNPAIRED:
+        raise InvalidValueError("unpaired", unpaired, ", ".join(_UNPAIRED))
+    if unpaired != "accept" and link_keys is None:
+        raise InvalidValueError("link_keys", Phrase("nothing"), "a file, as unpaired is not 'accept'")
 
 
 def read_settings(path: Path | None, given: Mapping[str, object]) -> ControllerSettings:

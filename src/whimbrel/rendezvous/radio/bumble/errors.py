@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from whimbrel.errors import WhimbrelError
 
-__all__ = ["AdapterLostError", "CommandRefusedError", "CommandSilentError", "NoSuchTransportError", "RadioError"]
+__all__ = [
+    "MAX_SLAVES",
+    "AdapterLostError",
+    "CommandRefusedError",
+    "CommandSilentError",
+    "NoSuchTransportError",
+    "RadioError",
+    "TooManySlavesError",
+]
+
+MAX_SLAVES = 7
+"""Devices that a radio can be master of: a piconet has three bits for them."""
 
 
 class RadioError(WhimbrelError):
@@ -61,3 +72,15 @@ class CommandSilentError(RadioError):
     def __str__(self) -> str:
         remedy = "plug it in again or look at its driver"
         return f"the adapter did not answer {self.command} within {self.seconds:g} s; {remedy}"
+
+
+class TooManySlavesError(RadioError):
+    """A radio is master of as many devices as it can be. Reaction: release one, then page again."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+    def __str__(self) -> str:
+        found = f"this radio is master of {MAX_SLAVES} devices already"
+        return f"{self.address} was not paged: {found}, and allowed are {MAX_SLAVES}"

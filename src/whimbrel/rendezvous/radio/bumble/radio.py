@@ -26,7 +26,13 @@ from bumble.l2cap import ClassicChannelSpec
 from whimbrel.errors import WhimbrelError
 from whimbrel.rendezvous.events import Address
 from whimbrel.rendezvous.radio.bumble.adapter import Adapter, Heard, address_of, hci_address
-from whimbrel.rendezvous.radio.bumble.errors import AdapterLostError, CommandSilentError, RadioError
+from whimbrel.rendezvous.radio.bumble.errors import (
+    MAX_SLAVES,
+    AdapterLostError,
+    CommandSilentError,
+    RadioError,
+    TooManySlavesError,
+)
 from whimbrel.rendezvous.radio.bumble.framing import TooLongError
 from whimbrel.rendezvous.radio.bumble.links import MAX_EARLY, MAX_EARLY_BYTES, Link
 from whimbrel.rendezvous.radio.bumble.pairing import KeyFile, Unpaired, UnpairedError, secure
@@ -284,6 +290,8 @@ class BumbleRadio:
             self._tell(PageFailed(address))
             return
         try:
+            if sum(each.connection.role == hci.Role.CENTRAL for each in self._links.values()) >= MAX_SLAVES:
+                raise TooManySlavesError(address)
             connection = await self._connect(address, clock_offset, timeout_us)
         except RadioError as error:
             self._trouble(error)

@@ -16,10 +16,10 @@ from bumble import hci, lmp
 from bumble.controller import Connection, Controller
 
 from whimbrel.rendezvous.radio.bumble.air.ether import Ether
+from whimbrel.rendezvous.radio.bumble.errors import MAX_SLAVES
 
-__all__ = ["MAX_SLAVES", "AirController"]
+__all__ = ["AirController"]
 
-MAX_SLAVES = 7
 _INQUIRY_SCAN, _PAGE_SCAN = 1, 2
 _SLOT_S = 625e-6
 _CLOCK_BITS = 28

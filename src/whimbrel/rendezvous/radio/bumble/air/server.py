@@ -39,6 +39,8 @@ class _Host(StreamPacketSource):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Put the radio into the air, unless another host has it."""
+        self._server.connections.add(transport)
+        self._transport = transport
         if self._spec.address in self._server.radios:
             transport.close()
             return
@@ -58,6 +60,7 @@ class _Host(StreamPacketSource):
     def connection_lost(self, exc: Exception | None) -> None:
         """Take the radio out of the air."""
         del exc
+        self._server.connections.discard(self._transport)
         if self._radio is not None:
             self._radio.stop()
             del self._server.radios[self._spec.address]
@@ -69,6 +72,7 @@ class AirServer:
     def __init__(self, *, supervision_s: float = SUPERVISION_S, speed: float = 1.0) -> None:
         self.ether = Ether(supervision_s=supervision_s, speed=speed)
         self.radios: dict[Address, AirController] = {}
+        self.connections: set[asyncio.BaseTransport] = set()
         self._servers: list[asyncio.Server] = []
 
     async def offer(self, spec: RadioSpec, *, host: str = "127.0.0.1") -> str:
@@ -78,8 +82,12 @@ class AirServer:
         return f"tcp-client:{host}:{server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Listen no more, and end the connections of hosts."""
         for radio in list(self.radios.values()):
             radio.stop()
         for server in self._servers:
             server.close()
+        while self.connections:
+            for each in list(self.connections):
+                each.close()
+            await asyncio.sleep(0)
