@@ -213,7 +213,7 @@ MUTATIONS = (
     Mutation(
         name="what policies know already is taken in again",
         file=_DECISIONS,
-        before="if fact.seq <= self.seq:  # it was taken in when it was appended",
+        before="if fact.seq <= self.seq:  # it was applied when it was appended",
         after="if fact.seq < self.seq:",
     ),
     Mutation(

@@ -15,7 +15,7 @@ from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from whimbrel.broker.config import AccessSettings, Config, LimitSettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.mqtt.codes import ReasonCode
-from whimbrel.mqtt.packets import Puback, Publish, Pubrec, Pubrel, Will
+from whimbrel.mqtt.packets import V311, Puback, Publish, Pubrec, Pubrel, Will
 from whimbrel.mqtt.properties import Properties, Property
 from whimbrel.node.memory import LINK_BYTES, PLACE_BYTES
 
@@ -236,6 +236,17 @@ def unreleased_publications(rig: Rig, count: int) -> object:
     return peers
 
 
+def unreleased_refusals(rig: Rig, count: int) -> object:
+    """Packet identifiers of QoS 2 publications that are refused, which 3.1.1 has no words for, and never released."""
+    peers = [rig.client(f"publisher-{at}", version=V311) for at in range(count)]
+    for peer in peers:
+        for first in range(1, 900, 30):
+            peer.send(*(publishing("$SYS/x", b"x", 2, first + at) for at in range(30)))
+        rig.settle()
+        peer.take()
+    return peers
+
+
 def waiting_retained_messages(rig: Rig, count: int) -> object:
     """Retained messages that wait for subscribers that answer none."""
     publisher = rig.client("publisher")
@@ -294,7 +305,8 @@ KINDS: list[Kind] = [
     *(reports, moves, absent_clients, connected_clients, connections, subscriptions, long_topic_filters),
     *(deep_topic_filters, long_filters, polygons, subscription_keys, connection_keys, access_lists, memberships, wills),
     *(retained_messages, deep_retained_messages, retained_properties, held_messages, in_flight, unconfirmed_copies),
-    *(unreleased_copies, unreleased_publications, waiting_retained_messages, policies, topic_aliases, visited_areas),
+    *(unreleased_copies, unreleased_publications, unreleased_refusals, waiting_retained_messages, policies),
+    *(topic_aliases, visited_areas),
 ]
 
 
@@ -332,6 +344,7 @@ _ENDING: dict[Kind, int] = {
     unconfirmed_copies: 0,
     unreleased_copies: 0,
     unreleased_publications: 0,
+    unreleased_refusals: 0,
     topic_aliases: 0,
     reports: LINK_BYTES,
     moves: PLACE_BYTES,

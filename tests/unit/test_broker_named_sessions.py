@@ -1234,3 +1234,29 @@ def test_a_device_is_given_back_the_time_in_which_the_broker_was_down(tmp_path: 
         rig.tick(10)
         rig.settle()
     assert not _show(maker, "ann")["devices"]
+
+
+def test_a_retained_copy_is_not_taken_for_one_that_named_sessions_wait_for(rig: Rig) -> None:
+    """A device has the same notification as retained, and held by two sessions, which it joins before it answers."""
+    _make(rig, "one", "two")
+    owner = _join(rig, "owner", "one", "two", receipt="keep")
+    for session in ("one", "two"):
+        _subscribe(rig, owner, "t", session=session)
+    owner.drop()
+    rig.settle()
+    publisher = rig.client("keeper")
+    publisher.send(publishing("t", b"kept", 1, 1, retain=True))
+    rig.settle()
+    phone = rig.client("phone")
+    phone.send(subscribing("t", qos=1))
+    rig.settle()
+    (retained,) = phone.taken(Publish)
+    for session in ("one", "two"):
+        phone.send(asking("join", session=session))
+        rig.settle()
+    phone.send(Puback(retained.packet_id))
+    rig.settle()
+    (copy,) = (each for each in phone.taken(Publish) if each.topic == "t")
+    phone.send(Puback(copy.packet_id))
+    rig.settle()
+    assert all("phone" not in in_flight for _, _, in_flight in rig.state.hold.pending())

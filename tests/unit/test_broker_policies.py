@@ -628,3 +628,28 @@ def test_a_connect_that_chooses_a_policy_there_is_not_is_refused(rig: Rig) -> No
     assert welcome.code == ReasonCode.TOPIC_NAME_INVALID
     assert "there is no policy 'misspelt'" in (welcome.properties.text(Property.REASON_STRING) or "")
     assert rig.state.decisions.shape.chosen("phone") is None
+
+
+@pytest.mark.parametrize("policy", ["return NULL;", "m.n = 1; return m;"])
+def test_a_decision_is_forgotten_with_its_receipt_whoever_else_waits_for_the_notification(
+    rig: Rig, policy: str
+) -> None:
+    """A clean session's copy is sent beside the hold, and a replay forgets the decision with its receipt as well."""
+    rig.subscriber("away", "t", qos=1, expiry_s=3_600).drop()
+    phone = rig.client("phone", options={Property.RECEIVE_MAXIMUM: 1})
+    phone.send(subscribing("t", qos=1))
+    publisher = rig.client("publisher")
+    for number in (1, 2):
+        publisher.send(publishing("t", b'{"a":1}', 1, number))
+        rig.settle()
+    (first,) = phone.taken(Publish)
+    _put(phone, rig, "p", policy)
+    _choose(phone, rig, "p")
+    phone.send(Puback(first.packet_id))
+    rig.settle()
+    assert len(_decisions(rig)) == 1
+    for copy in phone.taken(Publish):
+        phone.send(Puback(copy.packet_id))
+        rig.settle()
+    (decided,) = (fact for fact in _facts(rig) if isinstance(fact, Decided))
+    assert rig.state.decisions.kept("phone", decided.notification.seq) == ()

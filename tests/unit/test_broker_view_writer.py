@@ -158,3 +158,22 @@ def test_the_view_is_written_however_many_publications_take_pieces(
     pool.work()
     assert view.applied == rig.broker.applied
     assert len([key for key in view.rows if key[0] == "pending"]) == 5 * (PIECE + 50)
+
+
+def test_the_view_is_written_after_many_reports(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    """The rows of policies, one for each device that reported, are gathered a few at a time like all others."""
+    rig, view, pool = Rig(tmp_path), _View(), _Later()
+    writer = _writer(rig, view, pool)
+    for number in range(300):
+        rig.client(f"client-{number}").send(publishing("$whimbrel/report", b'{"battery": 1}'))
+    rig.settle()
+    rig.state.view.touch_all()
+    writer.turn(loop)
+    for _ in range(20):
+        _turn(loop, 0.003)
+        if pool.tasks:
+            break
+    pool.work()
+    assert view.applied == rig.broker.applied
+    assert view.rows == _everything(rig.state)
+    assert len([key for key in view.rows if key[0] == "device"]) == 300

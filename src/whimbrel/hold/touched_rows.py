@@ -1,7 +1,7 @@
 """Touched rows: which rows of a view have changed, and what a store has to write of them.
 
 Four views are written in small steps, and all of them use this: ``hold.view``, ``node.rows``,
-``pipeline.node_state`` and ``pipeline.windows``.
+``pipeline.unit.node_state`` and ``pipeline.stream.windows``.
 Rule: a view has one table: for each kind of row, the function that returns the row as it is now. It is called with the
 rest of the row's key and returns None where the row has gone, which is then dropped.
 """

@@ -60,7 +60,7 @@ class StoredClient:
         return self.expiry_us > 0
 
     def recount(self) -> None:
-        """Count the memory of its packet identifiers anew."""
+        """Update the memory that its packet identifiers take."""
         size = IDENTIFIER_BYTES * (len(self.received) + len(self.releasing))
         self._memory.counted += size - self._counted_bytes
         self._counted_bytes = size
@@ -130,7 +130,7 @@ class Clients(Generic[C]):
             self._touch(("client", device))
 
     def release(self, client_id: str | None) -> None:
-        """Let a session have no owner any more."""
+        """Remove the owner of a session."""
         released = self.by_id.get(client_id or "")
         if released is not None:
             released.owner, released.is_unclaimed = None, True
@@ -174,7 +174,7 @@ class Clients(Generic[C]):
         )
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Take the clients that *rows* were written from."""
+        """Restore the clients from *rows*."""
         for (_, name), value in rows.items():
             session, expiry_us, disconnected_at, received, releasing, *more = cbor2.loads(value)
             client = self.by_id[str(name)] = self._make(str(name), session, self._memory)

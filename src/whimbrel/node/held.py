@@ -72,7 +72,7 @@ class HeldNotifications(CopyFollower):
         return None if kept is None else kept.record
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Give the copies of the hold the notifications that *rows* were written from."""
+        """Restore from *rows* the notifications of the hold's copies."""
         for value in rows.values():
             self._hold.keep_again(KeptNotification.restored(self._node, value))
 

@@ -26,7 +26,7 @@ class LinkQuality:
         self.state: dict[str, LinkState] = {}
 
     def reported(self, report: DeviceState) -> None:
-        """Note what a report says of its device's link, and forget devices that were silent for long."""
+        """Update the link of the device that reports, and forget devices that were silent for long."""
         device, at, before = report.device, report.reported_at, len(self.state)
         _, self.state[device] = next_link(self.state.pop(device, None), at, report.received, report.sent)
         self._touch(("link", device))
@@ -55,7 +55,7 @@ class LinkQuality:
         return None if found is None else cbor2.dumps(list(found))
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Take the links that *rows* were written from."""
+        """Restore the links from *rows*."""
         found = {str(device): LinkState(*cbor2.loads(row)) for (_, device), row in rows.items()}
         self.state = dict(sorted(found.items(), key=lambda each: (each[1].at, each[0])))
         self._memory.counted += len(self.state) * LINK_BYTES

@@ -143,7 +143,7 @@ class Node(Generic[C]):
         return commands
 
     def note(self, fact: PolicyFact | SessionChanged) -> None:
-        """Let policies know of a fact, as soon as it is appended; what they know already is not noted again."""
+        """Apply a fact to policies as soon as it is appended; a fact that they have already is skipped."""
         if isinstance(fact, SessionChanged):
             if fact.change is SessionChange.DELETED and fact.device is not None:
                 self.policies.end(fact.device, fact.seq)
@@ -158,7 +158,7 @@ class Node(Generic[C]):
         self.policies.moved(device, seq, place, reported_at)
 
     def tick(self, now: int) -> list[NodeCommand]:
-        """Let time pass to *now*."""
+        """Advance the time to *now*."""
         commands: list[Command] = self.hold.tick(now)
         if self.fences:
             return [*commands, *(Crossed(*each) for each in self.fences.tick(now))]
@@ -299,7 +299,7 @@ class Node(Generic[C]):
         return [*commands]
 
     def _let_confirm(self, client: StoredClient, *, is_confirming: bool) -> None:
-        """Let the QoS 0 deliveries of a client's private session have receipts, or none."""
+        """Set whether the QoS 0 deliveries of a client's private session have receipts."""
         if client.confirms is not is_confirming:
             client.confirms = is_confirming
             self.listener.conditions_changed()
@@ -353,7 +353,7 @@ class Node(Generic[C]):
         return self._moved(device, place, now)
 
     def _moved(self, device: str, place: Place, now: int) -> list[NodeCommand]:
-        """Return what follows of a place that is noted already: the device's sessions may enter and leave areas."""
+        """Return the commands that follow from a noted place: the device's sessions may enter and leave areas."""
         commands: list[NodeCommand] = []
         if self.fences:
             commands += [Crossed(*each) for each in self.fences.moved(private_session(device), now)]
@@ -369,7 +369,7 @@ class Node(Generic[C]):
     # -- restoring ---------------------------------------------------------------------------------------------------
 
     def restore(self, rows: Iterable[tuple[Key, bytes]]) -> None:
-        """Let all but the hold, which is restored already, take the state that *rows* were written from."""
+        """Restore from *rows* everything but the hold, which is restored already."""
         sessions = self.hold.sessions()
         self.memory.counted += sum(session_bytes(self.hold, session) for session in sessions)
         self.memory.counted += len(self.hold.places) * PLACE_BYTES

@@ -1,6 +1,7 @@
-"""What a node is made of, and who follows it.
+"""The parts of a node, and the listener that follows it.
 
-Rule: a part has its own rows, and writes and reads them side by side. What a row was written from restores it.
+Rule: a part has its own rows, and writes and reads them side by side. A part restored from its rows equals the part
+that wrote them.
 Rule: a listener keeps what follows from the node's state (routes, caches, queues). It changes nothing of the node, and
 no row has anything of it.
 """
@@ -34,11 +35,11 @@ class Arrived(NamedTuple):
 
 
 NodeCommand: TypeAlias = Command | Crossed | Arrived
-"""What a node asks its shell to do; none of it changes what a restart knows."""
+"""A request of a node to its shell; performing it changes nothing that a restart knows."""
 
 
 NodeWork: TypeAlias = Generator[None, None, list[NodeCommand]]
-"""What is done in pieces, and returns what is to be done about it."""
+"""Work in pieces, which returns the commands that follow from it."""
 
 
 class NodePart(Protocol):
@@ -55,7 +56,7 @@ class NodePart(Protocol):
         """Return the row under *key*, encoded; None if there is none."""
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Take the state that *rows* were written from."""
+        """Restore the part from *rows*."""
 
 
 C = TypeVar("C")

@@ -1,8 +1,8 @@
 """Policies in a node: what they depend on, and what they decided about deliveries that have no receipt yet.
 
-Rule: a fact is taken in when it is appended, not when it is durable. The log is durable up to a number, never with
+Rule: a fact counts for policies when it is appended, not when it is durable. The log is durable up to a seq, never with
 gaps, so a decision that survives a crash has everything that it depended on before it.
-Rule: a hand-over is decided once. What it decided is kept until its receipt, and what is sent again is that.
+Rule: a delivery is decided once. The decision is kept until the receipt, and a redelivery sends its result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Policies", "PolicyFact"]
 
 PolicyFact = Reported | PolicyChanged | Decided
 _OVERHEAD = 1_000
-"""What a decision takes beside the body that it keeps, about."""
+"""Estimated bytes of a kept decision, beside its body."""
 
 
 class Policies:
@@ -36,7 +36,7 @@ class Policies:
         self.shape = ShapeState()
         self.agents = Agents()
         self.seq = 0
-        """The number of the last fact that was taken in."""
+        """The seq of the last fact that was applied."""
         self._kept: dict[int, dict[str, list[Decided]]] = {}
         """By notification and device."""
         self._touched: set[Key] = set()
@@ -59,8 +59,8 @@ class Policies:
         return bool(self.shape.policies)
 
     def take(self, fact: PolicyFact, *, is_held: bool = False) -> None:
-        """Take in the next fact; *is_held*: the hold has the notification of a decision, which may be sent again."""
-        if fact.seq <= self.seq:  # it was taken in when it was appended
+        """Apply the next fact; *is_held*: the hold has the notification of a decision, which may be sent again."""
+        if fact.seq <= self.seq:  # it was applied when it was appended
             return
         self.seq = fact.seq
         before = self.shape.size_bytes
@@ -71,7 +71,7 @@ class Policies:
             self._keep(fact)
 
     def moved(self, device: str, seq: int, place: Place, reported_at: int) -> None:
-        """Take in a report that only says where a device is."""
+        """Apply a report that only gives the place of a device."""
         if seq > self.seq:
             self.seq = seq
             before = self.shape.size_bytes
@@ -85,12 +85,12 @@ class Policies:
         self._touched.add(("decision", seq, device))
 
     def kept(self, device: str, seq: int) -> Sequence[Decided]:
-        """Return what was decided about a hand-over that has no receipt yet, in order."""
+        """Return the decisions about a delivery that has no receipt yet, in order."""
         found = self._kept.get(seq)
         return () if found is None else found.get(device, ())
 
     def received(self, device: str, seq: int) -> None:
-        """Take in that a hand-over has its receipt."""
+        """Forget the decisions about a delivery that has its receipt."""
         found = self._kept.get(seq)
         if found is None:
             return
@@ -101,12 +101,12 @@ class Policies:
             del self._kept[seq]
 
     def forget(self, seq: int) -> None:
-        """Take in that no device is owed a notification any more."""
+        """Forget the decisions about a notification that no device is owed any more."""
         for device in list(self._kept.get(seq, ())):
             self.received(device, seq)
 
     def end(self, device: str, seq: int) -> None:
-        """Take in the fact *seq*: the private session of a device ended, and with it what it chose and reported."""
+        """Apply the fact *seq*: a private session ended. Forget the policy that its device chose, and its reports."""
         if seq <= self.seq:
             return
         self.seq = seq
@@ -124,7 +124,7 @@ class Policies:
         yield from (("decision", seq, device) for seq, found in self._kept.items() for device in found)
 
     def touch_all(self) -> None:
-        """Let ``changes`` return every row."""
+        """Mark every row as changed."""
         self._touched = {*self.keys()}
 
     def discard_changes(self) -> None:
@@ -136,6 +136,17 @@ class Policies:
         """Return the rows to put and those to drop since the last call."""
         touched: set[Key] = {*self._touched, *self.shape.touched}
         self.discard_changes()
+        return self._rows(touched)
+
+    def some_changes(self, most: int) -> ChangedRows:
+        """Return about *most* of the rows that ``changes`` would; see ``TouchedRows.take_some``."""
+        touched: set[Key] = set()
+        for keys_left in (self._touched, self.shape.touched):
+            touched.update([keys_left.pop() for _ in range(min(most - len(touched), len(keys_left)))])
+        return self._rows(touched)
+
+    def _rows(self, touched: set[Key]) -> ChangedRows:
+        """Return the rows of *touched* keys, and with any of them the number of the last fact."""
         rows = {key: self.row(key) for key in touched}
         put = {key: row for key, row in rows.items() if row is not None}
         if touched:
@@ -151,7 +162,7 @@ class Policies:
         return cbor2.dumps([body_of(fact)[0] for fact in kept]) if kept else None
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Take the state that *rows* were written from."""
+        """Restore policies, devices and decisions from *rows*."""
         for key, value in rows.items():
             if key[0] == "decided":
                 self.seq = cbor2.loads(value)

@@ -94,7 +94,7 @@ class KeptNotification:
 
     @classmethod
     def of(cls, notification: Notification, record: bytes) -> KeptNotification:
-        """Return what is kept of a notification that was read from a log."""
+        """Return the kept form of a notification that was read from a log."""
         return cls(
             notification.seq,
             notification.publisher,
@@ -113,7 +113,7 @@ class KeptNotification:
 
     @classmethod
     def restored(cls, node: str, record: bytes) -> KeptNotification:
-        """Return what is kept of the notification with a *record* of the log of *node*."""
+        """Return the kept form of the notification with a *record* of the log of *node*."""
         seq, number = BODY.unpack_from(record)
         fact = fact_of(*row_from(node, seq, number, record[BODY.size :]))
         if not isinstance(fact, Notification):
@@ -122,7 +122,7 @@ class KeptNotification:
 
     @classmethod
     def live(cls, subject: str, payload: bytes, *, retain: bool = False, properties: bytes = b"") -> KeptNotification:
-        """Return what is only sent now, or said of the broker itself: it has no number and no record."""
+        """Return a message without a seq and a record: a live QoS 0 copy, or one of the broker itself."""
         return cls(0, None, subject, payload, qos=0, retain=retain, expires_at=None, properties=properties, record=b"")
 
     def with_payload(self, payload: bytes, properties: bytes) -> KeptNotification:
@@ -150,7 +150,7 @@ class KeptNotification:
         return self.recorded_attributes()
 
     def recorded_attributes(self) -> Attributes:
-        """Return the attributes as its record has them."""
+        """Return the attributes in its record."""
         seq, number = BODY.unpack_from(self.record)
         _, values = values_from("", seq, number, self.record[BODY.size :])
         attributes: Any = values[_ATTRIBUTES]
@@ -164,11 +164,11 @@ class KeptNotification:
 
     @property
     def has_own_payload(self) -> bool:
-        """Whether its payload is there beside its record."""
+        """Whether its payload is stored beside its record."""
         return self._payload is not None
 
     def keep(self) -> None:
-        """Get ready to be kept for long: let a long payload, of which the record has all bytes, be there only once."""
+        """Keep a long payload only in the record, which has all its bytes: the notification is kept for long."""
         payload = self._payload
         if payload is None or len(self.record) <= LONG:
             return

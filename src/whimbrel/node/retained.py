@@ -111,7 +111,7 @@ class Retained:
         return iter(self._messages.values())
 
     def matching(self, subject_filter: str) -> list[KeptNotification]:
-        """Return what *subject_filter* admits, by seq."""
+        """Return the messages that *subject_filter* admits, by seq."""
         work = self.finding(subject_filter)
         while True:
             try:
@@ -167,7 +167,7 @@ class RetainedRows:
         return None if message is None else message.record
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Take the messages that *rows* were written from."""
+        """Restore the messages from *rows*."""
         sources = {str(key[1]): value.decode() for key, value in rows.items() if key[0] == "source"}
         for key, value in rows.items():
             if key[0] == "retained":

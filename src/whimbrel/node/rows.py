@@ -32,7 +32,7 @@ class NodeRows:
         hold.changes()  # from now on it notes its own
 
     def add(self, parts: Iterable[NodePart]) -> None:
-        """Have the rows of *parts* as well."""
+        """Add the rows of *parts*."""
         for part in parts:
             for kind in part.kinds:
                 self._parts[kind] = part
@@ -47,14 +47,15 @@ class NodeRows:
 
     def some_changes(self) -> ChangedRows:
         """Return some of the rows that ``changes`` would; see ``TouchedRows.take_some``."""
-        return _together(self._hold.some_changes(_MANY), self._touched.take_some(_MANY))
+        found = _together(self._hold.some_changes(_MANY), self._touched.take_some(_MANY))
+        return _together(found, self._policies.some_changes(_MANY))
 
     def changes(self) -> ChangedRows:
         """Return the rows to put and those to drop since the last call."""
         return _together(_together(self._hold.changes(), self._touched.take()), self._policies.changes())
 
     def touch_all(self) -> None:
-        """Let ``changes`` return every row: the store has lost track of what changed."""
+        """Mark every row as changed: the store has lost track."""
         self._hold.touch_all()
         self._policies.touch_all()
         parts = {id(part): part for part in self._parts.values()}
@@ -73,7 +74,7 @@ class NodeRows:
         return kind in self._parts or kind in self._policies.kinds
 
     def restore(self, rows: Sequence[tuple[Key, bytes]]) -> None:
-        """Let the parts take the state that *rows* were written from."""
+        """Restore the parts from *rows*."""
         found: dict[int, tuple[NodePart, dict[Key, bytes]]] = {
             id(part): (part, {}) for part in (*self._parts.values(), self._policies)
         }

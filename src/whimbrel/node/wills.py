@@ -76,7 +76,7 @@ class LeftWill:
         return Secured(will.keys, will.deliver_insecure)
 
     def row(self) -> bytes:
-        """Return what a view keeps of it."""
+        """Return its row in a checkpoint."""
         return cbor2.dumps([self._record, self.owner, self.gone_at, self.expiry_us, self.is_excused])
 
 
@@ -117,7 +117,7 @@ class Wills:
             self._count(left.size)
 
     def present(self, fact: PresenceChanged) -> None:
-        """Take in that a client came to its private session, or is gone."""
+        """Apply that a client joined its private session, or that its connection ended."""
         left = self.by_device.get(fact.device)
         if left is None:
             return
@@ -131,7 +131,7 @@ class Wills:
             self._waiting.pop(fact.device, None)
 
     def published(self, device: str | None, will_seq: int) -> None:
-        """Take in that a will was published."""
+        """Forget a will that was published."""
         left = self.by_device.get(device or "")
         if left is not None and left.seq == will_seq:
             self._drop(left.device)
@@ -150,7 +150,7 @@ class Wills:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def begin(self, now: int, grace_us: int) -> None:
-        """Let a broker begin *now*, whose clients are all gone: they have *grace_us* at most to come back."""
+        """Start a broker *now*, before any client is connected: each has at most *grace_us* to come back."""
         for left in self.by_device.values():
             # One that is not gone never came, or was here: either way its connection ended with the broker.
             is_excused = left.is_excused or left.gone_at is None or not left.delay_us
@@ -164,7 +164,7 @@ class Wills:
         self._waiting[left.device] = left
 
     def due(self, now: int) -> list[LeftWill]:
-        """Return those that are to be published."""
+        """Return the wills that are due."""
         return [left for left in self._waiting.values() if left.due_at is not None and left.due_at <= now]
 
     # -- rows --------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Wills:
         return None if left is None else left.row()
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Take the wills that *rows* were written from."""
+        """Restore the wills from *rows*."""
         for (_, device), value in rows.items():
             self._restore(str(device), value)
 

@@ -23,7 +23,7 @@ __all__ = ["Asked", "Delivery", "ask", "evaluate"]
 
 
 class Delivery(NamedTuple):
-    """What policies are asked about: a notification of *publisher* for *device*."""
+    """A notification of *publisher* for *device*, about which policies decide."""
 
     device: str
     publisher: str | None
@@ -37,7 +37,7 @@ class Asked(NamedTuple):
     version: PolicyVersion | None
     """None: a subscription without a policy."""
     decision: Decision | None
-    """None: it was not run, because it is none, cannot be read, or is suspended."""
+    """None if the policy was not run: there is none, it cannot be read, or it is suspended."""
     sends_original: bool
     """Without a decision: what arrived is sent; else it is withheld as far as this policy goes."""
 
@@ -77,7 +77,7 @@ def evaluate(
     limits: PolicyLimits,
     takes_empty_for_none: bool = False,
 ) -> Decision:
-    """Return what a policy decides about a delivery with the state of this moment; *name* is whose variables it has."""
+    """Return the decision of a policy about a delivery, with the current state; its variables are those of *name*."""
     device = delivery.device
     return decide_on(
         policy,

@@ -176,7 +176,7 @@ class Delivering:
             if out.qos != 1:
                 self._wrong_kind(client, "PUBACK", identifier, out.qos)
                 break
-            if out.is_held:
+            if out.is_held or self._is_kept(client, out):
                 self._receipt(client, out, Outcome.DELIVERED, now)
                 seq = 0
                 continue
@@ -269,13 +269,17 @@ class Delivering:
                 commits.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
             else:
                 commits.append(self._undelivered(seq, now, terms, client, message, outcome))
-            is_noted = out.is_held or out.via is RETAINED or (out.qos == _EXACTLY_ONCE and outcome is Outcome.DELIVERED)
-            if not is_noted:
-                continue
+            is_released_later = out.qos == _EXACTLY_ONCE and outcome is Outcome.DELIVERED
+            if not (out.is_held or out.via is RETAINED or is_released_later or self._is_kept(client, out)):
+                continue  # the node knows nothing of it
             if is_owed or commits.waiting:
                 commits.entered(seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed)
             else:
                 self._settle(client, out, terms, outcome, now)
+
+    def _is_kept(self, client: LiveClient, out: Outgoing) -> bool:
+        """Return whether a decision about a copy is kept, until the receipt is applied."""
+        return self._policies.are_used and bool(self._policies.kept(client.id, out.message.seq))
 
     def _settle_later(self, client: LiveClient, out: Outgoing, terms: Terms, outcome: Outcome, now: int) -> None:
         """Apply a receipt that waited for the disk.
@@ -284,7 +288,7 @@ class Delivering:
         """
         seq = out.message.seq
         self._settle(client, out, terms, outcome, now)
-        uncounted = client.uncounted(seq)
+        uncounted = client.uncounted(seq) if out.is_held else ()
         if uncounted:
             self._receipt(client, out._replace(terms=uncounted), outcome, now)
 

@@ -79,7 +79,7 @@ class BrokerState(NodeListener[LiveClient]):
             commands = yield from self.node.applying(fact, self._match(kept, fact), kept)
         else:
             commands = yield from self.node.applying(fact)
-        changer = getattr(fact, "device", None)  # who changed a subscription is not told of it
+        changer = getattr(fact, "device", None)  # the notice of a change names the device that made it
         yield from self.performing(commands, time_of(fact), changer=changer)
 
     def applying_presence(self, fact: Fact) -> Generator[None, None, list[NodeCommand]]:
@@ -97,7 +97,7 @@ class BrokerState(NodeListener[LiveClient]):
             self.perform(commands, now)
 
     def tick(self, now: int) -> None:
-        """Let time pass to *now*."""
+        """Advance the time to *now*."""
         commands = self.node.tick(now)
         if commands:
             self.perform(commands, now)
@@ -116,20 +116,20 @@ class BrokerState(NodeListener[LiveClient]):
     # -- what follows of the node's state ------------------------------------------------------------------------------
 
     def subscribed(self, subscription: Subscription) -> None:
-        """Have routes to a session's new subscription."""
+        """Add the routes to a session's new subscription."""
         self.routes.put(subscription)
         identity = (subscription.subject_filter, subscription.name)
         self.subscribed_to.setdefault(subscription.session, {})[identity] = subscription.max_held or 0
         self.terms.forget(subscription.session)
 
     def unsubscribed(self, session: str, identity: Identity) -> None:
-        """Have no routes to a subscription."""
+        """Remove the routes to a subscription."""
         self.routes.remove(session, identity)
         self.subscribed_to.get(session, {}).pop(identity, None)
         self.terms.forget(session)
 
     def session_ends(self, session: str, subscriptions: Sequence[Subscription], members: Iterable[str]) -> None:
-        """Have no routes to a session, and send its members nothing more for it."""
+        """Remove the routes to a session, and withdraw its copies from its members."""
         for subscription in subscriptions:
             self.routes.remove(session, (subscription.subject_filter, subscription.name))
         self.terms.forget(session)
@@ -157,7 +157,7 @@ class BrokerState(NodeListener[LiveClient]):
             self.named.note_member(device, session)
 
     def conditions_changed(self) -> None:
-        """Work out anew which clients may be served without the hold."""
+        """Forget the cached routes: other clients than before may be served without the hold."""
         self.routes.forget()
 
     def left(self, client: LiveClient, session: str) -> None:
@@ -188,7 +188,7 @@ class BrokerState(NodeListener[LiveClient]):
         return self.volatile.system if subject.startswith(_SYSTEM) else self.retained
 
     def is_heard(self, message: KeptNotification, subscription: Subscription, now: int) -> bool:
-        """Tell whether places let a subscription have a message *now*."""
+        """Return whether places let a subscription have a message *now*."""
         placing = message.placing
         if subscription.near is None and (placing is None or placing.radius_m is None):
             return True
@@ -197,7 +197,7 @@ class BrokerState(NodeListener[LiveClient]):
         return bool(self.hold.places.heard([asked], place=place, area=area, at=now))
 
     def is_owed(self, found: Found) -> bool:
-        """Tell whether any of these sessions could ask for a QoS 1 or 2 publication after a crash."""
+        """Return whether any of these sessions could need a QoS 1 or 2 publication after a crash."""
         for session, identities in found:
             if not session.startswith(PRIVATE):
                 return True
@@ -207,7 +207,7 @@ class BrokerState(NodeListener[LiveClient]):
         return False
 
     def keep_up(self, found: Found) -> bool:
-        """Tell whether each of these sessions is private, its client is connected, and nothing waits for it."""
+        """Return whether each of these sessions is private, its client is connected, and nothing waits for it."""
         for session, _ in found:
             client = self.clients.get(client_of(session) or "")
             if client is None or client.link is None or client.link.is_lagging or client.queue or client.live:

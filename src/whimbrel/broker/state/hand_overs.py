@@ -43,7 +43,7 @@ class HandOvers:
             self.perform(commands[start : start + PIECE], now, changer=changer)
 
     def perform(self, commands: Iterable[NodeCommand], now: int, *, changer: str | None = None) -> None:
-        """Perform commands; the device *changer* changed a subscription, and is not told of it."""
+        """Perform commands; the device *changer* changed a subscription, which notices name."""
         for command in commands:
             kind = type(command)
             if kind is HandOver:

@@ -23,7 +23,7 @@ from whimbrel.model.facts import Mode
 from whimbrel.mqtt.packets import Packet
 from whimbrel.mqtt.server import Phase, ServerConnection
 from whimbrel.node.clients import StoredClient
-from whimbrel.node.memory import KEY_BYTES, MemoryCount
+from whimbrel.node.memory import IDENTIFIER_BYTES, KEY_BYTES, MemoryCount
 from whimbrel.node.publication import KeptNotification, packet_id_of
 
 __all__ = ["HELD", "LIVE", "Joining", "Link", "LiveClient", "Outgoing", "Terms"]
@@ -355,9 +355,23 @@ class LiveClient(StoredClient):
         self._retained_waiting -= len(again)
         self.extend_retained(again)
 
+    def remember_answer(self, identifier: int) -> None:
+        """Remember the packet identifier of a QoS 2 publication that was answered or refused, until PUBREL."""
+        if identifier not in self.asked:
+            self.asked.add(identifier)
+            self._memory.counted += IDENTIFIER_BYTES
+
+    def forget_answer(self, identifier: int) -> None:
+        """Forget the packet identifier of a publication that was answered or refused."""
+        if identifier in self.asked:
+            self.asked.discard(identifier)
+            self._memory.counted -= IDENTIFIER_BYTES
+
     def end(self) -> None:
         """Let go of everything that waits: its session is over."""
         self.land()
+        self._memory.counted -= IDENTIFIER_BYTES * len(self.asked)
+        self.asked.clear()
         self._again.clear()
         self._retained_waiting = 0
         self.count_retained()
@@ -408,7 +422,7 @@ class LiveClient(StoredClient):
     def count(self, seq: int, terms: Terms) -> None:
         """Let a copy that is on its way count for one more session."""
         flying = self.flying.get(packet_id_of(seq))
-        if flying is not None and flying.message.seq == seq:
+        if flying is not None and flying.is_held and flying.message.seq == seq:
             self.flying[packet_id_of(seq)] = flying._replace(terms=(*flying.terms, terms))
         else:
             self._also[seq] = (*self._also.get(seq, ()), terms)

@@ -52,7 +52,7 @@ class Fences:
         return bool(self._named)
 
     def put(self, subscription: Subscription, now: int) -> Iterator[Crossing]:
-        """Take in a subscription; yield that its session is in the area, if it is one."""
+        """Add the fence of a subscription that names an area; yield a crossing if its session is inside."""
         session, identity = subscription.session, (subscription.subject_filter, subscription.name)
         if fence_name(subscription) is None:
             self.remove(session, identity)
@@ -63,7 +63,7 @@ class Fences:
         yield from self._look(session, identity, subscription, now)
 
     def remove(self, session: str, identity: Identity) -> None:
-        """Take in that a subscription is no more."""
+        """Remove the fence of a subscription that was removed."""
         found = self._named.get(session)
         if found is not None and found.pop(identity, None) is not None:
             self._inside.pop((session, identity), None)
@@ -71,17 +71,17 @@ class Fences:
                 del self._named[session]
 
     def end(self, session: str) -> None:
-        """Take in that a session is no more."""
+        """Remove the fences of a session that ended."""
         for identity in self._named.pop(session, ()):
             self._inside.pop((session, identity), None)
 
     def moved(self, session: str, now: int) -> Iterator[Crossing]:
-        """Yield what the session has entered and left, after its device reported a place."""
+        """Yield the areas that a session entered and left, after its device reported a place."""
         for identity, subscription in self._named.get(session, {}).items():
             yield from self._look(session, identity, subscription, now)
 
     def tick(self, now: int) -> Iterator[Crossing]:
-        """Yield what sessions have left because their place is stale."""
+        """Yield the areas that sessions left because their places are stale."""
         while self._stale and self._stale[0][0] <= now:
             _, session, identity = heapq.heappop(self._stale)
             self._queued.discard((session, identity))

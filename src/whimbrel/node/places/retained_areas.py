@@ -30,7 +30,7 @@ _METRES_OF_A_DEGREE = 110_000.0  # a little less than there are, so that no cell
 
 
 def is_wide(area: Area) -> bool:
-    """Tell whether an area is looked at for every report."""
+    """Return whether every report is compared with an area."""
     return area.radius_m > _WIDE_M or abs(area.centre.latitude) > _MOST_LATITUDE
 
 
@@ -59,7 +59,7 @@ class RetainedAreas:
         return max((len(self._cells.get(cell, ())) for cell in _cells_of(area)), default=0)
 
     def put(self, message: KeptNotification) -> None:
-        """Take in what is retained of a subject now."""
+        """Set the retained message of a subject, which may have an area."""
         self.remove(message.subject)
         area = None if message.placing is None else message.placing.area
         if area is None:
@@ -73,7 +73,7 @@ class RetainedAreas:
                 self._cells.setdefault(cell, {})[message.subject] = None
 
     def remove(self, subject: str) -> None:
-        """Take in that nothing is retained of a subject."""
+        """Remove the area of a subject that has no retained message any more."""
         found = self._areas.pop(subject, None)
         if found is None:
             return
@@ -86,7 +86,7 @@ class RetainedAreas:
                     del self._cells[cell]
 
     def entered(self, session: str, place: Place) -> Iterator[KeptNotification]:
-        """Yield what is retained where a session is, and has not come to it before."""
+        """Yield the messages retained where a session is that were not sent to it before."""
         if not self._areas:
             return
         cell = (math.floor(place.latitude * _CELLS), math.floor(place.longitude * _CELLS) % _AROUND)
@@ -97,7 +97,7 @@ class RetainedAreas:
                 yield message
 
     def see(self, session: str, message: KeptNotification) -> None:
-        """Take in that a retained message with an area has come to a session."""
+        """Note that a retained message with an area was sent to a session."""
         if message.subject not in self._areas:
             return
         seen = self._seen.setdefault(session, {})
@@ -109,7 +109,7 @@ class RetainedAreas:
         self._touch(("arrived", session))
 
     def end(self, session: str) -> None:
-        """Take in that a session is no more."""
+        """Forget the messages that a session had: it ended."""
         seen = self._seen.pop(session, None)
         if seen is not None:
             self._memory.counted -= SEEN_BYTES * len(seen)
@@ -132,7 +132,7 @@ class RetainedAreas:
         return cbor2.dumps(list(seen)) if seen else None
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Take the sessions that *rows* were written from."""
+        """Restore from *rows* the messages that sessions had."""
         for (_, session), value in rows.items():
             seen = self._seen[str(session)] = dict.fromkeys(cbor2.loads(value))
             self._memory.counted += SEEN_BYTES * len(seen)

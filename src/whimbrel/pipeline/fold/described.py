@@ -65,5 +65,5 @@ class Described:
         return None if differences is None or device is None else differences.get(device)
 
     def readable(self) -> Content | None:
-        """Return what policies may see of it; None if nothing is kept for them."""
+        """Return the content that policies may read; None if none is kept for them."""
         return None if self.content is None else self.content.read(self.subject)

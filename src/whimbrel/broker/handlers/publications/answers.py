@@ -58,7 +58,7 @@ class PublicationAnswers:
             link.machine.publication_ends()
             self._sender.send(link, _PUBACK + identifier.to_bytes(2))
         else:
-            client.asked.add(identifier)
+            client.remember_answer(identifier)
             self._sender.send(link, _PUBREC + identifier.to_bytes(2))
 
     def acknowledge(self, link: Link, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # an answer's only word
@@ -89,7 +89,7 @@ class PublicationAnswers:
         next publication under it.
         """
         if identifier in client.asked:
-            client.asked.discard(identifier)
+            client.forget_answer(identifier)
             link.machine.publication_ends()
             self._sender.send(link, _PUBCOMP + identifier.to_bytes(2))
             return

@@ -39,7 +39,7 @@ class Offer:
 
     @property
     def will_seq(self) -> int | None:
-        """The number of the will that it is; None if it is none."""
+        """The seq of the will that is published; None for other publications."""
         return None if self._will is None else self._will.seq
 
     def _expires_at(self) -> int | None:

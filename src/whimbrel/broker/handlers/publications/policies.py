@@ -354,7 +354,7 @@ class Policies:
             self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
         elif packet.qos:
             client.receiving.discard(packet.packet_id)
-            client.asked.add(packet.packet_id)
+            client.remember_answer(packet.packet_id)
             if client.link is link:
                 self._sender.say(link, Pubrec(packet.packet_id))
         answer = {"request": "policy", "id": request_id, "ok": True, **told}

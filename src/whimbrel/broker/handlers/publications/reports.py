@@ -88,6 +88,6 @@ class Reports:
             self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
         elif packet.qos:
             client.receiving.discard(packet.packet_id)
-            client.asked.add(packet.packet_id)  # one that comes again is the same, as long as this broker lives
+            client.remember_answer(packet.packet_id)  # one that comes again is the same, as long as this broker lives
             if client.link is link:
                 self._sender.say(link, Pubrec(packet.packet_id))

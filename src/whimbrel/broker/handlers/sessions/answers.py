@@ -79,6 +79,6 @@ class Answers:
         if packet.qos == _AT_LEAST_ONCE or code.is_error:
             link.machine.publication_ends()
         else:
-            client.asked.add(identifier)
+            client.remember_answer(identifier)
         told = Properties({Property.REASON_STRING: reason}) if is_v5 and reason else NO_PROPERTIES
         self._sender.say(link, kind(identifier, code, told))
