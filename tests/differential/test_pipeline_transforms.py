@@ -161,8 +161,8 @@ def test_replicas_are_planned_from_the_last_window(spark: SparkSession) -> None:
     assert [(row.subject, row.replicas) for row in crowded] == [("a", 1), ("b", 1), ("c", 1)]
     census = CensusTotals(nodes=9, places=90, subscribers={"campus/quiet": 4, "c": 9})
     counted_by_census = replicas(popular, nodes=9, slots_per_node=10, census=census).orderBy("subject").collect()
-    with_census = [("a", 16), ("b", 4), ("c", 9), ("campus/quiet", 4)]
-    assert [(row.subject, row.subscribers) for row in counted_by_census] == with_census
+    counts = [("a", 16), ("b", 4), ("c", 9), ("campus/quiet", 4)]
+    assert [(row.subject, row.subscribers) for row in counted_by_census] == counts
     admitted = replicas(popular, nodes=9, slots_per_node=10, census=census, subject_filter="campus/#").collect()
     assert [(row.subject, row.subscribers, row.replicas) for row in admitted] == [("campus/quiet", 4, 9)]
 

@@ -16,6 +16,7 @@ from node_traffic import DEVICES, NODE, POLICIES, SUBJECTS, NodeTraffic
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.touched_rows import Key
 from whimbrel.model.facts import Decided, PolicyChanged, Reported
+from whimbrel.node.checkpoint import RowScope, scope_of
 
 STEPS = 110
 _GRACE_US = 4
@@ -151,3 +152,18 @@ def test_a_restored_copy_keeps_its_qos() -> None:
     followed.restore()
     followed.state.apply(traffic.facts[-1])
     assert followed.own_rows() == expected_rows(traffic.naive)
+
+
+def test_every_row_of_a_node_has_a_scope() -> None:
+    """Else a shard of a batch run, or a session that moves, would leave it behind without a word."""
+    seen: set[object] = set()
+    for seed in range(12):
+        traffic = NodeTraffic(seed)
+        followed = _begun(traffic)
+        for _ in range(STEPS):
+            _step(followed, traffic)
+        for key in followed.rows:
+            scope, whose = scope_of(key)
+            assert (whose is None) == (scope is RowScope.NODE)
+            seen.add(key[0])
+    assert seen >= {"client", "will", "retained", "source", "notification", "decision", "policy", *_HELD - {"turn"}}

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from whimbrel.hold.private import SHARE, is_shared
 from whimbrel.hold.rows import Key
+from whimbrel.node.checkpoint import RowScope, scope_of
 from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.fold.beginnings import Beginning
@@ -31,10 +32,6 @@ Arrow = Any
 
 _OF_SESSIONS = ("interests", "sessions", "presence", "receipts", "decisions")
 _OF_DEVICES = ("reports", "policies")
-_HOLD_SESSION = {"session": 1, "subscription": 1, "member": 1, "pending": 1, "turn": 2}
-"""Where the keys of the hold's rows have their session,"""
-_HOLD_DEVICE = frozenset({"shaped"})
-"""and the kinds of those that are about a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +85,10 @@ class Shard:
         )
 
     def _is_of_own(self, key: Key) -> bool:
-        kind = str(key[0])
-        if kind in _HOLD_SESSION:
-            return self._is_own(str(key[_HOLD_SESSION[kind]]), None)
-        return kind not in _HOLD_DEVICE or self._is_own(None, str(key[1]))
+        scope, whose = scope_of(key)
+        if scope is RowScope.SESSION:
+            return self._is_own(str(whose), None)
+        return scope is not RowScope.DEVICE or self._is_own(None, str(whose))
 
     def _is_own(self, session: str | None, device: str | None) -> bool:
         """Tell whether a row about a session, or else a device, is for this shard; a device of none is the first's."""
