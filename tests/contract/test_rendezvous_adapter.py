@@ -29,10 +29,20 @@ from whimbrel.rendezvous.radio.bumble.errors import (
 from whimbrel.rendezvous.radio.bumble.framing import frame
 from whimbrel.rendezvous.radio.bumble.pairing import KeyFile, Unpaired, UnpairedError
 from whimbrel.rendezvous.radio.bumble.radio import PSM, BumbleRadio
-from whimbrel.rendezvous.radio.interface import LinkLost, LinkMade, PageFailed, RadioEvent, Received
+from whimbrel.rendezvous.radio.interface import InquiryResult, LinkLost, LinkMade, PageFailed, RadioEvent, Received
 
 SPEED = 10
-QUICK = Limits(open_s=2, command_s=0.3, page_s=0.3, name_s=0.5, channel_s=0.5, offset_s=0.2, close_s=0.5, pairing_s=0.5)
+QUICK = Limits(
+    open_s=2,
+    command_s=0.3,
+    page_s=0.3,
+    name_s=0.5,
+    channel_s=0.5,
+    offset_s=0.2,
+    retry_s=0.05,
+    close_s=0.5,
+    pairing_s=0.5,
+)
 LONG_US = 5_120_000
 
 
@@ -164,6 +174,24 @@ def test_a_page_that_the_adapter_does_not_make_has_failed(how: str, error: type[
         assert await made.met(alice, BOB) == PageFailed(BOB)
         assert [type(each) for each in made.troubles] == [error]
         assert await made.met(alice, CAROL) == PageFailed(CAROL)
+
+    run(test)
+
+
+def test_an_adapter_that_is_busy_for_a_moment_is_asked_again() -> None:
+    """Refused while it does something else: the inquiry without end goes on, and no page has failed."""
+
+    async def test(made: Bench) -> None:
+        alice, _ = await made.radio(ALICE), await made.radio(BOB)
+        controller = made.server.radios[ALICE]
+        controller.refuses = frozenset({"HCI_INQUIRY_COMMAND", "HCI_CREATE_CONNECTION_COMMAND"})
+        alice.inquire(is_on=True)
+        await made.until(lambda: bool(made.troubles))
+        alice.page(BOB, None, timeout_us=LONG_US)
+        await asyncio.sleep(0.02)
+        controller.refuses = frozenset()
+        events = made.events[ALICE]
+        await made.until(lambda: {type(each) for each in events} == {LinkMade, InquiryResult})
 
     run(test)
 

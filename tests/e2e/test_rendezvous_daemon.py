@@ -80,15 +80,17 @@ def le_only() -> Iterator[str]:
     loop, ready = asyncio.new_event_loop(), threading.Event()
     found: list[str] = []
 
-    async def offer() -> None:
-        spec = RadioSpec(address=Address(C), refuses=frozenset({"HCI_INQUIRY_COMMAND"}))
+    async def offer() -> AirServer:
         server = AirServer()
-        found.append(await server.offer(spec))
+        found.append(await server.offer(RadioSpec(address=Address(C), refuses=frozenset({"HCI_INQUIRY_COMMAND"}))))
         ready.set()
+        return server
 
     def run() -> None:
-        loop.run_until_complete(offer())
+        server = loop.run_until_complete(offer())
         loop.run_forever()
+        loop.run_until_complete(server.close())
+        loop.close()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

@@ -111,3 +111,5 @@ def test_a_controller_that_is_killed_leaves_a_whole_log_and_is_found_again(tmp_p
     subjects = [subject for subject, _ in facts(tmp_path / "log")]
     assert subjects[:2] == ["rendezvous/opened", "rendezvous/opened"]
     assert "rendezvous/notified" in subjects
+    verify = [sys.executable, "-m", "whimbrel", "log", "verify", str(tmp_path / "log")]
+    assert subprocess.run(verify, capture_output=True, text=True, check=True).stdout.startswith("ok: ")

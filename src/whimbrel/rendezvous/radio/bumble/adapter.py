@@ -41,6 +41,8 @@ class Limits:
     channel_s: float = 3.0
     pairing_s: float = 10.0
     offset_s: float = 1.0
+    retry_s: float = 0.5
+    """Before a command is sent again that the adapter refused: it may be busy."""
     close_s: float = 3.0
 
 

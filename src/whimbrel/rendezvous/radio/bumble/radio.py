@@ -29,6 +29,7 @@ from whimbrel.rendezvous.radio.bumble.adapter import Adapter, Heard, address_of,
 from whimbrel.rendezvous.radio.bumble.errors import (
     MAX_SLAVES,
     AdapterLostError,
+    CommandRefusedError,
     CommandSilentError,
     RadioError,
     TooManySlavesError,
@@ -59,6 +60,7 @@ _SLOT_US = 625
 _MAX_PAGE_SLOTS = 0xFFFF
 _PACKET_TYPES = 0xCC18
 _INQUIRY_LENGTH, _INQUIRY_S = 8, 10.24
+_PAGE_TRIES = 3
 
 _log = logging.getLogger(__name__)
 _Handler: TypeAlias = Callable[[RadioEvent, int], None]
@@ -224,10 +226,9 @@ class BumbleRadio:
                     await self._wake.wait()
             except WhimbrelError as error:
                 self._trouble(error)
-                await asyncio.sleep(0)
-                if isinstance(error, CommandSilentError):
-                    continue
-                self._is_inquiring = self._is_inquiring and bool(self._jobs)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._limits.retry_s):
+                        await self._wake.wait()
 
     async def _inquire(self) -> None:
         """Inquire for 10.24 s, or until there is something else to do."""
@@ -292,7 +293,7 @@ class BumbleRadio:
         try:
             if sum(each.connection.role == hci.Role.CENTRAL for each in self._links.values()) >= MAX_SLAVES:
                 raise TooManySlavesError(address)
-            connection = await self._connect(address, clock_offset, timeout_us)
+            connection = await self._connect_patiently(address, clock_offset, timeout_us)
         except RadioError as error:
             self._trouble(error)
             connection = None
@@ -300,6 +301,14 @@ class BumbleRadio:
             connection = None
         if connection is None:
             self._tell(PageFailed(address))
+
+    async def _connect_patiently(self, address: Address, clock_offset: int | None, timeout_us: int) -> BumbleConnection:
+        """Page; an adapter that refuses may be busy, and that is not the fault of the device that is paged."""
+        for number in range(1, _PAGE_TRIES):
+            with suppress(CommandRefusedError):
+                return await self._connect(address, clock_offset, timeout_us)
+            await asyncio.sleep(number * self._limits.retry_s)
+        return await self._connect(address, clock_offset, timeout_us)
 
     async def _connect(self, address: Address, clock_offset: int | None, timeout_us: int) -> BumbleConnection:
         slots = max(1, min(_MAX_PAGE_SLOTS, timeout_us // _SLOT_US))
