@@ -48,7 +48,7 @@ class Delivering:
             config.policies.steps_per_second,
             send=self._send,
             withhold=self._withhold,
-            go_on=self.pump,
+            go_on=self._take_turn,
         )
         self._unfinished: deque[LiveClient] = deque()
         """Clients to which more may be sent,"""
@@ -82,14 +82,23 @@ class Delivering:
         if is_noted and queued_bytes <= most and not (client.queue or client.live):
             return  # it has all in flight, and that is little
         if queued_bytes and (queued_bytes > most or not self._state.memory.has_room()):
-            for out in client.shed(most if self._state.memory.has_room() else 0):  # QoS 0 that cannot wait any longer
-                self._receipt(client, out, Outcome.DROPPED, now)
+            self._shed(client, now)
         client.note_queued()
-        if client.queued_bytes > 2 * most and not client.expiry_us and client.link is not None:
+        is_far_behind = client.queued_bytes > 2 * most and client.unshed_bytes > 2 * most
+        if is_far_behind and not client.expiry_us and client.link is not None:
             # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
             self._sender.counters.slow_readers += 1
             reason = f"more than {2 * most} bytes wait to be sent, or to be acknowledged"
             self._sender.fail(client.link, ReasonCode.QUOTA_EXCEEDED, reason)
+
+    def _shed(self, client: LiveClient, now: int) -> None:
+        """Drop QoS 0 that cannot wait any longer; what there is room for in the connection waits for its turn alone."""
+        if self._state.memory.has_room():
+            most, room = self._most_bytes, client.open_room
+        else:
+            most, room = 0, min(client.open_room, 1)  # what is next, and no more
+        for out in client.shed(most, room):
+            self._receipt(client, out, Outcome.DROPPED, now)
 
     def pump(self, client: LiveClient, now: int) -> None:
         """Send a client what may be sent to it now, as much as a turn may take; the rest in others, see ``go_on``."""
@@ -144,11 +153,16 @@ class Delivering:
     def go_on(self, now: int) -> None:
         """Send more to one of those who had as much as a turn may take, or what a policy decides about."""
         if self._unfinished:
-            self.pump(self._unfinished.popleft(), now)
+            self._take_turn(self._unfinished.popleft(), now)
         if self._deciding:
             client = next(iter(self._deciding))
             del self._deciding[client]
-            self.pump(client, now)
+            self._take_turn(client, now)
+
+    def _take_turn(self, client: LiveClient, now: int) -> None:
+        """Send a client what it is its turn for, and drop what waits beyond what may now that this is sent."""
+        self.pump(client, now)
+        self._bound(client, now)
 
     def wake(self, now: int) -> None:
         """Go on, in turns of their own, with devices that waited because of their policies' steps."""

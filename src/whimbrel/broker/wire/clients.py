@@ -219,6 +219,7 @@ class LiveClient(StoredClient):
         "id_bytes",
         "link",
         "live",
+        "live_bytes",
         "note_above",
         "note_below",
         "queue",
@@ -249,6 +250,8 @@ class LiveClient(StoredClient):
         self.queue: deque[Outgoing] = deque()
         self.live: deque[Outgoing] = deque()
         """QoS 0 for its private session, with receipts: it waits for the link and for no acknowledgement."""
+        self.live_bytes = 0
+        """Bytes of these copies."""
         self.queued_bytes = 0
         """Bytes that wait, and those in flight that the hold does not have."""
         self.sent_seq = 0
@@ -283,7 +286,7 @@ class LiveClient(StoredClient):
         """Count what waits and the hold does not have, in steps, if it changed by one; little counts as nothing."""
         if self.note_below < self.queued_bytes <= self.note_above:
             return
-        size = self.queued_bytes if not self.expiry_us else sum(len(out.message.record) for out in self.live)
+        size = self.queued_bytes if not self.expiry_us else self.live_bytes
         noted = -(-size // _NOTED_STEP) * _NOTED_STEP if size > _NOTED_STEP else 0
         self._memory.counted += noted - self._noted_bytes
         self._noted_bytes = noted
@@ -315,19 +318,40 @@ class LiveClient(StoredClient):
         """Let a QoS 0 copy wait for the link alone."""
         self.sent += 1
         self.live.append(out)
-        self.queued_bytes += len(out.message.record)
+        size = len(out.message.record)
+        self.live_bytes += size
+        self.queued_bytes += size
 
     def put_behind(self, message: KeptNotification, identifiers: tuple[int, ...], *, retain: bool) -> None:
         """Let a live copy that has no receipt wait behind those that have: it must not overtake them."""
         self.put_live(Outgoing(message, 0, retain, False, identifiers, (), is_held=False))
 
-    def shed(self, most_bytes: int) -> list[Outgoing]:
-        """Take away the newest QoS 0 copies that wait, until no more than *most_bytes* do; return them."""
+    @property
+    def unshed_bytes(self) -> int:
+        """How many of the queued bytes are not of QoS 0 copies, of which ``shed`` leaves no more than may wait."""
+        waiting = sum(len(out.message.record) for out in self.queue if not out.qos and out.via is not RETAINED)
+        return self.queued_bytes - self.live_bytes - waiting
+
+    def shed(self, most_bytes: int, room: int = 0) -> list[Outgoing]:
+        """Take away the newest QoS 0 copies that wait, until no more than *most_bytes* do; return them.
+
+        Those for which there is *room* in the connection do not count, and stay: only their turn has not come yet. The
+        last of these may be longer than the room that is left for it, as it may when it is sent.
+        """
         shed: list[Outgoing] = []
         for queue in (self.live, self.queue):
-            while self.queued_bytes > most_bytes and queue and not queue[-1].qos and queue[-1].via != RETAINED:
+            while self.queued_bytes > most_bytes + room and queue and not queue[-1].qos and queue[-1].via != RETAINED:
+                size = len(queue[-1].message.record)
+                if queue is self.live:
+                    before = self.live_bytes - size
+                else:
+                    before = self.queued_bytes - size if self.live or len(queue) > 1 else 0
+                if before < room:
+                    break
                 shed.append(queue.pop())
-                self.queued_bytes -= len(shed[-1].message.record)
+                self.queued_bytes -= size
+                if queue is self.live:
+                    self.live_bytes -= size
         return shed
 
     def land(self) -> None:
@@ -344,7 +368,7 @@ class LiveClient(StoredClient):
         self.queue.clear()
         self.live.clear()
         self._also.clear()
-        self.queued_bytes = 0
+        self.queued_bytes = self.live_bytes = 0
         self.note_queued()
         self.receiving.clear()
         self.releases.clear()
@@ -376,28 +400,37 @@ class LiveClient(StoredClient):
         self._retained_waiting = 0
         self.count_retained()
 
-    def next_to_send(self) -> Outgoing | None:
-        """Return what may be sent now, if anything; it is in flight then."""
+    @property
+    def open_room(self) -> int:
+        """How many bytes its connection takes of what waits, before the client must read or acknowledge something."""
         link, queue = self.link, self.queue
         if not (queue or self.live) or link is None or link.room <= 0 or link.machine.phase is not Phase.OPEN:
-            return None
+            return 0
         if link.parked is not None:  # what it was held for in the sessions that it is joining comes first
-            return None
-        if link.shaping is not None:
+            return 0
+        if self.live or not queue[0].qos:  # nothing is to be acknowledged
+            return link.room
+        if len(self.flying) + len(self.releases) >= link.machine.receive_maximum:
+            return 0
+        identifier = packet_id_of(queue[0].message.seq)
+        if identifier in self.flying or identifier in self.releases:
+            return 0  # 65,535 notifications ago; it must be answered first
+        return link.room
+
+    def next_to_send(self) -> Outgoing | None:
+        """Return what may be sent now, if anything; it is in flight then."""
+        if not self.open_room or self.link is None or self.link.shaping is not None:
             return None
         if self.live:
             out = self.live.popleft()
-            self.queued_bytes -= len(out.message.record)
+            size = len(out.message.record)
+            self.live_bytes -= size
+            self.queued_bytes -= size
             return out
-        out = queue[0]
-        if not out.qos:  # nothing is to be acknowledged
-            return self._next()
-        if len(self.flying) + len(self.releases) >= link.machine.receive_maximum:
-            return None
-        identifier = packet_id_of(out.message.seq)
-        if identifier in self.flying or identifier in self.releases:
-            return None  # 65,535 notifications ago; it must be answered first
-        out = self.flying[identifier] = self._next()
+        out = self._next()
+        if not out.qos:
+            return out
+        self.flying[packet_id_of(out.message.seq)] = out
         if out.is_held:
             self.sent_seq = max(self.sent_seq, out.message.seq)
         return out

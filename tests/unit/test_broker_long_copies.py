@@ -1,0 +1,138 @@
+"""Long copies, and many at once: QoS 0 reaches a client that reads, whether or not policies decide about it first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from broker_rig import Peer, Rig, publishing, subscribing
+
+from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.wire.clients import LiveClient
+from whimbrel.mqtt.packets import Publish
+from whimbrel.mqtt.properties import Properties, Property
+
+BOUND = 65_536
+BODY = bytes(2_000)
+MANY = 90
+"""Three times what may wait."""
+_SAME, _OTHER = "return m;", "m.seen = 1; return m;"
+_JSON = Properties({Property.CONTENT_TYPE: "application/json"})
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    """Return a broker that lets little wait for a client."""
+    return Rig(tmp_path, replace(Config(), limits=LimitSettings(send_buffer_bytes=BOUND)))
+
+
+def _reader(rig: Rig, policy: str | None, *wanted: str, qos: int = 0, expiry_s: int = 0) -> Peer:
+    """Return a subscriber for which a policy decides, unless there is none."""
+    reader = rig.client("reader", clean=not expiry_s, expiry_s=expiry_s)
+    if policy is not None:
+        reader.send(Publish("$whimbrel/policy/p", policy.encode()), Publish("$whimbrel/policy", b"p"))
+    reader.send(subscribing(*(wanted or ("a",)), qos=qos))
+    rig.settle()
+    reader.take()
+    return reader
+
+
+def _client(reader: Peer) -> LiveClient:
+    client = reader.link.client
+    assert client is not None
+    assert client.live_bytes == sum(len(out.message.record) for out in client.live)
+    return client
+
+
+@pytest.mark.parametrize("policy", [None, _SAME, _OTHER])
+@pytest.mark.parametrize("times", [0.9, 1.2, 3])
+def test_a_copy_longer_than_the_buffer_reaches_a_client_that_reads(rig: Rig, policy: str | None, times: float) -> None:
+    """It was dropped where a policy was to decide about it first, on a link on which nothing else was."""
+    reader, publisher = _reader(rig, policy), rig.client("publisher")
+    body = bytes(int(times * BOUND))
+    for _ in range(2):
+        publisher.send(publishing("a", body))
+        rig.settle()
+        assert reader.payloads() == [body]
+    assert (rig.broker.counters.dropped, reader.is_closed) == (0, False)
+
+
+@pytest.mark.parametrize("policy", [None, _SAME])
+def test_what_a_body_says_does_not_count_twice_against_it(rig: Rig, policy: str | None) -> None:
+    """Its record has the members of its JSON as attributes beside the body, and so is twice as long."""
+    reader, publisher = _reader(rig, policy), rig.client("publisher")
+    body = json.dumps({"ecg": "x" * int(0.6 * BOUND)}).encode()
+    publisher.send(Publish("a", body, properties=_JSON))
+    rig.settle()
+    assert reader.payloads() == [body]
+
+
+@pytest.mark.parametrize("policy", [None, _SAME])
+def test_what_fills_the_buffer_and_what_may_wait_beside_it_are_both_sent(rig: Rig, policy: str | None) -> None:
+    """What came in one turn waits for policies to decide; that a client reads slowly does not follow."""
+    reader, publisher = _reader(rig, policy), rig.client("publisher")
+    bodies = [b"%06d" % number + BODY for number in range(MANY // 2)]
+    publisher.send(*(publishing("a", body) for body in bodies))
+    rig.settle()
+    assert reader.payloads() == bodies
+
+
+@pytest.mark.parametrize("policy", [None, _SAME])
+def test_a_backlog_at_qos_1_takes_no_room_from_qos_0(rig: Rig, policy: str | None) -> None:
+    """The window is full and much is held: QoS 0 needs no acknowledgement, and the connection has room."""
+    reader = _reader(rig, policy, "a", qos=1, expiry_s=600)
+    reader.link.machine.receive_maximum = 1
+    publisher = rig.client("publisher")
+    for number in range(MANY):
+        publisher.send(publishing("a", BODY, 1, number + 1))
+        rig.settle()
+    assert reader.payloads() == [BODY]
+    assert _client(reader).queued_bytes > BOUND
+    publisher.send(publishing("a", b"now"), publishing("a", b"and now"))
+    rig.settle()
+    assert reader.payloads() == [b"now", b"and now"]
+
+
+@pytest.mark.parametrize("policy", [None, _SAME])
+def test_for_a_client_that_does_not_read_no_more_waits_than_may(rig: Rig, policy: str | None) -> None:
+    """The bound is that of what really waits; all else is dropped and counted, with a policy and without one."""
+    reader, publisher = _reader(rig, policy), rig.client("publisher")
+    rig.broker.choked(reader.link, rig.now, is_choked=True)
+    for _ in range(MANY):
+        publisher.send(publishing("a", BODY))
+        rig.settle()
+    assert BOUND - 2 * len(BODY) < _client(reader).queued_bytes <= BOUND
+    assert _client(reader).sent + rig.broker.counters.dropped >= MANY
+    publisher.send(publishing("a", bytes(2 * BOUND)))
+    rig.settle()
+    assert _client(reader).queued_bytes <= BOUND
+
+
+def test_what_waits_for_its_decision_is_bounded(rig: Rig) -> None:
+    """The buffer's room and as much again, and what is beyond that is dropped before policies are asked."""
+    reader, publisher = _reader(rig, _SAME), rig.client("publisher")
+    for _ in range(MANY):
+        publisher.send(publishing("a", BODY))
+    assert 2 * BOUND - 2 * len(BODY) < _client(reader).queued_bytes <= 2 * BOUND
+    assert rig.broker.counters.dropped > 0
+    rig.broker.choked(reader.link, rig.now, is_choked=True)  # it has no room when its turn comes
+    rig.work()
+    assert _client(reader).queued_bytes <= BOUND
+
+
+@pytest.mark.parametrize("policy", [None, _SAME])
+def test_where_memory_is_full_a_client_that_reads_has_the_next_copy(rig: Rig, policy: str | None) -> None:
+    """Policies silenced a device as long as memory was full: everything for it was dropped before it was decided."""
+    reader, publisher = _reader(rig, policy), rig.client("publisher")
+    rig.broker.memory.counted += rig.broker.config.limits.memory_bytes
+    assert not rig.broker.memory.has_room()
+    for body in (b"one", b"two"):
+        publisher.send(publishing("a", body))
+        rig.work()
+        assert reader.payloads() == [body]
+    rig.broker.choked(reader.link, rig.now, is_choked=True)
+    publisher.send(publishing("a", b"three"))
+    rig.work()
+    assert not _client(reader).queued_bytes
