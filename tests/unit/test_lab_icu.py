@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,7 @@ def test_bad_input_is_one_sentence_before_anything_is_started(
 MADE_UP = """
 import os
 import signal
+import signal
 
 
 def row(**settings):
@@ -180,13 +182,17 @@ def test_an_interrupt_keeps_the_points_that_are_done(
         return started[-1]
 
     monkeypatch.setattr(subprocess, "Popen", noted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     points = [
         OwnPoint(make=f"{made_up}:row"),
         OwnPoint(make=f"{made_up}:interrupting", settings={"parent": os.getpid()}),
         OwnPoint(make=f"{made_up}:row", settings={"number": 3}),
     ]
-    with pytest.raises(KeyboardInterrupt):
-        make_points(points, tmp_path)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            make_points(points, tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert [path.stem for path in tmp_path.glob("*.json")] == [points[0].key]
     assert [each.poll() is not None for each in started] == [True, True]
 
