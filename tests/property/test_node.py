@@ -167,3 +167,24 @@ def test_every_row_of_a_node_has_a_scope() -> None:
             assert (whose is None) == (scope is RowScope.NODE)
             seen.add(key[0])
     assert seen >= {"client", "will", "retained", "source", "notification", "decision", "policy", *_HELD - {"turn"}}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_that_are_written_in_small_steps_are_the_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer takes some rows a turn while there are many; each turn takes some, and nothing is left out."""
+    monkeypatch.setattr("whimbrel.node.rows._MANY", 2)
+    traffic = NodeTraffic(seed)
+    followed = _begun(traffic)
+    for _ in range(STEPS):
+        for fact in traffic.step():
+            followed.state.apply(fact)
+        if traffic.random.random() < _CUTS:
+            while followed.state.view.has_many_changes:
+                put, drop = followed.state.view.some_changes()
+                assert {*put, *drop} - {("now",), ("decided",)}, "a turn that takes nothing is taken again for ever"
+                followed.rows.update(put)
+                for key in drop:
+                    followed.rows.pop(key, None)
+    _write(followed.state, followed.rows)
+    followed.restored()
+    assert followed.own_rows() == expected_rows(traffic.naive)
