@@ -25,9 +25,11 @@ Line = dict[str, Any]
 class Running:
     """One process, and what it has printed."""
 
-    def __init__(self, *arguments: str | Path) -> None:
+    def __init__(self, *arguments: str | Path, terminal: int | None = None) -> None:
         command = [sys.executable, "-m", "whimbrel", "rendezvous", *map(str, arguments)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         self.lines: list[Line] = []
         self.errors: list[str] = []
         self._changed = threading.Condition()
@@ -65,6 +67,10 @@ class Running:
         """Wait for the line number *count* of a kind, and return it."""
         self.wait_for(lambda lines: len([each for each in lines if each["what"] == what]) >= count)
         return self.all(what)[count - 1]
+
+    def wait_for_error(self, text: str, count: int = 1) -> None:
+        """Wait until *text* is on standard error so many times."""
+        self.wait_for(lambda _: "".join(self.errors).count(text) >= count)
 
     def all(self, what: str) -> list[Line]:
         """Return the lines of a kind."""
@@ -118,11 +124,12 @@ class Programs:
         made.until("ready")
         return made
 
-    def device(self, address: str, action: str, name: str, *more: str | Path) -> Running:
-        """Start a device."""
-        return self._start("device", *action.split(), "--transport", self.transports[address], "--name", name, *more)
+    def device(self, address: str, action: str, name: str, *more: str | Path, terminal: int | None = None) -> Running:
+        """Start a device, with a *terminal* as its standard input if there is one."""
+        where = ("--transport", self.transports[address])
+        return self._start("device", *action.split(), *where, "--name", name, *more, terminal=terminal)
 
-    def _start(self, *arguments: str | Path) -> Running:
-        made = Running(*arguments)
+    def _start(self, *arguments: str | Path, terminal: int | None = None) -> Running:
+        made = Running(*arguments, terminal=terminal)
         self._stack.callback(made.end)
         return made

@@ -268,6 +268,8 @@ def test_everybody_meets(*, is_discoverable: bool, is_restricted: bool) -> None:
 
 HALL = ("controller", "--transport", "nonsense:1", "--log", "hall")
 NOWHERE = ("--transport", "nonsense:1", "--name", "x")
+ALICES = ("--key", "kept.key", "--tokens", "alice.tokens")
+ADMIT = ("device", "admit", *NOWHERE, "--group-key", "kept.key")
 
 
 @pytest.mark.parametrize(
@@ -285,6 +287,19 @@ NOWHERE = ("--transport", "nonsense:1", "--name", "x")
         (("device", "listen", *NOWHERE, "--unpaired", "refuse"), "link_keys: found nothing"),
         (("device", "listen", *NOWHERE, "--unpaired", "maybe"), "accept, refuse, pair"),
         (("device", "listen", "--transport", "nonsense:1", "--name", "x" * 249), "name: found"),
+        (("device", "join", "ab", *NOWHERE, *ALICES), "GROUP: found 2 characters, allowed is a group's public key"),
+        (("device", "join", "ab" * 32, *NOWHERE, *ALICES), "no adapter at 'nonsense:1'"),
+        (("device", "join", "ab" * 32, *NOWHERE, "--key", "open.key", *ALICES[2:]), "chmod 600 open.key"),
+        (("device", "join", "ab" * 32, *NOWHERE, "--key", "none.key", *ALICES[2:]), "none.key"),
+        (("device", "join", "ab" * 32, *NOWHERE, *ALICES[:3], "."), "error: .: Is a directory"),
+        (("device", "join", "ab" * 32, *NOWHERE, *ALICES[:3], "kept.key"), "line 1 of kept.key: found 64 characters"),
+        (("device", "join", "ab" * 32, *NOWHERE, *ALICES[:2]), "--tokens"),
+        ((*ADMIT, "--anyone"), "no adapter at 'nonsense:1'"),
+        (ADMIT, "who is admitted: found nothing, allowed is one of --allow, --anyone and --ask"),
+        ((*ADMIT, "--anyone", "--allow", "ab" * 32), "who is admitted: found more than one"),
+        ((*ADMIT, "--allow", "02:00:00:00:00:01"), "--allow: found 17 characters, allowed is a device's public key"),
+        ((*ADMIT, "--ask"), "--ask: found standard input that is no terminal"),
+        (("device", "admit", *NOWHERE, "--group-key", "open.key", "--anyone"), "chmod 600 open.key"),
         (("air", "here"), "an address such as 02:00:00:00:00:01"),
         (("air", "02:00:00:00:00:01@1.2.3,4"), "metres behind the @"),
         (("demo", "--radio", "usb"), "allowed is simulated or air"),
@@ -298,6 +313,8 @@ def test_what_a_daemon_cannot_use_is_refused_with_what_is_allowed(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "open.key").write_text("ab" * 32, encoding="ascii")
     (tmp_path / "open.key").chmod(0o644)
+    (tmp_path / "kept.key").write_text("ab" * 32, encoding="ascii")
+    (tmp_path / "kept.key").chmod(0o600)
     done = run(*arguments)
     assert done.code == 2
     assert said in done.err

@@ -15,7 +15,7 @@ from whimbrel.rendezvous.device.peers import JOIN_US, Peers
 from whimbrel.rendezvous.events import Address, GroupKey, Subscription
 from whimbrel.rendezvous.nodes import DeviceNode
 from whimbrel.rendezvous.refusals import Refusal
-from whimbrel.rendezvous.tokens import DeviceKeys, GroupOwner
+from whimbrel.rendezvous.tokens import DeviceKeys, GroupOwner, check_group_token
 from whimbrel.rendezvous.wire import encode
 from whimbrel.sim.hall import Hall
 
@@ -301,6 +301,21 @@ def test_an_owner_is_asked_once_about_a_device_that_asks_again_and_again() -> No
     assert len(carol.admit(ALICE, is_admitted=False, now=0)) == 1
     assert not carol.admit(ALICE, is_admitted=True, now=0)
     assert [type(each) for each in carol.receive(join, now=0)] == [SayPeer]
+
+
+def test_an_owner_admits_the_key_that_it_was_shown_and_no_later_one() -> None:
+    """A stranger at Alice's address shows her token, which is no secret, and then its own while the owner thinks."""
+    carol = Device(address=CAROL, name="Carol", keys=KEYS[CAROL], owner=FAMILY)
+    carol.receive(PageEnded(ALICE, is_connected=True), now=0)
+    shown, other = (DeviceKeys(letter * 32) for letter in (b"a", b"x"))
+    for keys in (shown, other):
+        join = m.Join(token=keys.token(ALICE), device_key=keys.public)
+        carol.receive(HeardPeer(ALICE, encode(join)), now=0)
+    said, _ = carol.admit(ALICE, is_admitted=True, now=0)
+    assert isinstance(said, SayPeer)
+    assert isinstance(said.message, m.GroupTokenIssued)
+    member = check_group_token(said.message.token, group=FAMILY.public, address=ALICE, now=0)
+    assert member.device_key == shown.public
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff" * 40, encode(m.Sleep()), encode(m.GroupTokenIssued(b"x"))])

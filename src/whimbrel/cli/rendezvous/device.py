@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whimbrel.cli.options.values import seconds_between
-from whimbrel.cli.rendezvous.groups import read_secret
+from whimbrel.cli.rendezvous.asking import Prompt, check_terminal
+from whimbrel.cli.rendezvous.groups import read_owner, read_secret
 from whimbrel.cli.rendezvous.running import print_json, run_until_signal
 from whimbrel.errors import InvalidValueError, Phrase
 
 if TYPE_CHECKING:  # Bluetooth need not be loaded for other commands
     from whimbrel.rendezvous.daemon.device import DeviceDaemon
     from whimbrel.rendezvous.device import Device
+    from whimbrel.rendezvous.device.admission import Admission
     from whimbrel.rendezvous.device.commands import DeviceCommand
     from whimbrel.rendezvous.events import GroupKey, Subscription
+    from whimbrel.rendezvous.tokens import GroupOwner
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Be a device: publish, seek others, or be found; each line of output is JSON.",
+    help="Be a device: publish, seek others, be found, join a group; each line of output is JSON.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -81,6 +84,15 @@ class _Options:
     within: float | None = None
     unpaired: str = "accept"
     link_keys: Path | None = None
+    joins: GroupKey | None = None
+    owner: GroupOwner | None = None
+    admission: Admission | None = None
+    """Who is admitted to the group; ``None``: its owner is asked on the terminal."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether the owner of a group is asked about each device."""
+        return self.owner is not None and self.admission is None
 
 
 @app.command()
@@ -263,6 +275,100 @@ def renew(
     _run(options, begin)
 
 
+@app.command()
+def join(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's public key, as `group create` prints it.")],
+    *,
+    transport: Transport,
+    name: Name,
+    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="The device's secret, from `group token`.")],
+    tokens: Annotated[Path, typer.Option("--tokens", metavar="FILE", help="Where the group token is added.")],
+    device_class: Class = 0,
+    seek_name: SoughtName = None,
+    seek_address: SoughtAddress = None,
+    seek_class: SoughtClass = None,
+    within: Within = 120.0,
+    unpaired: Unpaired = "accept",
+    link_keys: LinkKeys = None,
+) -> None:
+    """Seek the owner of a group, ask it to take this device in, and keep the group token that it issues.
+
+    The device shows its token and public key, never its secret, and checks the group token before it keeps it. The
+    owner runs `device admit`; it has a minute to decide. One line says `joined`, or `not admitted` with the reason:
+    then the exit code is 1.
+
+    Example: whimbrel rendezvous device join "$FAMILY" --transport usb:0 --name Alice --key alice.key --tokens
+    alice.tokens --seek-name Carol
+    """
+    (public,) = _groups([group], what="GROUP")
+    options = _Options(
+        transport=transport,
+        name=name,
+        device_class=device_class,
+        key=key,
+        tokens=tokens,
+        within=within,
+        unpaired=unpaired,
+        link_keys=link_keys,
+        joins=public,
+    )
+    wanted = _template(seek_name, seek_address, seek_class, ())
+    with tokens.open("a"):
+        pass  # a file that cannot be written is found before the owner is asked
+    lines = _run(options, lambda device: device.subscribe(wanted, is_lasting=True), is_request=True)
+    if "joined" in lines:
+        return
+    if "not admitted" not in lines:
+        reason = "several devices match: seek one of those listed" if "listed" in lines else "no owner has answered"
+        print_json({"what": "not admitted", "reason": reason})
+    raise typer.Exit(1)
+
+
+@app.command()
+def admit(
+    *,
+    transport: Transport,
+    name: Name,
+    group_key: Annotated[Path, typer.Option("--group-key", metavar="FILE", help="The group's secret: you own it.")],
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="HEX", help="Admit the device with this public key; may be repeated."),
+    ] = None,
+    anyone: Annotated[bool, typer.Option("--anyone", help="Admit every device that asks.")] = False,
+    ask: Annotated[bool, typer.Option("--ask", help="Ask on the terminal about each device: y or n.")] = False,
+    device_class: Class = 0,
+    within: Within = None,
+    unpaired: Unpaired = "accept",
+    link_keys: LinkKeys = None,
+) -> None:
+    """Publish this device as the owner of a group, and admit devices that meet it and ask (`device join`).
+
+    Give one of --allow, --anyone and --ask. A list and a question name public keys, which `group token --json` prints
+    as device_key: an address can be forged. What is asked is on standard error, and each answer is one line.
+
+    Example: whimbrel rendezvous device admit --transport usb:0 --name Carol --group-key family.key --ask
+    """
+    if sum((bool(allow), anyone, ask)) != 1:
+        found = Phrase("more than one" if allow or anyone or ask else "nothing")
+        raise InvalidValueError("who is admitted", found, "one of --allow, --anyone and --ask")
+    if ask:
+        check_terminal()
+    from whimbrel.rendezvous.device.admission import admit_everyone, admit_listed
+
+    chosen = admit_listed(_groups(allow, what="--allow", key_of="device")) if allow else admit_everyone
+    options = _Options(
+        transport=transport,
+        name=name,
+        device_class=device_class,
+        within=within,
+        unpaired=unpaired,
+        link_keys=link_keys,
+        owner=read_owner(group_key),
+        admission=None if ask else chosen,
+    )
+    _run(options, lambda device: device.publish(is_lasting=True))
+
+
 def _run(
     options: _Options,
     begin: Callable[[Device], Iterable[DeviceCommand]],
@@ -272,6 +378,9 @@ def _run(
 ) -> set[str]:
     """Run a device, print what happens, and return the kinds of it."""
     from whimbrel.rendezvous.daemon.device import DeviceDaemon, DeviceSettings, Happening
+    from whimbrel.rendezvous.device.admission import ask_owner
+    from whimbrel.rendezvous.device.peers import JOIN_US
+    from whimbrel.rendezvous.events import Address
 
     if options.groups and options.key is None:
         raise InvalidValueError("--key", Phrase("nothing"), "the device's secret: without it no membership is proven")
@@ -286,12 +395,11 @@ def _run(
         is_discoverable=is_discoverable,
         says=options.says,
         verifies=bool(options.groups),
+        joins=options.joins,
+        owner=options.owner,
+        admission=options.admission or ask_owner,
     )
     seen: set[str] = set()
-
-    def told(line: Happening) -> None:
-        seen.add(str(line["what"]))
-        print_json(line)
 
     async def serve(stop: asyncio.Event) -> None:
         def until(daemon: DeviceDaemon) -> asyncio.Task[None]:
@@ -302,7 +410,16 @@ def _run(
                 ends.append(daemon.answered)
             return asyncio.get_running_loop().create_task(_first(ends, options.within))
 
-        await DeviceDaemon(settings, told=told).serve(begin, until=until)
+        def told(line: Happening) -> None:
+            seen.add(str(line["what"]))
+            print_json(line)
+            if line["what"] == "asks to join" and prompt is not None:
+                now = asyncio.get_running_loop().time()
+                prompt.ask(Address(str(line["address"])), str(line["reason"]), now=now)
+
+        daemon = DeviceDaemon(settings, told=told)
+        prompt = Prompt(daemon.admit, patience_s=JOIN_US / 1e6) if options.asks else None
+        await daemon.serve(begin, until=until)
 
     run_until_signal(serve)
     return seen
@@ -326,7 +443,7 @@ def _template(
     return Subscription(name=name, address=where, device_class=device_class, keys=groups)
 
 
-def _groups(texts: list[str] | None) -> tuple[GroupKey, ...]:
+def _groups(texts: list[str] | None, *, what: str = "--group", key_of: str = "group") -> tuple[GroupKey, ...]:
     from whimbrel.rendezvous.events import KEY_BYTES, GroupKey
 
     groups = []
@@ -336,7 +453,7 @@ def _groups(texts: list[str] | None) -> tuple[GroupKey, ...]:
         except ValueError:
             key = b""
         if len(key) != KEY_BYTES:
-            allowed = f"a group's public key: {2 * KEY_BYTES} hexadecimal digits"
-            raise InvalidValueError("--group", Phrase(f"{len(text)} characters"), allowed)
+            allowed = f"a {key_of}'s public key: {2 * KEY_BYTES} hexadecimal digits"
+            raise InvalidValueError(what, Phrase(f"{len(text)} characters"), allowed)
         groups.append(GroupKey(key))
     return tuple(groups)

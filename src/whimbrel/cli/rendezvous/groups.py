@@ -22,7 +22,7 @@ from whimbrel.errors import InvalidValueError, Phrase
 if TYPE_CHECKING:  # keys need not be loaded for other commands
     from whimbrel.rendezvous.tokens import GroupOwner
 
-__all__ = ["app", "read_secret"]
+__all__ = ["app", "read_owner", "read_secret"]
 
 _DAY_US = 86_400_000_000
 _SECRET = re.compile(r"([0-9a-fA-F]{64})(?:\s+epoch ([0-9]{1,10}))?\s*")
@@ -50,7 +50,7 @@ def create(file: GroupFile, *, as_json: AsJson = False) -> None:
     """
     if not file.exists():
         _write(file, secrets.token_hex(32), epoch=1)
-    _print_group(_owner(file), as_json=as_json)
+    _print_group(read_owner(file), as_json=as_json)
 
 
 @app.command()
@@ -103,7 +103,7 @@ def admit(
     from whimbrel.rendezvous.events import read_address
     from whimbrel.rendezvous.tokens import TokenError, device_key_of
 
-    owner, where, shown_token = _owner(group_key), read_address(address), _hex("DEVICE_TOKEN", device_token)
+    owner, where, shown_token = read_owner(group_key), read_address(address), _hex("DEVICE_TOKEN", device_token)
     expires_at = SystemClock().now() + days * _DAY_US
     try:
         key = device_key_of(shown_token)
@@ -169,7 +169,7 @@ def rekey(
     """
     from whimbrel.rendezvous.tokens import MAX_EPOCH
 
-    owner = _owner(file)
+    owner = read_owner(file)
     if epoch and owner.epoch >= MAX_EPOCH:
         raise InvalidValueError(str(file), Phrase(f"epoch {owner.epoch}"), f"an epoch below {MAX_EPOCH}, or new keys")
     secret = _read(file)[0].hex() if epoch else secrets.token_hex(32)
@@ -177,7 +177,7 @@ def rekey(
     beside.unlink(missing_ok=True)
     _write(beside, secret, epoch=owner.epoch + 1 if epoch else 1)
     beside.replace(file)
-    _print_group(_owner(file), as_json=as_json)
+    _print_group(read_owner(file), as_json=as_json)
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -188,7 +188,8 @@ def _print_group(owner: GroupOwner, *, as_json: bool) -> None:
     typer.echo(json.dumps({"group": public, "epoch": owner.epoch}) if as_json else public)
 
 
-def _owner(file: Path) -> GroupOwner:
+def read_owner(file: Path) -> GroupOwner:
+    """Return the owner of the group whose secret is in *file*; one that others can read is refused."""
     from whimbrel.rendezvous.tokens import GroupOwner
 
     seed, epoch = _read(file)

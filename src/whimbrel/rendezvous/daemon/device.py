@@ -2,6 +2,7 @@
 
 Rule: it speaks to devices that it meets in one way: it sends its text, waits for theirs, and the one that paged hangs
 up. Where it named groups, it speaks when the other has proven one of them, and hangs up on one that has not.
+Rule: a device that wants to join a group asks the one that it sought, and hangs up when it was answered.
 """
 
 from __future__ import annotations
@@ -20,17 +21,20 @@ from whimbrel.rendezvous.daemon.radios import open_radio
 from whimbrel.rendezvous.daemon.settings import check_unpaired
 from whimbrel.rendezvous.daemon.timers import LoopTimers, WallClock
 from whimbrel.rendezvous.device import Device
+from whimbrel.rendezvous.device.admission import Admission, ask_owner
 from whimbrel.rendezvous.device.commands import DeviceCommand, Introduced, Tell, Verified
 from whimbrel.rendezvous.events import KEY_BYTES, MAX_CLASS, MAX_NAME_BYTES, Address, GroupKey
 from whimbrel.rendezvous.exposure import Exposure
 from whimbrel.rendezvous.nodes import DeviceNode
-from whimbrel.rendezvous.tokens import DeviceKeys
+from whimbrel.rendezvous.tokens import DeviceKeys, GroupOwner
 
 __all__ = ["DeviceDaemon", "DeviceSettings", "Happening", "TokenFile"]
 
 _NONCE_BYTES = 32
 _TALK_S = 5.0
 """How long the device that paged waits for the other's words before it hangs up."""
+_ANSWERS = frozenset({"removed", "refused", "listed", "joined", "not admitted"})
+"""What ends a command that waits for an answer. Several devices that match are an answer, too: a list."""
 _TOKEN_LINE = re.compile(rf"([0-9a-f]{{{2 * KEY_BYTES}}}) ([0-9a-f]{{2,1024}})")
 Happening = dict[str, object]
 """What the user is told, as JSON."""
@@ -54,6 +58,11 @@ class DeviceSettings:
     """Whether it named groups, so that devices which it meets have to prove one."""
     says: str = ""
     """What it says to devices that it meets; nothing: it leaves talking to others."""
+    joins: GroupKey | None = None
+    """The group that it asks the device which it seeks to be taken into."""
+    owner: GroupOwner | None = field(default=None, repr=False)
+    """The owner of the group that this device admits others to."""
+    admission: Admission = ask_owner
 
     def __post_init__(self) -> None:
         text("name", self.name, max_bytes=MAX_NAME_BYTES)
@@ -95,7 +104,7 @@ class DeviceDaemon:
         self.meetings = 0
         """How many meetings have ended."""
         self.answered = asyncio.Event()
-        """Set when the controller has removed, or refused, what it was asked for."""
+        """Set when the device has its answer: from the controller, or from the owner of the group that it joins."""
         self.ended_meeting = asyncio.Event()
 
     async def serve(
@@ -125,6 +134,8 @@ class DeviceDaemon:
                 keys=None if settings.seed is None else DeviceKeys(settings.seed),
                 tokens=tokens,
                 is_discoverable=settings.is_discoverable,
+                owner=settings.owner,
+                admission=settings.admission,
                 nonce_key=secrets.token_bytes(_NONCE_BYTES) if settings.seed is not None else None,
             )
             self.node = DeviceNode(
@@ -153,6 +164,12 @@ class DeviceDaemon:
         """For how long the device could be found and paged."""
         return self.node.exposure
 
+    def admit(self, address: Address, *, is_admitted: bool) -> bool:
+        """Decide on a device that asks to join our group; return whether it still waits for that."""
+        commands = self.node.core.admit(address, is_admitted=is_admitted, now=self._clock.now())
+        self.node.do(commands)
+        return bool(commands)
+
     def _trouble(self, error: WhimbrelError) -> None:
         self._told({"what": "trouble", "reason": str(error)})
 
@@ -173,13 +190,18 @@ class DeviceDaemon:
                 self._hear(address)
             case Tell():
                 self._told(_happening(told))
-                if told.what in {"removed", "refused"}:
+                if told.what in _ANSWERS:
                     self.answered.set()
-                if told.what == "not verified" and told.address in self._met:
-                    self._end(told.address, self._met[told.address], is_broken=True)
+                if told.what in {"not verified", "joined", "not admitted"} and told.address in self._met:
+                    self._end(told.address, self._met[told.address], is_broken=told.what == "not verified")
 
     def _meet(self, address: Address, *, is_caller: bool) -> None:
+        if self.settings.owner is not None:
+            return  # the device that joins hangs up
         meeting = self._met[address] = _Meeting(is_caller)
+        if self.settings.joins is not None and is_caller:  # it ends with the answer, for which the core waits a minute
+            self.node.do(self.node.core.join(address, self.settings.joins, now=self._clock.now()))
+            return
         if not self.settings.verifies:
             self._speak(address)
         loop = asyncio.get_running_loop()

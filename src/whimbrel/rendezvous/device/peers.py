@@ -150,10 +150,10 @@ class Peers:
         decision = False if peer.is_denied else self._admission(address, join.device_key)
         if decision is not None:
             return self._settle(address, peer, join, is_admitted=decision, now=now)
-        is_asked = peer.applied is not None
+        if peer.applied is not None:
+            return []  # the owner decides on the key that was shown: a second one would be admitted in its place
         peer.applied = join
-        asked = Tell(what="asks to join", address=address, reason=f"its public key is {join.device_key.hex()}")
-        return [] if is_asked else [asked]
+        return [Tell(what="asks to join", address=address, reason=f"its public key is {join.device_key.hex()}")]
 
     def _settle(
         self, address: Address, peer: _Peer, join: m.Join, *, is_admitted: bool, now: int
