@@ -52,7 +52,8 @@ mount -t tmpfs tmpfs /run
 ip netns add other
 ip link add eth0 type veth peer name eth0 netns other
 ip link set eth0 up; ip -n other link set eth0 up
-sleep 2
+until ip -6 addr show dev eth0 -tentative | grep -q fe80; do sleep 0.1; done
+until ip -n other -6 addr show dev eth0 -tentative | grep -q fe80; do sleep 0.1; done
 whimbrel campus node --data one --log-format json 2> one.notes & one=$!
 ip netns exec other whimbrel campus node --data two 2> two.notes & two=$!
 until grep -q started one.notes && grep -q started two.notes; do sleep 0.1; done
