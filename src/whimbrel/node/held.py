@@ -118,10 +118,7 @@ class CountedNotifications(HeldNotifications[KeptNotification]):
         self._memory.counted -= size
         if self._policies.are_used:
             self._policies.forget(seq)
-        if kept.is_written:
-            self.touch(("notification", seq))
-        else:
-            self.untouch(("notification", seq))
+        super().forgotten(seq, copy)
 
 
 def _record_of(kept: KeptNotification) -> bytes:
