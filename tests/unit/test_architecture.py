@@ -206,7 +206,7 @@ HANDLERS = [
     *("publications", "subscriptions", "sessions", "connections"),
 ]
 PIPELINE = [
-    *("files", "fold", "spark", "tables", "plans", "unit", "batch", "single", "accounts"),
+    *("files", "subscriptions", "fold", "spark", "tables", "plans", "unit", "batch", "single", "accounts"),
     *("replay", "show", "stream", "doctor"),
 ]
 SHELL = [
