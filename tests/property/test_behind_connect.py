@@ -79,7 +79,7 @@ WAYS = {
 @pytest.fixture(scope="module", autouse=True)
 def _quick_passwords() -> Iterator[None]:
     """Hash without scrypt's cost; what a password waits for is what counts here."""
-    with patch("whimbrel.hold.access._scrypt", quick_scrypt):
+    with patch("whimbrel.broker.access.passwords._scrypt", quick_scrypt):
         yield
 
 

@@ -130,7 +130,7 @@ user_properties = st.lists(
 @contextmanager
 def _rig() -> Iterator[Rig]:
     """Yield a broker with an open session, and one with passwords, in both of which something is held."""
-    with tempfile.TemporaryDirectory() as folder, patch("whimbrel.hold.access._scrypt", quick_scrypt):
+    with tempfile.TemporaryDirectory() as folder, patch("whimbrel.broker.access.passwords._scrypt", quick_scrypt):
         rig = Rig(Path(folder), CONFIG, authorizer=Authorizer(OPERATORS))
         maker = rig.client("maker")
         for session, access in (("ann", {}), ("locked", {"passwords": {"owner": "sesame-4711"}})):

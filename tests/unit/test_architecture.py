@@ -34,6 +34,7 @@ LEVEL["testing"] = LEVEL["sim"]  # may import anything below sim; nothing but te
 
 MOST_FILES = 13
 CROWDED = {
+    "broker/access": "its limits get a room of their own",
     "broker/state": "one file a part of what a restart knows again",
     "language": "one file a step from text to verdict; the backends have a room",
     "log": "one file a step of a record from the writer to the export",
@@ -313,3 +314,15 @@ def test_the_node_knows_neither_the_wire_nor_arrow() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             assert not [name for name in names for other in others if name.startswith(other)], path
+
+
+def test_passwords_are_hashed_in_one_place() -> None:
+    """A log, a fold or a client needs no scrypt: only the broker ever meets a password."""
+    asked = {
+        _name(path)
+        for path in _files()
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Attribute | ast.Name | ast.alias)
+        and "scrypt" in {getattr(node, "attr", None), getattr(node, "id", None), getattr(node, "name", None)}
+    }
+    assert asked == {"whimbrel.broker.access.passwords"}

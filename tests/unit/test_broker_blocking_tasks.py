@@ -22,7 +22,7 @@ HERE, ELSEWHERE = "10.0.0.1:1", "10.0.0.2:1"
 @pytest.fixture(autouse=True)
 def _quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let passwords cost nothing: tasks are counted, not timed."""
-    monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)
+    monkeypatch.setattr("whimbrel.broker.access.passwords._scrypt", quick_scrypt)
 
 
 @pytest.fixture

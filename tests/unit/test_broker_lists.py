@@ -21,7 +21,7 @@ POLICY = "if (device.Battery < 0.5) { return NULL; } return m;"
 @pytest.fixture(autouse=True)
 def _quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let passwords cost nothing."""
-    monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)
+    monkeypatch.setattr("whimbrel.broker.access.passwords._scrypt", quick_scrypt)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ DUAL = (("dual_producer", True), ("dual_consumer", False)), (("dual_producer", F
 @pytest.fixture(autouse=True)
 def _quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let passwords cost nothing: what they cost is not what is asked here."""
-    monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)
+    monkeypatch.setattr("whimbrel.broker.access.passwords._scrypt", quick_scrypt)
 
 
 @pytest.fixture

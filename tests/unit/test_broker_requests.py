@@ -32,7 +32,7 @@ GROUPS = {"bob": frozenset({"staff"}), "cat": frozenset({"guests"})}
 @pytest.fixture(autouse=True)
 def _quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let passwords cost nothing: what they cost is not what is asked here."""
-    monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)
+    monkeypatch.setattr("whimbrel.broker.access.passwords._scrypt", quick_scrypt)
 
 
 @pytest.fixture

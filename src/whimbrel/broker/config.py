@@ -18,7 +18,6 @@ from whimbrel.broker.settings.fields import ConfigError, Section, nearest, setti
 from whimbrel.broker.settings.listeners import ListenerSettings, ListenSettings, TlsSettings, check_listening
 from whimbrel.broker.settings.log import LogSettings
 from whimbrel.broker.settings.policies import PolicySettings
-from whimbrel.hold.access import Cost
 from whimbrel.hold.private import PRIVATE
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX, MAX_NAME_BYTES
 from whimbrel.model.notification import NotificationId
@@ -301,11 +300,6 @@ class AccessSettings(Section):
     password_hash_mib: int = setting.power_of_two(
         128, 1, 128, "The memory that the hash of one password takes; half of it takes half the time, also to guess."
     )
-
-    @property
-    def password_cost(self) -> Cost:
-        """What the hash of a password costs; passwords whose hashes cost less are hashed again when they are given."""
-        return Cost.of_memory(self.password_hash_mib)
 
     @property
     def admits_anonymous(self) -> bool:

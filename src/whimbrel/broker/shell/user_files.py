@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import UserChanges, Users
 from whimbrel.broker.config import Config
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.broker.wire.listener_rules import Verify
-from whimbrel.hold.access import Cost
 
 __all__ = ["UserFiles"]
 
@@ -36,7 +36,9 @@ class UserFiles:
         """Read the files that *config* names, or raise ``ConfigError``."""
         paths = dict.fromkeys((config.access.users, *(each.users for each in config.listeners)))
         return cls(
-            {path: Users.read(Path(path)) for path in paths if path}, config.access.password_cost, config.access.users
+            {path: Users.read(Path(path)) for path in paths if path},
+            Cost.of_memory(config.access.password_hash_mib),
+            config.access.users,
         )
 
     def __len__(self) -> int:

@@ -20,6 +20,7 @@ from functools import partial
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.keyring import Keyring, read_keys
+from whimbrel.broker.access.passwords import MIN_SALT_BYTES, Cost, Passwords, decoy, read_access
 from whimbrel.broker.handlers.driver import Procedure, answer_to
 from whimbrel.broker.handlers.publications.policies import check_policy_name
 from whimbrel.broker.handlers.sessions.requests import check_session_name, read_mode
@@ -27,16 +28,7 @@ from whimbrel.broker.own_properties import IN_CONNECT, Pairs, is_marked, split_o
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.clients import Joining, Link
 from whimbrel.errors import InvalidValueError, Phrase
-from whimbrel.hold.access import (
-    ALL_RIGHTS,
-    MIN_SALT_BYTES,
-    AccessControlList,
-    Cost,
-    Passwords,
-    Right,
-    decoy,
-    read_access,
-)
+from whimbrel.hold.access import ALL_RIGHTS, AccessControlList, Right
 from whimbrel.hold.private import is_private
 from whimbrel.model.facts import Mode
 from whimbrel.mqtt.codes import ReasonCode

@@ -19,6 +19,7 @@ from functools import partial
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.keyring import for_subscription, read_keys
+from whimbrel.broker.access.passwords import MIN_SALT_BYTES, Cost
 from whimbrel.broker.access.publication_keys import check_unlocked
 from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.delivering import Delivering
@@ -37,7 +38,7 @@ from whimbrel.broker.wire.clients import Joining, Link, LiveClient
 from whimbrel.broker.wire.notices import SESSIONS, put_out, subscription_tree
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidValueError
-from whimbrel.hold.access import MIN_SALT_BYTES, AccessControlList, Right
+from whimbrel.hold.access import AccessControlList, Right
 from whimbrel.match.matcher import ReadInterest
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
 from whimbrel.model.subscription import Subscription
@@ -90,7 +91,7 @@ class Sessions:
         self._authorizer, self._interests, self._delivering = authorizer, interests, delivering
         self._driver, self._answers, self._rng = driver, Answers(commits, sender), rng
         self._listing = Listing(state, self._answers, interests.spend_work)
-        self._cost = config.access.password_cost
+        self._cost = Cost.of_memory(config.access.password_hash_mib)
         self.door = Doorkeeper(state, authorizer, blocking_tasks, rng=rng, cost=self._cost, write=self._write_raised)
         self._entering: set[tuple[str, str]] = set()
         """Sessions and devices whose joining does."""

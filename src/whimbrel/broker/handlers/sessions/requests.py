@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from whimbrel.broker.access.passwords import read_access
 from whimbrel.broker.handlers.pages import MOST_ROWS
 from whimbrel.errors import InvalidValueError, MalformedBodyError, Phrase, description_of
-from whimbrel.hold.access import AccessControlList, read_access
+from whimbrel.hold.access import AccessControlList
 from whimbrel.model.attributes import Limits
 from whimbrel.model.facts import Mode
 from whimbrel.model.json_body import read_json

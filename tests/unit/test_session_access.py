@@ -8,20 +8,10 @@ from typing import Any
 
 import pytest
 
+from whimbrel.broker.access import passwords
+from whimbrel.broker.access.passwords import Access, Cost, PasswordHash, Passwords, decoy, read_access
 from whimbrel.errors import InvalidValueError
-from whimbrel.hold import access
-from whimbrel.hold.access import (
-    ALL_RIGHTS,
-    Access,
-    AccessControlList,
-    Cost,
-    Grant,
-    PasswordHash,
-    Passwords,
-    Right,
-    decoy,
-    read_access,
-)
+from whimbrel.hold.access import ALL_RIGHTS, AccessControlList, Grant, Right
 from whimbrel.model.facts import SessionChange, SessionChanged
 
 SALT = b"sixteen bytes or more"
@@ -46,13 +36,13 @@ def _rights(of: Access, **asked: Any) -> set[Right]:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Return a list that gets the salt of each hash that is computed."""
     salts: list[bytes] = []
-    original = access._scrypt
+    original = passwords._scrypt
 
     def counted(secret: bytes, salt: bytes, cost: Cost) -> bytes:
         salts.append(salt)
         return original(secret, salt, cost)
 
-    monkeypatch.setattr(access, "_scrypt", counted)
+    monkeypatch.setattr(passwords, "_scrypt", counted)
     return salts
 
 
@@ -167,7 +157,9 @@ def test_nobody_opens_a_decoy(computed: list[bytes], name: str, password: str | 
 
 def test_a_decoy_costs_what_a_new_session_does() -> None:
     """Scrypt's cost is most of the time of an answer."""
-    assert {hashed.cost for hashed in (decoy("s", KEY).admin, decoy("s", KEY).owner) if hashed} == {access.DEFAULT_COST}
+    assert {hashed.cost for hashed in (decoy("s", KEY).admin, decoy("s", KEY).owner) if hashed} == {
+        passwords.DEFAULT_COST
+    }
 
 
 @pytest.mark.parametrize("key", [b"", b"short", b"x" * 65])

@@ -8,8 +8,9 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whimbrel.broker.access.passwords import Access, Cost, PasswordHash, Passwords, read_access
 from whimbrel.errors import InvalidValueError
-from whimbrel.hold.access import Access, AccessControlList, Cost, Grant, PasswordHash, Passwords, Right, read_access
+from whimbrel.hold.access import AccessControlList, Grant, Right
 
 _NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
 _HASHES = st.builds(
