@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.passwords import HASH_BYTES, Cost
 from whimbrel.broker.broker import Broker, Verify
-from whimbrel.broker.config import AccessSettings, Config
+from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS

@@ -15,7 +15,7 @@ from session_traffic import SessionTraffic
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import Config
+from whimbrel.broker.settings.config import Config
 from whimbrel.log.reader import read_rows
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import Packet, Publish

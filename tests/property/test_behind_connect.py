@@ -19,7 +19,7 @@ from broker_rig import MARK, NODE, Peer, Rig, publishing, quick_scrypt, subscrib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whimbrel.broker.config import Config, LimitSettings, SessionSettings
+from whimbrel.broker.settings.config import Config, LimitSettings, SessionSettings
 from whimbrel.log.reader import read
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codec import encode

@@ -11,7 +11,7 @@ from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import Config
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.shell.disk import history_reader
 from whimbrel.broker.shell.disk.history_reader import read_chunk
 from whimbrel.log import layout

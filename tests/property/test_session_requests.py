@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.handlers.sessions.requests import VERBS, read_request
+from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.model.keys import Scheme
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.errors import ProtocolError

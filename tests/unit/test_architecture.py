@@ -35,7 +35,6 @@ LEVEL["testing"] = LEVEL["sim"]  # may import anything below sim; nothing but te
 MOST_FILES = 13
 CROWDED = {
     "broker/access": "its limits get a room of their own",
-    "broker/state": "one file a part of what a restart knows again",
     "language": "one file a step from text to verdict; the backends have a room",
     "log": "one file a step of a record from the writer to the export",
     "model": "one file a value that travels; every other room imports them by name",
@@ -45,7 +44,6 @@ CROWDED = {
 MOST_LINES = 500
 LONG = {
     "broker/broker.py": "all that a shell asks the core and tells it, side by side",
-    "broker/state/broker_state.py": "its parts move to node/ one by one",
     "client/client.py": "one class, the public interface: its methods and their docstrings",
     "language/backends/spark.py": "one translator a backend, and one file a translator",
     "model/rows.py": "how each table of the log is read from and written to rows, side by side",
@@ -186,8 +184,6 @@ def test_the_rooms_inside_a_room_are_no_circle(room: str) -> None:
 
 BROKER = [
     "settings",
-    "config",
-    "config_files",
     "counters",
     "feedback",
     "memory",

@@ -34,8 +34,8 @@ import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.access.work_budget import filter_cost, topic_cost
-from whimbrel.broker.config import AccessSettings, Config
 from whimbrel.broker.handlers.long_work import PIECE
+from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.broker.shell.net.http import BadRequestError, HttpExchange
 from whimbrel.broker.shell.net.websocket import Framing
 from whimbrel.broker.state.routes import Routes

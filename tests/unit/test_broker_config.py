@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from whimbrel.broker.access.passwords import DEFAULT_COST, Cost
-from whimbrel.broker.config import SECTIONS, AccessSettings, Config, ListenSettings
-from whimbrel.broker.config_files import print_config, read_config, reference
+from whimbrel.broker.settings.config import SECTIONS, AccessSettings, Config, ListenSettings
+from whimbrel.broker.settings.config_files import print_config, read_config, reference
 from whimbrel.broker.settings.fields import ConfigError, settings_of
 
 

@@ -14,8 +14,8 @@ import pytest
 from broker_rig import Rig, subscribing
 
 from whimbrel.broker import feedback as words
-from whimbrel.broker.config import Config, PipelineSettings
 from whimbrel.broker.feedback import Announcements, Feedback, Lessons
+from whimbrel.broker.settings.config import Config, PipelineSettings
 from whimbrel.broker.shell import feedback_reader as learning
 from whimbrel.broker.shell.feedback_reader import FeedbackReader
 from whimbrel.broker.shell.metrics import connected, prometheus

@@ -11,8 +11,15 @@ from broker_rig import Rig, publishing, subscribing
 
 from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
-from whimbrel.broker.config import SECTIONS, AccessSettings, Config, LimitSettings, ListenerSettings, MqttSettings
-from whimbrel.broker.config_files import print_config, read_config
+from whimbrel.broker.settings.config import (
+    SECTIONS,
+    AccessSettings,
+    Config,
+    LimitSettings,
+    ListenerSettings,
+    MqttSettings,
+)
+from whimbrel.broker.settings.config_files import print_config, read_config
 from whimbrel.broker.settings.fields import ConfigError, settings_of
 from whimbrel.broker.shell.user_files import UserFiles
 from whimbrel.broker.wire.listener_rules import ListenerRules

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from broker_rig import ANSWERS, Peer, Rig, asking, publishing, quick_scrypt
 
-from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.settings.config import Config, LimitSettings
 from whimbrel.mqtt.packets import Pingreq, Pingresp, Publish
 from whimbrel.mqtt.properties import Properties, Property
 

@@ -13,7 +13,7 @@ from broker_rig import Peer, Rig, asking, publishing, quick_scrypt, subscribing
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import AccessSettings, Config, LimitSettings, MqttSettings, SessionSettings
+from whimbrel.broker.settings.config import AccessSettings, Config, LimitSettings, MqttSettings, SessionSettings
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import (
     V5,

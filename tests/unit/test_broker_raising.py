@@ -9,7 +9,7 @@ from broker_rig import NODE, START, Rig, asking, publishing, quick_scrypt
 
 from whimbrel.broker.access import passwords
 from whimbrel.broker.access.passwords import DEFAULT_COST, Cost, Passwords, read_access
-from whimbrel.broker.config import Config
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.log.reader import read
 from whimbrel.model.facts import SessionChange, SessionChanged

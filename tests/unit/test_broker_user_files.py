@@ -9,7 +9,7 @@ import pytest
 
 from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
-from whimbrel.broker.config import AccessSettings, Config, NodeSettings
+from whimbrel.broker.settings.config import AccessSettings, Config, NodeSettings
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.broker.settings.listeners import ListenerSettings
 from whimbrel.broker.shell.operating.reloading import Reloading, restart_needed

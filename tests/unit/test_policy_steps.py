@@ -11,7 +11,7 @@ import pytest
 from broker_rig import Rig, publishing, subscribing
 
 from whimbrel.broker.access.work_budget import FREE_STEPS, StepBudget
-from whimbrel.broker.config import Config, PolicySettings
+from whimbrel.broker.settings.config import Config, PolicySettings
 from whimbrel.errors import PolicyError
 from whimbrel.language.policies import Policy, PolicyLimits
 from whimbrel.language.policies.values import Arrival, Run

@@ -24,7 +24,6 @@ from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL
 from whimbrel.broker.access.rate_limits import RateLimits
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.access.users import UserChanges
-from whimbrel.broker.config import Config
 from whimbrel.broker.feedback import Feedback
 from whimbrel.broker.handlers.connections.back_pressure import BackPressure
 from whimbrel.broker.handlers.connections.client_requests import ClientRequests
@@ -48,6 +47,7 @@ from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.handlers.subscriptions.unreadable_filters import end_unreadable
 from whimbrel.broker.memory import CONNECTION_BYTES
 from whimbrel.broker.operator_notices import Notice
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link

@@ -16,9 +16,9 @@ from itertools import count
 from typing import NamedTuple
 
 from whimbrel.broker.access.inflow import Inflow
-from whimbrel.broker.config import LimitSettings
 from whimbrel.broker.counters import Counters
 from whimbrel.broker.operator_notices import Notice
+from whimbrel.broker.settings.config import LimitSettings
 from whimbrel.model.bounds import INT64_MAX
 
 __all__ = ["Meter", "RateLimits", "Rates", "Slowed", "TokenBucket"]

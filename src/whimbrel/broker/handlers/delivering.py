@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.shaping import Shaping
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing, Terms

@@ -25,7 +25,7 @@ import structlog
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.config import Config
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.shell import health
 from whimbrel.broker.shell.blocking_threads import MOST_AT_ONCE
 from whimbrel.broker.shell.disk.storage import AbandonedError, Restored, Storage

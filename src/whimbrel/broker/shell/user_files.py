@@ -12,7 +12,7 @@ from pathlib import Path
 
 from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import UserChanges, Users
-from whimbrel.broker.config import Config
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.broker.wire.listener_rules import Verify
 

@@ -14,7 +14,7 @@ import typer
 from whimbrel.errors import WhimbrelError
 
 if TYPE_CHECKING:  # the broker's parts need not be loaded for other commands
-    from whimbrel.broker.config import Config
+    from whimbrel.broker.settings.config import Config
 
 __all__ = ["Finding", "doctor", "findings"]
 
@@ -43,8 +43,8 @@ def doctor(
 
     Example: whimbrel doctor --config broker.toml
     """
-    from whimbrel.broker.config import Config
-    from whimbrel.broker.config_files import read_config
+    from whimbrel.broker.settings.config import Config
+    from whimbrel.broker.settings.config_files import read_config
     from whimbrel.broker.shell.operating.exposure import with_users_of_data  # see above
 
     config = Config() if config_file is None else read_config(config_file)

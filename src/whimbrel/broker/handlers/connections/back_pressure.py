@@ -7,10 +7,10 @@ Rule: while memory is full, long packets that are not complete are refused, exce
 
 from __future__ import annotations
 
-from whimbrel.broker.config import LimitSettings
 from whimbrel.broker.handlers.connections.connecting import Connecting
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.memory import PACKET_BYTES, Memory
+from whimbrel.broker.settings.config import LimitSettings
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.sender import Sender

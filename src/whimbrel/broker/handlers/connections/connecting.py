@@ -12,7 +12,6 @@ from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.client_ids import MountedIds
-from whimbrel.broker.config import MAX_CLIENT_ID_BYTES, Config
 from whimbrel.broker.handlers.connections.session_moves import SessionMoves
 from whimbrel.broker.handlers.connections.user_check import UserCheck
 from whimbrel.broker.handlers.connections.welcome import Welcome
@@ -25,6 +24,7 @@ from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Claim, Ownership
 from whimbrel.broker.operator_notices import Notice
 from whimbrel.broker.own_properties import MARK
+from whimbrel.broker.settings.config import MAX_CLIENT_ID_BYTES, Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.wire.clients import Joining, Link, LiveClient

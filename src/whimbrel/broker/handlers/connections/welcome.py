@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whimbrel.broker.config import Config
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.wire.clients import Link
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode

@@ -13,9 +13,9 @@ from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.publication_keys import unlocked_will
-from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.placing import read_placing
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link

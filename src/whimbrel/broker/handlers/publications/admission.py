@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.publications.lanes import Lane
 from whimbrel.broker.memory import PENDING_BYTES, NoRoom
 from whimbrel.broker.placing import IN_TOPIC, in_properties, read_placing
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Found
 from whimbrel.broker.wire.clients import Link, LiveClient

@@ -19,7 +19,6 @@ from itertools import repeat
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.publication_keys import unlocked_by
-from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.publications.admission import Admission, waiting_bytes
 from whimbrel.broker.handlers.publications.answers import PublicationAnswers
@@ -30,6 +29,7 @@ from whimbrel.broker.handlers.publications.offers import Offer
 from whimbrel.broker.handlers.publications.stalled import Stalled
 from whimbrel.broker.own_properties import IN_PUBLISH, PREFIX
 from whimbrel.broker.placing import IN_TOPIC, read_placing
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.places.near_routes import NO_SUBSCRIBERS, NearFound

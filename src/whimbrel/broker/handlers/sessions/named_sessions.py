@@ -21,7 +21,6 @@ from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.keyring import for_subscription, read_keys
 from whimbrel.broker.access.passwords import MIN_SALT_BYTES, Cost
 from whimbrel.broker.access.publication_keys import check_unlocked
-from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.driver import ACCEPTED, Driver, Entered, Procedure, Worked, answer_to
 from whimbrel.broker.handlers.sessions.absent_devices import AbsentDevices
@@ -31,6 +30,7 @@ from whimbrel.broker.handlers.sessions.listing import Listing
 from whimbrel.broker.handlers.sessions.requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.handlers.subscriptions.interests import OWN_TOPICS, Interests
 from whimbrel.broker.handlers.subscriptions.requested import Options, check_filter, identity_of, near_of, stale_of
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.routes import is_long

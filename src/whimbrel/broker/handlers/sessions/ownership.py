@@ -16,9 +16,9 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.operator_notices import Notice
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.hold.private import is_shared

@@ -17,7 +17,6 @@ from whimbrel.broker.access.work_budget import (
     refuse_all,
     topic_cost,
 )
-from whimbrel.broker.config import Config
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.long_work import PIECE, LongWork
 from whimbrel.broker.handlers.publications.admission import Admission
@@ -25,6 +24,7 @@ from whimbrel.broker.handlers.subscriptions.history import History
 from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
 from whimbrel.broker.handlers.subscriptions.retained_messages import RetainedMessages
 from whimbrel.broker.handlers.subscriptions.shared_options import SharedOptions
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import Apply, CommitQueue, Pieces
 from whimbrel.broker.wire.clients import Link, LiveClient

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from whimbrel.broker.config import Config, ListenerSettings
+from whimbrel.broker.settings.config import Config, ListenerSettings
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.broker.shell.net.web_hosts import is_loopback
 from whimbrel.log.backup.manifest import USERS, USERS_NEEDED

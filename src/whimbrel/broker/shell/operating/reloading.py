@@ -20,7 +20,7 @@ from typing import NamedTuple
 import structlog
 
 from whimbrel.broker.access.topic_rights import Rights
-from whimbrel.broker.config import SECTIONS, Config, ListenerSettings
+from whimbrel.broker.settings.config import SECTIONS, Config, ListenerSettings
 from whimbrel.broker.settings.fields import ConfigError, settings_of
 from whimbrel.broker.shell.net.connections import Stream
 from whimbrel.broker.shell.net.handshakes import Chain, TlsContext, secured_by

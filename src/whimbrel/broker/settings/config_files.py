@@ -8,7 +8,7 @@ import textwrap
 import tomllib
 from pathlib import Path
 
-from whimbrel.broker.config import SECTIONS, Config, unknown_setting, with_values
+from whimbrel.broker.settings.config import SECTIONS, Config, unknown_setting, with_values
 from whimbrel.broker.settings.fields import ConfigError, Section, setting_of, settings_of, unreadable
 from whimbrel.broker.settings.listeners import ListenerSettings, listeners_of
 from whimbrel.errors import Phrase
