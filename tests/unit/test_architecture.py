@@ -34,7 +34,6 @@ LEVEL["testing"] = LEVEL["sim"]  # may import anything below sim; nothing but te
 
 MOST_FILES = 13
 CROWDED = {
-    "broker/access": "its limits get a room of their own",
     "language": "one file a step from text to verdict; the backends have a room",
     "log": "one file a step of a record from the writer to the export",
     "model": "one file a value that travels; every other room imports them by name",
@@ -184,10 +183,8 @@ def test_the_rooms_inside_a_room_are_no_circle(room: str) -> None:
 
 BROKER = [
     "settings",
-    "counters",
+    "limits",
     "feedback",
-    "memory",
-    "operator_notices",
     "own_properties",
     "placing",
     "access",

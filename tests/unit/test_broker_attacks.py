@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.access.work_budget import filter_cost, topic_cost
 from whimbrel.broker.handlers.long_work import PIECE
+from whimbrel.broker.limits.work_budget import filter_cost, topic_cost
 from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.broker.shell.net.http import BadRequestError, HttpExchange
 from whimbrel.broker.shell.net.websocket import Framing

@@ -10,7 +10,7 @@ from broker_rig import Peer, Rig, asking, quick_scrypt
 
 from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.fair_queue import FairQueue
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Connack

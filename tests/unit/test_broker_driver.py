@@ -6,9 +6,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
-from whimbrel.broker.counters import Counters
 from whimbrel.broker.handlers.driver import ACCEPTED, NEXT, Driver, Entered, Procedure, Worked, answer_to
 from whimbrel.broker.handlers.long_work import LongWork
+from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link
 from whimbrel.log.writer import LogWriter

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.memory import PENDING_BYTES, Memory
+from whimbrel.broker.limits.memory import PENDING_BYTES, Memory
 from whimbrel.broker.settings.config import Config, LimitSettings
 from whimbrel.broker.shell.metrics import gauges
 from whimbrel.broker.state.broker_state import BrokerState

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from broker_rig import Rig, publishing, subscribing
 
-from whimbrel.broker.access.work_budget import FREE_STEPS, StepBudget
+from whimbrel.broker.limits.work_budget import FREE_STEPS, StepBudget
 from whimbrel.broker.settings.config import Config, PolicySettings
 from whimbrel.errors import PolicyError
 from whimbrel.language.policies import Policy, PolicyLimits

@@ -21,7 +21,6 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.blocking_tasks import BlockingTask, BlockingTasks
 from whimbrel.broker.access.client_ids import MountedIds
 from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL
-from whimbrel.broker.access.rate_limits import RateLimits
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.access.users import UserChanges
 from whimbrel.broker.feedback import Feedback
@@ -45,8 +44,9 @@ from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Ownership
 from whimbrel.broker.handlers.shaping import TransformJob
 from whimbrel.broker.handlers.subscriptions.interests import Interests
 from whimbrel.broker.handlers.subscriptions.unreadable_filters import end_unreadable
-from whimbrel.broker.memory import CONNECTION_BYTES
-from whimbrel.broker.operator_notices import Notice
+from whimbrel.broker.limits.memory import CONNECTION_BYTES
+from whimbrel.broker.limits.operator_notices import Notice
+from whimbrel.broker.limits.rate_limits import RateLimits
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue

@@ -18,8 +18,8 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from whimbrel.broker.access.fair_queue import FairQueue
-from whimbrel.broker.access.password_rate_limit import PasswordRateLimit, origin_of
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
+from whimbrel.broker.limits.password_rate_limit import PasswordRateLimit, origin_of
 
 __all__ = ["Asker", "BlockingTask", "BlockingTasks"]
 

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import chain as chained
 from typing import NamedTuple
 
-from whimbrel.broker.access.work_budget import FREE_STEPS, StepBudget
+from whimbrel.broker.limits.work_budget import FREE_STEPS, StepBudget
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing

@@ -5,7 +5,7 @@ Rule: none of this is in the log or in the view. A restart begins without it, an
 
 from __future__ import annotations
 
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.sender import Sender

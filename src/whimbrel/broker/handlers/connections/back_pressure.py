@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from whimbrel.broker.handlers.connections.connecting import Connecting
 from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.memory import PACKET_BYTES, Memory
+from whimbrel.broker.limits.memory import PACKET_BYTES, Memory
 from whimbrel.broker.settings.config import LimitSettings
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link

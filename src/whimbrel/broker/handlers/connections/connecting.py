@@ -22,7 +22,7 @@ from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, policy_of, wanted_by
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
 from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Claim, Ownership
-from whimbrel.broker.operator_notices import Notice
+from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.own_properties import MARK
 from whimbrel.broker.settings.config import MAX_CLIENT_ID_BYTES, Config
 from whimbrel.broker.state.broker_state import BrokerState

@@ -17,7 +17,7 @@ from functools import partial
 
 from whimbrel.broker.access.client_ids import MountedIds
 from whimbrel.broker.handlers.publications.policies import Policies, owner_of
-from whimbrel.broker.operator_notices import Notice
+from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import LiveClient

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.handlers.publications.lanes import Lane
-from whimbrel.broker.memory import PENDING_BYTES, NoRoom
+from whimbrel.broker.limits.memory import PENDING_BYTES, NoRoom
 from whimbrel.broker.placing import IN_TOPIC, in_properties, read_placing
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState

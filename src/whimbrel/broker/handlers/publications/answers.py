@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from whimbrel.broker.memory import NoRoom
+from whimbrel.broker.limits.memory import NoRoom
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient

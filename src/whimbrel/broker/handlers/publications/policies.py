@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from whimbrel.broker.access.publication_keys import check_unlocked
-from whimbrel.broker.access.work_budget import WorkBudget
 from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.pages import MOST_ROWS, Row, cost_of_rows, page_of
 from whimbrel.broker.handlers.publications.policy_index import PolicyIndex
 from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.handlers.shaping import Shaping
-from whimbrel.broker.operator_notices import Notice
+from whimbrel.broker.limits.operator_notices import Notice
+from whimbrel.broker.limits.work_budget import WorkBudget
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue

@@ -17,7 +17,7 @@ from enum import Enum, auto
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.handlers.subscriptions.interests import Interests
-from whimbrel.broker.operator_notices import Notice
+from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.clients import LiveClient

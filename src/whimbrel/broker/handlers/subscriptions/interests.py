@@ -7,7 +7,14 @@ from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.access.work_budget import (
+from whimbrel.broker.handlers.delivering import Delivering
+from whimbrel.broker.handlers.long_work import PIECE, LongWork
+from whimbrel.broker.handlers.publications.admission import Admission
+from whimbrel.broker.handlers.subscriptions.history import History
+from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
+from whimbrel.broker.handlers.subscriptions.retained_messages import RetainedMessages
+from whimbrel.broker.handlers.subscriptions.shared_options import SharedOptions
+from whimbrel.broker.limits.work_budget import (
     PacketBudget,
     SessionSum,
     WorkBudget,
@@ -17,13 +24,6 @@ from whimbrel.broker.access.work_budget import (
     refuse_all,
     topic_cost,
 )
-from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.handlers.long_work import PIECE, LongWork
-from whimbrel.broker.handlers.publications.admission import Admission
-from whimbrel.broker.handlers.subscriptions.history import History
-from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
-from whimbrel.broker.handlers.subscriptions.retained_messages import RetainedMessages
-from whimbrel.broker.handlers.subscriptions.shared_options import SharedOptions
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import Apply, CommitQueue, Pieces

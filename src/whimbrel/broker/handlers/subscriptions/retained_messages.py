@@ -7,7 +7,7 @@ from functools import partial
 
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.handlers.long_work import PIECE, LongWork
-from whimbrel.broker.memory import RETAINED_COPY_BYTES
+from whimbrel.broker.limits.memory import RETAINED_COPY_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.state.routes import is_long

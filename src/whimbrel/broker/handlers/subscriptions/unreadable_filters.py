@@ -8,7 +8,7 @@ Rule: each is named once, in the log of the process, and counted.
 from __future__ import annotations
 
 from whimbrel.broker.handlers.subscriptions.interests import Interests
-from whimbrel.broker.operator_notices import Notice
+from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.private import client_of
 

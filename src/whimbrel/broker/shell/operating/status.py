@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from whimbrel import __version__
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.shell.metrics import gauges

@@ -15,9 +15,9 @@ from collections import deque
 from itertools import count
 from typing import NamedTuple
 
-from whimbrel.broker.access.inflow import Inflow
-from whimbrel.broker.counters import Counters
-from whimbrel.broker.operator_notices import Notice
+from whimbrel.broker.limits.counters import Counters
+from whimbrel.broker.limits.inflow import Inflow
+from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.settings.config import LimitSettings
 from whimbrel.model.bounds import INT64_MAX
 
