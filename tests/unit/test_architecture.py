@@ -189,6 +189,7 @@ BROKER = [
     "placing",
     "access",
     "wire",
+    "waiting",
     "state",
     "handlers",
     "broker",
@@ -196,7 +197,7 @@ BROKER = [
 ]
 """The layers of the broker, from below: each imports only what stands before it."""
 HANDLERS = [
-    *("pages", "long_work", "driver", "shaping", "delivering"),
+    *("pages", "shaping", "delivering"),
     *("publications", "subscriptions", "sessions", "connections"),
 ]
 PIPELINE = [

@@ -18,7 +18,6 @@ from functools import partial
 from typing import cast
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.access.blocking_tasks import BlockingTask, BlockingTasks
 from whimbrel.broker.access.client_ids import MountedIds
 from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL
 from whimbrel.broker.access.topic_rights import Rights
@@ -31,8 +30,6 @@ from whimbrel.broker.handlers.connections.silence import end_silent
 from whimbrel.broker.handlers.connections.user_check import UserCheck
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.handlers.driver import Driver
-from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.publications.publishing import Publishing
@@ -49,7 +46,10 @@ from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.limits.rate_limits import RateLimits
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.blocking_tasks import BlockingTask, BlockingTasks
+from whimbrel.broker.waiting.commit_queue import CommitQueue
+from whimbrel.broker.waiting.driver import Driver
+from whimbrel.broker.waiting.long_work import LongWork
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.gate import Gate

@@ -11,7 +11,7 @@ from functools import partial
 from whimbrel.broker.handlers.shaping import Shaping
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing, Terms
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.sender import Sender

@@ -11,7 +11,7 @@ from whimbrel.broker.handlers.connections.connecting import Connecting
 from whimbrel.broker.handlers.delivering import Delivering
 from whimbrel.broker.limits.memory import PACKET_BYTES, Memory
 from whimbrel.broker.settings.config import LimitSettings
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.mqtt.packets import Packet, Publish

@@ -13,11 +13,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import chain
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.sessions.answers import Answers, Asked
 from whimbrel.broker.handlers.sessions.requests import Request, id_of
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
+from whimbrel.broker.waiting.long_work import LongWork
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.events import shown_address
 from whimbrel.broker.wire.notices import CLIENTS, subscription_tree

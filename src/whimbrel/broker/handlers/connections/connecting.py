@@ -17,7 +17,6 @@ from whimbrel.broker.handlers.connections.user_check import UserCheck
 from whimbrel.broker.handlers.connections.welcome import Welcome
 from whimbrel.broker.handlers.connections.will_handling import WillHandling
 from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.handlers.driver import ACCEPTED, NEXT, Entered, Procedure
 from whimbrel.broker.handlers.publications.policies import Policies
 from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, policy_of, wanted_by
 from whimbrel.broker.handlers.sessions.named_sessions import Sessions
@@ -26,7 +25,8 @@ from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.own_properties import MARK
 from whimbrel.broker.settings.config import MAX_CLIENT_ID_BYTES, Config
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.waiting.driver import ACCEPTED, NEXT, Entered, Procedure
 from whimbrel.broker.wire.clients import Joining, Link, LiveClient
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.notices import SESSIONS

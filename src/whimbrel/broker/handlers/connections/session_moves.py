@@ -19,7 +19,7 @@ from whimbrel.broker.access.client_ids import MountedIds
 from whimbrel.broker.handlers.publications.policies import Policies, owner_of
 from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.hold.private import private_session
 from whimbrel.model.bounds import MAX_NAME_BYTES

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.users import UserChanges
-from whimbrel.broker.handlers.driver import Procedure, answer_to
+from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
+from whimbrel.broker.waiting.driver import Procedure, answer_to
 from whimbrel.broker.wire.clients import Link
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError

@@ -17,7 +17,7 @@ from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.placing import read_placing
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.facts import WillChange, WillChanged

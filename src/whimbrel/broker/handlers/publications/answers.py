@@ -6,7 +6,7 @@ from functools import partial
 
 from whimbrel.broker.limits.memory import NoRoom
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.sender import Sender

@@ -15,7 +15,7 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.publications.lanes import Lanes
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.log.compact import publication_body

@@ -15,7 +15,7 @@ from functools import partial
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.notices import REPORT
 from whimbrel.errors import InvalidValueError

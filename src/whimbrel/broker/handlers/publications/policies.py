@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from whimbrel.broker.access.publication_keys import check_unlocked
-from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.pages import MOST_ROWS, Row, cost_of_rows, page_of
 from whimbrel.broker.handlers.publications.policy_index import PolicyIndex
 from whimbrel.broker.handlers.publications.publishing import Publishing
@@ -28,7 +27,8 @@ from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.limits.work_budget import WorkBudget
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
+from whimbrel.broker.waiting.long_work import LongWork
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.json_answers import send_answer
 from whimbrel.broker.wire.notices import POLICIES, POLICY, is_told

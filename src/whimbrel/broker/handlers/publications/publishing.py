@@ -19,7 +19,6 @@ from itertools import repeat
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.publication_keys import unlocked_by
-from whimbrel.broker.handlers.long_work import LongWork
 from whimbrel.broker.handlers.publications.admission import Admission, waiting_bytes
 from whimbrel.broker.handlers.publications.answers import PublicationAnswers
 from whimbrel.broker.handlers.publications.direct import DirectPath
@@ -31,9 +30,10 @@ from whimbrel.broker.own_properties import IN_PUBLISH, PREFIX
 from whimbrel.broker.placing import IN_TOPIC, read_placing
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.places.near_routes import NO_SUBSCRIBERS, NearFound
 from whimbrel.broker.state.routes import Found
+from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.waiting.long_work import LongWork
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.notices import CLIENTS, OWN, POLICY, REPORT, SESSIONS
 from whimbrel.broker.wire.sender import Sender

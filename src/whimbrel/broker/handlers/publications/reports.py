@@ -18,7 +18,7 @@ from functools import partial
 from whimbrel.broker.access.publication_keys import check_unlocked
 from whimbrel.broker.handlers.publications.publishing import Publishing
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidInputError

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from whimbrel.broker.handlers.sessions.requests import Request
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.json_answers import send_answer

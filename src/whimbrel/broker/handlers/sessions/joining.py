@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.keyring import Keyring, read_keys
 from whimbrel.broker.access.passwords import MIN_SALT_BYTES, Cost, Passwords, decoy, read_access
-from whimbrel.broker.handlers.driver import Procedure, answer_to
 from whimbrel.broker.handlers.publications.policies import check_policy_name
 from whimbrel.broker.handlers.sessions.requests import check_session_name, read_mode
 from whimbrel.broker.own_properties import IN_CONNECT, Pairs, is_marked, split_own
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
+from whimbrel.broker.waiting.driver import Procedure, answer_to
 from whimbrel.broker.wire.clients import Joining, Link
 from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.hold.access import ALL_RIGHTS, AccessControlList, Right

@@ -7,11 +7,11 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from whimbrel.broker.handlers.driver import Procedure, Worked
 from whimbrel.broker.handlers.pages import MOST_ROWS, Row, cost_of_rows, page_of
 from whimbrel.broker.handlers.sessions.answers import Answers, Asked
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.sorted_names import names_behind
+from whimbrel.broker.waiting.driver import Procedure, Worked
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.notices import subscription_tree
 from whimbrel.errors import InvalidValueError

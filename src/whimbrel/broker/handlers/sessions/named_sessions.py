@@ -17,12 +17,10 @@ from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.access.keyring import for_subscription, read_keys
 from whimbrel.broker.access.passwords import MIN_SALT_BYTES, Cost
 from whimbrel.broker.access.publication_keys import check_unlocked
 from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.handlers.driver import ACCEPTED, Driver, Entered, Procedure, Worked, answer_to
 from whimbrel.broker.handlers.sessions.absent_devices import AbsentDevices
 from whimbrel.broker.handlers.sessions.answers import Answers, Asked
 from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED, Doorkeeper, Wanted, hashed
@@ -32,8 +30,10 @@ from whimbrel.broker.handlers.subscriptions.interests import OWN_TOPICS, Interes
 from whimbrel.broker.handlers.subscriptions.requested import Options, check_filter, identity_of, near_of, stale_of
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.state.routes import is_long
+from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
+from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.waiting.driver import ACCEPTED, Driver, Entered, Procedure, Worked, answer_to
 from whimbrel.broker.wire.clients import Joining, Link, LiveClient
 from whimbrel.broker.wire.notices import SESSIONS, put_out, subscription_tree
 from whimbrel.broker.wire.sender import Sender

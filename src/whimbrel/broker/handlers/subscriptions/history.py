@@ -21,8 +21,8 @@ from functools import partial
 
 from whimbrel.broker.handlers.subscriptions.requested import Since
 from whimbrel.broker.settings.log import LogSettings
-from whimbrel.broker.state.commit_queue import CommitQueue, Pieces, Tap
 from whimbrel.broker.state.history import HistoryChunk, HistoryPlace, HistoryQuestion, PastMatches
+from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces, Tap
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.gate import Gate, has_room
 from whimbrel.broker.wire.sender import Sender

@@ -8,7 +8,6 @@ from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.handlers.long_work import PIECE, LongWork
 from whimbrel.broker.handlers.publications.admission import Admission
 from whimbrel.broker.handlers.subscriptions.history import History
 from whimbrel.broker.handlers.subscriptions.requested import Limits, Options, identity_of, options_of, subscription_of
@@ -26,7 +25,8 @@ from whimbrel.broker.limits.work_budget import (
 )
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import Apply, CommitQueue, Pieces
+from whimbrel.broker.waiting.commit_queue import Apply, CommitQueue, Pieces
+from whimbrel.broker.waiting.long_work import PIECE, LongWork
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.notices import NEAR, OWN, POLICIES, TOLD, can_be_told

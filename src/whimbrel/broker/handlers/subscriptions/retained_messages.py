@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 
 from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.handlers.long_work import PIECE, LongWork
 from whimbrel.broker.limits.memory import RETAINED_COPY_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
 from whimbrel.broker.state.routes import is_long
+from whimbrel.broker.waiting.commit_queue import CommitQueue
+from whimbrel.broker.waiting.long_work import PIECE, LongWork
 from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing
 from whimbrel.broker.wire.gate import Gate, has_room
 from whimbrel.broker.wire.notices import SESSIONS, subscriptions_of, subscriptions_topic

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import is_private
 from whimbrel.model.subscription import Subscription

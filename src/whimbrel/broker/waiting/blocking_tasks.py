@@ -17,9 +17,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from whimbrel.broker.access.fair_queue import FairQueue
 from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.limits.password_rate_limit import PasswordRateLimit, origin_of
+from whimbrel.broker.waiting.fair_queue import FairQueue
 
 __all__ = ["Asker", "BlockingTask", "BlockingTasks"]
 

@@ -20,9 +20,9 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
-from whimbrel.broker.handlers.long_work import LongWork
-from whimbrel.broker.state.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
+from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.waiting.long_work import LongWork
 from whimbrel.broker.wire.clients import Link
 from whimbrel.model.facts import Fact
 from whimbrel.mqtt.codes import ReasonCode
