@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.handlers.sessions.requests import VERBS, read_request
+from whimbrel.broker.requests.session_requests import VERBS, read_request
 from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.model.keys import Scheme
 from whimbrel.mqtt.codec import encode

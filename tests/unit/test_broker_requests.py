@@ -12,7 +12,7 @@ from broker_rig import ANSWERS, Peer, Rig, asking, publishing, quick_scrypt, sub
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Rights
-from whimbrel.broker.handlers.sessions.requests import VERBS
+from whimbrel.broker.requests.session_requests import VERBS
 from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback

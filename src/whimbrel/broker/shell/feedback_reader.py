@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from whimbrel.broker.feedback import Lessons
+from whimbrel.broker.state.feedback import Lessons
 from whimbrel.errors import InvalidValueError, MissingDependencyError, Phrase
 
 __all__ = ["MAX_FILES", "MAX_FILE_BYTES", "FeedbackReader", "Links", "Plan"]

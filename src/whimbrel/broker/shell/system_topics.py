@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from whimbrel.broker.feedback import Announcements, Lessons
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.shell.metrics import LogFigures, connected, system_values
 from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
+from whimbrel.broker.state.feedback import Announcements, Lessons
 
 if TYPE_CHECKING:
     from whimbrel.broker.shell.feedback_reader import FeedbackReader

@@ -31,7 +31,7 @@ class VolatileState:
         self.ready: list[LiveClient] = []
         """Clients that something was handed over to, and that ``Delivering`` has not looked at since."""
         self.arrived: list[tuple[str, KeptNotification]] = []
-        """Sessions that entered the area of a retained message, and the message; the handlers send it."""
+        """Sessions that entered the area of a retained message, and the message; ``subscribe`` sends it."""
         self.changing: dict[str, str] = {}
         """Named sessions whose creation or new access waits for fsync, and the device that asked for it."""
         self.publishing_wills: set[int] = set()
