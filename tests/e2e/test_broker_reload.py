@@ -19,7 +19,7 @@ from tests.e2e.certificates import Authority
 
 from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
-from whimbrel.broker.shell.operating.asking import ask_broker
+from whimbrel.broker.shell.operate.asking import ask_broker
 from whimbrel.client import Client, ConnectRefusedError, DismissedError, Tls
 
 _QUICK = Cost(n=2**10)

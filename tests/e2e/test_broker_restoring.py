@@ -21,8 +21,8 @@ from websockets.typing import Subprotocol
 
 from whimbrel.broker.settings.config import Config, ListenSettings, NodeSettings
 from whimbrel.broker.shell.disk.storage import Storage
-from whimbrel.broker.shell.operating.asking import ask_broker
-from whimbrel.broker.shell.operating.status_text import status_text
+from whimbrel.broker.shell.operate.asking import ask_broker
+from whimbrel.broker.shell.operate.status_text import status_text
 from whimbrel.broker.shell.server import Server
 
 UNAVAILABLE = 0x88

@@ -192,8 +192,8 @@ PIPELINE = [
     *("replay", "show", "stream", "doctor"),
 ]
 SHELL = [
-    *("collector", "feedback_reader", "log_clock", "metrics", "preparation", "running", "blocking_threads"),
-    *("disk", "net", "health", "system_topics", "timers", "user_files", "operating", "service", "server"),
+    *("collector", "log_clock", "metrics", "preparation", "running", "blocking_threads"),
+    *("disk", "net", "operate", "timers", "service", "server"),
 ]
 
 

@@ -14,9 +14,9 @@ import pytest
 from broker_rig import Rig, subscribing
 
 from whimbrel.broker.settings.config import Config, PipelineSettings
-from whimbrel.broker.shell import feedback_reader as learning
-from whimbrel.broker.shell.feedback_reader import FeedbackReader
 from whimbrel.broker.shell.metrics import connected, prometheus
+from whimbrel.broker.shell.operate import feedback_reader as learning
+from whimbrel.broker.shell.operate.feedback_reader import FeedbackReader
 from whimbrel.broker.state import feedback as words
 from whimbrel.broker.state.feedback import Announcements, Feedback, Lessons
 from whimbrel.model.tables import TABLES

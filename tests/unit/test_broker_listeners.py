@@ -21,7 +21,7 @@ from whimbrel.broker.settings.config import (
 )
 from whimbrel.broker.settings.config_files import print_config, read_config
 from whimbrel.broker.settings.fields import ConfigError, settings_of
-from whimbrel.broker.shell.user_files import UserFiles
+from whimbrel.broker.shell.operate.user_files import UserFiles
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.mounts import mount_filter, mount_packet

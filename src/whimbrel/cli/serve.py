@@ -104,7 +104,7 @@ def serve(
     if print_config:
         typer.echo(printed(config), nl=False)
         return
-    from whimbrel.broker.shell.operating.line_writer import stderr_from_a_thread
+    from whimbrel.broker.shell.operate.line_writer import stderr_from_a_thread
 
     with stderr_from_a_thread():
         failure = _serve_until_stopped(config, read, accepts_loss=accept_loss)

@@ -18,10 +18,10 @@ import structlog
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.shell.net.listeners import Listeners
 from whimbrel.broker.shell.net.turns import Turns
-from whimbrel.broker.shell.operating.control_socket import ControlSocket
-from whimbrel.broker.shell.operating.reloading import Reloading
-from whimbrel.broker.shell.operating.status import RecentRates, status
-from whimbrel.broker.shell.operating.status_text import status_text
+from whimbrel.broker.shell.operate.control_socket import ControlSocket
+from whimbrel.broker.shell.operate.reloading import Reloading
+from whimbrel.broker.shell.operate.status import RecentRates, status
+from whimbrel.broker.shell.operate.status_text import status_text
 from whimbrel.broker.shell.running import Running, monotonic_us, on_signals, until_closed
 from whimbrel.errors import WhimbrelError
 from whimbrel.match.first_use import Kernels

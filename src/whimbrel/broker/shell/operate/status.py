@@ -17,8 +17,8 @@ from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.shell.metrics import gauges
-from whimbrel.broker.shell.operating.exposure import exposures
-from whimbrel.broker.shell.operating.reloading import Reloading
+from whimbrel.broker.shell.operate.exposure import exposures
+from whimbrel.broker.shell.operate.reloading import Reloading
 from whimbrel.broker.shell.running import Running, monotonic_us
 from whimbrel.match.first_use import Kernels
 

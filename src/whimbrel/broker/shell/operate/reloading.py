@@ -25,9 +25,9 @@ from whimbrel.broker.settings.fields import ConfigError, settings_of
 from whimbrel.broker.shell.net.connections import Stream
 from whimbrel.broker.shell.net.handshakes import Chain, TlsContext, secured_by
 from whimbrel.broker.shell.net.listeners import tls_context, tls_of
-from whimbrel.broker.shell.operating.exposure import check_exposure, note_users, with_users_of_data
+from whimbrel.broker.shell.operate.exposure import check_exposure, note_users, with_users_of_data
+from whimbrel.broker.shell.operate.user_files import UserFiles
 from whimbrel.broker.shell.running import Running
-from whimbrel.broker.shell.user_files import UserFiles
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.listener_rules import ListenerRules, Verify
 from whimbrel.errors import WhimbrelError

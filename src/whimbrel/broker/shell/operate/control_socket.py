@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from whimbrel.broker.shell.operating.asking import CONTROL
+from whimbrel.broker.shell.operate.asking import CONTROL
 from whimbrel.errors import WhimbrelError
 from whimbrel.multicast.socket_paths import short_path
 

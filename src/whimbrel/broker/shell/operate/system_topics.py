@@ -16,7 +16,7 @@ from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 from whimbrel.broker.state.feedback import Announcements, Lessons
 
 if TYPE_CHECKING:
-    from whimbrel.broker.shell.feedback_reader import FeedbackReader
+    from whimbrel.broker.shell.operate.feedback_reader import FeedbackReader
 
 __all__ = ["SystemTopics"]
 
@@ -77,6 +77,6 @@ def _feedback_reader(config: Config) -> FeedbackReader | None:
     """Return the reader of the pipeline's tables, if the configuration names them; only then Arrow is loaded."""
     if not config.pipeline.tables:
         return None
-    from whimbrel.broker.shell.feedback_reader import FeedbackReader
+    from whimbrel.broker.shell.operate.feedback_reader import FeedbackReader
 
     return FeedbackReader(Path(config.pipeline.tables), config.node.name, most=config.pipeline.max_rows)
