@@ -231,6 +231,7 @@ def _subscription_row(subscription: Subscription) -> list[object]:
         subscription.identifier,
         subscription.stale_us,
         subscription.seq,
+        subscription.changed_at,
     ]
 
 
@@ -238,7 +239,7 @@ def _subscription(session: str, row: Any) -> Subscription:
     """Return the subscription; the value checks itself."""
     subject_filter, name, filter_text, ttl_us, max_held, policy, near, keys, accept_insecure, *of_mqtt = row
     qos, no_local, retain_as_published, identifier = of_mqtt[:4] or (None, False, False, None)
-    stale_us, seq = (*of_mqtt[4:], None, None)[:2]  # older views end before them
+    stale_us, seq, changed_at = (*of_mqtt[4:], None, None, None)[:3]  # older views end before them
     return Subscription(
         session=session,
         subject_filter=subject_filter,
@@ -256,6 +257,7 @@ def _subscription(session: str, row: Any) -> Subscription:
         retain_as_published=retain_as_published,
         identifier=identifier,
         seq=seq,
+        changed_at=changed_at,
     )
 
 
