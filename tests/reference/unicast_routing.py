@@ -11,27 +11,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from whimbrel.sim.contacts.table import Contacts
+from whimbrel.sim.unicast.outcome import UnicastOutcome
 from whimbrel.sim.unicast.scenario import EPIDEMIC, Parcel, Unicast
 
-__all__ = ["UnicastOutcome", "route"]
+__all__ = ["route"]
 
 _UP, _CREATE, _DOWN = 0, 1, 2
-
-
-@dataclass(frozen=True, slots=True)
-class UnicastOutcome:
-    """When each message was delivered (not a number: never), transfers begun, done and aborted."""
-
-    delivered_s: NDArray[np.float64]
-    started: int
-    relayed: int
-    aborted: int
 
 
 def route(contacts: Contacts, unicast: Unicast, parcels: Sequence[Parcel]) -> UnicastOutcome:
