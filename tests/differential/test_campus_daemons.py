@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from campus_simulator import CampusSimulator
 
 from whimbrel.carry.control.clock import CampusClock
 from whimbrel.carry.control.topics import TopicNames
@@ -15,7 +16,6 @@ from whimbrel.carry.hello import NONCE_BYTES, Answer, SampleId
 from whimbrel.carry.node import Deliver, Step
 from whimbrel.carry.participant import Participant, Rules
 from whimbrel.sim.campus.air import MemoryAir, MemoryTransport
-from whimbrel.sim.campus.reference import CampusSimulator
 from whimbrel.sim.campus.scenario import Campus, Publication, World
 from whimbrel.sim.contacts.table import Contacts
 

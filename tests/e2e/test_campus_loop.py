@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from tests.e2e.campus_rig import Segment, until
 
-from whimbrel.broker.config import Config, ListenSettings, NodeSettings, ObserveSettings, PipelineSettings
+from whimbrel.broker.settings.config import Config, ListenSettings, NodeSettings, ObserveSettings, PipelineSettings
 from whimbrel.broker.shell.server import Server
 from whimbrel.carry.daemon.journal import Journal
 from whimbrel.carry.daemon.service import NodeService
