@@ -44,6 +44,17 @@ class LinkQuality:
         self._memory.counted += (len(links) - count) * LINK_BYTES
         return found
 
+    def forget(self, now: int) -> None:
+        """Forget the devices that have been silent for long by *now*."""
+        links = self.state
+        while links:
+            oldest = next(iter(links))
+            if now - links[oldest].at < SILENCE_US:
+                return
+            del links[oldest]
+            self._touch(("link", oldest))
+            self._memory.counted -= LINK_BYTES
+
     # -- rows --------------------------------------------------------------------------------------------------------
 
     @property

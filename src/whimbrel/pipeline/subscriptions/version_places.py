@@ -25,7 +25,7 @@ from whimbrel.model.near import DEFAULT_STALE_US
 from whimbrel.model.place import Place
 from whimbrel.model.polygon import Polygon
 from whimbrel.model.tables import TIME_TYPE
-from whimbrel.pipeline.fold.moves import NOWHERE, Moves, ShippedMoves
+from whimbrel.pipeline.subscriptions.moves import NOWHERE, Moves, ShippedMoves
 
 __all__ = ["BOUNDS", "PLACED", "VersionPlaces", "distinct_wishes"]
 

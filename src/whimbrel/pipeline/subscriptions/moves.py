@@ -17,7 +17,6 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.match.proximity.past.track_keeper import MemberChange, Reports, TrackKeeper
 from whimbrel.match.proximity.past.tracks import TrackArrays, Tracks
 from whimbrel.model.facts import PresenceChange, SessionChange
-from whimbrel.model.proximity import Sighting
 from whimbrel.model.tables import PLACE_TYPE, TIME_TYPE
 
 __all__ = ["MEMBERS", "NOWHERE", "SEEN", "Moves", "ShippedMoves"]
@@ -41,9 +40,8 @@ class Moves:
         self.keeper = TrackKeeper()
         self.tracks = NOWHERE
 
-    def restore(self, places: Mapping[str, Sighting], members: Iterable[tuple[str, str]]) -> None:
-        """Take over where devices were and, as session and device, whose members they were before the first span."""
-        self.keeper.restore_places(places)
+    def restore(self, members: Iterable[tuple[str, str]]) -> None:
+        """Restore, as session and device, whose members devices were before the first span."""
         for session, device in members:
             self.keeper.restore_member(session, device)
 

@@ -28,11 +28,28 @@ from whimbrel.model.facts import SessionChange
 from whimbrel.model.keys import NO_KEYS, KeyHash, KeyHashes, Scheme
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.fold.moves import Moves
-from whimbrel.pipeline.fold.subject_words import SubjectWords
-from whimbrel.pipeline.fold.version_places import PLACED, VersionPlaces, distinct_wishes
+from whimbrel.pipeline.subscriptions.moves import Moves
+from whimbrel.pipeline.subscriptions.subject_words import SubjectWords
+from whimbrel.pipeline.subscriptions.version_places import PLACED, VersionPlaces, distinct_wishes
 
-__all__ = ["Over", "PackedVersions", "keys_of", "open_intervals", "packed", "touched", "validity_intervals", "versions"]
+__all__ = [
+    "CHANGED",
+    "DELETED",
+    "Over",
+    "PackedVersions",
+    "keys_of",
+    "open_intervals",
+    "packed",
+    "touched",
+    "validity_intervals",
+    "versions",
+]
+
+_INTEREST = ("session", "subject_filter", "name", "filter_text", "keys", "accept_insecure", *PLACED)
+CHANGED = ("node", "seq", "changed_at", "change", *_INTEREST, "qos", "no_local")
+"""The columns of ``interests`` that matchers are made of,"""
+DELETED = ("node", "seq", "changed_at", "change", "session")
+"""and those of ``sessions``."""
 
 VERSIONS_SCHEMA = pa.schema(
     [
