@@ -13,7 +13,8 @@ from whimbrel.carry.control.topics import TopicNames
 from whimbrel.carry.daemon.daemon import CampusDaemon
 from whimbrel.carry.hello import NONCE_BYTES, Answer, SampleId
 from whimbrel.carry.node import Deliver, Step
-from whimbrel.carry.participant import Participant, Rules
+from whimbrel.carry.participant import Participant
+from whimbrel.carry.rules import Rules
 from whimbrel.sim.campus.air import MemoryAir, MemoryTransport
 from whimbrel.sim.campus.reference import CampusSimulator
 from whimbrel.sim.campus.scenario import Campus, Publication, World

@@ -36,7 +36,7 @@ from whimbrel.carry.daemon.journal import sample_name
 from whimbrel.carry.daemon.status import node_status, status_lines
 from whimbrel.carry.hello import Hello, Sample, Subscriptions, TimeQuestion
 from whimbrel.carry.outputs import Tell
-from whimbrel.carry.participant import Rules
+from whimbrel.carry.rules import Rules
 from whimbrel.carry.signatures import SampleSigner
 from whimbrel.client import Message
 from whimbrel.errors import InvalidInputError, InvalidValueError, WhimbrelError

@@ -18,10 +18,10 @@ import structlog
 from whimbrel.carry.daemon.journal import Journal, address_name
 from whimbrel.carry.hello import Answer, Hello, Sample
 from whimbrel.carry.memory import write_memory
+from whimbrel.carry.neighbours.rates import Allowance
 from whimbrel.carry.node import Deliver, Drop, Send, StoreSample
-from whimbrel.carry.outputs import Greet, Note, NoteKind, Output, Tell
+from whimbrel.carry.outputs import Greet, Note, NoteKind, Output, TakeBack, Tell
 from whimbrel.carry.participant import Participant
-from whimbrel.carry.rates import Allowance
 from whimbrel.carry.transport.interface import Transport
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.errors import LogError
@@ -125,7 +125,7 @@ class CampusDaemon:
                         listener(sample)
                 case Greet():
                     self.transport.say(Hello((), is_first=False))
-                case Drop():
+                case Drop() | TakeBack():
                     self._is_changed = True
                 case Note():
                     self._is_changed |= each.kind is not NoteKind.REFUSED
