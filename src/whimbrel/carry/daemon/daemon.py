@@ -118,8 +118,8 @@ class CampusDaemon:
                     self._note_sample(sample, giver)
                 case Deliver(sample):
                     self._is_changed = True
-                    self._note_sample(sample, giver)
-                    self._note_receipt(sample, None)
+                    is_new = self._note_sample(sample, giver)
+                    self._note_receipt(sample, None, was_carried=not is_new)
                     self._deliver(sample)
                     for listener in list(self.listeners):
                         listener(sample)
@@ -141,15 +141,16 @@ class CampusDaemon:
             said["version"] = note.version
         (_log.warning if note.kind is NoteKind.REFUSED else _log.info)(_LOG_WORDS[note.kind], **said)
 
-    def _note_sample(self, sample: Sample, giver: int | None) -> None:
-        if self._journal is not None:
-            name = self.participant.topics.name_of(sample.topic)
-            self._journal.note_sample(sample, name, giver=giver, at=self.now)
+    def _note_sample(self, sample: Sample, giver: int | None) -> bool:
+        if self._journal is None:
+            return False
+        name = self.participant.topics.name_of(sample.topic)
+        return self._journal.note_sample(sample, name, giver=giver, at=self.now)
 
-    def _note_receipt(self, sample: Sample, receiver: int | None) -> None:
+    def _note_receipt(self, sample: Sample, receiver: int | None, *, was_carried: bool = False) -> None:
         if self._journal is not None and sample.topic:
             name = self.participant.topics.name_of(sample.topic)
-            self._journal.note_receipt(sample, name, receiver=receiver, at=self.now)
+            self._journal.note_receipt(sample, name, receiver=receiver, at=self.now, was_carried=was_carried)
 
     # -- the application -----------------------------------------------------------------------------------------------
 
