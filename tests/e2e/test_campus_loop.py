@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.e2e.campus_rig import Segment, until
 from tests.unit.campus_rig import a_participant
 
-from whimbrel.broker.config import Config, ListenSettings, NodeSettings, ObserveSettings, PipelineSettings
+from whimbrel.broker.settings.config import Config, ListenSettings, NodeSettings, ObserveSettings, PipelineSettings
 from whimbrel.broker.shell.server import Server
 from whimbrel.carry.daemon.daemon import CampusDaemon
 from whimbrel.carry.daemon.journal import Journal

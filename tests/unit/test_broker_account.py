@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.settings.config import Config, LimitSettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Outcome, Receipt

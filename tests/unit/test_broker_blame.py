@@ -10,7 +10,7 @@ import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from PIL import Image
 
-from whimbrel.broker.handlers import shaping
+from whimbrel.broker.deliver import shaping
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Decided
 from whimbrel.mqtt.packets import Publish

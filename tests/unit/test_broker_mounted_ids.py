@@ -11,7 +11,7 @@ from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.client_ids import ClientRule
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import Config, ListenerSettings
+from whimbrel.broker.settings.config import Config, ListenerSettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.log.reader import read

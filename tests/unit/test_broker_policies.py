@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from broker_rig import ANSWERS, NODE, Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.config import Config, PolicySettings
+from whimbrel.broker.settings.config import Config, PolicySettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.log.reader import read

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from whimbrel.broker.config import Config, NodeSettings
+from whimbrel.broker.settings.config import Config, NodeSettings
 from whimbrel.broker.shell.disk.storage import Restored, Storage
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes

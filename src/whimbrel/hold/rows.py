@@ -26,7 +26,7 @@ _UNKNOWN_QOS = 2
 _WITHOUT_SHARES = 2
 """How many values the row of a copy has beside its devices, where no share has others."""
 
-__all__ = ["KINDS", "Key", "keys", "restore_state", "row_table"]
+__all__ = ["KINDS", "Key", "keys", "restore_state", "row_table", "subscription_of", "subscription_row"]
 
 KINDS = frozenset({"copy", "member", "now", "pending", "place", "session", "shaped", "subscription", "turn"})
 """The kinds of rows."""
@@ -58,7 +58,7 @@ def row_table(state: State) -> RowTable:
     def subscription(name: str, *identity: Any) -> object | None:
         found = sessions.get(name)
         wanted = None if found is None else found.subscriptions.get(identity)
-        return None if wanted is None else _subscription_row(wanted)
+        return None if wanted is None else subscription_row(wanted)
 
     def member(name: str, device: str) -> object | None:
         found = sessions.get(name)
@@ -171,7 +171,7 @@ def _restore_session(state: State, name: str, value: Any, found: dict[tuple[Any,
     session.access, identities, devices = value
     for subject_filter, own_name in identities:
         row = found[("subscription", name, subject_filter, own_name)]
-        state.put(session, _subscription(name, row))
+        state.put(session, subscription_of(name, row))
     for device in devices:
         is_present, takes, *later = found["member", name, device]
         confirms, away_at = (*later, None, None)[:2]  # older views do not have them
@@ -212,8 +212,8 @@ def _identities(found: Any) -> tuple[Identity, ...]:
     return tuple((subject, own) for subject, own in found)
 
 
-def _subscription_row(subscription: Subscription) -> list[object]:
-    """Return *subscription* as plain values."""
+def subscription_row(subscription: Subscription) -> list[object]:
+    """Return the row of a subscription as plain values."""
     near = subscription.near
     return [
         subscription.subject_filter,
@@ -231,14 +231,15 @@ def _subscription_row(subscription: Subscription) -> list[object]:
         subscription.identifier,
         subscription.stale_us,
         subscription.seq,
+        subscription.changed_at,
     ]
 
 
-def _subscription(session: str, row: Any) -> Subscription:
-    """Return the subscription; the value checks itself."""
+def subscription_of(session: str, row: Any) -> Subscription:
+    """Return the subscription with a *row*; the value checks itself."""
     subject_filter, name, filter_text, ttl_us, max_held, policy, near, keys, accept_insecure, *of_mqtt = row
     qos, no_local, retain_as_published, identifier = of_mqtt[:4] or (None, False, False, None)
-    stale_us, seq = (*of_mqtt[4:], None, None)[:2]  # older views end before them
+    stale_us, seq, changed_at = (*of_mqtt[4:], None, None, None)[:3]  # older views end before them
     return Subscription(
         session=session,
         subject_filter=subject_filter,
@@ -256,6 +257,7 @@ def _subscription(session: str, row: Any) -> Subscription:
         retain_as_published=retain_as_published,
         identifier=identifier,
         seq=seq,
+        changed_at=changed_at,
     )
 
 

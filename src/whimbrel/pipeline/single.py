@@ -14,7 +14,9 @@ from whimbrel.hold.commands import HandOver, Identity, Settle
 from whimbrel.hold.folding import Folding
 from whimbrel.hold.private import asked_for
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.hold.rows import KINDS as HOLD_KINDS
 from whimbrel.hold.sessions import RETAINED, Hold
+from whimbrel.log.columns import from_arrow
 from whimbrel.match.matcher import Interest, Matcher, check_stored
 from whimbrel.model.facts import (
     Decided,
@@ -30,8 +32,11 @@ from whimbrel.model.facts import (
 from whimbrel.model.notification import Notification
 from whimbrel.model.proximity import Sighting, hears, places_at
 from whimbrel.model.subscription import InterestChange, Subscription
-from whimbrel.pipeline.fold.beginnings import Beginning, Known, known_of
-from whimbrel.pipeline.fold.policies import Content, PolicyFold
+from whimbrel.node.memory import MemoryCount
+from whimbrel.node.policies import Policies
+from whimbrel.pipeline.fold.described import Described, Known, known_of
+from whimbrel.pipeline.fold.policies import Content, PolicyChecks
+from whimbrel.pipeline.fold.start_state import StartState
 
 __all__ = ["Delivery", "Match", "SingleProcess"]
 
@@ -71,13 +76,17 @@ class _Node:
     """One node's subscriptions, sessions and notifications."""
 
     def __init__(
-        self, node: str, *, retention: Retention, assume_receipts: bool, begun: Beginning | None = None
+        self, node: str, *, retention: Retention, assume_receipts: bool, begun: StartState | None = None
     ) -> None:
         self.node = node
         self.matcher = Matcher()
-        hold: Hold[Notification] | None = None if begun is None else Hold.restore(node, begun.hold, retention=retention)
+        rows = () if begun is None else begun.rows
+        of_hold = [row for row in rows if row[0][0] in HOLD_KINDS]
+        hold: Hold[Notification] = Hold.restore(node, of_hold, retention=retention)
         self.folding = Folding(node, retention=retention, assume_receipts=assume_receipts, hold=hold, judge=self.decide)
-        self.policies = PolicyFold() if begun is None else PolicyFold.restore(begun.shape, begun.decided)
+        self.policies = Policies(node, MemoryCount())
+        self.policies.restore({key: value for key, value in rows if key[0] in self.policies.kinds})
+        self.checks = PolicyChecks(self.policies)
         self.decides = assume_receipts
         self.interests: dict[tuple[str, Identity], int] = {}
         """The seq of the interest in force."""
@@ -93,16 +102,20 @@ class _Node:
         """By notification, what policies may see of it."""
         self.differences: dict[tuple[int, str | None], str] = {}
         if begun is not None:
-            self.published.update(begun.known)
-            self.places.update(begun.places)
-            self.shaped.update({(seq, who): body for seq, each in begun.shaped.items() for who, body in each.items()})
-            self.seen.update({seq: each.read(begun.known[seq].subject) for seq, each in begun.contents.items()})
+            self.places.update(begun.places())
+        for key, row in rows:
+            if key[0] == "notification":
+                kept = Described.restored(int(str(key[1])), row)
+                self.published[kept.seq] = kept.known
+                self.shaped |= {(kept.seq, device): body for device, body in (kept.shaped or {}).items()}
+                if (content := kept.readable()) is not None:
+                    self.seen[kept.seq] = content
 
     def publish(self, fact: Notification) -> None:
         """Keep what policies may see of a notification."""
         self.published[fact.seq] = known_of(fact)
-        if self.decides or self.policies.are_any:
-            body = fact.body if self.decides or self.policies.needs_bodies else None
+        if self.decides or self.checks.are_any:
+            body = fact.body if self.decides or self.checks.needs_bodies else None
             self.seen[fact.seq] = Content(fact.attributes, fact.subject, len(fact.body), body, fact.publisher)
 
     def decide(self, command: HandOver) -> Outcome:
@@ -113,7 +126,7 @@ class _Node:
             for identity in identities:
                 subscription = hold.subscription(session, identity)
                 named.append(None if subscription is None else subscription.policy)
-        decided = self.policies.decide(device, named, self.seen.get(seq), now=hold.now)
+        decided = self.checks.decide(device, named, self.seen.get(seq), now=hold.now)
         if decided.body_hash is not None:
             self.shaped[seq, device] = decided.body_hash
         return decided.outcome
@@ -125,7 +138,7 @@ class _Node:
             return
         if fact.body_hash is not None:
             self.shaped[seq, fact.device] = fact.body_hash
-        difference = self.policies.difference(fact, self.seen.get(seq), self.published[seq].body_hash)
+        difference = self.checks.difference(fact, self.seen.get(seq), self.published[seq].body_hash)
         if difference is not None:
             self.differences.setdefault((seq, fact.device), difference)
 
@@ -139,11 +152,12 @@ class SingleProcess:
         self.matches: list[Match] = []
         self.deliveries: list[Delivery] = []
 
-    def begin(self, begun: Beginning) -> SingleProcess:
-        """Begin a node's log at a checkpoint; its facts are those after it."""
+    def begin(self, begun: StartState) -> SingleProcess:
+        """Start a node's log at a checkpoint; its facts are those after it."""
         kept = {"retention": self._retention, "assume_receipts": self._assume_receipts}
         node = self._nodes[begun.node] = _Node(begun.node, **kept, begun=begun)  # type: ignore[arg-type]  # by name
-        for fact in begun.interests:
+        for fact in from_arrow("interests", begun.interest_rows()):
+            assert isinstance(fact, InterestChanged)
             self._change(node, fact)
         return self
 
@@ -169,15 +183,17 @@ class SingleProcess:
                 return  # a dead letter: it changes nothing
             self._change(node, fact)
         elif isinstance(fact, SessionChanged) and fact.change is SessionChange.DELETED:
-            node.policies.end_session(fact)
+            node.policies.note(fact)
             for session, identity in [key for key in node.interests if key[0] == fact.session]:
                 node.matcher.remove(_id(session, identity))
                 del node.interests[(session, identity)]
         elif isinstance(fact, Decided) and not self._assume_receipts:
             node.check(fact)
-            node.policies.take(fact)
+            node.policies.note(fact)
         elif isinstance(fact, Reported | PolicyChanged):
-            node.policies.take(fact)
+            if isinstance(fact, PolicyChanged):
+                node.checks.note_put(fact.text)
+            node.policies.note(fact)
             if isinstance(fact, Reported) and fact.state.place is not None:
                 node.places[fact.state.device] = Sighting(fact.seq, fact.state.reported_at, fact.state.place)
         elif isinstance(fact, Receipt) and fact.via == RETAINED and fact.published_at is not None:

@@ -1,1 +1,1 @@
-"""Access: who a client is, what it may do, which keys it has, and how often it may try."""
+"""Access: who a client is, what it may do, and which keys it has."""

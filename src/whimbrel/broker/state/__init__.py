@@ -1,1 +1,1 @@
-"""State: what a restart knows again, and the queue of facts that wait for the disk."""
+"""State: what a restart knows again, as the node folds it, and indexes of it."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import filterfalse
 
-from whimbrel.broker.memory import Memory
+from whimbrel.broker.limits.memory import Memory
 from whimbrel.broker.state.hand_overs import HandOvers
 from whimbrel.broker.state.routes import Found, Routes
 from whimbrel.broker.state.session_index import SessionIndex

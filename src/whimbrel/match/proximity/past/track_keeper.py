@@ -97,6 +97,11 @@ class TrackKeeper:
         latitude, longitude = self._base.spot[number, :2].tolist()
         return Sighting(int(self._base.seq[number]), int(self._base.at[number]), Place(latitude, longitude))
 
+    def placed(self) -> list[str]:
+        """Return the devices that have a place."""
+        self._settle()
+        return [device for device, number in self._devices.items() if self._base.seq[number] >= 0]
+
     def numbers(self, sessions: Iterable[str]) -> Any:
         """Return the numbers of sessions, new ones where they have none."""
         return np.fromiter(map(self._session, sessions), np.int64)

@@ -1,0 +1,1 @@
+"""Subscribe: what SUBSCRIBE and UNSUBSCRIBE do; retained messages, and history."""
