@@ -5,13 +5,13 @@ Rule: everything follows from the scenario and its seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import flag, real, whole
-from whimbrel.rendezvous.controller import Controller, Note, NoteKind, Parameters
+from whimbrel.rendezvous.controller import Controller, DumbPair, Note, NoteKind, Parameters
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.device.commands import Introduced, Tell, Verified
 from whimbrel.rendezvous.epochs import EpochFile
@@ -68,9 +68,15 @@ class HallReport:
 
 
 class Hall:
-    """A controller in the middle, and devices around it; *epochs* outlive it."""
+    """A controller in the middle, and devices around it; *epochs* outlive it, and *pairs* are dumb devices."""
 
-    def __init__(self, seed: int = 1, parameters: Parameters | None = None, epochs: EpochFile | None = None) -> None:
+    def __init__(
+        self,
+        seed: int = 1,
+        parameters: Parameters | None = None,
+        epochs: EpochFile | None = None,
+        pairs: Iterable[DumbPair] = (),
+    ) -> None:
         parameters = parameters or Parameters()
         random = Random(f"hall {seed}")
         self.air = Air(random)
@@ -85,6 +91,7 @@ class Hall:
                 address=address,
                 nonce_key=random.randbytes(32),
                 epochs=None if epochs is None else epochs.epochs,
+                pairs=pairs,
             ),
             radio,
             self.air,
