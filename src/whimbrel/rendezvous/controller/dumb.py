@@ -112,8 +112,8 @@ class DumbDevices:
         self._smart: dict[Address, _Smart] = {}
         for each in self._pairs.values():
             self._smart.setdefault(each.smart, _Smart([])).pairs.append(each)
-        self._held: set[Address] = set()
-        """Dumb devices that are connected to us and take us for their smart device."""
+        self._held: dict[Address, None] = {}
+        """Dumb devices that are connected to us and take us for their smart device, the longest held first."""
         self._asked: dict[Address, int] = {}
         """Dumb devices that have been sent the PIN, and until when they may answer."""
         self._woken: dict[EventId, tuple[Member, int]] = {}
@@ -139,7 +139,7 @@ class DumbDevices:
             return
         self._note(pair.smart, address, detail="holds" if is_accepted else "refused: PIN")
         if is_accepted:
-            self._held.add(address)
+            self._held[address] = None
             self._state.settle(address)
 
     def overhear(self, smart: Address, *, now: int) -> None:
@@ -182,7 +182,7 @@ class DumbDevices:
         """Forget what goes on with a device that is gone."""
         for identifier in [each for each, (awaited, _) in self._woken.items() if awaited is member]:
             self._finish(identifier)
-        self._held.discard(member.address)
+        self._held.pop(member.address, None)
         self._asked.pop(member.address, None)
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class DumbDevices:
         return any(each.dumb in self._held for each in known.pairs)
 
     def _wake(self, record: Record, *, now: int) -> bool:
-        """Tell the owner of *record* to listen, let its dumb devices go, and remove the answered publication."""
+        """Tell the owner of *record* to listen, let a dumb device of it go, and remove the answered publication."""
         state = self._state
         member = state.piconet.get(record.owner)
         if member is None or not member.has_layer or not state.piconet.has_seats_for(member):
@@ -256,18 +256,19 @@ class DumbDevices:
         return True
 
     def _let_go(self, smart: Address, *, now: int, record: Record | None = None) -> None:
-        """Disconnect the dumb devices that are held for *smart*, and ignore its pages for a while."""
+        """Disconnect the dumb device that is held for *smart*, and ignore its pages for a while.
+
+        Of several the one that was held longest: two would page the smart device at once, and collide (Figure 4-9). The
+        next goes when the smart device has published again, or is found again.
+        """
         known = self._smart[smart]
         known.ignored_until = now + self._state.parameters.ignore_us
-        held = [each.dumb for each in known.pairs if each.dumb in self._held]
+        dumb = next((each for each in self._held if self._pairs[each].smart == smart), None)
         identifier = None if record is None or record.event.is_restricted else record.id
-        for dumb in held:
-            self._note(smart, dumb, detail="lets go", identifier=identifier)
-            member = self._state.piconet.get(dumb)
-            if member is not None:
-                self._drop(member, Refusal.PARTNER_IS_HERE, now)
-        if not held:
-            self._note(smart, None, detail="heard", identifier=identifier)
+        self._note(smart, dumb, detail="heard" if dumb is None else "lets go", identifier=identifier)
+        member = None if dumb is None else self._state.piconet.get(dumb)
+        if member is not None:
+            self._drop(member, Refusal.PARTNER_IS_HERE, now)
 
     def _finish(self, identifier: EventId) -> None:
         member, _ = self._woken.pop(identifier)
