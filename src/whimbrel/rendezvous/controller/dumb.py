@@ -32,7 +32,7 @@ from whimbrel.rendezvous.messages import WakeUp
 from whimbrel.rendezvous.refusals import Refusal
 from whimbrel.rendezvous.stand_in import StandIn
 
-__all__ = ["MAX_PAIRS", "DumbDevices", "DumbPair", "PairState", "check_pairs"]
+__all__ = ["MAX_PAIRS", "DumbDevices", "DumbPair", "PairState", "check_pairs", "read_pair"]
 
 MAX_PAIRS = 64
 """Pairs of one controller; each smart device of them takes a receiver of its own."""
@@ -55,6 +55,16 @@ class DumbPair:
             raise InvalidValueError("smart", self.smart, "another address than that of the dumb device")
         if self.pin:  # a mouse's is blank
             text("pin", self.pin, max_bytes=_MAX_PIN_BYTES)
+
+
+def read_pair(text: object) -> DumbPair:
+    """Return the pair that *text* spells: ``DUMB=SMART``, two addresses, with ``/PIN`` behind them or not."""
+    allowed = "DUMB=SMART, two addresses, and /PIN behind them if it is not 0000"
+    if not isinstance(text, str) or text.count("=") != 1:
+        raise InvalidValueError("dumb", text, allowed)
+    dumb, _, rest = text.partition("=")
+    smart, slash, pin = rest.partition("/")
+    return DumbPair(dumb=read_address(dumb), smart=read_address(smart), pin=pin if slash else "0000")
 
 
 def check_pairs(pairs: Iterable[DumbPair]) -> tuple[DumbPair, ...]:
