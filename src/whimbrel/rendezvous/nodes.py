@@ -102,9 +102,11 @@ class ControllerNode:
                     address=address, is_caller=not is_caller, has_layer=has_layer, as_address=as_address
                 )
                 self._take((connected,))
-            case PageFailed(address):
+            case PageFailed(address) if address in self._calling:
                 self._calling.discard(address)
                 self._take((NotReached(address),))
+            case PageFailed():
+                pass  # the device paged us meanwhile, and is connected
             case LinkLost(address):
                 self._calling.discard(address)
                 self._take((Disconnected(address),))

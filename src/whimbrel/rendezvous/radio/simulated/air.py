@@ -427,19 +427,32 @@ class SimulatedRadio:
             self._air.switch(link, self._address)
 
     def park(self, address: Address) -> None:
-        """Park a slave of ours."""
+        """Park a slave of ours; one that is being woken, when it has heard what was said to it."""
         link = self._air.link(self._address, address)
-        if link is not None and link.master == self._address and not link.is_parked:
+        if link is None or link.master != self._address:
+            return
+        if link.is_parked:
+            link.is_parked_again = link.is_waking
+        else:
             self._air.park(link)
 
     def unpark(self, address: Address) -> None:
         """Wake a parked slave at the next beacon."""
         link = self._air.link(self._address, address)
-        if link is not None and link.master == self._address and link.is_parked:
+        if link is None or link.master != self._address or not link.is_parked:
+            return
+        link.is_parked_again = False
+        if not link.is_waking:
+            link.is_waking = True
             self._air.at_beacon(lambda: self._wake(link))
 
     def _wake(self, link: Link) -> None:
-        if not self._air.wake(link) and self._air.link(link.master, link.slave) is link:
+        if self._air.wake(link):
+            link.is_waking = False
+            if link.is_parked_again:
+                link.is_parked_again = False
+                self._air.park(link)
+        elif self._air.link(link.master, link.slave) is link:
             self._air.at_beacon(lambda: self._wake(link))  # no address free, or not heard: at the next beacon
 
     def poll(self, *, seats: int) -> None:

@@ -23,6 +23,10 @@ class Link:
     """What the master says to a slave that is being woken."""
     free_at: int = 0
     parked_at: int = 0
+    is_waking: bool = False
+    """Whether its slave is woken at the next beacon."""
+    is_parked_again: bool = False
+    """Whether the slave is parked once more when it was woken and has heard what was held for it."""
     lost_at: int | None = None
     closed_by: Address | None = None
     actor: Address | None = None
