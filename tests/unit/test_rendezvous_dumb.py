@@ -35,7 +35,7 @@ from whimbrel.rendezvous.refusals import Refusal
 from whimbrel.rendezvous.stand_in import StandIn
 from whimbrel.rendezvous.tokens import GroupOwner
 from whimbrel.sim.hall import Hall
-from whimbrel.sim.headset import Headset, HeadsetFact
+from whimbrel.sim.rendezvous.headset import Headset, HeadsetFact
 
 SECOND = 1_000_000
 SMART, DUMB = BOB, DAVE

@@ -20,7 +20,7 @@ from whimbrel.rendezvous.events import Address, Subscription, address_from
 from whimbrel.rendezvous.nodes import ControllerNode, DeviceNode
 from whimbrel.rendezvous.radio.simulated.air import Air
 from whimbrel.rendezvous.tokens import DeviceKeys, GroupOwner
-from whimbrel.sim.headset import Headset
+from whimbrel.sim.rendezvous.headset import Headset
 
 __all__ = ["Hall", "HallReport", "HallScenario", "run_hall"]
 
@@ -115,11 +115,23 @@ class Hall:
         """Return the time in the hall."""
         return self.air.now
 
-    def add(self, device: Device, *, place: tuple[float, float] = (0.0, 0.0), is_shown: bool = False) -> DeviceNode:
-        """Bring *device* into the hall; one that *is_shown* is discoverable."""
+    def add(
+        self,
+        device: Device,
+        *,
+        place: tuple[float, float] = (0.0, 0.0),
+        is_shown: bool = False,
+        on_told: Callable[[Introduced | Verified | Tell, int], None] = lambda _told, _now: None,
+    ) -> DeviceNode:
+        """Bring *device* into the hall; one that *is_shown* is discoverable. *on_told* gets what its user is told."""
         radio = self.air.add(device.address, name=device.name, device_class=device.device_class, place=place)
         told = self.told.setdefault(device.address, [])
-        node = DeviceNode(device, radio, self.air, now=self.now, told=lambda each, now: told.append((each, now)))
+
+        def take(each: Introduced | Verified | Tell, now: int) -> None:
+            told.append((each, now))
+            on_told(each, now)
+
+        node = DeviceNode(device, radio, self.air, now=self.now, told=take)
         self.nodes[device.address] = node
         radio.handler = node.handle
         if is_shown:

@@ -55,3 +55,10 @@ class Usage:
     def seconds(self, state: RadioState) -> float:
         """Return for how many seconds the radio was in *state*."""
         return self.times_us.get(state, 0) / 1_000_000
+
+    def figures(self) -> dict[str, float]:
+        """Return seconds by state, and counts by name, as ``rendezvous.energy`` takes them."""
+        counts = ("answers", "sent_packets", "received_packets", "sent_bytes", "received_bytes")
+        return {state.value: self.seconds(state) for state in RadioState} | {
+            name: float(getattr(self, name)) for name in counts
+        }
