@@ -19,16 +19,14 @@ from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from whimbrel.errors import InvalidValueError, WhimbrelError
 from whimbrel.log.files import put
 
-if TYPE_CHECKING:  # a process that makes one point need not load what sweeps are made of
-    from whimbrel.lab.points import Row
+__all__ = ["FailedPointError", "OwnPoint", "Row", "check_writable", "main", "make_points"]
 
-__all__ = ["FailedPointError", "OwnPoint", "check_writable", "main", "make_points"]
-
+Row = dict[str, Any]
 _POLL_S = 0.05
 
 
@@ -59,6 +57,12 @@ class OwnPoint:
     def key(self) -> str:
         """The name of its result."""
         return sha256((_source_digest() + self.text).encode()).hexdigest()[:32]
+
+    def measure(self) -> Row:
+        """Make the point in this process."""
+        module, name = self.make.split(":")
+        row: Row = getattr(import_module(module), name)(**self.settings)
+        return row
 
 
 class _Running(NamedTuple):
@@ -147,9 +151,8 @@ def main(arguments: Sequence[str]) -> int:
     """Make one point; runs in a process of its own."""
     text, path = arguments
     make, settings = json.loads(text)
-    module, name = make.split(":")
     try:
-        row = getattr(import_module(module), name)(**settings)
+        row = OwnPoint(make=make, settings=settings).measure()
     except KeyboardInterrupt:
         return 130
     put(Path(path), json.dumps(row).encode())

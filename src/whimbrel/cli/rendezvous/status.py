@@ -11,7 +11,7 @@ import typer
 from whimbrel.cli.options.values import read_log
 
 if TYPE_CHECKING:  # logs need not be loaded for other commands
-    from whimbrel.rendezvous.status import ControllerStatus
+    from whimbrel.rendezvous.daemon.status import ControllerStatus
 
 __all__ = ["status"]
 
@@ -35,7 +35,7 @@ def status(
     Example: whimbrel rendezvous status hall
     """
     from whimbrel.log.reader import read
-    from whimbrel.rendezvous.status import status_of
+    from whimbrel.rendezvous.daemon.status import status_of
 
     found = status_of(read(directory, node))
     if as_json:
