@@ -47,6 +47,8 @@ class OwnPoint:
 
     make: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    sources: tuple[str, ...] = ("whimbrel",)
+    """The packages and modules whose source decides its result."""
 
     @property
     def text(self) -> str:
@@ -56,7 +58,7 @@ class OwnPoint:
     @property
     def key(self) -> str:
         """The name of its result."""
-        return sha256((_source_digest() + self.text).encode()).hexdigest()[:32]
+        return sha256((_source_digest(self.sources) + self.text).encode()).hexdigest()[:32]
 
     def measure(self) -> Row:
         """Make the point in this process."""
@@ -139,10 +141,12 @@ def _wait_for_one(running: list[_Running]) -> None:
 
 
 @cache
-def _source_digest() -> str:
+def _source_digest(sources: tuple[str, ...]) -> str:
     digest = sha256()
     root = Path(str(files("whimbrel")))
-    for path in sorted(each for each in root.rglob("*") if each.suffix in {".py", ".policy"}):
+    named = [root.parent.joinpath(*each.split(".")) for each in sources]
+    paths = [*(each.with_suffix(".py") for each in named), *(path for each in named for path in each.rglob("*"))]
+    for path in sorted(each for each in paths if each.suffix in {".py", ".policy"} and each.is_file()):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 

@@ -13,6 +13,7 @@ from whimbrel.lab.experiment import Experiment, Findings
 from whimbrel.lab.own_processes import OwnPoint
 from whimbrel.lab.rendezvous.energy_findings import EVERY_S, GAPS_S, PHONES, Plan, find
 from whimbrel.lab.rendezvous.energy_plot import plot
+from whimbrel.lab.rendezvous.points import make_point
 from whimbrel.lab.spark_sweep import Row
 from whimbrel.rendezvous.energy import INPUTS
 from whimbrel.sim.rendezvous import caches, pairs, rooms
@@ -21,7 +22,7 @@ from whimbrel.sim.rendezvous.pairs import First, System
 __all__ = ["energy"]
 
 _HOUR_S = 3_600.0
-_SEEDS, _ROOM_SEEDS = 30, 8
+_SEEDS, _ROOM_SEEDS = 20, 5
 _QUICK = Plan(gaps_s=(0, 60, 600), phones=(2, 6), every_s=(30.0,))
 
 
@@ -68,8 +69,8 @@ def _pairs(plan: Plan, gap_s: float, seed: int) -> list[OwnPoint]:
             case = {"first": first.value, "gap_s": float(gap_s), "seed": seed, "is_whole": is_whole}
             # A seeker that comes second finds the other with its first inquiry: how often it repeats is no matter.
             every = plan.every_s if first is First.SEEKER else (plan.middle_s,)
-            found += [_point(pairs.play_pair, system=System.PLAIN.value, every_s=each, **case) for each in every]
-            found += [_point(pairs.play_pair, system=each.value, **case) for each in System if each != System.PLAIN]
+            found += [make_point(pairs.play_pair, system=System.PLAIN.value, every_s=each, **case) for each in every]
+            found += [make_point(pairs.play_pair, system=each.value, **case) for each in System if each != System.PLAIN]
     return found
 
 
@@ -77,23 +78,18 @@ def _rooms(plan: Plan, phones: int, seed: int) -> list[OwnPoint]:
     found = []
     for is_whole in _BOTH:
         case = {"phones": phones, "seed": seed, "is_whole": is_whole}
-        found += [_point(rooms.play_room, system=System.PLAIN.value, every_s=each, **case) for each in plan.every_s]
-        found += [_point(rooms.play_room, system=each.value, **case) for each in System if each != System.PLAIN]
+        found += [make_point(rooms.play_room, system=System.PLAIN.value, every_s=each, **case) for each in plan.every_s]
+        found += [make_point(rooms.play_room, system=each.value, **case) for each in System if each != System.PLAIN]
     return found
 
 
 def _waiting(plan: Plan, seconds: float, seed: int) -> list[OwnPoint]:
     case = {"seconds": seconds, "seed": seed}
-    found = [_point(pairs.play_waiting, system=System.PLAIN.value, every_s=each, **case) for each in plan.every_s]
+    found = [make_point(pairs.play_waiting, system=System.PLAIN.value, every_s=each, **case) for each in plan.every_s]
     for system in (System.PARK, System.RELEASE):
-        found += [_point(pairs.play_waiting, system=system.value, is_whole=is_whole, **case) for is_whole in _BOTH]
+        found += [make_point(pairs.play_waiting, system=system.value, is_whole=is_whole, **case) for is_whole in _BOTH]
     return found
 
 
 def _caches(seed: int, has_removed: bool, has_members: bool) -> OwnPoint:  # noqa: FBT001 # both by position, once
-    return _point(caches.play_caches, has_removed=has_removed, has_members=has_members, seed=seed)
-
-
-def _point(play: object, **settings: object) -> OwnPoint:
-    module, name = play.__module__, play.__name__  # type: ignore[attr-defined] # a function
-    return OwnPoint(make=f"{module}:{name}", settings=settings)
+    return make_point(caches.play_caches, has_removed=has_removed, has_members=has_members, seed=seed)

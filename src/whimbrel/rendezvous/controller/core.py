@@ -137,6 +137,11 @@ class Controller:
         due += [each for each in times if each is not None]
         return min(due, default=None)
 
+    @property
+    def look_ups(self) -> int:
+        """How often the open events were gone through for a trigger; the heads of two queues at once count once."""
+        return self._state.arrivals.look_ups
+
     def sizes(self) -> dict[str, int]:
         """Return how much of everything there is; each is bounded."""
         state = self._state
