@@ -21,7 +21,7 @@ from whimbrel.sim.rendezvous.pairs import System
 __all__ = ["attacks"]
 
 _ANONYMOUS = (Attack.BLUEJACKING, Attack.BLUESNARFING, Attack.TRACKER)
-_SEEDS = 20
+_SEEDS = 12
 _Case = tuple[Attack, System, bool, bool]
 """The attack, the system, whether the publication is restricted, whether the controller stands in for the device."""
 

@@ -25,7 +25,7 @@ __all__ = ["dumb"]
 
 _GAPS_S = (0.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3_600.0)
 _PAUSES_S = (0.0, 10.0, 60.0)
-_SEEDS = 20
+_SEEDS = 12
 _Key = tuple[str, float, bool, float]
 
 

@@ -22,7 +22,7 @@ from whimbrel.sim.rendezvous.pairs import First, System
 __all__ = ["energy"]
 
 _HOUR_S = 3_600.0
-_SEEDS, _ROOM_SEEDS = 20, 5
+_SEEDS, _ROOM_SEEDS = 12, 4
 _QUICK = Plan(gaps_s=(0, 60, 600), phones=(2, 6), every_s=(30.0,))
 
 

@@ -16,8 +16,8 @@ from whimbrel.sim.rendezvous.pairs import First, System
 
 __all__ = ["EVERY_S", "GAPS_S", "PHONES", "Plan", "Rows", "find"]
 
-GAPS_S = (0, 5, 10, 30, 60, 150, 300, 600, 900, 1_800, 3_600)
-PHONES = (2, 4, 6, 10, 20, 35, 50)
+GAPS_S = (0, 10, 30, 60, 150, 300, 600, 1_200, 3_600)
+PHONES = (2, 6, 10, 20, 35, 50)
 EVERY_S = (10.0, 30.0, 60.0)
 SERVED = (System.PARK, System.RELEASE, System.FOUND)
 WHOLE = {True: "10.24 s", False: "until the answer"}
