@@ -45,8 +45,7 @@ LONG = {
     "broker/broker.py": "all that a shell asks the core and tells it, side by side",
     "client/client.py": "one class, the public interface: its methods and their docstrings",
     "language/backends/spark.py": "one translator a backend, and one file a translator",
-    "model/rows.py": "how each table of the log is read from and written to rows, side by side",
-    "model/tables.py": "the schemas of all tables, side by side",
+    "model/columns.py": "the columns of all tables, side by side",
     "mqtt/client.py": "one state machine: all transitions of a client's connection",
 }
 """Modules of more than MOST_LINES lines, and why."""
