@@ -1,4 +1,4 @@
-"""What a delivery takes of the broker's core, without sockets: the program that ``bench_versions`` runs per checkout.
+"""Cost of a delivery in the broker's core, without sockets: the program that ``bench_versions`` runs per checkout.
 
     python bench/core_time.py CHECKOUT SCENARIO…                  # prints one line of JSON: µs a delivery, by scenario
     python bench/core_time.py CHECKOUT --instructions SCENARIO…   # and the instructions of each delivery beside them
@@ -8,7 +8,7 @@ sockets, the disk and the other programs of the machine have no part in it. The 
 goes on in a machine makes a run slower and never faster.
 
 On a busy machine times differ from run to run by more than a change makes. Instructions do not: ``--instructions`` runs
-each scenario once more, in a process of its own under valgrind's callgrind, with hash seed 0. callgrind writes a dump
+each scenario a second time, in a process of its own under valgrind's callgrind, with hash seed 0. It writes a dump
 before the loop over the publications and another after it, and the second has what was executed between the two: the
 core, and the clients of the rig that read and acknowledge (the same in both checkouts of a comparison). The first loop
 of the process, of two blocks, fills caches and is not counted. Compare two checkouts by the quotient of their counts.

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from random_logs import placed_log
+from single_process import Delivery, SingleProcess
 from stream_rig import StreamRig, forget
 
 from whimbrel.broker.state.broker_state import BrokerState
@@ -34,7 +35,6 @@ from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.fold.described import Described
 from whimbrel.pipeline.fold.start_state import left_out, start_state
 from whimbrel.pipeline.plans import Plan, StreamPlan
-from whimbrel.pipeline.single import Delivery, SingleProcess
 from whimbrel.pipeline.unit.node_share import NodeShare
 
 pytestmark = pytest.mark.usefixtures("interpreted")

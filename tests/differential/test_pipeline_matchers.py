@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from random_logs import random_log
+from single_process import SingleProcess
 
 from whimbrel.hold.retention import DEFAULT_RETENTION
 from whimbrel.hold.store.memory import MemoryStore
@@ -20,7 +21,6 @@ from whimbrel.model.facts import Fact
 from whimbrel.model.rows import row_of
 from whimbrel.pipeline.fold.events import fact_events
 from whimbrel.pipeline.fold.folds import EVENT
-from whimbrel.pipeline.single import SingleProcess
 from whimbrel.pipeline.subscriptions import versions as versions_module
 from whimbrel.pipeline.subscriptions.in_force import changed_schema
 from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, PackedVersions

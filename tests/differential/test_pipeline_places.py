@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from random_logs import placed_log
+from single_process import SingleProcess
 
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.store.memory import MemoryStore
@@ -22,7 +23,6 @@ from whimbrel.match.proximity.past.past_versions import PastBounds
 from whimbrel.model.facts import Fact
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.spans import SpanReader
-from whimbrel.pipeline.single import SingleProcess
 from whimbrel.pipeline.subscriptions import version_places
 from whimbrel.pipeline.unit import matchers as matchers_module
 from whimbrel.pipeline.unit.matchers import Matchers

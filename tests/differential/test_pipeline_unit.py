@@ -19,6 +19,7 @@ import pytest
 from broker_rig import NODE as BROKER
 from policy_traffic import prompt_log, undecided
 from random_logs import random_log
+from single_process import Delivery, SingleProcess
 
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.store.memory import MemoryStore
@@ -32,7 +33,6 @@ from whimbrel.model.rows import row_of
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.accounts import Account, account, memberships
 from whimbrel.pipeline.files.spans import Piece, SpanReader
-from whimbrel.pipeline.single import Delivery, SingleProcess
 from whimbrel.pipeline.unit import matchers as matchers_module
 from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.node_share import NodeShare

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from slot_baseband import SlotBaseband
 
 from whimbrel.rendezvous.radio.simulated.baseband import EventBaseband
-from whimbrel.rendezvous.radio.simulated.stations import Collided, Discovered, Happening, PageOver, Station
+from whimbrel.rendezvous.radio.simulated.stations import (
+    Collided,
+    Discovered,
+    Happening,
+    Overheard,
+    PageOver,
+    Station,
+)
 from whimbrel.rendezvous.radio.simulated.timing import Sending, scan_frequency
 
 HORIZON = 11_000
@@ -37,6 +44,8 @@ class World:
     voice_links: tuple[int, ...]
     deaf: frozenset[tuple[int, int]]
     actions: tuple[Action, ...]
+    places: tuple[tuple[int | None, bool], ...] = ()
+    """For each station: in whose place it listens for pages, and whether it does so without answering."""
 
 
 @st.composite
@@ -70,14 +79,20 @@ def worlds(draw: st.DrawFn) -> World:
         tuple(draw(st.sampled_from([0, 0, 1, 2])) for _ in range(count)),
         draw(st.frozensets(pairs, max_size=1)),
         tuple(sorted([*start, *actions], key=lambda each: each.tick)),
+        tuple(draw(st.just((None, False)) | st.tuples(st.integers(0, count - 1), st.booleans())) for _ in range(count)),
     )
 
 
 def run(world: World, made: type[EventBaseband | SlotBaseband]) -> list[tuple[int, str]]:
     """Play *world* on a baseband and return what happened."""
     baseband = made(lambda one, other: (min(one, other), max(one, other)) not in world.deaf)
-    for offset, phase, links in zip(world.offsets, world.phases, world.voice_links, strict=True):
-        baseband.add(Station(offset=offset, phase=phase, random=Random(7), voice_links=links))
+    places = world.places or ((None, False),) * len(world.offsets)
+    for number, ((target, is_silent), offset, phase, links) in enumerate(
+        zip(places, world.offsets, world.phases, world.voice_links, strict=True)
+    ):
+        station = Station(offset=offset, phase=phase, random=Random(7), voice_links=links)
+        station.stands_in_for, station.is_silent = (None, False) if target == number else (target, is_silent)
+        baseband.add(station)
     found: list[tuple[int, Happening]] = []
     for action in world.actions:
         found += baseband.advance(action.tick)
@@ -119,10 +134,22 @@ COLLIDES_LATE = World(
 """Two that answer one ID at once, the second of which began to scan first."""
 
 
+IN_ITS_PLACE = World(
+    (0, 70_000, 70_000),
+    (0, 900, 900),
+    (0, 0, 0),
+    frozenset(),
+    (Action(0, 1, "scan", 0, 0), Action(0, 2, "scan", 0, 0), Action(0, 0, "page", 1, 9_000)),
+    ((None, False), (None, False), (1, False)),
+)
+"""Two answer the pages for one of them, with the same clock: neither is understood."""
+
+
 @settings(max_examples=25)
 @given(worlds())
 @example(SCANS_AGAIN)
 @example(COLLIDES_LATE)
+@example(IN_ITS_PLACE)
 def test_event_by_event_is_slot_by_slot(world: World) -> None:
     """The fast one is the slow one with the ticks left out in which nothing can happen."""
     assert run(world, EventBaseband) == run(world, SlotBaseband)
@@ -173,6 +200,11 @@ def test_scenarios_of_the_differential_test_reach_every_happening() -> None:
     pages = (Action(0, 1, "scan", 0, 0), Action(0, 0, "page", 1, 9_000))
     found = run(World(twins.offsets, twins.phases, twins.voice_links, frozenset(), pages), EventBaseband)
     assert any(PageOver.__name__ in each for _, each in found)
+    both = (Action(0, 1, "scan", 0, 0), Action(0, 2, "scan", 0, 0), Action(0, 0, "page", 1, 9_000))
+    for is_silent, happening in ((True, Overheard), (False, Collided)):
+        places = ((None, False), (None, False), (1, is_silent))
+        found = run(World(twins.offsets, twins.phases, twins.voice_links, frozenset(), both, places), EventBaseband)
+        assert any(happening.__name__ in each for _, each in found)
     calls = (Action(0, 1, "scan", 0, 0), Action(0, 0, "inquire", 0, 0))
     found = run(World(twins.offsets, twins.phases, twins.voice_links, frozenset(), calls), EventBaseband)
     assert any(Discovered.__name__ in each for _, each in found)

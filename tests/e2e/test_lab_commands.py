@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from whimbrel.cli.main import main
+from whimbrel.lab.rendezvous.dumb import dumb
 
 PNG = b"\x89PNG"
 
@@ -55,3 +56,21 @@ def test_the_other_experiments_run(
     text = _lab(monkeypatch, capsys, "campus-trace", str(trace), "--topics", "4", "--quick", "--out", str(tmp_path))
     assert "the mean delay by formula (1) is best at" in text
     assert (tmp_path / "campus-trace-ring.png").read_bytes().startswith(PNG)
+
+
+def test_a_sweep_of_small_points_is_made_once_on_spark(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Huang's dumb devices: the same seed gives the same tables, here and in a process without Spark."""
+    assert spark is not None
+    options = ("rendezvous-dumb", "--quick", "--out", str(tmp_path), "--json")
+    first = json.loads(_lab(monkeypatch, capsys, *options))
+    assert all(first["claims"].values())
+    assert (tmp_path / "rendezvous-dumb.png").read_bytes().startswith(PNG)
+    made = sorted((tmp_path / "rendezvous-dumb-points").glob("*.parquet"))
+    second = json.loads(_lab(monkeypatch, capsys, *options))
+    assert sorted((tmp_path / "rendezvous-dumb-points").glob("*.parquet")) == made
+    assert second["tables"] == first["tables"]
+    experiment = dumb(is_quick=True)
+    here = experiment.find([point.measure() for point in experiment.own])
+    assert [[list(row) for row in each.rows] for each in here.tables] == [each["rows"] for each in first["tables"]]

@@ -165,6 +165,7 @@ class ControllerModel(RuleBasedStateMachine):
 
     def watch(self, note: Note) -> None:
         """No event is answered twice, and no pair again while it is remembered."""
+        assert note.id is not None  # only a use of another device's address has none
         if note.kind is NoteKind.RENEWED:
             self.answered.discard(note.id)
         if note.kind is NoteKind.MATCHED:

@@ -9,7 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from whimbrel.rendezvous.radio.simulated.baseband import EXCHANGE_TICKS, FHS_TICKS
-from whimbrel.rendezvous.radio.simulated.stations import Collided, Discovered, Happening, PageOver, Paging, Station
+from whimbrel.rendezvous.radio.simulated.stations import (
+    Collided,
+    Discovered,
+    Happening,
+    Overheard,
+    PageOver,
+    Paging,
+    Station,
+)
 from whimbrel.rendezvous.radio.simulated.timing import (
     BACKOFF_SLOTS,
     INQUIRY_REPETITIONS,
@@ -33,6 +41,7 @@ class _Ear:
     """When a back-off is over."""
     busy_until: int = -1
     heard_at: int = -1
+    heard_on: int = -1
     callers: tuple[int, ...] = ()
 
     @property
@@ -103,8 +112,12 @@ class SlotBaseband:
         for number, ear in self._page_ears.items():
             self._open_window(number, ear, tick, is_page=True)
             callers = self._heard(number, ear, tick, is_page=True)
-            if callers:
-                ear.frequency, ear.busy_until, ear.heard_at, ear.callers = -1, tick + EXCHANGE_TICKS, tick, callers
+            if callers and self.stations[number].is_silent:
+                self._found.append((tick, Overheard(number, self.stations[number].channel(number))))
+                ear.frequency = -1
+            elif callers:
+                ear.heard_on, ear.frequency = ear.frequency, -1
+                ear.busy_until, ear.heard_at, ear.callers = tick + EXCHANGE_TICKS, tick, callers
 
     def _open_window(self, number: int, ear: _Ear, tick: int, *, is_page: bool) -> None:
         station = self.stations[number]
@@ -131,7 +144,8 @@ class SlotBaseband:
         if not is_page:
             return None if station.inquiring is None else station.inquiring.frequency(tick)
         paging = station.paging
-        return paging.sending.frequency(tick) if paging is not None and paging.target == listener else None
+        channel = self.stations[listener].channel(listener)
+        return paging.sending.frequency(tick) if paging is not None and paging.target == channel else None
 
     def _end_answers(self, tick: int) -> None:
         ending = {number: ear for number, ear in sorted(self._inquiry_ears.items()) if ear.busy_until == tick}
@@ -147,19 +161,31 @@ class SlotBaseband:
                 elif station.inquiring is not None and senders:
                     self._found.append((tick, Collided(inquirer, senders)))
         for number, ear in ending.items():
+            self.stations[number].answers += 1
             ear.busy_until, ear.frequency, ear.answers = -1, -1, ear.answers + 1
             ear.resumes_at = tick + 2 * self.stations[number].random.randint(0, BACKOFF_SLOTS)
 
     def _end_exchanges(self, tick: int) -> None:
-        for number, ear in self._page_ears.items():
-            if ear.busy_until != tick:
-                continue
-            callers = [each for each in ear.callers if self._target(each) == number]
+        ending = {number: ear for number, ear in sorted(self._page_ears.items()) if ear.busy_until == tick}
+        for number, ear in ending.items():
+            channel = self.stations[number].channel(number)
+            callers = [each for each in ear.callers if self._target(each) == channel]
             if len(callers) > 1:
                 self._found.append((tick, Collided(number, tuple(callers))))
             elif callers and self._is_in_range(callers[0], number):
-                self.stations[callers[0]].paging = None
-                self._found.append((tick, PageOver(callers[0], number, is_connected=True)))
+                answering = tuple(
+                    other
+                    for other, their in ending.items()
+                    if self.stations[other].channel(other) == channel
+                    and their.heard_on == ear.heard_on
+                    and self._is_in_range(callers[0], other)
+                )
+                if len(answering) == 1:
+                    by = None if number == channel else number
+                    self.stations[callers[0]].paging = None
+                    self._found.append((tick, PageOver(callers[0], channel, is_connected=True, answered_by=by)))
+                elif number == answering[0]:
+                    self._found.append((tick, Collided(callers[0], answering)))
             ear.busy_until = -1
 
     def _end_pages(self, tick: int) -> None:
@@ -167,8 +193,13 @@ class SlotBaseband:
             paging = station.paging
             if paging is None or tick < paging.until:
                 continue
-            ear = self._page_ears.get(paging.target)
-            if ear is None or ear.busy_until < 0 or number not in ear.callers:
+            is_answered = any(
+                ear.busy_until >= 0
+                and number in ear.callers
+                and self.stations[listener].channel(listener) == paging.target
+                for listener, ear in self._page_ears.items()
+            )
+            if not is_answered:
                 station.paging = None
                 self._found.append((tick, PageOver(number, paging.target, is_connected=False)))
 

@@ -188,7 +188,7 @@ BROKER = [
 ]
 """The layers of the broker, from below: each imports only what stands before it."""
 PIPELINE = [
-    *("files", "subscriptions", "fold", "spark", "tables", "plans", "unit", "batch", "single", "accounts"),
+    *("files", "subscriptions", "fold", "spark", "tables", "plans", "unit", "batch", "accounts"),
     *("replay", "show", "stream", "doctor"),
 ]
 SHELL = [

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from whimbrel.errors import InvalidValueError, MalformedLineError
-from whimbrel.lab import points
+from whimbrel.lab import points, spark_sweep
 from whimbrel.lab.campus_figure_2a import figure_2a
 from whimbrel.lab.campus_figure_2b import figure_2b, predicted_ratio
 from whimbrel.lab.campus_optimum import optimum
@@ -87,8 +87,8 @@ def test_a_broken_file_of_points_is_named(tmp_path: Path) -> None:
     """A disk that was full leaves half a file; the answer is which one to remove, not a traceback."""
     (tmp_path / "part-0.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(InvalidValueError, match=r"part-0.parquet: found a damaged Parquet file"):
-        points._kept(tmp_path)
-    assert points._kept(tmp_path / "nowhere") == {}
+        spark_sweep._read_kept(tmp_path)
+    assert spark_sweep._read_kept(tmp_path / "nowhere") == {}
 
 
 def test_points_of_a_sweep_that_was_killed_are_found(tmp_path: Path) -> None:
@@ -97,6 +97,9 @@ def test_points_of_a_sweep_that_was_killed_are_found(tmp_path: Path) -> None:
     row = measure(quick)
     for folder in ("_temporary/0/task_1", "_temporary/0/_temporary/attempt_2"):
         (tmp_path / folder).mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist([row], schema=points._ARROW), tmp_path / "_temporary/0/task_1/part-0.parquet")
+    pq.write_table(
+        pa.Table.from_pylist([row], schema=spark_sweep._arrow_schema(points.SCHEMA)),
+        tmp_path / "_temporary/0/task_1/part-0.parquet",
+    )
     (tmp_path / "_temporary/0/_temporary/attempt_2/part-1.parquet").write_bytes(b"PAR1")
-    assert points._kept(tmp_path) == {quick.key: row}
+    assert spark_sweep._read_kept(tmp_path) == {quick.key: row}

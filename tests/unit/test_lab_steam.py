@@ -9,10 +9,10 @@ import pytest
 
 from whimbrel.cli.main import main
 from whimbrel.lab.experiment import Experiment, run
-from whimbrel.lab.steam_city import city
-from whimbrel.lab.steam_filters import filters
-from whimbrel.lab.steam_scale import scale
-from whimbrel.lab.steam_traffic_light import traffic_light
+from whimbrel.lab.steam.city import city
+from whimbrel.lab.steam.filters import filters
+from whimbrel.lab.steam.scale import scale
+from whimbrel.lab.steam.traffic_light import traffic_light
 from whimbrel.nearby.group.subscriptions import NearbySubscription
 
 
@@ -38,7 +38,7 @@ def test_the_traffic_light_is_the_papers_cell_for_cell(
 def test_the_subject_column_is_what_the_cars_node_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """A car that subscribes to ambulances does not match the subject of a light, and the table says so."""
     other = NearbySubscription(subject="ambulance")
-    monkeypatch.setattr("whimbrel.lab.steam_traffic_light.NearbySubscription", lambda **_: other)
+    monkeypatch.setattr("whimbrel.lab.steam.traffic_light.NearbySubscription", lambda **_: other)
     play = traffic_light().make
     assert play is not None
     rows = play()

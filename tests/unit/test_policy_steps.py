@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from broker_rig import Rig, publishing, subscribing
 from policy_interpreter import interpret
+from single_process import SingleProcess
 
 from whimbrel.broker.limits.work_budget import FREE_STEPS, StepBudget
 from whimbrel.broker.settings.config import Config, PolicySettings
@@ -20,7 +21,6 @@ from whimbrel.log.reader import read
 from whimbrel.model.facts import Decided
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.packets import Publish
-from whimbrel.pipeline.single import SingleProcess
 from whimbrel.shape.decision import decide
 
 SECOND_US = 1_000_000

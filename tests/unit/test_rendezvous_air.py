@@ -12,7 +12,7 @@ from whimbrel.rendezvous.controller.requests import Requests
 from whimbrel.rendezvous.device import Device, DeviceState
 from whimbrel.rendezvous.events import Address, Subscription
 from whimbrel.rendezvous.nodes import DeviceNode
-from whimbrel.rendezvous.radio.interface import LinkMade, PageFailed, RadioEvent
+from whimbrel.rendezvous.radio.interface import LinkMade, PageFailed, RadioEvent, Received
 from whimbrel.rendezvous.radio.simulated.air import Air
 from whimbrel.rendezvous.radio.simulated.baseband import EXCHANGE_TICKS, EventBaseband
 from whimbrel.rendezvous.radio.simulated.stations import Station
@@ -270,3 +270,55 @@ def test_only_a_page_whose_scan_window_straddles_the_change_of_trains_takes_more
     late = sum(each > trains for each in straddling)
     assert 0.25 < late / len(straddling) < 0.40
     assert all(each <= trains + WINDOW_TICKS + EXCHANGE_TICKS or each > 1.4 * trains for each in straddling)
+
+
+def test_a_slave_that_is_parked_before_it_was_woken_hears_what_was_said_and_sleeps_on() -> None:
+    """Its seat is free again: seats that were never given back kept the eighth device from ever being woken."""
+    air, heard = Air(Random(3)), list[bytes]()
+    master, slave = air.add(ALICE, name="master"), air.add(BOB, name="slave")
+    slave.handler = lambda event, _now: heard.append(event.data) if isinstance(event, Received) else None
+    slave.set_scans(inquiry=False, page=True)
+    master.page(BOB, master.clock_offset_of(BOB), timeout_us=5_120_000)
+    air.run(6 * SECOND)
+    master.park(BOB)
+    air.run(SECOND)
+    master.unpark(BOB)
+    master.send(BOB, b"news")
+    master.park(BOB)
+    air.run(2 * SECOND)
+    assert heard == [b"news"]
+    assert air.active_slaves(ALICE) == 0
+    master.unpark(BOB)
+    air.run(SECOND)
+    assert air.active_slaves(ALICE) == 1
+
+
+def test_a_room_of_fifty_phones_gives_every_seat_back() -> None:
+    """The radio has as many active slaves as the controller thinks, once nothing goes on."""
+    hall = Hall()
+    for number in range(25):
+        for who, is_seeker in ((address(600 + number), True), (address(700 + number), False)):
+            node = hall.bring(who, f"phone {number} {is_seeker}")
+            node.do(node.core.publish(is_lasting=True))
+            if is_seeker:
+                node.do(node.core.subscribe(Subscription(name=f"phone {number} False"), is_lasting=True))
+        hall.air.run(3 * SECOND)
+    hall.air.run(120 * SECOND)
+    assert sum(address(700 + number) in hall.met(address(600 + number)) for number in range(25)) == 25
+    assert hall.air.active_slaves(hall.controller.core.address) == hall.controller.core.sizes()["active"] == 0
+
+
+def test_a_device_that_paged_the_controller_while_it_was_paged_stays_connected() -> None:
+    """Both pages were under way, the device's was answered; the end of the controller's says nothing about the device.
+
+    It was taken for gone without being told, and waited for ever.
+    """
+    hall = Hall()
+    alice = hall.bring(ALICE, "Alice", is_discoverable=True)
+    alice.do(alice.core.subscribe(Subscription(name="nobody")))
+    hall.air.run(30 * SECOND)
+    assert hall.controller.core.sizes()["devices"] == 1
+    hall.controller.handle(PageFailed(ALICE), hall.now())
+    hall.air.run(10 * SECOND)
+    assert hall.controller.core.sizes()["devices"] == 1
+    assert Subscription(name="nobody") in [record.event for record in hall.controller.core.open_events()]

@@ -333,3 +333,34 @@ def test_the_demo_runs_on_the_real_stack(run: Run) -> None:
     """Radios that exist in software, everything above them real."""
     done = run("demo", "--radio", "air")
     assert (done.code, done.out.splitlines()[-1]) == (0, "2 of 2 meetings")
+
+
+def test_the_use_of_a_phones_address_is_logged_and_shown_by_status(run: Run, tmp_path: Path) -> None:
+    """Headsets come before and after their phones; the status says in whose place the controller acts, and acted."""
+    done = run("simulate", "--devices", "2", "--dumb", "2", "--log", str(tmp_path))
+    assert done.code == 0
+    assert "2 of 2 headsets connected to their phones" in done.out
+    shown = run("status", str(tmp_path))
+    assert shown.code == 0
+    assert "pages for 02:00:00:01:00:00: " in shown.out
+    found = json.loads(run("status", str(tmp_path), "--json").out)
+    uses = {each["address"]: each for each in found["addresses_of_others"]}
+    assert set(uses) == {"02:00:00:01:00:00", "02:00:00:01:00:01"}
+    assert sum(each["woken"] for each in uses.values()) >= 1, "one headset came after its phone"
+    assert sum(each["held"] for each in uses.values()) == 1, "and one before"
+    assert found["facts"]["stand-in"] >= 8
+
+
+def test_a_controller_on_an_adapter_refuses_dumb_devices_with_one_sentence(run: Run, tmp_path: Path) -> None:
+    """No adapter can answer under another address: exit 2 before any adapter is opened, and nothing is logged."""
+    pair = "00:00:00:00:00:0D=00:00:00:00:00:0A"
+    done = run("controller", "--transport", "usb:0", "--log", str(tmp_path / "hall"), "--dumb", pair)
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "no adapter can answer in the place of another device" in done.err
+    assert not (tmp_path / "hall").exists()
+
+
+def test_the_status_of_a_folder_that_is_no_log_is_refused(run: Run, tmp_path: Path) -> None:
+    """Nothing is shown as if a controller had logged nothing."""
+    assert run("status", str(tmp_path)).code == 2

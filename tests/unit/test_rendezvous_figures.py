@@ -10,6 +10,7 @@ from itertools import product
 
 import pytest
 from tests.unit.rendezvous_rig import ALICE, BOB, CAROL, PHONE, PRINTER, Member, Rig, notes, publication, script, sent
+from tests.unit.rendezvous_tap import Tap
 
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller import Disconnected, Input, NoteKind, Said
@@ -18,61 +19,12 @@ from whimbrel.rendezvous.device import Device, DeviceState
 from whimbrel.rendezvous.events import Address, EventId, GroupKey, Publication, Subscription
 from whimbrel.rendezvous.matching import has_common_key, is_consistent
 from whimbrel.rendezvous.nodes import DeviceNode
-from whimbrel.rendezvous.radio.interface import InquiryResult, LinkMade, RadioEvent, RoleSwitched
-from whimbrel.rendezvous.radio.simulated.air import SimulatedRadio
 from whimbrel.rendezvous.tokens import GroupOwner
-from whimbrel.rendezvous.wire import decode, encode, name_of
+from whimbrel.rendezvous.wire import encode
 from whimbrel.sim.hall import Hall
 
 SECOND = 1_000_000
 P1, S1, S2 = EventId("P1"), EventId("S1"), EventId("S2")
-
-
-class Tap:
-    """Writes down what radios do and what happens to them, one line each."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, hall: Hall) -> None:
-        self.lines: list[str] = []
-        self._names = {hall.controller.core.address: "C", BOB: "P", ALICE: "S"}
-        names, lines, tell = self._names, self.lines, SimulatedRadio.tell
-
-        def watch(action: str, word: str) -> None:
-            original = getattr(SimulatedRadio, action)
-
-            def called(radio: SimulatedRadio, *args: object, **options: object) -> object:
-                line = f"{names[radio.address]} {word}"
-                if args and isinstance(args[0], str):
-                    line += f" {names[Address(args[0])]}"
-                if len(args) > 1 and isinstance(args[1], bytes):
-                    line += f" {name_of(decode(args[1]))}"
-                if action == "set_scans":
-                    line += " " + ("+".join(scan for scan, is_on in options.items() if is_on) or "off")
-                if options.get("is_on", True) and lines[-1:] != [line]:
-                    lines.append(line)
-                return original(radio, *args, **options)
-
-            monkeypatch.setattr(SimulatedRadio, action, called)
-
-        def told(radio: SimulatedRadio, event: RadioEvent) -> None:
-            who, other = names[radio.address], names[event.address]
-            if isinstance(event, InquiryResult) and f"{who} hears {other}" not in lines:
-                lines.append(f"{who} hears {other}")
-            elif isinstance(event, LinkMade) and event.is_caller:
-                lines.append(f"{who} connects {other}")
-            elif isinstance(event, RoleSwitched) and event.is_master:
-                lines.append(f"{who} is master of {other}")
-            tell(radio, event)
-
-        for action, word in {
-            "inquire": "inquires",
-            "page": "pages",
-            "send": "says to",
-            "park": "parks",
-            "unpark": "unparks",
-            "set_scans": "scans",
-        }.items():
-            watch(action, word)
-        monkeypatch.setattr(SimulatedRadio, "tell", told)
 
 
 def bring(hall: Hall, who: Address, name: str, *, is_shown: bool = False) -> DeviceNode:

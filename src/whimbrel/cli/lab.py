@@ -111,7 +111,7 @@ def steam_traffic_light(*, quick: Quick = False, out: Out = Path("lab"), as_json
 
     Example: whimbrel lab steam-traffic-light --out lab
     """
-    from whimbrel.lab.steam_traffic_light import traffic_light
+    from whimbrel.lab.steam.traffic_light import traffic_light
 
     _run_here(traffic_light(is_quick=quick), out, as_json=as_json)
 
@@ -122,7 +122,7 @@ def steam_filters(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJs
 
     Example: whimbrel lab steam-filters --quick --out lab
     """
-    from whimbrel.lab.steam_filters import filters
+    from whimbrel.lab.steam.filters import filters
 
     _run_here(filters(is_quick=quick), out, as_json=as_json)
 
@@ -133,7 +133,7 @@ def steam_city(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson 
 
     Example: whimbrel lab steam-city --quick --out lab
     """
-    from whimbrel.lab.steam_city import city
+    from whimbrel.lab.steam.city import city
 
     _run_here(city(is_quick=quick), out, as_json=as_json)
 
@@ -144,7 +144,7 @@ def steam_scale(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson
 
     Example: whimbrel lab steam-scale --quick --out lab
     """
-    from whimbrel.lab.steam_scale import scale
+    from whimbrel.lab.steam.scale import scale
 
     _run_here(scale(is_quick=quick), out, as_json=as_json)
 
@@ -183,6 +183,69 @@ def icu_bandwidth(
     from whimbrel.lab.sublim.icu_bandwidth import bandwidth
 
     _run_here(bandwidth(is_quick=quick, link=link), out, as_json=as_json)
+
+
+@app.command("rendezvous-energy")
+def rendezvous_energy(
+    *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
+) -> None:
+    """Huang, 5.1: joules of discovery, plain and through a controller: pairs, rooms, a target that never comes.
+
+    From which gap between arrivals and from how many phones on a controller saves energy, with park and without, for
+    inquiries of 10.24 s and for those that end with the target's answer; and by how much it is dearer when both are
+    present. The plot says where it is dearer. Sources of all powers are in the report.
+
+    Example: whimbrel lab rendezvous-energy --quick --out lab
+    """
+    from whimbrel.lab.rendezvous.energy import energy
+
+    _run(lambda _: energy(is_quick=quick), out, master=master, as_json=as_json)
+
+
+@app.command("rendezvous-load")
+def rendezvous_load(
+    *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
+) -> None:
+    """Huang, 5.4.2 and 5.4.3: waiting time by events a second, with one queue and two, for 7 to 255 devices.
+
+    And priorities: a storm of disconnections beside matching, with the order of 5.4.2 and without.
+
+    Example: whimbrel lab rendezvous-load --quick --out lab
+    """
+    from whimbrel.lab.rendezvous.load import load
+
+    _run(lambda _: load(is_quick=quick), out, master=master, as_json=as_json)
+
+
+@app.command("rendezvous-attacks")
+def rendezvous_attacks(
+    *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
+) -> None:
+    """Huang, 2.1.4: bluejacking, bluesnarfing, trackers and token thieves, with a controller and without.
+
+    Each attacker is played on the simulated radio beside plain Bluetooth: for how long a device is exposed, and how
+    often the attacker gets what it wants.
+
+    Example: whimbrel lab rendezvous-attacks --quick --out lab
+    """
+    from whimbrel.lab.rendezvous.attacks import attacks
+
+    _run(lambda _: attacks(is_quick=quick), out, master=master, as_json=as_json)
+
+
+@app.command("rendezvous-dumb")
+def rendezvous_dumb(
+    *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
+) -> None:
+    """Huang, 5.4.4: headsets and their phones in both orders of arrival, with a controller in the phone's place.
+
+    Energy of the headset, time to the connection, and how a page is heard with the phone's clock known and unknown.
+
+    Example: whimbrel lab rendezvous-dumb --quick --out lab
+    """
+    from whimbrel.lab.rendezvous.dumb import dumb
+
+    _run(lambda _: dumb(is_quick=quick), out, master=master, as_json=as_json)
 
 
 def _run_here(experiment: Experiment, out: Path, *, as_json: bool) -> None:

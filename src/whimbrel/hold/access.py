@@ -110,7 +110,7 @@ class AccessControlList:
 
 
 def access_tree(access: str) -> dict[str, object]:
-    """Return the object of JSON that *access* spells, or raise ``InvalidValueError``, which quotes no part of it."""
+    """Parse the object of JSON *access*, or raise ``InvalidValueError``, which quotes no part of it."""
     try:
         return read_json(access, limits=_LIMITS)
     except MalformedBodyError:
@@ -126,7 +126,7 @@ def access_text(tree: dict[str, object]) -> str:
 
 
 def read_list(tree: object) -> AccessControlList:
-    """Return the list that *tree*, an object of JSON, spells; or raise ``InvalidValueError``, which quotes no part."""
+    """Return the list in *tree*, an object of JSON, or raise ``InvalidValueError``, which quotes no part of it."""
     match tree:
         case {"owner": owner, "users": dict() as users, "groups": dict() as groups, **rest} if not rest:
             grants = [*_grants(users, is_group=False), *_grants(groups, is_group=True)]

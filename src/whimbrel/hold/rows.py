@@ -19,7 +19,6 @@ from whimbrel.model.keys import KeyHashes
 from whimbrel.model.near import ANYWHERE, Around, Near
 from whimbrel.model.place import Area, Place
 from whimbrel.model.polygon import Polygon
-from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 
 _UNKNOWN_QOS = 2
@@ -28,7 +27,7 @@ _WITHOUT_SHARES = 2
 
 __all__ = ["KINDS", "Key", "keys", "restore_state", "row_table", "subscription_of", "subscription_row"]
 
-KINDS = frozenset({"copy", "member", "now", "pending", "place", "session", "shaped", "subscription", "turn"})
+KINDS = frozenset({"copy", "member", "now", "pending", "session", "shaped", "subscription", "turn"})
 """The kinds of rows."""
 
 
@@ -40,7 +39,6 @@ def keys(state: State) -> Iterable[Key]:
         yield from (("member", name, device) for device in session.members)
         yield from (("pending", name, seq) for seq in session.pending)
     yield from (("copy", seq) for seq in state.copies)
-    yield from (("place", device) for device in state.places)
     yield from (("shaped", device) for device in state.shaped)
     yield from (("turn", share, name) for share, turns in state.turns.items() for name in turns)
 
@@ -89,10 +87,6 @@ def row_table(state: State) -> RowTable:
     def shaped(device: str) -> object | None:
         return True if device in state.shaped else None
 
-    def place(device: str) -> object | None:
-        seen = state.places.get(device)
-        return None if seen is None else [seen.seq, seen.reported_at, seen.place.latitude, seen.place.longitude]
-
     def turn(share: str, name: str) -> object | None:
         return state.turns.get(share, {}).get(name)
 
@@ -102,7 +96,6 @@ def row_table(state: State) -> RowTable:
         "member": member,
         "pending": pending,
         "copy": copy,
-        "place": place,
         "shaped": shaped,
         "turn": turn,
     }
@@ -152,14 +145,10 @@ def restore_state(rows: Iterable[tuple[Key, bytes]]) -> State:
                     share: [(name, tuple((share, own) for own in names)) for name, names in others]
                     for share, others in later[3].items()
                 }
-        elif key[0] == "place":
-            number, reported_at, *where = value
-            state.places[str(key[1])] = Sighting(number, reported_at, Place(*where))
         elif key[0] == "shaped":
             state.shaped.add(str(key[1]))
         elif key[0] == "turn":
             state.turns.setdefault(str(key[1]), {})[str(key[2])] = value
-    state.places = dict(sorted(state.places.items(), key=lambda each: each[1].seq))  # in the order of reports, as ever
     pending = [key for key in found if key[0] == "pending"]
     for key in sorted(pending, key=lambda key: (key[2], key[1])):
         _restore_pending(state, str(key[1]), key[2], found[key])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from whimbrel.errors import MissingDependencyError
 from whimbrel.lab.own_processes import OwnPoint, make_points
 from whimbrel.lab.points import Point, Row, sweep
+from whimbrel.lab.spark_sweep import sweep_own
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +59,9 @@ class Experiment:
     make: Callable[[], list[Row]] | None = None
     """Makes the rows in this process, where the experiment is no sweep; then it has no points, and needs no Spark."""
     own: Sequence[OwnPoint] = ()
-    """Points that are each made in a process of its own, without Spark."""
+    """Points that are each made in a process of its own, without Spark, unless they are swept."""
+    is_swept: bool = False
+    """Whether these points are many and small: then Spark makes them."""
     at_once: int = field(default_factory=lambda: os.cpu_count() or 1)
     """How many of these are made at a time: more than there are cores where they mostly wait."""
 
@@ -84,7 +87,10 @@ def run(
 ) -> Result:
     """Make the points that are missing, then the table, the plot and the text below *out*."""
     out.mkdir(parents=True, exist_ok=True)
-    if experiment.own:
+    if experiment.is_swept:
+        assert spark is not None
+        rows = sweep_own(spark, experiment.own, out / f"{experiment.name}-points", on_progress=on_progress)
+    elif experiment.own:
         folder = out / f"{experiment.name}-points"
         rows = make_points(experiment.own, folder, processes=experiment.at_once, on_progress=on_progress)
     elif experiment.make is not None:

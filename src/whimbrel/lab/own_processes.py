@@ -19,16 +19,14 @@ from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from whimbrel.errors import InvalidValueError, WhimbrelError
 from whimbrel.log.files import put
 
-if TYPE_CHECKING:  # a process that makes one point need not load what sweeps are made of
-    from whimbrel.lab.points import Row
+__all__ = ["FailedPointError", "OwnPoint", "Row", "check_writable", "main", "make_points"]
 
-__all__ = ["FailedPointError", "OwnPoint", "check_writable", "main", "make_points"]
-
+Row = dict[str, Any]
 _POLL_S = 0.05
 
 
@@ -49,6 +47,8 @@ class OwnPoint:
 
     make: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    sources: tuple[str, ...] = ("whimbrel",)
+    """The packages and modules whose source decides its result."""
 
     @property
     def text(self) -> str:
@@ -58,7 +58,13 @@ class OwnPoint:
     @property
     def key(self) -> str:
         """The name of its result."""
-        return sha256((_source_digest() + self.text).encode()).hexdigest()[:32]
+        return sha256((_source_digest(self.sources) + self.text).encode()).hexdigest()[:32]
+
+    def measure(self) -> Row:
+        """Make the point in this process."""
+        module, name = self.make.split(":")
+        row: Row = getattr(import_module(module), name)(**self.settings)
+        return row
 
 
 class _Running(NamedTuple):
@@ -135,10 +141,12 @@ def _wait_for_one(running: list[_Running]) -> None:
 
 
 @cache
-def _source_digest() -> str:
+def _source_digest(sources: tuple[str, ...]) -> str:
     digest = sha256()
     root = Path(str(files("whimbrel")))
-    for path in sorted(each for each in root.rglob("*") if each.suffix in {".py", ".policy"}):
+    named = [root.parent.joinpath(*each.split(".")) for each in sources]
+    paths = [*(each.with_suffix(".py") for each in named), *(path for each in named for path in each.rglob("*"))]
+    for path in sorted(each for each in paths if each.suffix in {".py", ".policy"} and each.is_file()):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
@@ -147,9 +155,8 @@ def main(arguments: Sequence[str]) -> int:
     """Make one point; runs in a process of its own."""
     text, path = arguments
     make, settings = json.loads(text)
-    module, name = make.split(":")
     try:
-        row = getattr(import_module(module), name)(**settings)
+        row = OwnPoint(make=make, settings=settings).measure()
     except KeyboardInterrupt:
         return 130
     put(Path(path), json.dumps(row).encode())

@@ -2,8 +2,6 @@
 
 Rule: a point is named by everything that decides its result: its settings, its seed, the contents of its trace, and the
 source of what simulates it. What is in the table under that name is not made again.
-Rule: points are made in batches, and each batch is kept when it is done: an interrupted sweep goes on where it was, and
-one that was killed, too: what its finished tasks left behind is found.
 Rule: a worker makes the contacts of a seed once and replays them for every configuration.
 """
 
@@ -11,19 +9,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.dataset as ds
-
-from whimbrel.errors import InvalidValueError, Phrase
+from whimbrel.lab.spark_sweep import Row, sweep_table
 from whimbrel.sim.campus.scenario import Campus
 from whimbrel.sim.contacts.synthetic import exponential_contacts
 from whimbrel.sim.contacts.table import Contacts
@@ -35,8 +30,6 @@ if TYPE_CHECKING:  # the caller has the Spark session
 
 __all__ = ["Place", "Point", "Row", "measure", "sweep"]
 
-Row = dict[str, Any]
-_BATCH = 24
 _SOURCES = ("whimbrel.carry", "whimbrel.sim")
 _FORMULA = "replicas.py"
 
@@ -51,8 +44,6 @@ _FIGURES = (
     "copies_replaced bigint"
 )
 SCHEMA = f"key string, place string, seed int, {_SETTINGS}, {_FIGURES}, core_s double"
-_TYPES = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64(), "boolean": pa.bool_()}
-_ARROW = pa.schema([(name, _TYPES[kind]) for name, kind in (each.split() for each in SCHEMA.split(", "))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,41 +115,10 @@ def sweep(
     spark: SparkSession, points: Sequence[Point], folder: Path, *, on_progress: Callable[[int, int], None] | None = None
 ) -> list[Row]:
     """Make what is missing of *points* in the table below *folder*; return the rows of all, in their order."""
-    table = folder / "points"
-    known = _kept(table)
-    missing = [point for point in dict.fromkeys(points) if point.key not in known]
-    missing.sort(key=lambda point: point.seed)  # so that a worker has the contacts of few seeds
-    done = len(set(points)) - len(missing)
-    for begin in range(0, len(missing), _BATCH):
-        batch = missing[begin : begin + _BATCH]
-        if on_progress is not None:
-            on_progress(done + begin, len(set(points)))
-        tasks = spark.range(0, len(batch), 1, len(batch))
-        tasks.mapInArrow(partial(_measured, batch), SCHEMA).write.mode("append").parquet(str(table.absolute()))
-    known = _kept(table)
+    ordered = sorted(points, key=lambda point: point.seed)  # so that a worker has the contacts of few seeds
+    rows = sweep_table(spark, ordered, folder / "points", schema=SCHEMA, measure=measure, on_progress=on_progress)
+    known = {row["key"]: row for row in rows}
     return [known[point.key] for point in points]
-
-
-def _measured(points: Sequence[Point], batches: Iterable[Any]) -> Iterator[Any]:
-    """Measure the points whose numbers come in *batches*; runs in a worker."""
-    for batch in batches:
-        rows = [measure(points[number]) for number in batch.column(0).to_pylist()]
-        if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=_ARROW)
-
-
-def _kept(table: Path) -> dict[str, Row]:
-    """Return the rows of the table, and of finished tasks of a sweep that was killed: the next commit keeps those."""
-    known: dict[str, Row] = {}
-    for file in sorted([*table.glob("*.parquet"), *table.glob("_temporary/*/task_*/*.parquet")]):
-        try:
-            found = ds.dataset(str(file), format="parquet").to_table()
-        except (pa.ArrowInvalid, OSError):
-            raise InvalidValueError(
-                str(file), Phrase("a damaged Parquet file"), "a file that a sweep wrote: remove this one"
-            ) from None
-        known |= {row["key"]: row for row in found.to_pylist()}
-    return known
 
 
 @lru_cache(maxsize=2)

@@ -25,7 +25,7 @@ class LanguageCode(IntEnum):
     summary: str
     """The code in a few words."""
     help: str
-    """What to do about it."""
+    """Advice to the author of the text."""
 
     def __new__(cls, number: int, summary: str = "", advice: str = "") -> Self:
         """Return the member of a row; the sentences have defaults for type checkers, who see a code asked by number."""

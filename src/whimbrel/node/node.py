@@ -44,6 +44,7 @@ from whimbrel.node.link_quality import LinkQuality
 from whimbrel.node.memory import PLACE_BYTES, MemoryCount, session_bytes
 from whimbrel.node.parts import Arrived, Crossed, NodeCommand, NodeListener, NodeWork
 from whimbrel.node.places.fences import Fences
+from whimbrel.node.places.last_places import LastPlaces
 from whimbrel.node.places.retained_areas import RetainedAreas
 from whimbrel.node.policies import Policies, PolicyFact
 from whimbrel.node.publication import KeptNotification
@@ -87,7 +88,9 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         self.links = LinkQuality(touch, memory)
         self.fences = Fences(self.hold.places.sightings)
         retained_rows = RetainedRows(name, self.retained)
-        self.add([self.clients, retained_rows, self.areas, self.wills, self.links])
+        hold.places.touch = touch
+        places = LastPlaces(hold.places)
+        self.add([self.clients, retained_rows, self.areas, self.wills, self.links, places])
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
@@ -366,8 +369,8 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         """Restore from *rows* everything but the hold, which is restored already."""
         sessions = self.hold.sessions()
         self.memory.counted += sum(session_bytes(self.hold, session) for session in sessions)
-        self.memory.counted += len(self.hold.places) * PLACE_BYTES
         super().restore(rows)
+        self.memory.counted += len(self.hold.places) * PLACE_BYTES
         for kept in self.retained:
             if kept.placing is not None:
                 self.areas.put(kept)

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
+from whimbrel.errors import InvalidValueError
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller import (
+    Authenticated,
     Connected,
     Controller,
     Disconnected,
@@ -19,6 +21,7 @@ from whimbrel.rendezvous.controller import (
     Input,
     Note,
     NotReached,
+    Overheard,
     Said,
 )
 from whimbrel.rendezvous.controller import commands as c
@@ -27,6 +30,7 @@ from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.device import commands as d
 from whimbrel.rendezvous.events import Address, GroupKey
 from whimbrel.rendezvous.exposure import Exposure
+from whimbrel.rendezvous.radio import interface as r
 from whimbrel.rendezvous.radio.interface import (
     InquiryResult,
     LinkLost,
@@ -69,6 +73,10 @@ class ControllerNode:
         self._keep_epoch = keep_epoch
         self._due: int | None = None
         self._calling: set[Address] = set()
+        self._borrowing = radio if isinstance(radio, r.StandInRadio) else None
+        if core.pairs and self._borrowing is None:
+            allowed = "none: only the simulated radio can use the address of another device (5.4.4)"
+            raise InvalidValueError("dumb pairs", len(core.pairs), allowed)
 
     def start(self) -> None:
         """Be discoverable and inquire, always; be connectable when the core says so (4.1)."""
@@ -88,17 +96,26 @@ class ControllerNode:
                     device_class=event.device_class,
                 )
                 self._take((found,))
-            case LinkMade(address, is_caller, _, has_layer):
+            case LinkMade(address, is_caller, _, has_layer, as_address):
                 self._calling.discard(address)
-                self._take((Connected(address=address, is_caller=not is_caller, has_layer=has_layer),))
-            case PageFailed(address):
+                connected = Connected(
+                    address=address, is_caller=not is_caller, has_layer=has_layer, as_address=as_address
+                )
+                self._take((connected,))
+            case PageFailed(address) if address in self._calling:
                 self._calling.discard(address)
                 self._take((NotReached(address),))
+            case PageFailed():
+                pass  # the device paged us meanwhile, and is connected
             case LinkLost(address):
                 self._calling.discard(address)
                 self._take((Disconnected(address),))
             case Received(address, data):
                 self._take((Said(address, data),))
+            case r.Overheard(address):
+                self._take((Overheard(address),))
+            case r.Authenticated(address, is_accepted):
+                self._take((Authenticated(address, is_accepted),))
             case RoleSwitched() | Parked() | Unparked():
                 pass
 
@@ -140,6 +157,12 @@ class ControllerNode:
                     self._radio.poll(seats=seats)
                 case c.KeepEpoch(group, epoch):
                     self._keep_epoch(group, epoch)
+                case c.UseAddress(address, mode, clock_offset) if self._borrowing is not None:
+                    self._borrowing.stand_in(address, mode, clock_offset=clock_offset)
+                case c.Authenticate(address, pin) if self._borrowing is not None:
+                    self._borrowing.authenticate(address, pin)
+                case c.UseAddress() | c.Authenticate():
+                    raise AssertionError(command)  # a controller without pairs commands neither
                 case c.Note():
                     self._note(command, self._now())
 
@@ -207,9 +230,8 @@ class DeviceNode:
             case InquiryResult(address=address, clock_offset=clock_offset, name=name):
                 is_controller = name.startswith(self._controller_name)
                 return d.FoundController(address=address, clock_offset=clock_offset) if is_controller else None
-            case LinkMade(address, is_caller, name):
-                is_controller = name.startswith(self._controller_name)
-                return self._input_of_link(address, is_caller=is_caller, is_controller=is_controller)
+            case LinkMade():
+                return self._input_of_link(event)
             case PageFailed(address) if address == self._calling:
                 self._calling = None  # it may have paged us meanwhile
                 return d.LostController() if self.core.controller is None else None
@@ -226,15 +248,18 @@ class DeviceNode:
                 return d.WasParked()
             case Unparked():
                 return d.WasWoken()
-            case RoleSwitched():
+            case RoleSwitched() | r.Overheard() | r.Authenticated():
                 return None
 
-    def _input_of_link(self, address: Address, *, is_caller: bool, is_controller: bool) -> d.DeviceInput:
-        if is_controller and self.core.accepts(address):  # a second one is a device like any other
+    def _input_of_link(self, made: LinkMade) -> d.DeviceInput:
+        address = made.address
+        if made.name.startswith(self._controller_name) and self.core.accepts(address):
             self._calling = None
-            return d.JoinedController(address, is_caller=is_caller)
-        self._paging.discard(address)
-        return d.PageEnded(address, is_connected=True) if is_caller else d.Paged(address)
+            return d.JoinedController(address, is_caller=made.is_caller)
+        self._paging.discard(address)  # a second controller is a device like any other
+        if made.is_caller:
+            return d.PageEnded(address, is_connected=True)
+        return d.Paged(address, has_layer=made.has_layer)
 
     def _perform(self, command: d.DeviceCommand) -> None:
         match command:
@@ -258,6 +283,8 @@ class DeviceNode:
                 if self.core.controller is not None:
                     self._radio.disconnect(self.core.controller)
                     self.do(self.core.receive(d.LostController(), now=self._now()))
+            case d.BecomeMaster(address):
+                self._radio.switch_role(address)
             case d.SayPeer(address, peer_message):
                 self._radio.send(address, encode(peer_message))
             case d.KeepToken(group, token):

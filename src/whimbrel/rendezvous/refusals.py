@@ -30,6 +30,8 @@ class Refusal(Enum):
     NOT_OWNER = 3114, "this device owns no group"
     NOT_ADMITTED = 3115, "the owner of the group does not admit this device"
     WRONG_TOKEN = 3116, "the device token was not made by this device for this address"
+    NOT_PAIRED = 3117, "this device is not paired with the one whose page the controller answered"
+    PARTNER_IS_HERE = 3118, "the smart device of a dumb one is here: the controller lets the dumb one go"
 
     code: int
     reason: str

@@ -5,13 +5,14 @@ Rule: everything follows from the scenario and its seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import flag, real, whole
-from whimbrel.rendezvous.controller import Controller, Note, NoteKind, Parameters
+from whimbrel.rendezvous.controller import Controller, DumbPair, Note, NoteKind, Parameters
+from whimbrel.rendezvous.controller.dumb import MAX_PAIRS
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.device.commands import Introduced, Tell, Verified
 from whimbrel.rendezvous.epochs import EpochFile
@@ -19,11 +20,13 @@ from whimbrel.rendezvous.events import Address, Subscription, address_from
 from whimbrel.rendezvous.nodes import ControllerNode, DeviceNode
 from whimbrel.rendezvous.radio.simulated.air import Air
 from whimbrel.rendezvous.tokens import DeviceKeys, GroupOwner
+from whimbrel.sim.rendezvous.headset import Headset
 
 __all__ = ["Hall", "HallReport", "HallScenario", "run_hall"]
 
 _SECOND = 1_000_000
 _FIRST_DEVICE = 0x020000000100
+_FIRST_PHONE, _FIRST_HEADSET = 0x020000010000, 0x020000020000
 _CONTROLLER = 0x020000000001
 _YEAR_US = 365 * 86_400 * _SECOND
 
@@ -40,6 +43,8 @@ class HallScenario:
     """Whether publications are restricted to a group of which all devices are members."""
     discoverable: bool = False
     """Whether publishers only make themselves discoverable, and the controller publishes for them."""
+    dumb: int = 0
+    """Headsets, each with a phone that publishes; every other headset comes before its phone."""
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -48,6 +53,7 @@ class HallScenario:
         real("arrivals_s", self.arrivals_s, 0, 86_400)
         flag("friends_only", self.friends_only)
         flag("discoverable", self.discoverable)
+        whole("dumb", self.dumb, 0, MAX_PAIRS)
         if self.friends_only and self.discoverable:
             sentence = "friends_only and discoverable exclude each other: inquiry tells no groups (4.1.1)"
             raise InvalidValueError("discoverable", found=True, allowed="false", sentence=sentence)
@@ -63,14 +69,23 @@ class HallReport:
     waits_s: tuple[float, ...]
     """For each pair that is connected: the seconds from the arrival of the second to the connection."""
     collisions: int
+    dumb_pairs: int = 0
+    dumb_connected: int = 0
+    """Headsets that are connected to their phones, not to the controller in their place."""
     counts: dict[str, int] = field(default_factory=dict)
     refused_proofs: dict[str, int] = field(default_factory=dict)
 
 
 class Hall:
-    """A controller in the middle, and devices around it; *epochs* outlive it."""
+    """A controller in the middle, and devices around it; *epochs* outlive it, and *pairs* are dumb devices."""
 
-    def __init__(self, seed: int = 1, parameters: Parameters | None = None, epochs: EpochFile | None = None) -> None:
+    def __init__(
+        self,
+        seed: int = 1,
+        parameters: Parameters | None = None,
+        epochs: EpochFile | None = None,
+        pairs: Iterable[DumbPair] = (),
+    ) -> None:
         parameters = parameters or Parameters()
         random = Random(f"hall {seed}")
         self.air = Air(random)
@@ -85,6 +100,7 @@ class Hall:
                 address=address,
                 nonce_key=random.randbytes(32),
                 epochs=None if epochs is None else epochs.epochs,
+                pairs=pairs,
             ),
             radio,
             self.air,
@@ -99,11 +115,23 @@ class Hall:
         """Return the time in the hall."""
         return self.air.now
 
-    def add(self, device: Device, *, place: tuple[float, float] = (0.0, 0.0), is_shown: bool = False) -> DeviceNode:
-        """Bring *device* into the hall; one that *is_shown* is discoverable."""
+    def add(
+        self,
+        device: Device,
+        *,
+        place: tuple[float, float] = (0.0, 0.0),
+        is_shown: bool = False,
+        on_told: Callable[[Introduced | Verified | Tell, int], None] = lambda _told, _now: None,
+    ) -> DeviceNode:
+        """Bring *device* into the hall; one that *is_shown* is discoverable. *on_told* gets what its user is told."""
         radio = self.air.add(device.address, name=device.name, device_class=device.device_class, place=place)
         told = self.told.setdefault(device.address, [])
-        node = DeviceNode(device, radio, self.air, now=self.now, told=lambda each, now: told.append((each, now)))
+
+        def take(each: Introduced | Verified | Tell, now: int) -> None:
+            told.append((each, now))
+            on_told(each, now)
+
+        node = DeviceNode(device, radio, self.air, now=self.now, told=take)
         self.nodes[device.address] = node
         radio.handler = node.handle
         if is_shown:
@@ -118,7 +146,8 @@ class Hall:
 def run_hall(scenario: HallScenario) -> HallReport:
     """Play *scenario* and report."""
     random = Random(f"arrivals {scenario.seed}")
-    hall = Hall(scenario.seed)
+    phones = [(_address(_FIRST_HEADSET + number), _address(_FIRST_PHONE + number)) for number in range(scenario.dumb)]
+    hall = Hall(scenario.seed, pairs=[DumbPair(dumb=dumb, smart=smart) for dumb, smart in phones])
     group = GroupOwner(random.randbytes(32))
     arrivals: dict[Address, int] = {}
     pairs: list[tuple[Address, Address]] = []
@@ -130,6 +159,9 @@ def run_hall(scenario: HallScenario) -> HallReport:
             device = _device(who, group, random, is_shown=scenario.discoverable and who == sought)
             partner = f"device {sought[-5:]}" if who == seeker else None
             hall.air.after(arrivals[who], _arrival(hall, device, scenario, group, partner))
+    for number, (dumb, smart) in enumerate(phones):
+        come = sorted(round(random.uniform(0, scenario.arrivals_s) * _SECOND) for _ in range(2))
+        _bring_headset(hall, dumb, smart, at=come if number % 2 else come[::-1])
     hall.air.run(round(scenario.seconds * _SECOND))
     met = {
         pair: [now for who, now in hall.introduced(pair[0]) if who == pair[1]] for pair in pairs if pair[0] in hall.told
@@ -142,6 +174,8 @@ def run_hall(scenario: HallScenario) -> HallReport:
         connected=len(waits),
         waits_s=tuple(wait / _SECOND for wait in waits),
         collisions=hall.air.collisions,
+        dumb_pairs=len(phones),
+        dumb_connected=sum(hall.air.link(dumb, smart) is not None for dumb, smart in phones if _is_real(hall, dumb)),
         counts={kind.value: kinds.count(kind) for kind in NoteKind},
         refused_proofs=hall.controller.core.refused_proofs(),
     )
@@ -162,6 +196,19 @@ def _arrival(
             node.do(device.publish(keys=keys, is_lasting=True))
 
     return arrive
+
+
+def _bring_headset(hall: Hall, dumb: Address, smart: Address, *, at: list[int]) -> None:
+    """Let a headset come at the first time of *at*, and its phone, which publishes, at the second."""
+    phone = Device(address=smart, name=f"phone {smart[-5:]}")
+    headset = Headset(hall.air, dumb, smart=smart)
+    hall.air.after(at[0], headset.switch_on)
+    hall.air.after(at[1], lambda: hall.add(phone).do(phone.publish(is_lasting=True)))
+
+
+def _is_real(hall: Hall, dumb: Address) -> bool:
+    """Return whether the headset at *dumb* is not held by the controller."""
+    return hall.air.link(dumb, hall.controller.core.address) is None
 
 
 def _device(who: Address, group: GroupOwner, random: Random, *, is_shown: bool) -> Device:

@@ -1,1 +1,1 @@
-"""Access: who a client is, what it may do, and which keys it has."""
+"""Access: users and their passwords, and the topics, client identifiers and keys that each may use."""

@@ -1,1 +1,1 @@
-"""Deliver: which copies leave for whom: lanes, policies, and what a connection has room for."""
+"""Deliver: copies on their way out: lanes, policies, and the queues of connections."""

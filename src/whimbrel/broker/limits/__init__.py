@@ -1,1 +1,1 @@
-"""Limits: how much clients may ask for, store and try; what is counted; and what an operator is told of it."""
+"""Limits: rates, memory and budgets of work for each client; counters, and notices for the operator."""

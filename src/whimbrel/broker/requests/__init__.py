@@ -1,1 +1,1 @@
-"""Requests: what clients ask of named sessions, policies and clients, as objects of JSON."""
+"""Requests: named sessions, policies and clients, as objects of JSON that are answered."""

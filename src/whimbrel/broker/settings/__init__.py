@@ -1,1 +1,1 @@
-"""Settings: what an operator may set, and how it is read from files."""
+"""Settings: the configuration of a broker, its sections, and how it is read from files."""

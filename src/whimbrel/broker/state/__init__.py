@@ -1,1 +1,1 @@
-"""State: what a restart knows again, as the node folds it, and indexes of it."""
+"""State: the shell around the node: routes, indexes, and values that a restart does not know."""

@@ -187,15 +187,6 @@ class BrokerState(NodeListener[LiveClient]):
         """Return where messages of a subject, or of a subject filter, are retained."""
         return self.volatile.system if subject.startswith(_SYSTEM) else self.retained
 
-    def is_heard(self, message: KeptNotification, subscription: Subscription, now: int) -> bool:
-        """Return whether places let a subscription have a message *now*."""
-        placing = message.placing
-        if subscription.near is None and (placing is None or placing.radius_m is None):
-            return True
-        place, area = (None, None) if placing is None else (placing.place, placing.area)
-        asked = (subscription.session, ((subscription.subject_filter, subscription.name),))
-        return bool(self.hold.places.heard([asked], place=place, area=area, at=now))
-
     def is_owed(self, found: Found) -> bool:
         """Return whether any of these sessions could need a QoS 1 or 2 publication after a crash."""
         for session, identities in found:

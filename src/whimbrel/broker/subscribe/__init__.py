@@ -1,1 +1,1 @@
-"""Subscribe: what SUBSCRIBE and UNSUBSCRIBE do; retained messages, and history."""
+"""Subscribe: SUBSCRIBE and UNSUBSCRIBE, retained messages, and history."""

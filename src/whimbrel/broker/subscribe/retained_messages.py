@@ -17,8 +17,7 @@ from whimbrel.broker.wire.notices import SESSIONS, subscriptions_of, subscriptio
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.private import is_shared
 from whimbrel.hold.sessions import RETAINED
-from whimbrel.language.filters import Filter
-from whimbrel.match.keys import may_deliver
+from whimbrel.match.select import Selection
 from whimbrel.match.topics import matches
 from whimbrel.model.subscription import Subscription
 from whimbrel.node.publication import KeptNotification
@@ -67,17 +66,15 @@ class RetainedMessages:
         allowance = self._state.routes.allowance()
         for subscription in self._state.hold.subscriptions(session):
             wanted, now = subscription.subject_filter, self._commits.last_at
-            if wanted is None or is_shared(wanted) or not matches(wanted, message.subject):
+            selection = self._selection(subscription)
+            if wanted is None or is_shared(wanted) or not selection.admits_subject(message.subject):
                 continue
             if not self._state.is_retained(message) or client.link is not link:
                 return
-            if not _keys_allow(message, subscription) or not self._state.is_heard(message, subscription, now):
-                continue
             if subscription.filter_text is not None:
                 yield  # to read it is a piece of its own
-                ask = partial(Filter(subscription.filter_text, is_stored=True).matches, message.attributes())
-                if not (yield from allowance.attempting(ask)):
-                    continue
+            if not (yield from allowance.attempting(partial(_admits, selection, message, now))):
+                continue
             if not self._may_send(link, client, message, now):
                 return
             terms = (self._state.terms.get(session, ((wanted, subscription.name),), client.id),)
@@ -100,7 +97,7 @@ class RetainedMessages:
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
         terms = (self._state.terms.get(subscription.session, (identity,), client.id),)
-        asked: Filter | None = None
+        selection, is_read = self._selection(subscription), not is_long(subscription.filter_text)
         client.put_retained([], terms)
         waiting: list[Outgoing] = []
         allowance = self._state.routes.allowance()
@@ -119,18 +116,16 @@ class RetainedMessages:
                 continue  # what came, or replaced it, after the subscription comes as it was published
             if not self._may_send(link, client, message, now):
                 continue
-            if subscription.filter_text is not None:
-                if asked is None:
-                    if is_long(subscription.filter_text):
-                        yield  # to read it is a piece of its own
-                    asked = Filter(subscription.filter_text, is_stored=True)
-                ask = partial(asked.matches, message.attributes())
-                is_wanted = yield from allowance.attempting(ask)
+            if not is_read:
+                is_read = True
+                yield  # to read its filter is a piece of its own
+            if subscription.filter_text is None:
+                is_wanted = _admits(selection, message, now)
+            else:
+                is_wanted = yield from allowance.attempting(partial(_admits, selection, message, now))
                 if not self._is_asked_for(link, client, subscription, asked_seq):
                     return
-                if not is_wanted:
-                    continue
-            if not _keys_allow(message, subscription) or not self._state.is_heard(message, subscription, now):
+            if not is_wanted:
                 continue
             qos = min(message.qos, subscription.qos or 0)
             out = Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED)
@@ -144,6 +139,9 @@ class RetainedMessages:
         if link.retained.get(key) == asked_seq:
             del link.retained[key]
         self._delivering.pump(client, self._commits.last_at)
+
+    def _selection(self, subscription: Subscription) -> Selection:
+        return Selection(subscription, partial(self._state.hold.places.sightings, subscription.session))
 
     def _extend(self, link: Link, client: LiveClient, waiting: list[Outgoing]) -> bool:
         """Let retained messages wait for a client; close its connection, and return False, where there is no memory."""
@@ -174,8 +172,10 @@ class RetainedMessages:
                 self._state.tell(client, message, now)
 
 
-def _keys_allow(message: KeptNotification, subscription: Subscription) -> bool:
+def _admits(selection: Selection, message: KeptNotification, now: int) -> bool:
+    """Return whether a subscription whose subject filter admits *message* wants it."""
     keys, deliver_insecure = message.secured
-    return may_deliver(
-        keys, subscription.keys, deliver_insecure=deliver_insecure, accept_insecure=subscription.accept_insecure
+    place, area = (None, None) if message.placing is None else (message.placing.place, message.placing.area)
+    return selection.admits(
+        message.attributes, keys=keys, deliver_insecure=deliver_insecure, place=place, area=area, now=now
     )

@@ -1,1 +1,1 @@
-"""Waiting: what an answer waits for (the disk, a thread, a turn of the event loop), and procedures that wait for it."""
+"""Waiting: the disk, threads and turns that an answer waits for, and the procedures that wait for them."""

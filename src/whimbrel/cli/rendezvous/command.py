@@ -18,6 +18,7 @@ from whimbrel.cli.rendezvous import device, groups
 from whimbrel.cli.rendezvous.air import air
 from whimbrel.cli.rendezvous.controller import controller
 from whimbrel.cli.rendezvous.demo import demo
+from whimbrel.cli.rendezvous.status import status
 
 if TYPE_CHECKING:  # the simulation need not be loaded for other commands
     from whimbrel.rendezvous.controller import Note
@@ -38,6 +39,7 @@ app.add_typer(device.app, name="device")
 app.command()(controller)
 app.command()(air)
 app.command()(demo)
+app.command()(status)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="The same seed gives the same run.")]
@@ -66,6 +68,12 @@ def simulate(
     discoverable: Annotated[
         bool, typer.Option("--discoverable", help="Publishers only turn inquiry scan on; the controller does the rest.")
     ] = False,
+    dumb: Annotated[
+        int,
+        typer.Option(
+            "--dumb", metavar="N", min=0, max=64, help="Bring N headsets and their phones, too, in either order."
+        ),
+    ] = 0,
     seed: Seed = 1,
     log: Annotated[
         Path | None,
@@ -90,7 +98,8 @@ def simulate(
     until the controller has a match. The radio has the standard's timing: inquiry trains, scan windows, back-off,
     beacons, seven active seats. Minutes take a fraction of a second. With --log the controller's facts (opened,
     matched, notified, …) are kept as publications under rendezvous/…; they hold no keys and no tokens, and no address
-    of a device that publishes to friends only. Exits 1 if a pair was not connected in time.
+    of a device that publishes to friends only. With --dumb the controller stands in for phones that headsets page; each
+    use of a phone's address is a fact, which `rendezvous status` shows. Exits 1 if a pair was not connected in time.
 
     Example: whimbrel rendezvous simulate --devices 50 --friends --log hall-log
     """
@@ -102,6 +111,7 @@ def simulate(
         arrivals_s=arrivals,
         friends_only=friends,
         discoverable=discoverable,
+        dumb=dumb,
         seed=seed,
     )
     report = run_hall(scenario)
@@ -111,7 +121,7 @@ def simulate(
         connection = Connection(host=host, port=port, user=user, password_file=password_file)
         _publish(connection, [note for note, _ in report.notes])
     _print_report(report, as_json=as_json)
-    if report.connected < report.pairs:
+    if report.connected < report.pairs or report.dumb_connected < report.dumb_pairs:
         raise typer.Exit(1)
 
 
@@ -272,6 +282,8 @@ def _print_report(report: HallReport, *, as_json: bool) -> None:
     summary = {
         "pairs": report.pairs,
         "connected": report.connected,
+        "dumb_pairs": report.dumb_pairs,
+        "dumb_connected": report.dumb_connected,
         "wait_average_s": round(statistics.fmean(waits), 2) if waits else None,
         "wait_most_s": round(waits[-1], 2) if waits else None,
         "collisions": report.collisions,
@@ -285,6 +297,8 @@ def _print_report(report: HallReport, *, as_json: bool) -> None:
         typer.echo(json.dumps(summary))
         return
     typer.echo(f"{report.connected} of {report.pairs} pairs connected")
+    if report.dumb_pairs:
+        typer.echo(f"{report.dumb_connected} of {report.dumb_pairs} headsets connected to their phones")
     if waits:
         typer.echo(
             f"from the arrival of the second to the connection: {summary['wait_average_s']} s on average, "

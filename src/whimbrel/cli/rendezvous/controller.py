@@ -36,6 +36,14 @@ def controller(
         int | None,
         typer.Option("--metrics", metavar="PORT", min=0, max=65_535, help="Serve metrics on this port of 127.0.0.1."),
     ] = None,
+    dumb: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dumb",
+            metavar="DUMB=SMART",
+            help="Refused: only the simulated radio can stand in for a smart device; see `rendezvous simulate`.",
+        ),
+    ] = None,
 ) -> None:
     """Run a controller: always inquiring and discoverable, it introduces devices until SIGTERM.
 
@@ -54,6 +62,7 @@ def controller(
         "name": name,
         "node": node,
         "metrics_port": metrics,
+        "dumb": dumb or None,
     }
     settings = read_settings(config, given)
     daemon = ControllerDaemon(settings, told=lambda line: typer.echo(line, err=True))

@@ -58,7 +58,7 @@ __all__ = [
 
 STATE_FORMAT = 4
 """The format of a worker's rows, as its row ``log mark`` says: that of a stream's plan."""
-_SAME = HOLD_KINDS | POLICY_KINDS | {"link"}
+_SAME = HOLD_KINDS | POLICY_KINDS | {"link", "place"}
 """The kinds of rows that workers have as brokers do."""
 
 

@@ -20,7 +20,6 @@ from whimbrel.hold.rows import KINDS as HOLD_KINDS
 from whimbrel.hold.sessions import Hold
 from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.touched_rows import Key
-from whimbrel.match.proximity.past.track_keeper import TrackKeeper
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Fact
 from whimbrel.model.proximity import Sighting
@@ -28,7 +27,7 @@ from whimbrel.node.core import NodeCore
 from whimbrel.node.held import HeldNotifications
 from whimbrel.node.link_quality import LinkQuality
 from whimbrel.node.memory import MemoryCount
-from whimbrel.node.places.last_places import sighting_of, sighting_row
+from whimbrel.node.places.last_places import LastPlaces, sighting_of
 from whimbrel.node.policies import Policies
 from whimbrel.pipeline.fold.contact_fold import CONTACT_KINDS, ContactFold, ContactPlan
 from whimbrel.pipeline.fold.described import Described
@@ -88,28 +87,6 @@ class LogPosition:
                 self.last_at = found
             else:
                 self.mark = LogMark(*found[: len(LogMark._fields)])
-
-
-class LastPlaces:
-    """The last places of devices, which a worker keeps as arrays (``TrackKeeper``), as a part of its state."""
-
-    kinds = frozenset({"place"})
-
-    def __init__(self, keeper: TrackKeeper) -> None:
-        self._keeper = keeper
-
-    def keys(self) -> Iterator[Key]:
-        """Yield the keys of all rows."""
-        yield from (("place", device) for device in self._keeper.placed())
-
-    def row(self, key: Key) -> bytes | None:
-        """Return the row of a device; None if it has no place."""
-        seen = self._keeper.place(str(key[1]))
-        return None if seen is None else cbor2.dumps(sighting_row(seen))
-
-    def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Restore the places from *rows*."""
-        self._keeper.restore_places({str(device): sighting_of(value) for (_, device), value in rows.items()})
 
 
 class NodeShare:
@@ -281,12 +258,8 @@ def _sorted_rows(node: str, store: RowStore) -> tuple[_Rows, _Rows, _Rows, bool]
     rows, is_old = upgraded(node, list(store.rows()))
     of_hold, of_contacts, own = _Rows(), _Rows(), _Rows()
     for key, value in rows:
-        if key[0] == "place":
-            own.append((key, value))
-        elif key[0] in HOLD_KINDS:
-            of_hold.append((key, value))
-        else:
-            (of_contacts if key[0] in CONTACT_KINDS else own).append((key, value))
+        kind = key[0]
+        (of_hold if kind in HOLD_KINDS else of_contacts if kind in CONTACT_KINDS else own).append((key, value))
     return of_hold, of_contacts, own, is_old
 
 

@@ -1,24 +1,40 @@
 """The controller: takes over discovery, matches, and tells devices how to page each other (Huang, chapter 4).
 
 One pure core: ``core`` is the loop; ``arrivals`` is its queue, ``openings`` the events and their index, ``caches`` what
-it remembers, ``piconet`` the seats, ``verification`` the conversations about membership.
+it remembers, ``piconet`` the seats, ``verification`` the conversations about membership, ``dumb`` the devices that can
+be told nothing.
 """
 
 from whimbrel.rendezvous.controller.commands import Command, Note, NoteKind
 from whimbrel.rendezvous.controller.core import Controller
-from whimbrel.rendezvous.controller.inputs import Connected, Disconnected, Found, Input, NotReached, Said, Timer
+from whimbrel.rendezvous.controller.dumb import DumbPair, PairState
+from whimbrel.rendezvous.controller.inputs import (
+    Authenticated,
+    Connected,
+    Disconnected,
+    Found,
+    Input,
+    NotReached,
+    Overheard,
+    Said,
+    Timer,
+)
 from whimbrel.rendezvous.controller.parameters import Parameters
 
 __all__ = [
+    "Authenticated",
     "Command",
     "Connected",
     "Controller",
     "Disconnected",
+    "DumbPair",
     "Found",
     "Input",
     "NotReached",
     "Note",
     "NoteKind",
+    "Overheard",
+    "PairState",
     "Parameters",
     "Said",
     "Timer",

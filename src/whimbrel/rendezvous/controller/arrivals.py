@@ -1,8 +1,9 @@
 """Arrivals: events that wait to be processed, first in, first out (Huang, 4.1.1).
 
 Rule: the head is always the oldest by ``seq``. With two queues, one for each kind (5.4.2), the heads of both are
-looked up against the open events at the same time; acting on them stays in the order of arrival. So no outcome
-changes: what the younger head found early is kept up to date by ``add_candidate`` and filtered when its turn comes.
+looked up against the open events at the same time, when the older of them is due; acting on them stays in the order of
+arrival. So no outcome changes: what the younger head found early is kept up to date by ``add_candidate`` and filtered
+when its turn comes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class ArrivalQueue:
         self._subscriptions: deque[Record] = deque() if has_two else self._publications
         self._has_two = has_two
         self._early: dict[Kind, tuple[Record, list[Record]]] = {}
+        self.look_ups = 0
+        """How often the open events were gone through; both heads at once count once."""
 
     def push(self, record: Record) -> None:
         """Append *record*."""
@@ -34,16 +37,22 @@ class ArrivalQueue:
         """Return the oldest event that still waits, and the open events that match it but for proofs."""
         if not self._has_two:
             only = self._first(Kind.PUBLICATION)
+            self.look_ups += only is not None
             return None if only is None else (only, self._look_up(only))
         heads = [found for found in map(self._first, Kind) if found is not None]
         if not heads:
             return None
-        for each in heads:
-            if self._early.get(each.kind, (None,))[0] is not each:
-                self._early[each.kind] = each, self._look_up(each)
         head = min(heads, key=lambda each: each.seq)
+        if not self._is_looked_up(head):
+            self.look_ups += 1
+            for each in heads:
+                if not self._is_looked_up(each):
+                    self._early[each.kind] = each, self._look_up(each)
         early = [each for each in self._early[head.kind][1] if each.stage is Stage.OPEN]
         return head, sorted(early, key=lambda each: each.seq)
+
+    def _is_looked_up(self, record: Record) -> bool:
+        return self._early.get(record.kind, (None,))[0] is record
 
     def add_candidate(self, record: Record) -> None:
         """Add *record*, which has just been opened, to what a head of the other kind found early."""

@@ -1,7 +1,8 @@
 """Commands: what the shell around a controller must do, in this order.
 
 Rule: a ``Note`` is a fact for the log. It holds no key, token or challenge, and no address of a device whose
-publication is restricted: who may read the log is no member of that group.
+publication is restricted: who may read the log is no member of that group. A use of another device's address is written
+in any case, without the event.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from whimbrel.rendezvous.controller.parameters import PAGE_TIMEOUT_US
 from whimbrel.rendezvous.events import Address, EventId, GroupKey
 from whimbrel.rendezvous.messages import FromController
 from whimbrel.rendezvous.refusals import Refusal
+from whimbrel.rendezvous.stand_in import StandIn
 
 __all__ = [
+    "Authenticate",
     "Command",
     "Connect",
     "Disconnect",
@@ -29,6 +32,7 @@ __all__ = [
     "SetConnectable",
     "SwitchRole",
     "Unpark",
+    "UseAddress",
 ]
 
 
@@ -42,6 +46,7 @@ class NoteKind(Enum):
     EXPIRED = "expired"
     RENEWED = "renewed"
     FLUSHED = "flushed"
+    STAND_IN = "stand-in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +125,30 @@ class KeepEpoch:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class UseAddress:
+    """Listen for the pages of another device, answer them in its place, or do neither any more (5.4.4)."""
+
+    address: Address
+    mode: StandIn
+    clock_offset: int | None
+    """``None``: the device's clock is not known, so all its frequencies are gone through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticate:
+    """Pair with a dumb device that takes us for its smart one, by the PIN that its maker gave it (5.4.4)."""
+
+    address: Address
+    pin: str = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """One fact for the log."""
 
     kind: NoteKind
-    id: EventId
+    id: EventId | None = None
     address: Address | None = None
     other_id: EventId | None = None
     other_address: Address | None = None
@@ -134,5 +157,17 @@ class Note:
 
 
 Command: TypeAlias = (
-    Send | SwitchRole | Park | Unpark | Release | Connect | Disconnect | SetConnectable | Poll | KeepEpoch | Note
+    Send
+    | SwitchRole
+    | Park
+    | Unpark
+    | Release
+    | Connect
+    | Disconnect
+    | SetConnectable
+    | Poll
+    | KeepEpoch
+    | UseAddress
+    | Authenticate
+    | Note
 )

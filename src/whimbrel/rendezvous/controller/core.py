@@ -30,7 +30,18 @@ from whimbrel.rendezvous.controller.commands import (
     SwitchRole,
 )
 from whimbrel.rendezvous.controller.deciding import Decider
-from whimbrel.rendezvous.controller.inputs import Connected, Disconnected, Found, Input, NotReached, Said, Timer
+from whimbrel.rendezvous.controller.dumb import DumbDevices, DumbPair, PairState
+from whimbrel.rendezvous.controller.inputs import (
+    Authenticated,
+    Connected,
+    Disconnected,
+    Found,
+    Input,
+    NotReached,
+    Overheard,
+    Said,
+    Timer,
+)
 from whimbrel.rendezvous.controller.openings import Record, Stage
 from whimbrel.rendezvous.controller.parameters import MIN_TIMEOUT_US, Parameters
 from whimbrel.rendezvous.controller.piconet import Member
@@ -51,7 +62,8 @@ _Key = TypeVar("_Key", bound=Hashable)
 class Controller:
     """A controller at *address*; *nonce_key* is a secret from which its challenges are made.
 
-    *epochs* are the highest epochs of groups that an earlier run has seen (``KeepEpoch``).
+    *epochs* are the highest epochs of groups that an earlier run has seen (``KeepEpoch``). *pairs* are dumb devices and
+    the smart ones in whose place it answers them; a radio that can do so is needed (5.4.4).
     """
 
     def __init__(
@@ -61,13 +73,21 @@ class Controller:
         address: Address,
         nonce_key: bytes,
         epochs: Mapping[GroupKey, int] | None = None,
+        pairs: Iterable[DumbPair] = (),
     ) -> None:
         self.parameters, self.address = parameters or Parameters(), address
         self._state = State(self.parameters)
+        self.pairs = tuple(pairs)
+        self._dumb = DumbDevices(self._state, self.pairs, drop=self._drop)
         self._decider = Decider(
-            self._state, address=address, nonce_key=nonce_key, epochs=epochs or {}, drop_silent=self._drop_silent
+            self._state,
+            address=address,
+            nonce_key=nonce_key,
+            epochs=epochs or {},
+            drop_silent=self._drop_silent,
+            dumb=self._dumb,
         )
-        self._requests = Requests(self._state, self._decider)
+        self._requests = Requests(self._state, self._decider, self._dumb)
         self._gone: OrderedDict[Address, Member] = OrderedDict()
         self._is_connectable = False
         self._poll_at: int | None = None
@@ -97,6 +117,7 @@ class Controller:
         self._clean(now)
         self._poll(now)
         self._page(now)
+        self._dumb.update(now=now)
         return self._drain_commands()
 
     @property
@@ -112,9 +133,14 @@ class Controller:
         due = [next(iter(queue.values())) for queue in queues if queue]
         due += state.lingering.values()
         due += [at for _, at in state.unaware.values()][:1]
-        times = self._decider.next_due, self._poll_at, state.piconet.pager.next_due
+        times = self._decider.next_due, self._poll_at, state.piconet.pager.next_due, self._dumb.next_due
         due += [each for each in times if each is not None]
         return min(due, default=None)
+
+    @property
+    def look_ups(self) -> int:
+        """How often the open events were gone through for a trigger; the heads of two queues at once count once."""
+        return self._state.arrivals.look_ups
 
     def sizes(self) -> dict[str, int]:
         """Return how much of everything there is; each is bounded."""
@@ -139,6 +165,10 @@ class Controller:
         """Return the open events, in no particular order; for tests and reports."""
         return [each for each in self._state.records.values() if each.stage is Stage.OPEN]
 
+    def pair_states(self, *, now: int) -> dict[Address, PairState]:
+        """Return the state of each smart device that dumb ones are paired with; for tests and reports."""
+        return self._dumb.states(now=now)
+
     # -- new and existing connections, disconnections ------------------------------------------------------------------
 
     def _take_one(self, happened: Input, now: int) -> None:
@@ -153,6 +183,10 @@ class Controller:
                 self._hear(address, data, now)
             case Found():
                 self._find(happened, now)
+            case Overheard(address):
+                self._dumb.overhear(address, now=now)
+            case Authenticated(address, is_accepted):
+                self._dumb.authenticate(address, is_accepted=is_accepted)
             case Timer():
                 pass
 
@@ -170,6 +204,11 @@ class Controller:
             state.out.append(Disconnect(address, Refusal.NO_ROOM))
             return
         state.out += seated
+        if happened.as_address is not None:
+            member = state.piconet.get(address)
+            assert member is not None
+            self._dumb.catch(member, happened.as_address, now=now)
+            return
         if happened.is_caller:
             state.out.append(SwitchRole(address))
         state.strangers.discard(address)
@@ -236,6 +275,7 @@ class Controller:
             state.note(NoteKind.FLUSHED, record, detail="disconnected")
             self._decider.cancel(record, now=now)
         self._decider.end_conversations(member, now=now)
+        self._dumb.lose(member)
         state.piconet.leave(member.address)
         for table in (state.idle, state.lingering, state.unaware):
             table.pop(member.address, None)
@@ -277,7 +317,13 @@ class Controller:
         is_known = found.address in state.of_owner or state.piconet.get(found.address) is not None
         is_paged = state.introduced.get(found.address, now=now) is not None
         is_controller = found.name.startswith(self.parameters.name)
-        if is_known or is_paged or is_controller or len(state.strangers) >= self.parameters.max_members:
+        if (
+            self._dumb.find(found.address, now=now)
+            or is_known
+            or is_paged
+            or is_controller
+            or len(state.strangers) >= self.parameters.max_members
+        ):
             return
         try:
             publication = Publication(

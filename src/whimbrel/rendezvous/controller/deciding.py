@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whimbrel.rendezvous.controller.commands import Connect, NoteKind, Send
+from whimbrel.rendezvous.controller.dumb import DumbDevices
 from whimbrel.rendezvous.controller.openings import Record, Stage
 from whimbrel.rendezvous.controller.piconet import Member
 from whimbrel.rendezvous.controller.proofs.asking import Asker
@@ -51,8 +52,9 @@ class Decider:
         nonce_key: bytes,
         epochs: Mapping[GroupKey, int],
         drop_silent: Callable[[list[Member], int], None],
+        dumb: DumbDevices,
     ) -> None:
-        self._state = state
+        self._state, self._dumb = state, dumb
         self._drop_silent = drop_silent
         self.members = Members(state.parameters, epochs)
         self._asker = Asker(state, self.members, address=address, nonce_key=nonce_key)
@@ -106,7 +108,7 @@ class Decider:
     def _act(self, record: Record, matches: Sequence[Record], *, is_complete: bool, now: int) -> bool:
         """Open, list or answer the trigger *record*; ``False`` if that has to wait for a seat."""
         if not matches:
-            return self._open(record, now=now)
+            return self._dumb.meet(record, now=now) or self._open(record, now=now)
         if len(matches) > 1:
             return self._list(record, matches, is_complete=is_complete, now=now)
         if record.kind is Kind.PUBLICATION:

@@ -7,7 +7,17 @@ from typing import TypeAlias
 
 from whimbrel.rendezvous.events import Address
 
-__all__ = ["Connected", "Disconnected", "Found", "Input", "NotReached", "Said", "Timer"]
+__all__ = [
+    "Authenticated",
+    "Connected",
+    "Disconnected",
+    "Found",
+    "Input",
+    "NotReached",
+    "Overheard",
+    "Said",
+    "Timer",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +29,8 @@ class Connected:
     """Whether the device paged the controller; then it is master until the roles are switched (4.1)."""
     has_layer: bool = True
     """Whether it speaks our messages. A device without our layer can be parked, but not told anything."""
+    as_address: Address | None = None
+    """The device in whose place its page was answered; ``None``: it paged the controller itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +66,23 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Overheard:
+    """Somebody pages the device at *address*, on whose page channel the controller listens (5.4.4)."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """A dumb device accepted the PIN that it was sent, or refused it (5.4.4)."""
+
+    address: Address
+    is_accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Timer:
     """Time has passed."""
 
 
-Input: TypeAlias = Connected | Disconnected | NotReached | Said | Found | Timer
+Input: TypeAlias = Connected | Disconnected | NotReached | Said | Found | Overheard | Authenticated | Timer

@@ -36,6 +36,8 @@ REASONS = {
     "longer is gone (4.1.3)",
     "connect_us": "20.48 s: four pages one after the other, as long as a lost connection goes unnoticed; then "
     "an indirect publication is dropped whose device has not connected",
+    "ignore_us": "5.12 s, at least 2.56 s: how long the pages of a dumb device are ignored after its smart one was "
+    "told to listen: the longest page, and as long again because a parked device is woken at its next beacon (5.4.4)",
     "poll_us": "10.24 s: how long a parked device waits at most before it may speak; the thesis gives none (4.1.1)",
     "idle_us": "60 s: longer than the removed cache remembers, then a device without an event loses its seat (4.2)",
     "max_active": "7: a piconet has three bits for its active slaves (2.1.3)",
@@ -69,6 +71,7 @@ class Parameters:
     page_timeout_us: int = PAGE_TIMEOUT_US
     answer_us: int = 2_560_000
     connect_us: int = 20_480_000
+    ignore_us: int = PAGE_TIMEOUT_US
     poll_us: int = 10_240_000
     idle_us: int = 60_000_000
     max_active: int = 7
@@ -89,6 +92,7 @@ class Parameters:
             if field.name.endswith("_us"):
                 whole(field.name, getattr(self, field.name), 1, INT64_MAX >> 16)
         whole("page_timeout_us", self.page_timeout_us, MIN_TIMEOUT_US, INT64_MAX >> 16)
+        whole("ignore_us", self.ignore_us, MIN_TIMEOUT_US, INT64_MAX >> 16)
         # Five seats are two conversations about membership or an answer, and one for a device that comes.
         whole("max_active", self.max_active, 5, 7)
         whole("max_parked", self.max_parked, 0, 255)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller.commands import NoteKind
 from whimbrel.rendezvous.controller.deciding import Decider
+from whimbrel.rendezvous.controller.dumb import DumbDevices
 from whimbrel.rendezvous.controller.openings import Record, Stage
 from whimbrel.rendezvous.controller.piconet import Member
 from whimbrel.rendezvous.controller.state import State
@@ -22,8 +23,8 @@ __all__ = ["Requests"]
 class Requests:
     """Carries out what devices ask for."""
 
-    def __init__(self, state: State, decider: Decider) -> None:
-        self._state, self._decider = state, decider
+    def __init__(self, state: State, decider: Decider, dumb: DumbDevices) -> None:
+        self._state, self._decider, self._dumb = state, decider, dumb
 
     def handle(self, member: Member, data: bytes, *, now: int) -> None:
         """Carry out the message in *data*, or refuse it."""
@@ -53,7 +54,10 @@ class Requests:
             case m.Renew(identifier):
                 return self._renew(member, identifier, now)
             case m.Noted(identifier):
-                return None if self._decider.confirm(member, identifier, now=now) else Refusal.UNEXPECTED
+                is_awaited = self._decider.confirm(member, identifier, now=now) or self._dumb.confirm(
+                    member, identifier
+                )
+                return None if is_awaited else Refusal.UNEXPECTED
             case m.Proof():
                 return None if self._decider.take_proof(member, message, now=now) else Refusal.UNEXPECTED
             case _:

@@ -14,7 +14,8 @@ from typing import Any
 from whimbrel.errors import InvalidValueError, Phrase, description_of
 from whimbrel.model.bounds import name as check_name
 from whimbrel.model.bounds import text, whole
-from whimbrel.rendezvous.controller import Parameters
+from whimbrel.rendezvous.controller import DumbPair, Parameters
+from whimbrel.rendezvous.controller.dumb import read_pair
 from whimbrel.rendezvous.events import MAX_CLASS, MAX_NAME_BYTES
 
 __all__ = ["BrokerSettings", "ControllerSettings", "check_unpaired", "read_settings"]
@@ -56,8 +57,17 @@ class ControllerSettings:
     metrics_port: int | None = None
     parameters: Parameters = field(default_factory=lambda: Parameters(has_park=False))
     broker: BrokerSettings | None = None
+    dumb: tuple[DumbPair, ...] = ()
+    """Dumb devices and their smart ones: refused, because no adapter can use the address of another device."""
 
     def __post_init__(self) -> None:
+        if self.dumb:
+            sentence = (
+                f"dumb: {len(self.dumb)} of them with --transport {self.transport}, and no adapter can answer in the "
+                "place of another device; allowed are none, or the simulated radio: "
+                "whimbrel rendezvous simulate --dumb N"
+            )
+            raise InvalidValueError("dumb", len(self.dumb), "none", sentence)
         text("name", self.name, max_bytes=MAX_NAME_BYTES)
         check_name("node", self.node)
         whole("device_class", self.device_class, 0, MAX_CLASS)
@@ -96,6 +106,10 @@ def read_settings(path: Path | None, given: Mapping[str, object]) -> ControllerS
     for key in ("transport", "name", "node", "unpaired"):
         if key in values:
             _text(key, values[key])
+    pairs = values.pop("dumb", ())
+    if not isinstance(pairs, list | tuple):
+        raise InvalidValueError("dumb", description_of(pairs), "a list of DUMB=SMART")
+    values["dumb"] = tuple(read_pair(each) for each in pairs)
     parameters = _section(values.pop("parameters", {}), "parameters", {each.name for each in fields(Parameters)})
     values["parameters"] = Parameters(**{"has_park": False, **parameters})
     broker = values.pop("broker", None)

@@ -9,6 +9,7 @@ from whimbrel.rendezvous.events import Address, EventId, GroupKey
 from whimbrel.rendezvous.messages import FromDevice, Listed, Message
 
 __all__ = [
+    "BecomeMaster",
     "DeviceCommand",
     "DeviceInput",
     "FoundController",
@@ -89,6 +90,8 @@ class Paged:
     """A match paged us and is connected."""
 
     address: Address
+    has_layer: bool = True
+    """Whether it speaks our messages; a dumb device that is paired with us does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,13 @@ class SetScans:
 
 
 @dataclass(frozen=True, slots=True)
+class BecomeMaster:
+    """Switch roles with a dumb device that paged us: the computing device is the master (5.4.4)."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
 class PagePeer:
     """Page a match for at most so long."""
 
@@ -224,6 +234,7 @@ DeviceCommand: TypeAlias = (
     | SayPeer
     | KeepToken
     | SetScans
+    | BecomeMaster
     | PagePeer
     | LeaveController
     | Introduced

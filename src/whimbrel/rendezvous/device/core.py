@@ -21,6 +21,7 @@ from whimbrel.rendezvous.controller.parameters import MIN_TIMEOUT_US, PAGE_TIMEO
 from whimbrel.rendezvous.device.admission import Admission, ask_owner
 from whimbrel.rendezvous.device.backoff import backoff_us
 from whimbrel.rendezvous.device.commands import (
+    BecomeMaster,
     DeviceCommand,
     DeviceInput,
     FoundController,
@@ -217,11 +218,12 @@ class Device:
                 self._step(Step.WAKE)
             case PageEnded(address, is_connected):
                 return self._end_page(address, is_connected=is_connected, now=now)
-            case Paged(address):
+            case Paged(address, has_layer):
                 wish = self._awaited()
+                roles = [] if has_layer else [BecomeMaster(address)]
                 introduced = Introduced(address=address, is_caller=False)
                 met = self._peers.connect(address, _groups_of(wish), is_caller=False, now=now)
-                return [introduced, *self._stop_listening(is_connected=True), *met]
+                return [*roles, introduced, *self._stop_listening(is_connected=True), *met]
             case HeardPeer(address, data):
                 return self._peers.hear(address, data, now=now)
             case LostPeer(address):

@@ -7,20 +7,25 @@ Rule: clock offsets are those of HCI: bits 16 to 2 of the other's clock less one
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from whimbrel.rendezvous.events import Address
+from whimbrel.rendezvous.stand_in import StandIn
 
 __all__ = [
+    "Authenticated",
     "InquiryResult",
     "LinkLost",
     "LinkMade",
+    "Overheard",
     "PageFailed",
     "Parked",
     "Radio",
     "RadioEvent",
     "Received",
     "RoleSwitched",
+    "StandIn",
+    "StandInRadio",
     "Unparked",
 ]
 
@@ -46,6 +51,8 @@ class LinkMade:
     """What the other calls itself; a radio asks for it."""
     has_layer: bool
     """Whether the other offers our channel. One that does not can be parked, but not told anything."""
+    as_address: Address | None = None
+    """The address in whose place we answered the page; ``None``: our own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,33 @@ class Unparked:
     address: Address
 
 
-RadioEvent: TypeAlias = InquiryResult | LinkMade | PageFailed | LinkLost | Received | RoleSwitched | Parked | Unparked
+@dataclass(frozen=True, slots=True)
+class Overheard:
+    """Somebody pages the device at *address*, for which we listen; who it is cannot be heard from a page."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """A connected device accepted our PIN, or refused it and hangs up."""
+
+    address: Address
+    is_accepted: bool
+
+
+RadioEvent: TypeAlias = (
+    InquiryResult
+    | LinkMade
+    | PageFailed
+    | LinkLost
+    | Received
+    | RoleSwitched
+    | Parked
+    | Unparked
+    | Overheard
+    | Authenticated
+)
 
 
 class Radio(Protocol):
@@ -141,4 +174,20 @@ class Radio(Protocol):
 
     def clock_offset_of(self, address: Address) -> int:
         """Return the clock offset of a device that we are connected to, or were last."""
+        ...
+
+
+@runtime_checkable
+class StandInRadio(Protocol):
+    """A radio that can use the address of another device, by extra hardware (5.4.4); only the simulated one is."""
+
+    def stand_in(self, address: Address, mode: StandIn, *, clock_offset: int | None) -> None:
+        """Listen for the pages of *address*, or answer them in its place, or do neither any more.
+
+        With the device's clock offset its frequencies are known; without, the radio hops by its own clock.
+        """
+        ...
+
+    def authenticate(self, address: Address, pin: str) -> None:
+        """Pair with a connected device by *pin*."""
         ...

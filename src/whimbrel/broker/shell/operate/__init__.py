@@ -1,1 +1,1 @@
-"""Operate: what an operator asks of a running broker: reload, status, health, metrics as topics, log lines."""
+"""Operate: reload, status, health, system topics and log lines of a running broker, for its operator."""

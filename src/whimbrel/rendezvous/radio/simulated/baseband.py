@@ -11,10 +11,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
-from whimbrel.rendezvous.radio.simulated.stations import Collided, Discovered, Happening, PageOver, Paging, Station
+from whimbrel.rendezvous.radio.simulated.stations import (
+    Collided,
+    Discovered,
+    Happening,
+    Overheard,
+    PageOver,
+    Paging,
+    Station,
+)
 from whimbrel.rendezvous.radio.simulated.timing import (
     BACKOFF_SLOTS,
     INQUIRY_REPETITIONS,
@@ -54,6 +62,8 @@ class _Scan:
     answers: int = 0
     """How often it has answered an inquiry: each time it listens one frequency further on."""
     callers: tuple[int, ...] = ()
+    answering: list[int] = field(default_factory=list)
+    """The stations that answer the same page at the same time, this one with them."""
 
 
 class EventBaseband:
@@ -66,6 +76,8 @@ class EventBaseband:
         self._heap: list[tuple[int, int, int, int, int]] = []
         """Tick, number of the station, whether it pages, version, and 0 for a scan or 1 for the end of a page."""
         self._found: list[tuple[int, Happening]] = []
+        self._heard_last: dict[int, tuple[int, int, list[int]]] = {}
+        """The last page that was heard on each channel: tick, frequency, and the stations that answer it."""
 
     # -- what stations do ------------------------------------------------------------------------------------------
 
@@ -95,6 +107,8 @@ class EventBaseband:
                 is_broken_off = scan.is_page and scan.mode is _Mode.BUSY
                 scan.mode = _Mode.OFF
                 scan.version += 1
+                if is_broken_off:
+                    scan.answering.remove(number)
                 for caller in scan.callers if is_broken_off else ():
                     self._end_page(caller, tick)
 
@@ -167,8 +181,12 @@ class EventBaseband:
                 continue
             if not scan.is_page and station.inquiring is not None:
                 yield number, station.inquiring
-            elif scan.is_page and station.paging is not None and station.paging.target == scan.number:
+            elif scan.is_page and station.paging is not None and station.paging.target == self._channel(scan):
                 yield number, station.paging.sending
+
+    def _channel(self, scan: _Scan) -> int:
+        """Return the station whose pages *scan* hears."""
+        return self.stations[scan.number].channel(scan.number)
 
     def _step(self, scan: _Scan, tick: int) -> None:
         match scan.mode:
@@ -194,6 +212,18 @@ class EventBaseband:
                 pass
 
     def _hear(self, scan: _Scan, tick: int, callers: tuple[int, ...]) -> None:
+        if scan.is_page and self.stations[scan.number].is_silent:
+            self._found.append((tick, Overheard(scan.number, self._channel(scan))))
+            self._wait(scan, tick + 1)
+            return
+        if scan.is_page:
+            channel = self._channel(scan)
+            heard_at, frequency, answering = self._heard_last.get(channel, (-1, -1, []))
+            if (heard_at, frequency) != (tick, scan.frequency):
+                answering = []
+                self._heard_last[channel] = tick, scan.frequency, answering
+            scan.answering = answering
+            answering.append(scan.number)
         scan.heard, scan.callers, scan.mode = tick, callers, _Mode.BUSY
         self._at(scan, tick + (EXCHANGE_TICKS if scan.is_page else FHS_TICKS))
 
@@ -215,15 +245,22 @@ class EventBaseband:
         if scan is rivals[-1]:  # all of them answered in this tick; only now may they go on
             for each in rivals:
                 each.mode, each.answers = _Mode.BACKING_OFF, each.answers + 1
+                self.stations[each.number].answers += 1
                 self._at(each, tick + 2 * self.stations[each.number].random.randint(0, BACKOFF_SLOTS))
 
     def _end_exchange(self, scan: _Scan, tick: int) -> None:
-        callers = [each for each in scan.callers if self._is_paging(each, scan.number)]
+        channel = self._channel(scan)
+        callers = [each for each in scan.callers if self._is_paging(each, channel)]
         if len(callers) > 1:
             self._found.append((tick, Collided(scan.number, tuple(callers))))
         elif callers and self._is_in_range(callers[0], scan.number):
-            self.stations[callers[0]].paging = None
-            self._found.append((tick, PageOver(callers[0], scan.number, is_connected=True)))
+            rivals = tuple(sorted(each for each in scan.answering if self._is_in_range(callers[0], each)))
+            if len(rivals) == 1:
+                by = None if scan.number == channel else scan.number
+                self.stations[callers[0]].paging = None
+                self._found.append((tick, PageOver(callers[0], channel, is_connected=True, answered_by=by)))
+            elif scan.number == rivals[0]:  # it answers with another: neither is understood
+                self._found.append((tick, Collided(callers[0], rivals)))
         self._wait(scan, tick)
         for caller in callers:
             self._end_page(caller, tick)
@@ -237,8 +274,8 @@ class EventBaseband:
         paging = self.stations[number].paging
         if paging is None or tick < paging.until:
             return
-        scan = self._scans[paging.target][1]
-        if scan.mode is _Mode.BUSY and number in scan.callers:
-            return
+        for _, scan in self._scans:
+            if scan.mode is _Mode.BUSY and number in scan.callers and self._channel(scan) == paging.target:
+                return
         self.stations[number].paging = None
         self._found.append((tick, PageOver(number, paging.target, is_connected=False)))

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 from whimbrel.rendezvous.radio.simulated.timing import SCAN_INTERVAL_TICKS, Sending
 
-__all__ = ["Baseband", "Collided", "Discovered", "Happening", "PageOver", "Paging", "Station"]
+__all__ = ["Baseband", "Collided", "Discovered", "Happening", "Overheard", "PageOver", "Paging", "Station"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,16 @@ class PageOver:
     pager: int
     target: int
     is_connected: bool
+    answered_by: int | None = None
+    """The station that answered in the target's place; ``None``: the target itself, or nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overheard:
+    """A station that listens in another's place, without answering, heard somebody page that other."""
+
+    listener: int
+    target: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class Collided:
     senders: tuple[int, ...]
 
 
-Happening: TypeAlias = Discovered | PageOver | Collided
+Happening: TypeAlias = Discovered | PageOver | Overheard | Collided
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,16 @@ class Station:
     paging: Paging | None = None
     is_inquiry_scanning: bool = False
     is_page_scanning: bool = False
+    stands_in_for: int | None = None
+    """The station whose pages it listens for, in the place of its own."""
+    is_silent: bool = False
+    """Whether it answers none of the pages that it hears for another."""
+    answers: int = 0
+    """How many inquiries it has answered."""
+
+    def channel(self, number: int) -> int:
+        """Return the station on whose page channel this one, which has *number*, listens."""
+        return number if self.stands_in_for is None else self.stands_in_for
 
     def next_window(self, tick: int, *, is_page: bool) -> int:
         """Return when the first scan window from *tick* on begins; a radio listens for pages half-way in between."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from whimbrel.lab.experiment import Experiment, Findings, Table
 from whimbrel.lab.points import Row
-from whimbrel.lab.steam_figure_3 import FIGURE_3A, FIGURE_3B, deliveries_3a, deliveries_3b
+from whimbrel.lab.steam.figure_3 import FIGURE_3A, FIGURE_3B, deliveries_3a, deliveries_3b
 from whimbrel.language.filters import Filter
 from whimbrel.model.place import Area, Place
 from whimbrel.nearby.deployment import Deployment

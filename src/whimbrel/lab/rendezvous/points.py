@@ -1,0 +1,16 @@
+"""Points of the rendezvous's experiments: a function that plays one case, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from whimbrel.lab.own_processes import OwnPoint
+
+__all__ = ["make_point"]
+
+_SOURCES = ("whimbrel.rendezvous", "whimbrel.sim.rendezvous", "whimbrel.sim.hall")
+
+
+def make_point(play: Callable[..., dict[str, object]], **settings: object) -> OwnPoint:
+    """Return the point that *play* makes of *settings*."""
+    return OwnPoint(make=f"{play.__module__}:{play.__name__}", settings=settings, sources=_SOURCES)

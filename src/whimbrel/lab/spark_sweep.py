@@ -1,0 +1,125 @@
+"""Sweeps on Spark: each point is made once, in some task, and kept in a table of Parquet files.
+
+Rule: a point is named by its key; what is in the table under that key is not made again.
+Rule: points are made in batches, and each batch is kept when it is done: an interrupted sweep goes on where it was, and
+one that was killed, too: what its finished tasks left behind is found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from whimbrel.errors import InvalidValueError, Phrase
+from whimbrel.lab.own_processes import OwnPoint, Row
+
+if TYPE_CHECKING:  # the caller has the Spark session
+    from pyspark.sql import SparkSession
+
+__all__ = ["Keyed", "Row", "sweep_own", "sweep_table"]
+
+_TASKS = 24
+"""Tasks of a batch: what is lost if a sweep is killed."""
+_TYPES = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64(), "boolean": pa.bool_()}
+_OWN_SCHEMA = "key string, text string, row string, core_s double"
+_OWN_PER_TASK = 20
+"""Points of one task where each takes some hundredths of a second."""
+
+
+class Keyed(Protocol):
+    """A point: something with a name that says all that decides its result."""
+
+    @property
+    def key(self) -> str:
+        """The name of its result."""
+        ...
+
+
+P = TypeVar("P", bound=Keyed)
+
+
+def sweep_table(
+    spark: SparkSession,
+    points: Sequence[P],
+    table: Path,
+    *,
+    schema: str,
+    measure: Callable[[P], Row],
+    per_task: int = 1,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Make what is missing of *points* in *table*, in their order; return the rows of all."""
+    known = _read_kept(table)
+    keyed = {each.key: each for each in points}
+    missing = [(key, point) for key, point in keyed.items() if key not in known]
+    total = len(keyed)
+    size, arrow = _TASKS * per_task, _arrow_schema(schema)
+    for begin in range(0, len(missing), size):
+        batch = missing[begin : begin + size]
+        if on_progress is not None:
+            on_progress(total - len(missing) + begin, total)
+        tasks = spark.range(0, len(batch), 1, -(-len(batch) // per_task))
+        rows = tasks.mapInArrow(partial(_measured, batch, measure, arrow), schema)
+        rows.write.mode("append").parquet(str(table.absolute()))
+    known = _read_kept(table)
+    return [known[point.key] for point in points]
+
+
+def sweep_own(
+    spark: SparkSession,
+    points: Sequence[OwnPoint],
+    table: Path,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Make what is missing of points whose rows are JSON; return the rows of all, in the order of *points*."""
+    rows = sweep_table(
+        spark,
+        points,
+        table,
+        schema=_OWN_SCHEMA,
+        measure=_measure_own,
+        per_task=_OWN_PER_TASK,
+        on_progress=on_progress,
+    )
+    return [json.loads(row["row"]) for row in rows]
+
+
+def _measure_own(point: OwnPoint) -> Row:
+    row = point.measure()
+    return {"text": point.text, "row": json.dumps(row), "core_s": row["core_s"]}
+
+
+def _measured(
+    points: Sequence[tuple[str, P]], measure: Callable[[P], Row], schema: pa.Schema, batches: Iterable[Any]
+) -> Iterator[Any]:
+    """Measure the points whose numbers come in *batches*, under the keys that the driver gave; runs in a worker."""
+    for batch in batches:
+        numbers = batch.column(0).to_pylist()
+        rows = [measure(points[number][1]) | {"key": points[number][0]} for number in numbers]
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _arrow_schema(schema: str) -> pa.Schema:
+    return pa.schema([(name, _TYPES[kind]) for name, kind in (each.split() for each in schema.split(", "))])
+
+
+def _read_kept(table: Path) -> dict[str, Row]:
+    """Return the rows of the table, and of finished tasks of a sweep that was killed: the next commit keeps those."""
+    known: dict[str, Row] = {}
+    for file in sorted([*table.glob("*.parquet"), *table.glob("_temporary/*/task_*/*.parquet")]):
+        try:
+            found = ds.dataset(str(file), format="parquet").to_table()
+        except (pa.ArrowInvalid, OSError):
+            raise InvalidValueError(
+                str(file), Phrase("a damaged Parquet file"), "a file that a sweep wrote: remove this one"
+            ) from None
+        known |= {row["key"]: row for row in found.to_pylist()}
+    return known

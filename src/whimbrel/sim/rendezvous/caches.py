@@ -1,0 +1,96 @@
+"""What two caches of the controller save a device: bytes it sends, with each cache and without (5.4.1).
+
+The cache of removed events: a device is carried out of range and back, so that its events are flushed, and renews them
+by their identifiers or sends them again. The list of verified members: a friend asks again and again for a restricted
+publication, and shows its token each time or the answer to a challenge alone.
+"""
+
+from __future__ import annotations
+
+import time
+
+from whimbrel.rendezvous.controller import NoteKind, Parameters
+from whimbrel.rendezvous.device import Device
+from whimbrel.rendezvous.events import Address, GroupKey, Subscription
+from whimbrel.rendezvous.tokens import DeviceKeys, GroupOwner
+from whimbrel.sim.hall import Hall
+from whimbrel.sim.rendezvous.discovery import add_device, address
+
+__all__ = ["play_caches"]
+
+_SECOND = 1_000_000
+_OFF_US = 1
+"""As long as a cache remembers that is switched off."""
+_SEEKER, _SOUGHT = address(2), address(3)
+_FAR = (100.0, 0.0)
+_LOST_S = 22
+"""Longer than the supervision time-out of 20 s, shorter than what the cache remembers."""
+_BACK_S = 35
+_ASKS_S = 30
+_YEAR_US = 365 * 86_400 * _SECOND
+
+
+def play_caches(
+    *, has_removed: bool, has_members: bool, seed: int, losses: int = 3, asks: int = 4
+) -> dict[str, object]:
+    """Play both scenes; return the bytes and packets that each device sent."""
+    begun = time.process_time()
+    settings = {"has_removed": has_removed, "has_members": has_members, "seed": seed, "losses": losses, "asks": asks}
+    lost = _lose(losses, has_removed=has_removed, seed=seed)
+    asked = _ask(asks, has_members=has_members, seed=seed)
+    return {"kind": "caches", **settings, **lost, **asked, "core_s": time.process_time() - begun}
+
+
+def _member(who: Address, name: str, owner: GroupOwner) -> Device:
+    keys = DeviceKeys(who.encode().ljust(32, b"."))
+    token = owner.admit(keys.token(who), device_key=keys.public, peer=who, expires_at=_YEAR_US)
+    return Device(address=who, name=name, keys=keys, tokens={owner.public: token})
+
+
+def _lose(losses: int, *, has_removed: bool, seed: int) -> dict[str, object]:
+    """Carry a device with a publication and two subscriptions out of range and back."""
+    hall = Hall(seed, Parameters(removed_ttl_us=33_280_000 if has_removed else _OFF_US))
+    owner = GroupOwner(b"o" * 32)
+    device = _member(_SOUGHT, "a device with a name of some length", owner)
+    node = add_device(hall, device)
+    node.do(device.publish(keys=(owner.public,), is_lasting=True))
+    for name in ("nobody in particular", "somebody else"):
+        node.do(device.subscribe(Subscription(name=name, keys=(owner.public,)), is_lasting=True))
+    hall.air.run(_BACK_S * _SECOND)
+    radio = hall.air.reserve(_SOUGHT)
+    before = radio.used().figures()
+    for _ in range(losses):
+        radio.move(_FAR)
+        hall.air.run(_LOST_S * _SECOND)
+        radio.move((0.0, 0.0))
+        hall.air.run(_BACK_S * _SECOND)
+    after = radio.used().figures()
+    return {
+        "lost_bytes": (after["sent_bytes"] - before["sent_bytes"]) / losses,
+        "lost_packets": (after["sent_packets"] - before["sent_packets"]) / losses,
+        "renewed": sum(note.kind is NoteKind.RENEWED for note, _ in hall.notes),
+    }
+
+
+def _ask(asks: int, *, has_members: bool, seed: int) -> dict[str, object]:
+    """Let a friend ask for a restricted publication several times; the publisher publishes again each time."""
+    hall = Hall(seed, Parameters(member_ttl_us=600 * _SECOND if has_members else _OFF_US, pair_ttl_us=_OFF_US))
+    owner = GroupOwner(b"o" * 32)
+    keys: tuple[GroupKey, ...] = (owner.public,)
+    sought, seeker = _member(_SOUGHT, "sought", owner), _member(_SEEKER, "seeker", owner)
+    add_device(hall, sought).do(sought.publish(keys=keys, is_lasting=True))
+    node = add_device(hall, seeker, has_short_talks=True)
+    hall.air.run(_ASKS_S * _SECOND)
+    node.do(seeker.subscribe(Subscription(name="nobody"), is_lasting=True))  # so that it stays with the controller
+    hall.air.run(_ASKS_S * _SECOND)
+    radio = hall.air.reserve(_SEEKER)
+    before = radio.used().figures()
+    for _ in range(asks):
+        node.do(seeker.subscribe(Subscription(name="sought", keys=keys)))
+        hall.air.run(_ASKS_S * _SECOND)
+    after = radio.used().figures()
+    return {
+        "asked_bytes": (after["sent_bytes"] - before["sent_bytes"]) / asks,
+        "asked_packets": (after["sent_packets"] - before["sent_packets"]) / asks,
+        "met": len(hall.introduced(_SEEKER)),
+    }

@@ -1,0 +1,95 @@
+"""A headset and its phone that come one after the other, with a controller that stands in for the phone and without.
+
+Without: the phone is connectable all the time, and a headset that comes first pages in vain, again and again. With: the
+phone publishes and sleeps, and a headset that comes first is held by the controller until the phone is there (5.4.4).
+"""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from random import Random
+
+from whimbrel.rendezvous.controller import DumbPair, NoteKind
+from whimbrel.rendezvous.device import Device
+from whimbrel.rendezvous.radio.simulated.air import Air
+from whimbrel.sim.hall import Hall
+from whimbrel.sim.rendezvous.discovery import add_device, address
+from whimbrel.sim.rendezvous.headset import PAUSE_US, Headset, HeadsetFact
+
+__all__ = ["Arrival", "play_headset"]
+
+_SECOND = 1_000_000
+_STEP_US = 50_000
+_LIMIT_US = 120 * _SECOND
+_HEADSET, _PHONE = address(4), address(2)
+
+
+class Arrival(Enum):
+    """Which of the two comes first (5.4.4)."""
+
+    SMART = "the phone"
+    DUMB = "the headset"
+
+
+def play_headset(
+    *, first: str, gap_s: float, has_controller: bool, seed: int, pause_s: float = PAUSE_US / _SECOND
+) -> dict[str, object]:
+    """Play one pair; return what both radios did, how long the second had to wait, and when the page was heard."""
+    begun = time.process_time()
+    order = Arrival(first)
+    hall = Hall(seed, pairs=[DumbPair(dumb=_HEADSET, smart=_PHONE)]) if has_controller else None
+    air = Air(Random(f"headset {seed}")) if hall is None else hall.air  # a made-up world draws from a seed
+    headset = Headset(air, _HEADSET, smart=_PHONE, pause_us=round(pause_s * _SECOND))
+    phone = Device(address=_PHONE, name="phone")
+
+    def come_phone() -> None:
+        if hall is None:
+            air.add(_PHONE, name="phone").set_scans(inquiry=False, page=True)
+        else:
+            add_device(hall, phone).do(phone.publish(is_lasting=True))
+
+    arrivals = (come_phone, headset.switch_on) if order is Arrival.SMART else (headset.switch_on, come_phone)
+    arrivals[0]()
+    air.run(round(gap_s * _SECOND))
+    second_at = air.now
+    arrivals[1]()
+    while air.link(_HEADSET, _PHONE) is None or _is_held(hall):
+        if air.now - second_at >= _LIMIT_US:
+            break
+        air.run(_STEP_US)
+    connected = [each.at for each in headset.facts if each.fact is HeadsetFact.CONNECTED]
+    is_met = air.link(_HEADSET, _PHONE) is not None and not _is_held(hall)
+    settings = {
+        "first": first,
+        "gap_s": gap_s,
+        "has_controller": has_controller,
+        "pause_s": pause_s,
+        "seed": seed,
+    }
+    return {
+        "kind": "headset",
+        **settings,
+        "headset": headset.radio.used().figures(),
+        "phone": air.reserve(_PHONE).used().figures(),
+        "wait_s": (connected[-1] - second_at) / _SECOND if is_met else None,
+        "pages": headset.pages(),
+        "heard_s": _heard_s(hall, headset, order),
+        "core_s": time.process_time() - begun,
+    }
+
+
+def _is_held(hall: Hall | None) -> bool:
+    """Return whether the headset is connected to the controller in the phone's place."""
+    return hall is not None and hall.air.link(_HEADSET, hall.controller.core.address) is not None
+
+
+def _heard_s(hall: Hall | None, headset: Headset, order: Arrival) -> float | None:
+    """Return the seconds from the begin of a page until the controller heard it, at the first time that it did."""
+    if hall is None:
+        return None
+    word = "heard" if order is Arrival.SMART else "holds"
+    heard = [at for note, at in hall.notes if note.kind is NoteKind.STAND_IN and note.detail == word]
+    paged = [each.at for each in headset.facts if each.fact is HeadsetFact.PAGES]
+    begins = [at for at in paged if heard and at <= heard[0]]
+    return (heard[0] - begins[-1]) / _SECOND if begins else None
