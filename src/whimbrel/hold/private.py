@@ -22,7 +22,7 @@ def private_session(client_id: str) -> str:
 
 
 def is_private(session: str) -> bool:
-    """Tell whether a session is a client's own."""
+    """Return whether a session is a client's own."""
     return session.startswith(PRIVATE)
 
 
@@ -32,7 +32,7 @@ def client_of(session: str) -> str | None:
 
 
 def is_shared(subject_filter: str | None) -> bool:
-    """Tell whether a subject filter is a share: with a group, and a filter after it."""
+    """Return whether a subject filter is a share: with a group, and a filter after it."""
     if subject_filter is None or not subject_filter.startswith(SHARE):
         return False
     group, _, wanted = subject_filter[len(SHARE) :].partition("/")

@@ -125,7 +125,7 @@ class Hold(Generic[K]):
         return tuple(self._state.sessions)
 
     def has(self, session: str) -> bool:
-        """Tell whether there is such a session."""
+        """Return whether there is such a session."""
         return session in self._state.sessions
 
     def flight_qos(self, session: str, device: str, seq: int) -> int | None:
@@ -153,7 +153,7 @@ class Hold(Generic[K]):
         return {} if found is None else {d: (m.is_present, m.takes) for d, m in found.members.items()}
 
     def is_member(self, session: str, device: str) -> bool:
-        """Tell whether a device is a member of a session, present or away."""
+        """Return whether a device is a member of a session, present or away."""
         found = self._state.sessions.get(session)
         return found is not None and device in found.members
 
@@ -204,7 +204,7 @@ class Hold(Generic[K]):
         return True
 
     def is_stored(self, seq: int) -> bool:
-        """Tell whether any device is still owed a notification."""
+        """Return whether any device is still owed a notification."""
         return seq in self._state.copies
 
     def counts(self) -> dict[str, int]:

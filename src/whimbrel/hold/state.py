@@ -60,7 +60,7 @@ class Member:
         """By number."""
 
     def confirms_qos_0(self, *, is_expiring: bool) -> bool:
-        """Tell whether a hand-over of quality 0 has a receipt."""
+        """Return whether a hand-over of quality 0 has a receipt."""
         return bool(self.confirms) or (is_expiring and self.confirms is False)
 
 
@@ -265,13 +265,13 @@ class State:
             self.follower.forgotten(seq, copy)
 
     def is_held(self, seq: int, session: str) -> bool:
-        """Tell whether a notification is held for any subscription of a session."""
+        """Return whether a notification is held for any subscription of a session."""
         found = self.sessions.get(session)
         pending = None if found is None else found.pending.get(seq)
         return pending is not None and bool(pending.held)
 
     def has_policy(self, session: Session, identities: tuple[Identity, ...]) -> bool:
-        """Tell whether any of some subscriptions has a policy."""
+        """Return whether any of some subscriptions has a policy."""
         if not session.with_policy:
             return False
         found = (session.subscriptions.get(identity) for identity in identities)

@@ -62,7 +62,7 @@ class AssumedReceipts:
 
 
 def _takes_at_once(session: Session) -> bool:
-    """Tell whether all devices of a session are present, and one takes: nothing would be held for another."""
+    """Return whether all devices of a session are present, and one takes: nothing would be held for another."""
     if session.is_private or session.with_qos or session.with_policy:
         return False
     takes = False
