@@ -24,7 +24,7 @@ def effective(qos: int, subscription: Subscription | None) -> int:
 
 
 def is_live_only(qos: int, subscription: Subscription | None) -> bool:
-    """Return whether a notification is not to be held for a subscription of a private session, because of its quality."""
+    """Return whether its QoS keeps a notification from being held for a private session's subscription."""
     if subscription is None or subscription.qos is None:
         return False
     return qos == 0 or subscription.qos == 0

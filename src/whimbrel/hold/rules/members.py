@@ -254,7 +254,7 @@ class Members:
 
     @staticmethod
     def _must_finish(copy: Copy, flight: Flight, pending: Pending) -> bool:
-        """Return whether a delivery goes on, whatever ends its notification: exactly once, or unsubscribed from since."""
+        """Return whether a delivery continues after its notification ended: at QoS 2, or after an unsubscribe."""
         if flight.qos == EXACTLY_ONCE:
             return copy.qos == EXACTLY_ONCE
         is_unsubscribed = pending.end is not None and pending.end[0] is _DROPPED and pending.lapses_at is not None
