@@ -1,4 +1,4 @@
-"""Quality of service: what becomes of the publisher's on the way to a subscriber (rules 15 and 16).
+"""Quality of service: the effective QoS of a delivery, from the publisher's and the subscriber's (rules 15 and 16).
 
 Rule: where no subscription was made over MQTT, quality of service means nothing, whatever the publisher's: every
 hand-over is to be confirmed.
