@@ -32,8 +32,8 @@ from cryptography.x509.oid import NameOID
 from attacks import ATTACKS, NEWCOMERS, Attack, Target, attack
 from measure import Check, Grid, Report
 from well_behaved import USER, Experience, experience
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
-from whimbrel.hold.access import Cost
 from whimbrel.sim.load.processes import Served, cpu_s, raise_file_limit, resident_bytes, serve
 
 __all__ = ["run"]

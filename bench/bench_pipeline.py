@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "reference"))  # the pipeline in one process
 
 from made_logs import write_log
 from measure import Check, Comparison, Figure, Grid, Report, Timing, in_fresh_process
@@ -368,13 +371,13 @@ def _measure_same(report: Report, folder: Path, sizes: _Sizes, *, quick: bool) -
 
 def _folding(log: str, facts: int) -> tuple[float, float, int, int]:
     import pyarrow.parquet as pq
+    from single_process import SingleProcess
 
     from whimbrel.log.columns import from_arrow
     from whimbrel.log.layout import parts
     from whimbrel.pipeline.batch import jobs
     from whimbrel.pipeline.files.delta import read as read_delta
     from whimbrel.pipeline.files.schemas import TIMES
-    from whimbrel.pipeline.single import SingleProcess
     from whimbrel.sim.logs.generate import Recipe, generate
 
     spark = _session("local[2]")

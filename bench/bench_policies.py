@@ -6,12 +6,17 @@ import gc
 import io
 import random
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "reference"))  # the plain twin is the tests' own
+
+from policy_interpreter import interpret
 
 from measure import Check, Comparison, Figure, Report, Timing
 from whimbrel.language.policies import DEFAULT_POLICY_LIMITS, Policy
@@ -113,7 +118,7 @@ def _run(policy: Policy, cases: Sequence[_Case]) -> list[object]:
 
 
 def _interpreted(policy: Policy, cases: Sequence[_Case]) -> list[object]:
-    return [policy.interpreted(_begun(case)) for case in cases]
+    return [interpret(policy.program, _begun(case)) for case in cases]
 
 
 def _begun(case: _Case) -> Run:

@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from measure import Check, Figure, Grid, Report, in_fresh_process
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.config import Config, LimitSettings, LogSettings, MqttSettings, NodeSettings
+from whimbrel.broker.settings.config import Config, LimitSettings, LogSettings, MqttSettings, NodeSettings
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes

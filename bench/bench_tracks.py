@@ -20,11 +20,11 @@ from whimbrel.match.proximity.ground import earth_points
 from whimbrel.match.proximity.past.past_versions import PastBounds
 from whimbrel.model.place import Place, Plane
 from whimbrel.model.tables import PLACE_TYPE, TIME_TYPE
-from whimbrel.pipeline.fold import version_places
 from whimbrel.pipeline.fold.contact_fold import ContactFold, ContactPlan
-from whimbrel.pipeline.fold.moves import MEMBERS, SEEN
-from whimbrel.pipeline.fold.versions import PackedVersions
-from whimbrel.pipeline.tables.matches import CHANGED, DELETED, pack
+from whimbrel.pipeline.subscriptions import version_places
+from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN
+from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, PackedVersions
+from whimbrel.pipeline.tables.matches import pack
 from whimbrel.sim.logs.generate import Recipe, _Chunk, _days, _made
 
 __all__ = ["run"]

@@ -15,10 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "reference"))  # the plain twin is the tests' own
+
+from campus_simulator import CampusSimulator
+
 from whimbrel.carry.sight import Sight
 from whimbrel.lab.confidence import estimate
 from whimbrel.sim.campus.outcome import Recorder
-from whimbrel.sim.campus.reference import CampusSimulator
 from whimbrel.sim.campus.report import campus_report
 from whimbrel.sim.campus.scenario import Campus
 from whimbrel.sim.kernels.crossings import fast_contacts_of

@@ -8,6 +8,7 @@ cable, ``desk`` and ``plug``: ``unshare -Urn sh bench/campus_nodes.sh quiet 120`
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -17,11 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import structlog
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "reference"))  # the plain twin is the tests' own
+
+from campus_simulator import CampusSimulator
 
 from whimbrel.carry.control.clock import CampusClock
 from whimbrel.carry.control.topics import TopicNames
@@ -29,11 +35,12 @@ from whimbrel.carry.daemon.daemon import CampusDaemon
 from whimbrel.carry.daemon.service import NodeService
 from whimbrel.carry.daemon.settings import NodeSettings
 from whimbrel.carry.hello import NONCE_BYTES, Answer, Entry, Hello, Request, Sample, SampleId
-from whimbrel.carry.participant import Participant, Rules
-from whimbrel.carry.wire import LINK, RADIO, Profile, encode
+from whimbrel.carry.outputs import Output
+from whimbrel.carry.participant import Participant
+from whimbrel.carry.rules import Rules
+from whimbrel.carry.wire import LINK, RADIO, Part, Profile, encode
 from whimbrel.sim.campus.air import MemoryAir, MemoryTransport
 from whimbrel.sim.campus.outcome import Recorder
-from whimbrel.sim.campus.reference import CampusSimulator
 from whimbrel.sim.campus.scenario import Campus
 from whimbrel.sim.contacts.table import Contacts
 from whimbrel.sim.kernels.crossings import fast_contacts_of
@@ -208,6 +215,21 @@ class LyingParticipant(Participant):
         return Hello(tuple(sorted([*super().hello(own=own).entries, *lies])))
 
 
+class SilentLiar(LyingParticipant):
+    """One that answers no request for what it invented; the other refuses it."""
+
+    def receive(self, sender: int, part: Part, *, own: int) -> list[Output]:
+        """Do what a participant does, but say nothing of samples that there are not."""
+        if isinstance(part, Request):
+            names = {(copy.sample.topic, copy.sample.id) for copy in self.carrier.stored}
+            if (part.topic, part.id) not in names:
+                return []
+        return super().receive(sender, part, own=own)
+
+
+LIARS: dict[str, type[Participant]] = {"none": Participant, "refuses": LyingParticipant, "silent": SilentLiar}
+
+
 def events_of(contacts: Contacts, campus: Campus, world: Any) -> Iterator[tuple[float, int, int, int]]:
     """Return contacts, publications and Hellos in order."""
     assert campus.hello_s is not None
@@ -220,8 +242,8 @@ def events_of(contacts: Contacts, campus: Campus, world: Any) -> Iterator[tuple[
     return iter(sorted(found))
 
 
-def liar(seconds: float, seed: int, liars: int) -> dict[str, Any]:
-    """Run daemons on made-up air in the paper's world, of which some lie; return the mean delay."""
+def liar(seconds: float, seed: int, how: str) -> dict[str, Any]:
+    """Run daemons on made-up air in the paper's world, one of which lies as ``LIARS`` says; return the mean delay."""
     campus = Campus(interval_s=1_000, hello_s=5.0, warmup_s=0)
     contacts = fast_contacts_of(RandomWaypoint().walks(seconds, seed=seed), range_m=50)
     world = campus.world(nodes=contacts.nodes, seconds=seconds, seed=seed)
@@ -230,7 +252,7 @@ def liar(seconds: float, seed: int, liars: int) -> dict[str, Any]:
     names = {f"t{topic}": topic + 1 for topic in range(campus.topics)}
     begun = time.process_time()
     for node in range(contacts.nodes):
-        kind = LyingParticipant if node >= contacts.nodes - liars else Participant
+        kind = LIARS[how] if node == contacts.nodes - 1 else Participant
         made = kind(
             node, Rules(places=campus.memory, hello_us=5 * US), topics=TopicNames(names), clock=CampusClock(),
             nonce=lambda: bytes(NONCE_BYTES),
@@ -265,7 +287,7 @@ def liar(seconds: float, seed: int, liars: int) -> dict[str, Any]:
                     daemons[node].read()
     requests = sum(each.participant.counts["unanswered"] for each in daemons)
     return {
-        "case": "liar", "liars": liars, "seed": seed, "seconds": seconds, "hello_s": 5, "interval_s": 1_000,
+        "case": "liar", "liar": how, "seed": seed, "seconds": seconds, "hello_s": 5, "interval_s": 1_000,
         "delay_mean_s": round(sum(delays) / len(delays), 2), "retrieved": len(delays), "unanswered": requests,
         "core_s": round(time.process_time() - begun, 1),
     }  # fmt: skip
@@ -290,6 +312,9 @@ def hostile_frames(kind: str, count: int) -> Iterator[tuple[bytes, bool]]:
                 yield encode(1_000 + number, Hello((Entry(1, SampleId(now * 2, number), True),)))[0], True
             case "a request for everything":
                 yield encode(66, Hello(()) if number % 1_000 == 0 else request)[0], number % 1_000 == 0
+            case "a request for copies from an invented address each time":
+                hello, asked = Hello(()), Request(topic=1, id=sample, is_subscriber=False, wants_copies=True)
+                yield encode(1_000 + number // 2, asked if number % 2 else hello)[0], not number % 2
             case "forged control data":
                 yield encode(66, Hello((Entry(0, SampleId(now, 0), False),)))[0], True
 
@@ -297,45 +322,63 @@ def hostile_frames(kind: str, count: int) -> Iterator[tuple[bytes, bool]]:
 HOSTILE = (
     "any bytes", "60 invented ids in each Hello", "a Hello from an invented address each time",
     "a sample from the future each time", "a request for everything", "forged control data",
+    "a request for copies from an invented address each time",
 )  # fmt: skip
 
 
+def flooded(kind: str, count: int) -> tuple[CampusDaemon, MemoryTransport, float]:
+    """Send *count* frames of a kind to a node, 10,000 a second; return it, its transport and its core seconds."""
+    now = [1_000_000 * US]
+    air = MemoryAir()
+    transport = MemoryTransport(1, air)
+    made = Participant(
+        1, Rules(), topics=TopicNames({f"t{each}": each for each in range(1, 9)}), clock=CampusClock(),
+        nonce=lambda: bytes(NONCE_BYTES), keys=[bytes(32)],
+    )  # fmt: skip
+    made.clock.set(now[0], own=now[0])
+    for each in range(1, 9):
+        made.subscribe(f"t{each}")
+    daemon = CampusDaemon(made, transport, own=lambda: now[0])
+    daemon.perform(made.adopt(Sample(topic=1, published_at=0, publisher=1, body=bytes(1_000)), copies=8, own=now[0]))
+    air.meet(1, 66)
+    MemoryTransport(66, air)
+    begun = time.process_time()
+    for number, (data, came_to_all) in enumerate(hostile_frames(kind, count)):
+        now[0] = 1_000_000 * US + number * 100
+        transport.put(data, came_to_all=came_to_all)
+        if number % 10_000 == 0:
+            daemon.turn()
+        daemon.read()
+    return daemon, transport, time.process_time() - begun
+
+
+def grown_kb(kind: str, count: int) -> int:
+    """Return by how many kilobytes the objects of a node have grown after *count* hostile frames."""
+    flooded(kind, 1)
+    gc.collect()
+    tracemalloc.start()
+    found = flooded(kind, count)
+    gc.collect()
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    del found
+    return round(size / 1_000)
+
+
 def hostile(count: int = 100_000) -> list[dict[str, Any]]:
-    """Send *count* frames of each kind to a node, 10,000 a second; return what they cost it."""
+    """Send *count* frames of each kind to a node; return what they cost it, its memory after 20 and 100 % of them."""
     rows = []
     for kind in HOSTILE:
-        now = [1_000_000 * US]
-        air = MemoryAir()
-        transport = MemoryTransport(1, air)
-        made = Participant(
-            1, Rules(), topics=TopicNames({f"t{each}": each for each in range(1, 9)}), clock=CampusClock(),
-            nonce=lambda: bytes(NONCE_BYTES), keys=[bytes(32)],
-        )  # fmt: skip
-        made.clock.set(now[0], own=now[0])
-        for each in range(1, 9):
-            made.subscribe(f"t{each}")
-        daemon = CampusDaemon(made, transport, own=lambda now=now: now[0])  # type: ignore[misc] # the clock of this turn
-        daemon.perform(
-            made.adopt(Sample(topic=1, published_at=0, publisher=1, body=bytes(1_000)), copies=8, own=now[0])
-        )
-        air.meet(1, 66)
-        MemoryTransport(66, air)
-        frames = list(hostile_frames(kind, count))
-        begun = time.process_time()
-        for number, (data, came_to_all) in enumerate(frames):
-            now[0] = 1_000_000 * US + number * 100
-            transport.put(data, came_to_all=came_to_all)
-            if number % 10_000 == 0:
-                daemon.turn()
-            daemon.read()
-        spent = time.process_time() - begun
-        sent = transport.counts["bytes sent"]
+        daemon, transport, spent = flooded(kind, count)
+        made, sent = daemon.participant, transport.counts["bytes sent"]
         rows.append(
             {
                 "case": "hostile", "kind": kind, "frames": count, "seconds_of_traffic": count / 10_000,
                 "core_us_per_frame": round(1e6 * spent / count, 1), "bytes_sent_per_s": round(sent / (count / 10_000)),
+                "kilobytes_after_a_fifth": grown_kb(kind, count // 5), "kilobytes": grown_kb(kind, count),
                 "neighbours": len(made.neighbours), "requests_waiting": made.pending,
                 "frames_dropped": made.counts["too many frames"],
+                "copies_left_of_8": sum(each.copies for each in made.carrier.stored),
             }
         )  # fmt: skip
     return rows
@@ -357,7 +400,7 @@ def main() -> None:
         case "hostile":
             rows = hostile()
         case "liar":
-            rows = [liar(float(rest[0]), int(seed), liars) for seed in rest[1:] for liars in (0, 1)]
+            rows = [liar(float(rest[0]), int(seed), how) for seed in rest[1:] for how in LIARS]
         case _:
             raise SystemExit(__doc__)
     known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"rows": []}

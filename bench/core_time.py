@@ -1,15 +1,29 @@
-"""What a delivery takes of the broker's core, without sockets: the program that ``bench_versions`` runs per checkout.
+"""Cost of a delivery in the broker's core, without sockets: the program that ``bench_versions`` runs per checkout.
 
-    python bench/core_time.py CHECKOUT SCENARIO…      # prints one line of JSON: µs a delivery, by scenario
+    python bench/core_time.py CHECKOUT SCENARIO…                  # prints one line of JSON: µs a delivery, by scenario
+    python bench/core_time.py CHECKOUT --instructions SCENARIO…   # and the instructions of each delivery beside them
 
 The core is driven by the rig of the checkout's own tests. Only calls of the core are timed, by the thread's own clock;
 sockets, the disk and the other programs of the machine have no part in it. The least of some runs is printed: what else
 goes on in a machine makes a run slower and never faster.
+
+On a busy machine times differ from run to run by more than a change makes. Instructions do not: ``--instructions`` runs
+each scenario a second time, in a process of its own under valgrind's callgrind, with hash seed 0. It writes a dump
+before the loop over the publications and another after it, and the second has what was executed between the two: the
+core, and the clients of the rig that read and acknowledge (the same in both checkouts of a comparison). The first loop
+of the process, of two blocks, fills caches and is not counted. Compare two checkouts by the quotient of their counts.
+valgrind has to be installed; it takes about a minute for a scenario.
 """
 
 from __future__ import annotations
 
+import argparse
+import gc
 import json
+import os
+import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +44,9 @@ _LEAST_ROOM = 100_000
 _USER_PROPERTY = b"\x26" + len(b"ward").to_bytes(2) + b"ward" + len(b"3b").to_bytes(2) + b"3b"
 _POLICY = b"if (device.Battery < 0.5) { return NULL; } return m;"
 _QOS_SHIFT = 1
+# callgrind writes a dump where a C function of this name is entered; Python's call of it marks a place in the loop.
+_BEFORE_THE_LOOP, _AFTER_THE_LOOP = "getppid", "getsid"
+_TOTAL = re.compile(r"^totals: ([0-9]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +178,8 @@ class _Driven:
                     broker.drained(link, 0, now)
 
 
-def _run(scenario: Scenario) -> float:
-    """Return the µs for each delivery; of none, for each publication."""
+def _run(scenario: Scenario, *, is_marked: bool = False) -> float:
+    """Return the µs for each delivery. Where it *is_marked*, callgrind sees where the loop begins and ends."""
     from broker_rig import QUICK, Rig  # of the checkout
 
     from whimbrel.mqtt.packets import V5, V311
@@ -194,9 +211,14 @@ def _run(scenario: Scenario) -> float:
             b"".join(driven.packet(number) for number in range(begin, begin + _BLOCK))
             for begin in range(0, scenario.count, _BLOCK)
         ]
+        if is_marked:
+            gc.collect()
+            os.getppid()
         for block in blocks:
             driven.timed(rig.broker.receive, publisher.link, block, rig.now)
             driven.settle()
+        if is_marked:
+            os.getsid(0)
         expected = scenario.count * len(peers)
         if driven.arrived != expected:
             raise SystemExit(f"{driven.arrived} of {expected} deliveries arrived")
@@ -253,11 +275,51 @@ def _authorizer() -> Any:
         return Authorizer(Rights.read(Path(file.name)))
 
 
+def _instructions(root: str, name: str, valgrind: str) -> float:
+    """Return the instructions for each delivery of the scenario *name*, counted in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [valgrind, "--quiet", "--tool=callgrind", f"--callgrind-out-file={folder}/counts"]
+        words += [f"--dump-before={mark}" for mark in (_BEFORE_THE_LOOP, _AFTER_THE_LOOP)]
+        words += [sys.executable, __file__, root, "--loop", name]
+        env = {**os.environ, "PYTHONHASHSEED": "0"}
+        subprocess.run(words, env=env, stdout=subprocess.DEVNULL, check=True)  # noqa: S603 # this script again
+        dumps = [file.read_text(encoding="utf-8", errors="replace") for file in Path(folder).iterdir()]
+    totals = [_TOTAL.search(dump) for dump in dumps if f"--dump-before={_AFTER_THE_LOOP}\n" in dump]
+    if len(totals) != 1 or totals[0] is None:
+        raise SystemExit(f"callgrind wrote {len(totals)} dumps at the end of the loop of {name}; there must be one")
+    scenario = SCENARIOS[name]
+    return int(totals[0][1]) / scenario.count / _deliveries(scenario)
+
+
+def _loop(scenario: Scenario) -> None:
+    """Run a short loop that fills caches, and then the one that callgrind counts."""
+    _run(replace(scenario, count=2 * _BLOCK))
+    _run(scenario, is_marked=True)
+
+
 def main() -> None:
     """Measure the scenarios that are named."""
-    root, *names = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"some of: {'; '.join(SCENARIOS)}")
+    parser.add_argument("--instructions", action="store_true", help="count instructions, with valgrind")
+    parser.add_argument("--loop", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_intermixed_args()
+    root, names = asked.checkout, asked.scenarios or list(SCENARIOS)
+    if unknown := [name for name in names if name not in SCENARIOS]:
+        parser.error(f"found the scenario {unknown[0]!r}, allowed are: {'; '.join(SCENARIOS)}")
+    valgrind = shutil.which("valgrind")
+    if asked.instructions and valgrind is None:
+        parser.exit(2, "valgrind was not found; --instructions needs its callgrind, so install valgrind.\n")
     sys.path[:0] = [str(Path(root) / "src"), str(Path(root) / "tests" / "differential"), str(Path(root) / "tests")]
-    found = {name: min(_run(SCENARIOS[name]) for _ in range(_RUNS)) for name in names or SCENARIOS}
+    if asked.loop:
+        _loop(SCENARIOS[names[0]])
+        return
+    found: dict[str, object] = {}
+    for name in names:
+        found[name] = took = min(_run(SCENARIOS[name]) for _ in range(_RUNS))
+        if asked.instructions and valgrind is not None:
+            found[name] = {"microseconds": took, "instructions": _instructions(root, name, valgrind)}
     print(json.dumps(found))
 
 

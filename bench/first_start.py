@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.config import Config, LimitSettings, NodeSettings
+from whimbrel.broker.settings.config import Config, LimitSettings, NodeSettings
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.state.routes import Routes
 from whimbrel.broker.wire.clients import Link

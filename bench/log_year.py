@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from measure import Check, Figure, Grid, Report, machine_facts, write
-from whimbrel.broker.config import Config, LogSettings, NodeSettings
+from whimbrel.broker.settings.config import Config, LogSettings, NodeSettings
 from whimbrel.broker.shell.disk.log_keeper import Kept, LogKeeper, Pace
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.state.routes import Routes

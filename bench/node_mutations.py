@@ -207,14 +207,14 @@ MUTATIONS = (
     Mutation(
         name="a decision is kept although nothing is held",
         file=_DECISIONS,
-        before="if isinstance(fact, Decided) and is_held:",
+        before="if isinstance(fact, Decided) and self._is_held(fact.notification.seq):",
         after="if isinstance(fact, Decided):",
     ),
     Mutation(
         name="what policies know already is taken in again",
         file=_DECISIONS,
-        before="if fact.seq <= self.seq:  # it was applied when it was appended",
-        after="if fact.seq < self.seq:",
+        before="        if fact.seq <= self.seq:\n            return\n        if isinstance(fact, SessionChanged):",
+        after="        if fact.seq < self.seq:\n            return\n        if isinstance(fact, SessionChanged):",
     ),
     Mutation(
         name="the row of a decision outlives its receipt",
@@ -237,7 +237,7 @@ MUTATIONS = (
     Mutation(
         name="the row of a notification outlives the last who waited for it",
         file=_HELD,
-        before='            self._policies.forget(seq)\n        self.touch(("notification", seq))\n',
+        before="            self._policies.forget(seq)\n        super().forgotten(seq, copy)\n",
         after="            self._policies.forget(seq)\n",
     ),
     # -- the frame of the hold ---------------------------------------------------------------------------------------

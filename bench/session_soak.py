@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "property"))  # the naive hold
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "reference"))  # the pipeline in one process
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # driver and judge are those of the tests
 
 from tests.e2e.session_driver import perform, plan, shorten

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import uvloop
 
-from whimbrel.broker.config import Config, ListenSettings, NodeSettings
+from whimbrel.broker.settings.config import Config, ListenSettings, NodeSettings
 from whimbrel.broker.shell.collector import Collector
-from whimbrel.broker.shell.operating.asking import ask_broker
+from whimbrel.broker.shell.operate.asking import ask_broker
 from whimbrel.broker.shell.server import Server
 from whimbrel.client import Client
 

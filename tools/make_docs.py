@@ -21,7 +21,7 @@ from typing import Any
 
 import typer.main
 
-from whimbrel.broker.config_files import reference
+from whimbrel.broker.settings.config_files import reference
 from whimbrel.cli.main import app
 from whimbrel.language.budget import ADMITTED, MAX_CONSTANT, MAX_STEPS
 from whimbrel.language.codes import ErrorCode

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import pytest
 
-from whimbrel.carry.assembly import AnswerAssembly
 from whimbrel.carry.hello import Answer, Entry, Hello, Refusal, Request, Sample, SampleId
+from whimbrel.carry.neighbours.assembly import AnswerAssembly
 from whimbrel.carry.node import Carrier, Deliver, Send, Step
 from whimbrel.carry.transport.interface import Transport
 from whimbrel.carry.transport.udp import GROUP, MAX_NEIGHBOURS, UdpTransport

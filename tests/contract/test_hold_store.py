@@ -198,7 +198,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     """An older Whimbrel must not guess."""
     with closing(sqlite3.connect(_file(tmp_path / "hold"))) as connection, connection:
         connection.execute("UPDATE meta SET value = ? WHERE name = 'format'", (FORMAT + 1,))
-    with pytest.raises(NewerStoreError, match=r"found format 3, known are .* up to 2; use a newer") as caught:
+    with pytest.raises(NewerStoreError, match=r"found format 4, known are .* up to 3; use a newer") as caught:
         SqliteStore(tmp_path / "hold")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301  our own bytes
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.access.passwords import HASH_BYTES, Cost
 from whimbrel.broker.broker import Broker, Verify
-from whimbrel.broker.config import AccessSettings, Config
+from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.listener_rules import ListenerRules
-from whimbrel.hold.access import HASH_BYTES, Cost
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.log.writer import LogWriter
 from whimbrel.mqtt.codec import Decoder, encode
@@ -342,5 +342,5 @@ def asking(verb: str, *, sent_qos: int = 0, packet_id: int = 0, version: int = V
 
 
 def quick_scrypt(password: bytes, salt: bytes, cost: Cost) -> bytes:
-    """Hash without scrypt's cost, in place of ``access._scrypt``: for tests of what comes of passwords."""
+    """Hash without scrypt's cost, in place of ``passwords._scrypt``: for tests of what comes of passwords."""
     return hashlib.pbkdf2_hmac("sha256", password, salt + repr(cost).encode(), 1, HASH_BYTES)

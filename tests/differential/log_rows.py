@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from single_process import Delivery, Match
 
 from whimbrel.log.layout import create
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact, Outcome, WillChange, WillChanged, time_of
 from whimbrel.model.tables import TIME_TYPE
-from whimbrel.pipeline.single import Delivery, Match
 
 __all__ = ["deliveries_in", "matches_in", "write_facts"]
 

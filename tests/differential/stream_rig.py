@@ -19,7 +19,7 @@ from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.files.visibility import NO_PATIENCE
-from whimbrel.pipeline.fold.beginnings import first_taken, left_out
+from whimbrel.pipeline.fold.start_state import first_taken, left_out
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.stream import node_fold, window_fold
 from whimbrel.pipeline.stream.blob_store import Head, MemoryBlobs
@@ -29,7 +29,7 @@ from whimbrel.pipeline.stream.span_source import next_ends, spans
 from whimbrel.pipeline.stream.window_fold import WINDOWS, fold_windows
 from whimbrel.pipeline.stream.windows import Windows
 from whimbrel.pipeline.unit.made import Made
-from whimbrel.pipeline.unit.node_state import NodeState
+from whimbrel.pipeline.unit.node_share import NodeShare
 
 __all__ = ["StreamRig", "forget"]
 
@@ -98,7 +98,7 @@ class StreamRig:
         (self.checkpoint / str(batch)).write_text(json.dumps({"end": end, "state": state}))
         return True
 
-    def states(self) -> list[NodeState]:
+    def states(self) -> list[NodeShare]:
         """Return what is remembered of the nodes."""
         return [kept.state for (stream, *_), kept in node_fold._kept.items() if stream == self.job.stream]
 

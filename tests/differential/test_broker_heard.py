@@ -10,13 +10,13 @@ from broker_rig import NODE, Rig
 from broker_traffic import Traffic
 from policy_traffic import PolicyTraffic
 from session_traffic import SessionTraffic
+from single_process import Delivery, SingleProcess
 from test_broker_lanes import PIECEWISE
 
 from whimbrel.hold.private import is_private
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Decided, Outcome
 from whimbrel.mqtt.packets import Publish
-from whimbrel.pipeline.single import Delivery, SingleProcess
 
 SEEDS, STEPS = [range(start, start + 20) for start in (0, 20, 40)], 200
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from broker_rig import NODE, SECOND_US, Rig, publishing, subscribing
+from single_process import SingleProcess
 
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.places import near_routes
@@ -22,7 +23,6 @@ from whimbrel.match.matcher import Matcher
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.packets import Publish, Unsubscribe
 from whimbrel.mqtt.properties import Properties
-from whimbrel.pipeline.single import SingleProcess
 
 _STEPS, _CARS = 250, 5
 _NEARS = ("", "300", "900", "52.5,13.4,400", "52.5,13.4;52.5,13.41;52.51,13.41;52.51,13.4")

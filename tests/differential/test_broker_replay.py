@@ -17,6 +17,8 @@ from broker_traffic import Traffic, Voice
 from policy_traffic import PolicyTraffic
 
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.volatile_state import VolatileState
+from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.log.reader import read
 from whimbrel.match.topics import matches
@@ -222,9 +224,53 @@ def test_a_replay_fills_no_queue(tmp_path: Path) -> None:
     for number in range(1, 41):
         publisher.send(publishing("a", b"%d" % number, 1, number % 30 + 1))
         rig.settle()
-    replayed = BrokerState(NODE)
-    for fact in read(tmp_path, NODE):
-        replayed.apply(fact)
-    assert replayed.volatile.ready == []
-    assert [client for client in replayed.clients.values() if client.queue or client.live or client.flying] == []
+    replayed = _from_log(tmp_path)
+    assert _of_the_shell(replayed) == _of_the_shell_at_first(replayed)
     assert replayed.hold.pending_count("$mqtt/subscriber-1") == 40
+
+
+def test_a_replay_keeps_no_retained_copy_for_a_client_that_went(tmp_path: Path) -> None:
+    """A broker that runs sends such a copy again when its client is back; a restart does not know of it."""
+    rig = Rig(tmp_path)
+    rig.client("publisher").send(publishing("a", b"x", qos=1, packet_id=1, retain=True))
+    rig.settle()
+    phone = rig.client("phone", expiry_s=60)
+    phone.send(subscribing("a", qos=1))
+    rig.settle()
+    assert len(phone.taken(Publish)) == 1  # and it is not acknowledged
+    phone.drop()
+    rig.settle()
+    assert _of_the_shell(rig.state)["phone"]["_again"] != []
+    replayed = _from_log(tmp_path)
+    assert _of_the_shell(replayed) == _of_the_shell_at_first(replayed)
+
+
+@pytest.mark.parametrize("seed", range(CASES // 8))
+def test_a_replay_leaves_the_shell_as_it_begins(seed: int, tmp_path: Path) -> None:
+    """Whatever happened, and whether the log or a view says it: nothing waits for a connection that there is not."""
+    traffic, store = Traffic(Rig(tmp_path / "log"), seed), MemoryStore()
+    _viewed(traffic, store)
+    traffic.run(STEPS)
+    folder = _crashed(traffic, tmp_path / "crashed")
+    for replayed in (_from_log(folder), _from_view(folder, store)):
+        assert _of_the_shell(replayed) == _of_the_shell_at_first(replayed)
+
+
+def _of_the_shell(state: BrokerState) -> dict[str, dict[str, object]]:
+    """Return what a state knows beside its node: by client, and under no name of a client what all share."""
+    found = {name: _values(client, LiveClient) for name, client in state.clients.items()}
+    shared = _values(state.volatile, VolatileState)
+    del shared["counters"]  # what happened is counted in a replay too
+    return {**found, "": {**shared, "system": list(state.volatile.system)}}
+
+
+def _of_the_shell_at_first(state: BrokerState) -> dict[str, dict[str, object]]:
+    """Return the same of a state that has these clients and did nothing yet."""
+    begun = BrokerState(NODE)
+    for name, client in state.clients.items():
+        begun.clients[name] = LiveClient(name, client.session, begun.memory)
+    return _of_the_shell(begun)
+
+
+def _values(of: object, kind: type) -> dict[str, object]:
+    return {slot: getattr(of, slot) for slot in kind.__slots__}  # type: ignore[attr-defined]  # it has slots

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import attributes
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.columns import from_arrow, to_arrow
@@ -19,7 +20,6 @@ from whimbrel.model.attributes import DEFAULT_LIMITS, INT32_MAX, Attributes, Int
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import row_of
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_from_column_value, attributes_to_column_value
-from whimbrel.testing.strategies import attributes
 
 FILTERS = (
     "a == 1",

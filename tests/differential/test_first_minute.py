@@ -10,6 +10,7 @@ from pathlib import Path
 from broker_rig import NODE, Rig, publishing, subscribing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import attributes, filters
 
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
@@ -17,7 +18,6 @@ from whimbrel.language.printer import print_filter
 from whimbrel.match.matcher import Matcher
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.subscription import Subscription
-from whimbrel.testing.strategies import attributes, filters
 
 _SUBJECTS = ("ward/3/bed", "ward/4/bed", "lab")
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import attributes, filters
 
 from whimbrel.errors import FilterError
 from whimbrel.language import budget, rewrites
@@ -27,7 +28,6 @@ from whimbrel.match.index.parts import Part
 from whimbrel.match.index.segments import Segment, pack_parts
 from whimbrel.model.attributes import Attributes, checked
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
-from whimbrel.testing.strategies import attributes, filters
 
 TREES = st.lists(filters(), min_size=1, max_size=12)
 EVENTS = st.lists(attributes().map(checked), min_size=1, max_size=6)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import attributes, filters
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.language.ast import Predicate
@@ -21,7 +22,6 @@ from whimbrel.model.attributes import Attributes, checked
 from whimbrel.model.keys import KeyHashes, Scheme
 from whimbrel.model.notification import Notification
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
-from whimbrel.testing.strategies import attributes, filters
 
 LEVELS = st.sampled_from(["a", "b", "", "$s"])
 SUBJECTS = st.none() | st.lists(LEVELS, min_size=1, max_size=10).map("/".join).filter(bool)

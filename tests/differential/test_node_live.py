@@ -1,6 +1,6 @@
 """A broker that serves clients against the naive node on its log: the live path leaves the state that the facts say.
 
-The property tests fold facts as a restart does. Here the same rules are asked of the other path: handlers, the direct
+The property tests fold facts as a restart does. Here the same rules are asked of the other path: packets, the direct
 path and lanes, which change the state without building a fact.
 """
 

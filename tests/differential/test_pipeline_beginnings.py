@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from random_logs import placed_log
+from single_process import Delivery, SingleProcess
 from stream_rig import StreamRig, forget
 
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.sessions import Hold
+from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.log import layout
 from whimbrel.log.checkpoints.codec import CheckpointHeader
 from whimbrel.log.checkpoints.folder import save
@@ -30,9 +32,10 @@ from whimbrel.pipeline.batch import node_shards
 from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.batch.node_shards import ShardTask
 from whimbrel.pipeline.files.delta import read
-from whimbrel.pipeline.fold.beginnings import beginning, left_out
+from whimbrel.pipeline.fold.described import Described
+from whimbrel.pipeline.fold.start_state import left_out, start_state
 from whimbrel.pipeline.plans import Plan, StreamPlan
-from whimbrel.pipeline.single import Delivery, SingleProcess
+from whimbrel.pipeline.unit.node_share import NodeShare
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -162,7 +165,7 @@ def check_one_process(log: Path, logs: dict[str, list[Fact]], cuts: dict[str, Cu
     whole.run(fact for facts in logs.values() for fact in facts)
     begun = SingleProcess(retention=RETENTION, assume_receipts=False)
     for node in logs:
-        found = beginning(log, node)
+        found = start_state(log, node)
         if found is not None:
             begun.begin(found)
         begun.run(read_log(log, node, first=cuts[node].seq + 1 if node in cuts else 1))
@@ -207,12 +210,17 @@ def test_a_checkpoint_of_format_1_is_read_as_one_that_does_not_say(tmp_path: Pat
     """Its subscriptions get numbers that no other has, and links begin anew."""
     with tarfile.open(Path(__file__).parent.parent / "data" / "data-directory-1.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
-    found = beginning(tmp_path / "data" / "log", "node-1")
+    found = start_state(tmp_path / "data" / "log", "node-1")
     assert found is not None
     assert found.seq == 87
-    assert [(fact.seq, fact.subscription.subject_filter) for fact in found.interests] == [(0, "kept/t")]
-    assert [known.subject for known in found.known.values()] == ["kept/t"]
-    assert not found.links
+    wanted = found.interest_rows().to_pylist()
+    assert [(row["seq"], row["subject_filter"]) for row in wanted] == [(0, "kept/t")]
+    store = MemoryStore()
+    store.replace(found.seq, dict(found.rows))
+    share = NodeShare("node-1", store, retention=RETENTION, assume_receipts=False)
+    assert {held.seq for held in share.held()}
+    assert {Described.restored(1, row).subject for key, row in found.rows if key[0] == "notification"} == {"kept/t"}
+    assert not share.links.state
 
 
 @pytest.mark.parametrize("damaged", [1, 2])
@@ -223,7 +231,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damaged: int) -> No
     cuts = cut(tmp_path, logs, Random(5))
     for _, path in layout.checkpoints(tmp_path, "node1")[:damaged]:
         path.write_bytes(path.read_bytes()[:-1])
-    found = beginning(tmp_path, "node1")
+    found = start_state(tmp_path, "node1")
     assert (found is None) == (damaged == 2)
     assert found is None or found.seq > cuts["node1"].seq
     (missing,) = left_out(tmp_path, "node1")

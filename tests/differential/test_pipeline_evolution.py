@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from random_logs import random_log
+from single_process import SingleProcess
 from stream_rig import StreamRig, forget
 
 from whimbrel.hold.retention import Retention
@@ -26,7 +27,6 @@ from whimbrel.model.notification import Notification
 from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.plans import Plan, StreamPlan
-from whimbrel.pipeline.single import SingleProcess
 from whimbrel.pipeline.stream.batch_record import LostLogError
 
 pytestmark = pytest.mark.usefixtures("interpreted")

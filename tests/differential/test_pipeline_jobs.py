@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from random_logs import random_log
+from single_process import SingleProcess
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.retention import Retention
 from whimbrel.log.writer import LogWriter
 from whimbrel.pipeline.batch.jobs import Interval, Plan, run
 from whimbrel.pipeline.files.delta import TIME_COLUMNS, read
-from whimbrel.pipeline.single import SingleProcess
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

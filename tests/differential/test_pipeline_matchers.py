@@ -12,20 +12,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from random_logs import random_log
+from single_process import SingleProcess
 
 from whimbrel.hold.retention import DEFAULT_RETENTION
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.log.columns import to_arrow
 from whimbrel.model.facts import Fact
 from whimbrel.model.rows import row_of
-from whimbrel.pipeline.fold import versions as versions_module
-from whimbrel.pipeline.fold.folds import EVENT, INTEREST
-from whimbrel.pipeline.fold.versions import PackedVersions
-from whimbrel.pipeline.single import SingleProcess
-from whimbrel.pipeline.tables.matches import CHANGED, DELETED
+from whimbrel.pipeline.fold.events import fact_events
+from whimbrel.pipeline.fold.folds import EVENT
+from whimbrel.pipeline.subscriptions import versions as versions_module
+from whimbrel.pipeline.subscriptions.in_force import changed_schema
+from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, PackedVersions
 from whimbrel.pipeline.unit import matchers as matchers_module
 from whimbrel.pipeline.unit.matchers import Matchers
-from whimbrel.pipeline.unit.node_state import NodeState, changed_schema
+from whimbrel.pipeline.unit.node_share import NodeShare
 
 NODE, FACTS, BATCH = "n", 400, 25
 ALWAYS, SOMETIMES, NEVER = 0, 1, 10**9
@@ -46,9 +47,22 @@ def batches(facts: list[Fact], random: Random) -> Iterator[tuple[int, dict[str, 
         at += len(some)
 
 
-def node_state() -> NodeState:
+def node_state() -> NodeShare:
     """Return what is known of a node that has said nothing."""
-    return NodeState(NODE, MemoryStore(), retention=DEFAULT_RETENTION, assume_receipts=True)
+    return NodeShare(NODE, MemoryStore(), retention=DEFAULT_RETENTION, assume_receipts=True)
+
+
+def fold(node: NodeShare, tables: dict[str, Any]) -> None:
+    """Fold how subscriptions and sessions changed, as ``take`` does."""
+    changed = tables["interests"].select(CHANGED).cast(changed_schema())
+    node.in_force.changing(changed, tables["sessions"].select(DELETED))
+    events, facts = [], dict[int, Fact]()
+    for name in ("interests", "sessions"):
+        some, own = fact_events(name, tables[name])
+        events.append(some)
+        facts |= own
+    list(node.fold(pa.Table.from_batches(events, EVENT).sort_by("seq").to_batches(), facts, None))
+    node.in_force.changed()
 
 
 @pytest.mark.parametrize("small", [ALWAYS, SOMETIMES, NEVER])
@@ -74,7 +88,7 @@ def test_who_wants_what_is_the_same_in_layers(
             pairs = list(zip(batch.column("seq").to_numpy()[rows], packed.begun[handles], strict=True))
             assert len(pairs) == len(set(pairs))
             found.update((int(seq), int(interest)) for seq, interest in pairs)
-        node.change(changed, deleted)
+        fold(node, tables)
     expected = SingleProcess().run(facts).matches
     assert found == {(match.seq, match.interest_seq) for match in expected}
     assert layers == ({False} if small == NEVER else {False, True})
@@ -89,7 +103,7 @@ def test_files_that_nobody_needs_are_removed(tmp_path: Path, monkeypatch: pytest
         changed = tables["interests"].select(CHANGED).cast(changed_schema())
         deleted = tables["sessions"].select(DELETED)
         shipped = matchers.shipped(node, first, changed, deleted)
-        node.change(changed, deleted)
+        fold(node, tables)
         there = {str(path) for path in tmp_path.iterdir()}
         assert set(shipped.files.values()) <= there
         assert len(there) <= 2
@@ -110,7 +124,7 @@ def test_a_worker_keeps_no_matcher_that_was_replaced(tmp_path: Path, monkeypatch
         path = matchers.shipped(node, first, changed, deleted).files[NODE]
         assert PackedVersions.map(path, NODE) is PackedVersions.map(path, NODE)  # mapped once
         seen.append(weakref.ref(PackedVersions.map(path, NODE)))
-        node.change(changed, deleted)
+        fold(node, tables)
     gc.collect()
     assert len({id(kept) for each in seen if (kept := each()) is not None}) <= 2
     assert len(seen) > 10
@@ -133,22 +147,7 @@ def test_what_was_unsubscribed_is_forgotten() -> None:
     node = node_state()
     facts = random_log(Random(5), NODE, facts=FACTS, has_receipts=True)
     for _, tables in batches(facts, Random(5)):
-        rows = tables["interests"]
-        events = pa.table(
-            [
-                rows.column(field.name).cast(field.type)
-                if field.name in rows.column_names
-                else pa.array([INTEREST] * rows.num_rows, field.type)
-                if field.name == "kind"
-                else rows.column("changed_at").cast(field.type)
-                if field.name == "at"
-                else pa.nulls(rows.num_rows, field.type)
-                for field in EVENT
-            ],
-            schema=EVENT,
-        )
-        list(node.fold(events.to_batches(), None))
-        node.change(rows.select(CHANGED).cast(changed_schema()), tables["sessions"].select(DELETED))
-    in_force = set(node.in_force().column("seq").to_pylist())
+        fold(node, tables)
+    in_force = set(node.in_force.rows().column("seq").to_pylist())
     assert in_force
-    assert set(node._fold.whose) == in_force
+    assert set(node.in_force.whose) == in_force

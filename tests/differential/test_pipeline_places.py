@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from random_logs import placed_log
+from single_process import SingleProcess
 
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.store.memory import MemoryStore
@@ -22,11 +23,10 @@ from whimbrel.match.proximity.past.past_versions import PastBounds
 from whimbrel.model.facts import Fact
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.spans import SpanReader
-from whimbrel.pipeline.fold import version_places
-from whimbrel.pipeline.single import SingleProcess
+from whimbrel.pipeline.subscriptions import version_places
 from whimbrel.pipeline.unit import matchers as matchers_module
 from whimbrel.pipeline.unit.matchers import Matchers
-from whimbrel.pipeline.unit.node_state import NodeState
+from whimbrel.pipeline.unit.node_share import NodeShare
 from whimbrel.pipeline.unit.take import take
 
 NODE, FACTS = "n", 300
@@ -64,7 +64,7 @@ def _of_a_stream(folder: Path, facts: list[Fact], random: Random) -> Answer:
         log.sync()
     (folder / "matchers").mkdir()
     store, matchers = MemoryStore(), Matchers(folder / "matchers")
-    node, first = NodeState(NODE, store, retention=RETENTION, assume_receipts=True), 0
+    node, first = NodeShare(NODE, store, retention=RETENTION, assume_receipts=True), 0
     found: dict[str, list[Any]] = {"matches": [], "deliveries": []}
     while first <= facts[-1].seq:
         last = random.randint(first, facts[-1].seq)
@@ -75,7 +75,7 @@ def _of_a_stream(folder: Path, facts: list[Fact], random: Random) -> Answer:
         node.commit(last)
         first = last + 1
         if random.random() < 0.5:  # as after a restart: only what was committed is known
-            node = NodeState(NODE, store, retention=RETENTION, assume_receipts=True)
+            node = NodeShare(NODE, store, retention=RETENTION, assume_receipts=True)
             matchers.forget()
     return _answer({name: pa.Table.from_batches(each, TABLES[name].schema) for name, each in found.items()})
 

@@ -14,6 +14,7 @@ from broker_rig import NODE
 from log_rows import deliveries_in, matches_in, write_facts
 from policy_traffic import prompt_log, undecided
 from random_logs import placed_log, random_log
+from single_process import Delivery, SingleProcess
 
 from whimbrel.hold.retention import Retention
 from whimbrel.model.device import DeviceState
@@ -21,7 +22,6 @@ from whimbrel.model.facts import Fact, Outcome, Reported
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.batch.node_shards import FOLDED, CutLogError, ShardJob, ShardTask, divided, fold_shard
 from whimbrel.pipeline.fold.components import Components
-from whimbrel.pipeline.single import Delivery, SingleProcess
 
 LOGS, FACTS = 8, 100
 RETENTION = Retention(ttl_us=30, max_held=3)

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from random_logs import placed_log, random_log
+from single_process import Delivery, Match, SingleProcess
 from stream_rig import StreamRig, forget
 
 from whimbrel.hold.retention import Retention
@@ -29,7 +30,6 @@ from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.files.delta import TIME_COLUMNS, DeltaOutput, read
 from whimbrel.pipeline.plans import Plan, StreamPlan
-from whimbrel.pipeline.single import Delivery, Match, SingleProcess
 from whimbrel.pipeline.stream import commits
 from whimbrel.pipeline.stream.batch_record import BatchRecord
 from whimbrel.pipeline.stream.blob_store import BlobStore

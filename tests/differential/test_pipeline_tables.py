@@ -12,6 +12,7 @@ import pytest
 from log_rows import deliveries_in, matches_in, write_facts
 from pyspark.sql import SparkSession
 from random_logs import placed_log
+from single_process import SingleProcess
 from test_pipeline_shards import RETENTION, logs_of
 
 from whimbrel.log.layout import create
@@ -19,7 +20,6 @@ from whimbrel.model.facts import Fact
 from whimbrel.pipeline.batch.jobs import Plan, run
 from whimbrel.pipeline.batch.node_shards import FOLDED, ShardJob, fold_log
 from whimbrel.pipeline.files.delta import read
-from whimbrel.pipeline.single import SingleProcess
 
 NODES = 8
 

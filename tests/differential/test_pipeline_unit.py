@@ -19,6 +19,7 @@ import pytest
 from broker_rig import NODE as BROKER
 from policy_traffic import prompt_log, undecided
 from random_logs import random_log
+from single_process import Delivery, SingleProcess
 
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.store.memory import MemoryStore
@@ -32,10 +33,9 @@ from whimbrel.model.rows import row_of
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.accounts import Account, account, memberships
 from whimbrel.pipeline.files.spans import Piece, SpanReader
-from whimbrel.pipeline.single import Delivery, SingleProcess
 from whimbrel.pipeline.unit import matchers as matchers_module
 from whimbrel.pipeline.unit.matchers import Matchers
-from whimbrel.pipeline.unit.node_state import NodeState
+from whimbrel.pipeline.unit.node_share import NodeShare
 from whimbrel.pipeline.unit.take import take
 
 NODE, FACTS, WINDOW_US = "n", 400, 16
@@ -55,9 +55,9 @@ def written(folder: Path, facts: list[Fact], random: Random, *, exports: int) ->
     return folder
 
 
-def state(store: MemoryStore, *, assume_receipts: bool) -> NodeState:
+def state(store: MemoryStore, *, assume_receipts: bool) -> NodeShare:
     """Return what *store* has of the node."""
-    return NodeState(NODE, store, retention=RETENTION, assume_receipts=assume_receipts)
+    return NodeShare(NODE, store, retention=RETENTION, assume_receipts=assume_receipts)
 
 
 def rows_of(found: dict[str, list[Any]], table: str) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from strategies import polygons
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.match.proximity.index import ProximityIndex, Publications
@@ -18,7 +19,6 @@ from whimbrel.model.near import ANYWHERE, Anywhere, Around, Near
 from whimbrel.model.place import Area, Place, distance_m
 from whimbrel.model.polygon import Polygon
 from whimbrel.model.proximity import Sighting, hears, places_at
-from whimbrel.testing.strategies import polygons
 
 # Crowded corners of the Earth, so that things meet: a town, the poles, the date line, and the other end of the town.
 CORNERS = [(52.52, 13.405), (90.0, 0.0), (-90.0, 77.0), (-17.0, 180.0), (-52.52, -166.595), (0.0, 0.0)]

@@ -7,9 +7,9 @@ from random import Random
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from slot_baseband import SlotBaseband
 
 from whimbrel.rendezvous.radio.simulated.baseband import EventBaseband
-from whimbrel.rendezvous.radio.simulated.slots import SlotBaseband
 from whimbrel.rendezvous.radio.simulated.stations import (
     Collided,
     Discovered,

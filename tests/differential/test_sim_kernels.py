@@ -7,13 +7,14 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from campus_simulator import CampusSimulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unicast_routing import route
 
 from whimbrel.carry.sight import Sight
 from whimbrel.sim.campus.fast import campus_state, outcome_of, simulate
 from whimbrel.sim.campus.outcome import CampusOutcome, Recorder
-from whimbrel.sim.campus.reference import CampusSimulator
 from whimbrel.sim.campus.report import campus_report
 from whimbrel.sim.campus.scenario import Campus, Publication, World
 from whimbrel.sim.contacts.crossings import contacts_of
@@ -24,7 +25,6 @@ from whimbrel.sim.kernels.campus import advance
 from whimbrel.sim.kernels.crossings import fast_contacts_of, time_order
 from whimbrel.sim.mobility.waypoint import RandomWaypoint
 from whimbrel.sim.unicast.fast import fast_route
-from whimbrel.sim.unicast.reference import route
 from whimbrel.sim.unicast.report import message_stats
 from whimbrel.sim.unicast.scenario import Parcel, Unicast
 from whimbrel.sim.unicast.theory import spray_delay_s

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark reader knows
+from strategies import attributes, trees
 
 import whimbrel.language
 from whimbrel.language.ast import (
@@ -40,7 +41,6 @@ from whimbrel.language.filters import parse
 from whimbrel.language.vectors import BACKENDS, failures, read_vectors
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Attributes, Int64, Scalar
 from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
-from whimbrel.testing.strategies import attributes, trees
 
 LANGUAGE = Path(whimbrel.language.__file__).parent
 TESTS = Path(__file__).parents[1]

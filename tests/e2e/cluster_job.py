@@ -8,14 +8,15 @@ from pathlib import Path
 from random import Random
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "differential"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
 
 from log_rows import deliveries_in, matches_in, write_facts
 from random_logs import random_log
+from single_process import SingleProcess
 
 from whimbrel.hold.retention import Retention
 from whimbrel.pipeline.batch.jobs import Plan, run
 from whimbrel.pipeline.files.delta import read
-from whimbrel.pipeline.single import SingleProcess
 from whimbrel.pipeline.spark.spark_session import local_session
 
 RETENTION = Retention(ttl_us=30, max_held=3)

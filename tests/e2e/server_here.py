@@ -9,7 +9,7 @@ from pathlib import Path
 
 import uvloop
 
-from whimbrel.broker.config import Config, ListenSettings, NodeSettings
+from whimbrel.broker.settings.config import Config, ListenSettings, NodeSettings
 from whimbrel.broker.shell.server import Server
 
 __all__ = ["serve_here"]

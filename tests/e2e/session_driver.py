@@ -23,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Self, TypeAlias
 
+from single_process import SingleProcess
 from tests.e2e.broker_process import BrokerProcess, Settings
 from tests.e2e.raw_client import Kind, P, Packet, Properties, RawClient, packet, publish_packet
 from tests.e2e.session_model import (
@@ -41,7 +42,6 @@ from tests.e2e.session_model import (
 
 from whimbrel.log.reader import LogReader
 from whimbrel.model.subscription import Subscription
-from whimbrel.pipeline.single import SingleProcess
 
 __all__ = ["DEVICES", "Operation", "Run", "perform", "plan", "shorten"]
 

@@ -9,9 +9,9 @@ from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.raw_client import Kind, RawClient
 from typer.testing import CliRunner
 
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
 from whimbrel.cli.main import app
-from whimbrel.hold.access import Cost
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import Connect
 

@@ -12,8 +12,8 @@ import pytest
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.raw_client import Kind, RawClient
 
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
-from whimbrel.hold.access import Cost
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import Connect
 from whimbrel.mqtt.properties import Properties, Property

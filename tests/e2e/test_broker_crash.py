@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from single_process import SingleProcess
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.crash_checker import (
     Accepted,
@@ -29,7 +30,6 @@ from whimbrel.log.reader import read
 from whimbrel.model.facts import Outcome
 from whimbrel.model.notification import Notification
 from whimbrel.node.publication import packet_id_of
-from whimbrel.pipeline.single import SingleProcess
 
 KILLS, SEED = 3, 20_260_101
 

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.raw_client import RawClient
 
-from whimbrel.broker.shell.operating.asking import ask_broker
+from whimbrel.broker.shell.operate.asking import ask_broker
 
 MOST_FILES = 384
 """How many files the broker may open: enough for 64 connections."""

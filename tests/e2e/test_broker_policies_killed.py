@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 from pyspark.sql import SparkSession
+from single_process import Delivery, SingleProcess
 from stream_rig import StreamRig
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.raw_client import Clients, Kind, P, Properties, RawClient, publish_packet
@@ -19,7 +20,6 @@ from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.files.delta import read as read_table
 from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.plans import StreamPlan
-from whimbrel.pipeline.single import Delivery, SingleProcess
 from whimbrel.shape.state import ShapeState
 
 LASTING: Properties = ((P.SESSION_EXPIRY, 3_600),)

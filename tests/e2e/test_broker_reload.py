@@ -17,10 +17,10 @@ import pytest
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.certificates import Authority
 
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
-from whimbrel.broker.shell.operating.asking import ask_broker
+from whimbrel.broker.shell.operate.asking import ask_broker
 from whimbrel.client import Client, ConnectRefusedError, DismissedError, Tls
-from whimbrel.hold.access import Cost
 
 _QUICK = Cost(n=2**10)
 _PAIRS, _MESSAGES = 4, 40

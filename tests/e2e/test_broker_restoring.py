@@ -19,10 +19,10 @@ from tests.e2e.raw_client import P, RawClient
 from websockets.sync.client import connect as connect_web
 from websockets.typing import Subprotocol
 
-from whimbrel.broker.config import Config, ListenSettings, NodeSettings
+from whimbrel.broker.settings.config import Config, ListenSettings, NodeSettings
 from whimbrel.broker.shell.disk.storage import Storage
-from whimbrel.broker.shell.operating.asking import ask_broker
-from whimbrel.broker.shell.operating.status_text import status_text
+from whimbrel.broker.shell.operate.asking import ask_broker
+from whimbrel.broker.shell.operate.status_text import status_text
 from whimbrel.broker.shell.server import Server
 
 UNAVAILABLE = 0x88

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from tests.e2e.campus_rig import Segment, until
@@ -12,7 +14,14 @@ from tests.e2e.server_here import serve_here
 from whimbrel.broker.shell.server import Server
 from whimbrel.carry.application import DOOR
 from whimbrel.carry.backbone.messages import CENSUS
+from whimbrel.carry.backbone.way_server_service import WayServerService
+from whimbrel.carry.hello import SampleId
 from whimbrel.client import Client, Message
+
+
+def is_at_all(gates: Iterable[WayServerService], name: SampleId) -> bool:
+    """Return whether the sample with this id has come to all *gates*."""
+    return all(name in [each.id for each in gate.way_server.carrier.all_retrieved] for gate in gates)
 
 
 def test_two_way_servers_and_an_admin_give_one_plan(tmp_path: Path) -> None:
@@ -152,6 +161,43 @@ def test_the_bridge_carries_samples_both_ways_with_one_id(tmp_path: Path) -> Non
                 async with asyncio.timeout(20):
                     assert (await anext(messages)).text == "again", "what came from the broker did not go back to it"
                 await until(lambda: taken[2:] == ["again"])
+        finally:
+            await campus.stop()
+
+    serve_here(tmp_path / "broker", act)
+
+
+def test_a_sample_that_two_gates_have_is_published_once(tmp_path: Path) -> None:
+    """Both are in reach of its publisher, and tell the admin at the same time; also after the admin was restarted."""
+
+    async def act(server: Server) -> None:
+        port = server.ports["mqtt"]
+        campus = Segment(tmp_path)
+        topics = tmp_path / "topics"
+        topics.write_text("news\n", encoding="utf-8")
+        admin = {"topics": str(topics), "bridge": ("news",)}
+        campus.admin(port, **admin)
+        gates = [campus.way_server(each, port, bridge=("news",)) for each in (1, 2)]
+        node = campus.node(3, key=(campus.key,))
+        try:
+            async with Client("127.0.0.1", port) as client:
+                await client.subscribe("campus/#")
+                messages = client.messages()
+                campus.meet((1, 3), (2, 3))
+                await until(lambda: node.participant.clock.is_synchronised)
+                await until(lambda: all(each.link.is_connected for each in gates))
+                for number in range(3):
+                    sample = await node.daemon.publish("news", f"{number}".encode())
+                    await until(partial(is_at_all, gates, sample.id), "at both gates")
+                    async with asyncio.timeout(20):
+                        assert (await anext(messages)).text == f"{number}"
+                await campus.stop("admin")
+                campus.admin(port, **admin)
+                last = await node.daemon.publish("news", b"last")
+                async with asyncio.timeout(30):
+                    message = await anext(messages)
+                assert message.text == "last", "each once: what is retained on the backbone is not published again"
+                assert ("campus.sample", f"{last.published_at}.{3:016x}") in message.user
         finally:
             await campus.stop()
 

@@ -18,22 +18,33 @@ BLOCKS = list(FENCE.finditer(PAGE.read_text(encoding="utf-8")))
 NEEDS_NAMESPACES = pytest.mark.skipif(not _has_namespaces(), reason="network namespaces are not permitted here")
 
 
-def in_namespace(script: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run *script* in a network namespace of its own, with ``whimbrel`` on the path."""
+def running_in_namespace(script: str, folder: Path, *options: str) -> subprocess.Popen[str]:
+    """Start *script* in a network namespace of its own, with ``whimbrel`` on the path."""
     command = folder / "bin" / "whimbrel"
     if not command.exists():
         command.parent.mkdir()
         command.write_text(f'#!/bin/sh\nexec {sys.executable} -m whimbrel "$@"\n', encoding="utf-8")
         command.chmod(0o755)
-    return subprocess.run(
+    return subprocess.Popen(
         ["unshare", "-Urnpf", "--kill-child", *options, "sh", "-c", script],
         cwd=folder,
         env={**os.environ, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=90,
-        check=False,
     )
+
+
+def in_namespace(script: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run *script* in a network namespace of its own, with ``whimbrel`` on the path."""
+    with running_in_namespace(script, folder, *options) as process:
+        try:
+            said, notes = process.communicate(timeout=180)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, said, notes)
 
 
 @NEEDS_NAMESPACES

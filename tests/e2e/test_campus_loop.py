@@ -11,16 +11,21 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from tests.e2e.campus_rig import Segment, until
+from tests.unit.campus_rig import a_participant
 
-from whimbrel.broker.config import Config, ListenSettings, NodeSettings, ObserveSettings, PipelineSettings
+from whimbrel.broker.settings.config import Config, ListenSettings, NodeSettings, ObserveSettings, PipelineSettings
 from whimbrel.broker.shell.server import Server
+from whimbrel.carry.daemon.daemon import CampusDaemon
 from whimbrel.carry.daemon.journal import Journal
 from whimbrel.carry.daemon.service import NodeService
 from whimbrel.carry.hello import Sample
+from whimbrel.log.reader import read as log_facts
+from whimbrel.model.notification import Notification
 from whimbrel.model.replicas import plan
 from whimbrel.pipeline.batch.jobs import run
 from whimbrel.pipeline.files.delta import read
 from whimbrel.pipeline.plans import Plan
+from whimbrel.sim.campus.air import MemoryAir, MemoryTransport
 
 
 def plan_of(node: NodeService) -> dict[str, int]:
@@ -105,6 +110,67 @@ def test_the_loop_closes_and_the_copies_that_are_made_follow(spark: SparkSession
 def rows_of(out: Path, name: str) -> list[dict[str, Any]]:
     """Return the rows of a table that was made."""
     return list(read(out, name).to_pylist())
+
+
+def logged_campus(folder: Path) -> None:
+    """Run three daemons with logs: a source, a sink that subscribes, is restarted and subscribes to what it carried."""
+    now = [1_700_000_000_000_000]
+    air = MemoryAir()
+    air.meet(1, 2)
+    air.meet(2, 3)
+    daemons: dict[int, CampusDaemon] = {}
+    journals: dict[int, Journal] = {}
+
+    def start(address: int) -> None:
+        journals[address] = Journal(folder, address)
+        journals[address].open(at=now[0])
+        before = daemons[address].participant.memory() if address in daemons else None
+        made = a_participant(address)
+        daemons[address] = CampusDaemon(
+            made, MemoryTransport(address, air), own=lambda: now[0], journal=journals[address]
+        )
+        if before is not None:
+            daemons[address].perform(made.restore(before, own=now[0]))
+
+    def turns() -> None:
+        for _ in range(3):
+            now[0] += 1_000_000
+            for daemon in daemons.values():
+                daemon.turn()
+                for other in (*daemons.values(), *daemons.values()):
+                    other.read()
+
+    for address in (1, 2, 3):
+        start(address)
+    asyncio.run(daemons[2].subscribe("lunch"))
+    asyncio.run(daemons[2].publish("lunch", b"its own"))
+    asyncio.run(daemons[1].publish("news", b"carried"))
+    turns()
+    asyncio.run(daemons[1].publish("lunch", b"pasta"))
+    turns()
+    asyncio.run(daemons[2].subscribe("news"))
+    journals[2].close(at=now[0])
+    start(2)
+    asyncio.run(daemons[1].publish("lunch", b"soup"))
+    turns()
+    for each in journals.values():
+        each.close(at=now[0])
+
+
+def test_the_deliveries_of_nodes_logs_are_what_their_applications_got(spark: SparkSession, tmp_path: Path) -> None:
+    """Delivered, each once: live, as retained where it was carried before, and after a restart; not its own."""
+    logged_campus(tmp_path / "log")
+    made = run(
+        spark, log=tmp_path / "log", out=tmp_path / "tables", tables=["deliveries", "dead_letters"],
+        plan=Plan(),
+    )  # fmt: skip
+    assert made["dead_letters"]["rows"] == 0
+    sink = f"{2:016x}"
+    logged = log_facts(tmp_path / "log", f"campus-{sink}")
+    bodies = {(fact.node, fact.seq): fact.body for fact in logged if isinstance(fact, Notification)}
+    rows = rows_of(tmp_path / "tables", "deliveries")
+    found = [(row["device"], bodies[row["notification_node"], row["notification_seq"]], row["outcome"]) for row in rows]
+    assert sorted(found) == [(sink, body, "delivered") for body in (b"carried", b"pasta", b"soup")]
 
 
 def test_the_pipeline_counts_subscribers_in_the_logs_of_nodes(spark: SparkSession, tmp_path: Path) -> None:

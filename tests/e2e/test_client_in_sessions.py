@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.e2e.broker_process import BrokerProcess
 
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
 from whimbrel.client import (
     AccessControlList,
@@ -29,7 +30,6 @@ from whimbrel.client import (
     SessionSubscription,
     SubscriptionRefusedError,
 )
-from whimbrel.hold.access import Cost
 
 VERSIONS = pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5"])
 SOON = Backoff(first_s=0.05, most_s=0.2)

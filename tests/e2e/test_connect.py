@@ -13,11 +13,11 @@ from random import Random
 
 import pytest
 from random_logs import random_log
+from single_process import SingleProcess
 from tests.e2e.test_cluster import SPARK_HOME, _environment
 
 from whimbrel.log.writer import LogWriter
 from whimbrel.pipeline.files.delta import read
-from whimbrel.pipeline.single import SingleProcess
 
 pytest.importorskip("grpc", reason="Spark Connect needs the extra connect")
 pytestmark = pytest.mark.slow

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from single_process import SingleProcess
 from typer.testing import CliRunner
 
 from whimbrel.cli.main import app
@@ -25,7 +26,6 @@ from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.batch import jobs
 from whimbrel.pipeline.files.delta import data_files, read
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
-from whimbrel.pipeline.single import SingleProcess
 from whimbrel.pipeline.spark.source import register
 from whimbrel.sim.logs.generate import Recipe, generate
 

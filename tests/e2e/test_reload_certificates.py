@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.certificates import Authority
 
-from whimbrel.broker.shell.operating.asking import ask_broker
+from whimbrel.broker.shell.operate.asking import ask_broker
 from whimbrel.client import Client, DismissedError, Tls
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ordered import NODE, a_history
 
-from whimbrel.broker.config import Config, NodeSettings
+from whimbrel.broker.settings.config import Config, NodeSettings
 from whimbrel.broker.shell.disk.storage import Restored, Storage
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes

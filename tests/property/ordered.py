@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hypothesis import strategies as st
+from strategies import facts
 
 from whimbrel.model.attributes import Attributes, Int64
 from whimbrel.model.facts import (
@@ -24,7 +25,6 @@ from whimbrel.model.facts import (
 )
 from whimbrel.model.notification import Notification, NotificationId
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
-from whimbrel.testing.strategies import facts
 
 NODE = "n1"
 BEGIN = 1_100_000_000_000_000  # in November 2004

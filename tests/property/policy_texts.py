@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
+from strategies import scalars
 
 from whimbrel.language.policies.values import Arrival, Run
-from whimbrel.testing.strategies import scalars
 
 NAMES = ("a", "b", "pulse")
 VARIABLES = ("x", "Battery", "seen.p1")

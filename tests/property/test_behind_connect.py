@@ -19,7 +19,7 @@ from broker_rig import MARK, NODE, Peer, Rig, publishing, quick_scrypt, subscrib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whimbrel.broker.config import Config, LimitSettings, SessionSettings
+from whimbrel.broker.settings.config import Config, LimitSettings, SessionSettings
 from whimbrel.log.reader import read
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.codec import encode
@@ -79,7 +79,7 @@ WAYS = {
 @pytest.fixture(scope="module", autouse=True)
 def _quick_passwords() -> Iterator[None]:
     """Hash without scrypt's cost; what a password waits for is what counts here."""
-    with patch("whimbrel.hold.access._scrypt", quick_scrypt):
+    with patch("whimbrel.broker.access.passwords._scrypt", quick_scrypt):
         yield
 
 

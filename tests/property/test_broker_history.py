@@ -11,7 +11,7 @@ from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import Config
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.shell.disk import history_reader
 from whimbrel.broker.shell.disk.history_reader import read_chunk
 from whimbrel.log import layout
@@ -145,7 +145,7 @@ def test_a_busy_broker_is_caught_up_with_though_a_tap_overflows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What does not fit is read from the log once more."""
-    monkeypatch.setattr("whimbrel.broker.state.commit_queue._MOST_TAPPED", 3)
+    monkeypatch.setattr("whimbrel.broker.waiting.commit_queue._MOST_TAPPED", 3)
     rig = Rig(tmp_path)
     nurse, doctor = rig.client("nurse"), rig.client("doctor")
     doctor.send(subscribing("a", since="1d"))

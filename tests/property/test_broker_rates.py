@@ -7,9 +7,9 @@ from functools import lru_cache
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.access.inflow import Inflow
-from whimbrel.broker.access.rate_limits import Meter, RateLimits, Rates
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
+from whimbrel.broker.limits.inflow import Inflow
+from whimbrel.broker.limits.rate_limits import Meter, RateLimits, Rates
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, Pingreq, Publish
 

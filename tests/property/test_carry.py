@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.carry.assembly import MAX_BEGUN, AnswerAssembly
 from whimbrel.carry.hello import (
     MAX_BODY_BYTES,
     MAX_COPIES,
@@ -18,6 +17,7 @@ from whimbrel.carry.hello import (
     MAX_PUBLISHER,
     MAX_TOPIC,
     NONCE_BYTES,
+    Acknowledgement,
     Answer,
     Entry,
     Hello,
@@ -31,6 +31,7 @@ from whimbrel.carry.hello import (
     TimeQuestion,
     TopicsQuestion,
 )
+from whimbrel.carry.neighbours.assembly import MAX_BEGUN, AnswerAssembly
 from whimbrel.carry.node import Carrier, Drop, Loss, Send
 from whimbrel.carry.wire import (
     LINK,
@@ -86,6 +87,7 @@ messages: st.SearchStrategy[Message | Part] = st.one_of(
     requests,
     answers,
     st.builds(Refusal, topics, ids),
+    st.builds(Acknowledgement, topics, ids),
     st.just(TopicsQuestion()),
     subscriptions,
     time_answers,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whimbrel.carry.assembly import AnswerAssembly
 from whimbrel.carry.control.keys import KeyRing
 from whimbrel.carry.control.segments import MAX_SEGMENTS, ControlData, ControlReceiver, TopicPlan, segments_of
 from whimbrel.carry.hello import Answer, Sample
+from whimbrel.carry.neighbours.assembly import AnswerAssembly
 from whimbrel.carry.signatures import SampleSigner
 from whimbrel.carry.wire import RADIO, AnswerChunk, decode, encode
 from whimbrel.errors import InvalidValueError

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import REGEXES, WILDCARDS
 
 from whimbrel.language.ast import PatternFunction
 from whimbrel.language.literals import required_literals
 from whimbrel.language.patterns import PatternError, regex_of, searcher
-from whimbrel.testing.strategies import REGEXES, WILDCARDS
 
 PIECES = st.sampled_from(
     [

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from naive import verdict as naive_verdict
+from strategies import attributes, filters, trees
 
 from whimbrel.language.ast import And, Compare, Equals, Not, Or, Predicate, Xor, children
 from whimbrel.language.backends.python import compile_filter
@@ -15,7 +16,6 @@ from whimbrel.language.needs import needs
 from whimbrel.language.rewrites import expand_equals, flatten, fold, normal_form, push_not
 from whimbrel.language.trace import trace
 from whimbrel.model.attributes import Attributes, type_of
-from whimbrel.testing.strategies import attributes, filters, trees
 
 
 @given(tree=trees(), event=attributes())

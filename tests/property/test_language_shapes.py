@@ -15,6 +15,7 @@ from functools import partial
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from strategies import filters
 
 from whimbrel.errors import FilterError
 from whimbrel.language import filters as filters_module
@@ -28,7 +29,6 @@ from whimbrel.language.tokens import OPERATORS, Kind, tokenize
 from whimbrel.match.index.content import ContentIndex
 from whimbrel.match.index.plans import Harvest, harvest
 from whimbrel.model.attributes import Attributes
-from whimbrel.testing.strategies import filters
 
 _NAMES = ("a", "b", "name", "integer", "long", "real", "\\string", "\\'x\\'", "truE")
 _FUNCTIONS = ("string", "require", "size", "nan", "int32", "contains", "equals", "fold-case", "regex")

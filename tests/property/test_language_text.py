@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from strategies import filters, trees
 
 from whimbrel.errors import FilterError
 from whimbrel.language.ast import Predicate
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.filters import parse, parse_without_shapes
 from whimbrel.language.printer import print_filter
-from whimbrel.testing.strategies import filters, trees
 
 _WORDS = st.sampled_from(
     "a b == != < <= > >= && || ^^ ! ( ) , + - * / % << >> >>> | ^ & ~ "

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ordered import NODE, a_history
 
-from whimbrel.broker.config import Config, LogSettings, NodeSettings
+from whimbrel.broker.settings.config import Config, LogSettings, NodeSettings
 from whimbrel.broker.shell.disk.log_keeper import Kept, LogKeeper, Pace
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.state.broker_state import BrokerState

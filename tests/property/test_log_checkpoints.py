@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from whimbrel.hold.rows import Key
 from whimbrel.log import layout
-from whimbrel.log.checkpoints.codec import CheckpointHeader, CheckpointReader, encoded
+from whimbrel.log.checkpoints.codec import FORMAT, CheckpointHeader, CheckpointReader, encoded
 from whimbrel.log.checkpoints.folder import cut_limit, newest_sound, opened, save
 from whimbrel.log.errors import LogError, LogWriteError, NewerLogError
 from whimbrel.log.files import make_folder
@@ -105,9 +105,9 @@ def test_a_newer_format_is_refused_with_a_sentence(tmp_path: Path, monkeypatch: 
     make_folder(layout.segments_folder(tmp_path / "log", NODE))
     save(tmp_path / "log", header_of(3), state(3).items())
     with monkeypatch.context() as patch:
-        patch.setattr("whimbrel.log.checkpoints.codec.FORMAT", 3)
+        patch.setattr("whimbrel.log.checkpoints.codec.FORMAT", FORMAT + 1)
         save(tmp_path / "log", header_of(4), state(4).items())
-    with pytest.raises(NewerLogError, match=r"newer Whimbrel \(format 3\)"):
+    with pytest.raises(NewerLogError, match=rf"newer Whimbrel \(format {FORMAT + 1}\)"):
         newest_sound(tmp_path / "log", NODE)
 
 

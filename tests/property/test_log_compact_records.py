@@ -13,6 +13,7 @@ from compacted import as_it_came
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ordered import NODE, histories
+from strategies import attributes, facts
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.export import export
@@ -25,7 +26,6 @@ from whimbrel.model.attributes import FrozenAttributes
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.facts import Fact
 from whimbrel.model.rows import fact_of, row_of
-from whimbrel.testing.strategies import attributes, facts
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,13 @@ import pytest
 from compacted import as_it_came
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import facts
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.columns import values_to_arrow
 from whimbrel.log.record_columns import UNREADABLE, RecordColumns
 from whimbrel.log.records import BODY, body_of, values_from
 from whimbrel.model.facts import Fact
-from whimbrel.testing.strategies import facts
 
 Records = list[tuple[int, int, bytes]]
 

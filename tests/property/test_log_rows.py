@@ -8,6 +8,7 @@ from contextlib import suppress
 import cbor2
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import facts
 
 from whimbrel.errors import InvalidInputError, InvalidValueError
 from whimbrel.log.columns import from_arrow, to_arrow
@@ -18,7 +19,6 @@ from whimbrel.model.facts import Fact
 from whimbrel.model.json_body import read_json
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import COLUMNS, fact_of, row_of
-from whimbrel.testing.strategies import facts
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5),

@@ -6,11 +6,11 @@ from fractions import Fraction
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from strategies import polygons
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.place import Place
 from whimbrel.model.polygon import Polygon
-from whimbrel.testing.strategies import polygons
 
 _CORNERS = st.lists(st.builds(Place, st.integers(-3, 3), st.integers(-3, 3)), min_size=3, max_size=7)
 

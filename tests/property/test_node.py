@@ -6,6 +6,7 @@ is found as well as one that is wrong; the rows of the hold have tests of their 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cbor2
@@ -14,13 +15,18 @@ from naive_rows import KINDS, decoded, expected_rows
 from node_traffic import DEVICES, NODE, POLICIES, SUBJECTS, NodeTraffic
 
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.hold.rows import KINDS as HOLD_KINDS
+from whimbrel.hold.sessions import Hold
 from whimbrel.hold.touched_rows import Key
-from whimbrel.model.facts import Decided, PolicyChanged, Reported
+from whimbrel.model.facts import Decided, Fact, PolicyChanged, Reported
+from whimbrel.model.notification import Notification
+from whimbrel.model.place import Place
 from whimbrel.node.checkpoint import RowScope, scope_of
 
 STEPS = 110
 _GRACE_US = 4
 _CUTS = 0.1
+_SOMETIMES = 0.3
 _RARELY = 10
 _HELD = frozenset({"session", "subscription", "member", "pending", "copy", "shaped", "turn"})
 
@@ -188,3 +194,68 @@ def test_rows_that_are_written_in_small_steps_are_the_rows(seed: int, monkeypatc
     _write(followed.state, followed.rows)
     followed.restored()
     assert followed.own_rows() == expected_rows(traffic.naive)
+
+
+def _take_all_in_steps(state: BrokerState, rows: dict[Key, bytes]) -> set[object]:
+    """Let a store take some changes a turn, until a turn brings none; return the kinds of the rows that it took."""
+    kinds = set[object]()
+    while True:
+        put, drop = state.view.some_changes()
+        rows.update(put)
+        for key in drop:
+            rows.pop(key, None)
+        taken = {key[0] for key in (*put, *drop)} - {"now"}  # the time is in every turn
+        if not taken:
+            return kinds
+        kinds |= taken
+
+
+def _with_area(fact: Fact) -> Fact:
+    """Give what is retained for one subject an area in which devices report to be."""
+    if isinstance(fact, Notification) and fact.retain and fact.subject == "y":
+        return replace(fact, place=Place(0, 0), radius_m=1e7)
+    return fact
+
+
+def _read(rows: dict[Key, bytes]) -> dict[Key, Any]:
+    return {key: decoded(NODE, key, row) if key[0] in KINDS else cbor2.loads(row) for key, row in rows.items()}
+
+
+@pytest.mark.parametrize("has_fast_lane", [False, True])
+def test_some_changes_until_there_are_none_are_the_changes(
+    *, has_fast_lane: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every part: a row that only ``changes`` takes is lost where a broker is so busy that it never calls it."""
+    monkeypatch.setattr("whimbrel.node.rows._MANY", 3)
+    kinds = set[object]()
+    for seed in range(12):
+        traffic = NodeTraffic(seed)
+        in_steps, at_once = (
+            BrokerState(NODE, hold=Hold(NODE, heeds_places=True, has_fast_lane=has_fast_lane)) for _ in range(2)
+        )
+        rows, expected = dict[Key, bytes](), dict[Key, bytes]()
+        traffic.begin()
+        for _ in range(STEPS):
+            for fact in map(_with_area, traffic.facts):
+                in_steps.apply(fact)
+                at_once.apply(fact)
+            if traffic.random.random() < _SOMETIMES:
+                kinds |= _take_all_in_steps(in_steps, rows)
+                assert not in_steps.view.has_many_changes
+                if has_fast_lane:  # what is in flight there has no rows before it lands
+                    left = dict[Key, bytes]()
+                    _write(in_steps, left)
+                    assert {key[0] for key in left} <= {"now", "copy", "pending"}
+                    rows.update(left)
+                _write(at_once, expected)
+                assert _read(rows) == _read(expected)
+            traffic.step()
+        _take_all_in_steps(in_steps, rows)
+        _write(in_steps, rows)
+        at_once.view.touch_all()
+        everything = dict[Key, bytes]()
+        _write(at_once, everything)
+        assert _read(rows) == _read(everything)
+    node = in_steps.node
+    parts = (node.clients, node.wills, node.areas, node.links, node.held, node.policies)
+    assert kinds >= HOLD_KINDS - {"now"} | {"retained", "source"} | {kind for part in parts for kind in part.kinds}

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import AccessSettings, Config
-from whimbrel.broker.handlers.sessions.requests import VERBS, read_request
+from whimbrel.broker.requests.session_requests import VERBS, read_request
+from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.model.keys import Scheme
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.errors import ProtocolError
@@ -130,7 +130,7 @@ user_properties = st.lists(
 @contextmanager
 def _rig() -> Iterator[Rig]:
     """Yield a broker with an open session, and one with passwords, in both of which something is held."""
-    with tempfile.TemporaryDirectory() as folder, patch("whimbrel.hold.access._scrypt", quick_scrypt):
+    with tempfile.TemporaryDirectory() as folder, patch("whimbrel.broker.access.passwords._scrypt", quick_scrypt):
         rig = Rig(Path(folder), CONFIG, authorizer=Authorizer(OPERATORS))
         maker = rig.client("maker")
         for session, access in (("ann", {}), ("locked", {"passwords": {"owner": "sesame-4711"}})):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from policy_texts import policy_texts
+from strategies import facts, scalars
 
 from whimbrel.errors import PolicyError
 from whimbrel.language.policies import Policy, PolicyCost, PolicyLimits
@@ -19,7 +20,6 @@ from whimbrel.shape.decision import decide, decided, finished
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.state import ShapeState
 from whimbrel.shape.transforms import Work, cost_of, needed, perform
-from whimbrel.testing.strategies import facts, scalars
 
 LIMITS = PolicyLimits(
     body_bytes=2_000, image_pixels=1_000, variables=3, variable_bytes=60, bytes=10**6, pixels=10**6, steps=10**6

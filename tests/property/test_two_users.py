@@ -22,7 +22,7 @@ from naive_rights import NaiveRights, admits
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.client_ids import ClientRule
 from whimbrel.broker.access.topic_rights import Action, Rule
-from whimbrel.broker.config import AccessSettings, Config
+from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.private import is_shared
 from whimbrel.hold.rows import Key

@@ -13,7 +13,8 @@ from whimbrel.carry.daemon.daemon import CampusDaemon
 from whimbrel.carry.hello import NONCE_BYTES, Sample
 from whimbrel.carry.node import Deliver
 from whimbrel.carry.outputs import Note, Output
-from whimbrel.carry.participant import Participant, Rules
+from whimbrel.carry.participant import Participant
+from whimbrel.carry.rules import Rules
 from whimbrel.carry.signatures import SampleSigner
 from whimbrel.sim.campus.air import MemoryAir, MemoryTransport
 

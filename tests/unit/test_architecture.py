@@ -34,7 +34,6 @@ LEVEL["testing"] = LEVEL["sim"]  # may import anything below sim; nothing but te
 
 MOST_FILES = 13
 CROWDED = {
-    "broker/state": "one file a part of what a restart knows again",
     "language": "one file a step from text to verdict; the backends have a room",
     "log": "one file a step of a record from the writer to the export",
     "model": "one file a value that travels; every other room imports them by name",
@@ -44,7 +43,6 @@ CROWDED = {
 MOST_LINES = 500
 LONG = {
     "broker/broker.py": "all that a shell asks the core and tells it, side by side",
-    "broker/state/broker_state.py": "its parts move to node/ one by one",
     "client/client.py": "one class, the public interface: its methods and their docstrings",
     "language/backends/spark.py": "one translator a backend, and one file a translator",
     "model/rows.py": "how each table of the log is read from and written to rows, side by side",
@@ -184,40 +182,24 @@ def test_the_rooms_inside_a_room_are_no_circle(room: str) -> None:
 
 
 BROKER = [
-    "settings",
-    "config",
-    "config_files",
-    "counters",
-    "feedback",
-    "memory",
-    "operator_notices",
-    "own_properties",
-    "placing",
-    "access",
-    "wire",
-    "state",
-    "handlers",
-    "broker",
-    "shell",
+    *("settings", "limits", "access", "wire", "waiting", "state"),
+    *("deliver", "publish", "subscribe", "requests", "connect"),
+    *("broker", "shell"),
 ]
 """The layers of the broker, from below: each imports only what stands before it."""
-HANDLERS = [
-    *("pages", "long_work", "driver", "shaping", "delivering"),
-    *("publications", "subscriptions", "sessions", "connections"),
-]
 PIPELINE = [
-    *("files", "fold", "spark", "tables", "plans", "unit", "batch", "single", "accounts"),
+    *("files", "subscriptions", "fold", "spark", "tables", "plans", "unit", "batch", "accounts"),
     *("replay", "show", "stream", "doctor"),
 ]
 SHELL = [
-    *("collector", "feedback_reader", "log_clock", "metrics", "preparation", "running", "blocking_threads"),
-    *("disk", "net", "health", "system_topics", "timers", "user_files", "operating", "service", "server"),
+    *("collector", "log_clock", "metrics", "preparation", "running", "blocking_threads"),
+    *("disk", "net", "operate", "timers", "service", "server"),
 ]
 
 
 @pytest.mark.parametrize(
     ("folder", "layers"),
-    [("broker", BROKER), ("broker/handlers", HANDLERS), ("broker/shell", SHELL), ("pipeline", PIPELINE)],
+    [("broker", BROKER), ("broker/shell", SHELL), ("pipeline", PIPELINE)],
 )
 def test_layers_import_downward(folder: str, layers: list[str]) -> None:
     """The way of a packet goes down, and what was learned on it comes back as values."""
@@ -313,3 +295,15 @@ def test_the_node_knows_neither_the_wire_nor_arrow() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             assert not [name for name in names for other in others if name.startswith(other)], path
+
+
+def test_passwords_are_hashed_in_one_place() -> None:
+    """A log, a fold or a client needs no scrypt: only the broker ever meets a password."""
+    asked = {
+        _name(path)
+        for path in _files()
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Attribute | ast.Name | ast.alias)
+        and "scrypt" in {getattr(node, "attr", None), getattr(node, "id", None), getattr(node, "name", None)}
+    }
+    assert asked == {"whimbrel.broker.access.passwords"}

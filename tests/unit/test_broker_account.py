@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
+from single_process import Delivery, SingleProcess
 
-from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.settings.config import Config, LimitSettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Outcome, Receipt
@@ -18,7 +19,6 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Disconnect, Puback, Publish, Pubrec, Unsubscribe
 from whimbrel.mqtt.properties import Properties, Property
 from whimbrel.node.publication import packet_id_of
-from whimbrel.pipeline.single import Delivery, SingleProcess
 
 
 @pytest.fixture

@@ -33,12 +33,12 @@ from typing import Any, NamedTuple
 import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.access.work_budget import filter_cost, topic_cost
-from whimbrel.broker.config import AccessSettings, Config
-from whimbrel.broker.handlers.long_work import PIECE
+from whimbrel.broker.limits.work_budget import filter_cost, topic_cost
+from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.broker.shell.net.http import BadRequestError, HttpExchange
 from whimbrel.broker.shell.net.websocket import Framing
 from whimbrel.broker.state.routes import Routes
+from whimbrel.broker.waiting.long_work import PIECE
 from whimbrel.hold.sessions import PIECE as SESSIONS
 from whimbrel.language import patterns
 from whimbrel.language.ast import Predicate

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 from PIL import Image
+from single_process import SingleProcess
 
-from whimbrel.broker.handlers import shaping
+from whimbrel.broker.deliver import shaping
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Decided
 from whimbrel.mqtt.packets import Publish
-from whimbrel.pipeline.single import SingleProcess
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import FAILURES
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from broker_rig import Peer, Rig, asking, quick_scrypt
 
-from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
-from whimbrel.broker.access.fair_queue import FairQueue
-from whimbrel.broker.config import AccessSettings, Config
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
+from whimbrel.broker.settings.config import AccessSettings, Config
+from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
+from whimbrel.broker.waiting.fair_queue import FairQueue
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Connack
 
@@ -22,7 +22,7 @@ HERE, ELSEWHERE = "10.0.0.1:1", "10.0.0.2:1"
 @pytest.fixture(autouse=True)
 def _quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let passwords cost nothing: tasks are counted, not timed."""
-    monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)
+    monkeypatch.setattr("whimbrel.broker.access.passwords._scrypt", quick_scrypt)
 
 
 @pytest.fixture

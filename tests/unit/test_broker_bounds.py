@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, SECOND_US, Rig, publishing, subscribing
 
-from whimbrel.broker.access.work_budget import WorkBudget, filter_cost, topic_cost
-from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.limits.work_budget import WorkBudget, filter_cost, topic_cost
+from whimbrel.broker.settings.config import Config, LimitSettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
 from whimbrel.language import filters

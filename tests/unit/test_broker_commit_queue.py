@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import SessionChange, SessionChanged
 

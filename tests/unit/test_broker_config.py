@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.broker.config import SECTIONS, AccessSettings, Config, ListenSettings
-from whimbrel.broker.config_files import print_config, read_config, reference
+from whimbrel.broker.access.passwords import DEFAULT_COST, Cost
+from whimbrel.broker.settings.config import SECTIONS, AccessSettings, Config, ListenSettings
+from whimbrel.broker.settings.config_files import print_config, read_config, reference
 from whimbrel.broker.settings.fields import ConfigError, settings_of
-from whimbrel.hold.access import DEFAULT_COST, Cost
 
 
 def _read(folder: Path, document: str) -> Config:
@@ -195,7 +195,8 @@ def test_the_error_pickles() -> None:
 
 def test_passwords_cost_what_is_recommended_unless_told(tmp_path: Path) -> None:
     """128 MiB by default; a small machine may take less, in powers of two, as scrypt wants them."""
-    assert Config().access.password_cost == DEFAULT_COST
-    assert _read(tmp_path, "[access]\npassword_hash_mib = 16").access.password_cost == Cost(n=2**14)
+    assert Cost.of_memory(Config().access.password_hash_mib) == DEFAULT_COST
+    cheaper = _read(tmp_path, "[access]\npassword_hash_mib = 16").access
+    assert Cost.of_memory(cheaper.password_hash_mib) == Cost(n=2**14)
     found = _refusal(tmp_path, "[access]\npassword_hash_mib = 100")
     assert found.endswith("access.password_hash_mib: found 100, allowed is a power of two from 1 to 128")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from broker_rig import SECOND_US, Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.config import Config, LimitSettings, MqttSettings
+from whimbrel.broker.settings.config import Config, LimitSettings, MqttSettings
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import (

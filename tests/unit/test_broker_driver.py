@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from pathlib import Path
 
-from whimbrel.broker.access.blocking_tasks import Asker, BlockingTasks
-from whimbrel.broker.counters import Counters
-from whimbrel.broker.handlers.driver import ACCEPTED, NEXT, Driver, Entered, Procedure, Worked, answer_to
-from whimbrel.broker.handlers.long_work import LongWork
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.limits.counters import Counters
+from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
+from whimbrel.broker.waiting.commit_queue import CommitQueue
+from whimbrel.broker.waiting.driver import ACCEPTED, NEXT, Driver, Entered, Procedure, Worked, answer_to
+from whimbrel.broker.waiting.long_work import LongWork
 from whimbrel.broker.wire.clients import Link
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import PresenceChange, PresenceChanged

@@ -12,7 +12,7 @@ from guarded_rig import connect
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import AccessSettings, LimitSettings
+from whimbrel.broker.settings.config import AccessSettings, LimitSettings
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.events import Event, EventLine, EventLines
 from whimbrel.mqtt.packets import V5, V311, Disconnect

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
-from whimbrel.broker.config import Config, ListenerSettings
+from whimbrel.broker.settings.config import Config, ListenerSettings
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.broker.shell.net.web_hosts import is_loopback
-from whimbrel.broker.shell.operating.exposure import check_exposure, exposures, with_users_of_data
-from whimbrel.hold.access import Cost
+from whimbrel.broker.shell.operate.exposure import check_exposure, exposures, with_users_of_data
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 # no test listens on it
 

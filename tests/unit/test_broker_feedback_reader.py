@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from broker_rig import Rig, subscribing
 
-from whimbrel.broker import feedback as words
-from whimbrel.broker.config import Config, PipelineSettings
-from whimbrel.broker.feedback import Announcements, Feedback, Lessons
-from whimbrel.broker.shell import feedback_reader as learning
-from whimbrel.broker.shell.feedback_reader import FeedbackReader
+from whimbrel.broker.settings.config import Config, PipelineSettings
 from whimbrel.broker.shell.metrics import connected, prometheus
+from whimbrel.broker.shell.operate import feedback_reader as learning
+from whimbrel.broker.shell.operate.feedback_reader import FeedbackReader
+from whimbrel.broker.state import feedback as words
+from whimbrel.broker.state.feedback import Announcements, Feedback, Lessons
 from whimbrel.model.tables import TABLES
 from whimbrel.mqtt.packets import Publish
 from whimbrel.pipeline.files.delta import DeltaOutput

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.config import Config, LimitSettings
-from whimbrel.broker.config_files import read_config
+from whimbrel.broker.settings.config import Config, LimitSettings
+from whimbrel.broker.settings.config_files import read_config
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.log.reader import read
 from whimbrel.model.facts import PresenceChanged

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from whimbrel.broker.shell.operating.line_writer import LineWriter
+from whimbrel.broker.shell.operate.line_writer import LineWriter
 
 LONG_S = 30.0
 """How long a test waits at most; only a failing one does."""
@@ -97,7 +97,7 @@ def test_a_crash_loses_no_line(ends: str) -> None:
     """However the process comes to its end, the last lines say why."""
     program = (
         "import sys, logging\n"
-        "from whimbrel.broker.shell.operating.line_writer import stderr_from_a_thread\n"
+        "from whimbrel.broker.shell.operate.line_writer import stderr_from_a_thread\n"
         "with stderr_from_a_thread():\n"
         "    for number in range(3_000): sys.stderr.write(f'line {number}\\n')\n"
         f"    {ends}\n"

@@ -9,13 +9,20 @@ from pathlib import Path
 import pytest
 from broker_rig import Rig, publishing, subscribing
 
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
-from whimbrel.broker.config import SECTIONS, AccessSettings, Config, LimitSettings, ListenerSettings, MqttSettings
-from whimbrel.broker.config_files import print_config, read_config
+from whimbrel.broker.settings.config import (
+    SECTIONS,
+    AccessSettings,
+    Config,
+    LimitSettings,
+    ListenerSettings,
+    MqttSettings,
+)
+from whimbrel.broker.settings.config_files import print_config, read_config
 from whimbrel.broker.settings.fields import ConfigError, settings_of
-from whimbrel.broker.shell.user_files import UserFiles
+from whimbrel.broker.shell.operate.user_files import UserFiles
 from whimbrel.broker.wire.listener_rules import ListenerRules
-from whimbrel.hold.access import Cost
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.mounts import mount_filter, mount_packet
 from whimbrel.mqtt.packets import V5, V311, Connack, Disconnect, Puback, Publish, Pubrec, Suback, Unsubscribe, Will

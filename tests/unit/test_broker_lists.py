@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from broker_rig import ANSWERS, Peer, Rig, asking, publishing, quick_scrypt
 
-from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.settings.config import Config, LimitSettings
 from whimbrel.mqtt.packets import Pingreq, Pingresp, Publish
 from whimbrel.mqtt.properties import Properties, Property
 
@@ -21,7 +21,7 @@ POLICY = "if (device.Battery < 0.5) { return NULL; } return m;"
 @pytest.fixture(autouse=True)
 def _quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let passwords cost nothing."""
-    monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)
+    monkeypatch.setattr("whimbrel.broker.access.passwords._scrypt", quick_scrypt)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.settings.config import Config, LimitSettings
 from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.mqtt.packets import Publish
 from whimbrel.mqtt.properties import Properties, Property

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.config import Config, LimitSettings
-from whimbrel.broker.memory import PENDING_BYTES, Memory
+from whimbrel.broker.limits.memory import PENDING_BYTES, Memory
+from whimbrel.broker.settings.config import Config, LimitSettings
 from whimbrel.broker.shell.metrics import gauges
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.encoded import packet_of

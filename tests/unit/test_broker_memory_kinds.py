@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.config import AccessSettings, Config, LimitSettings
+from whimbrel.broker.settings.config import AccessSettings, Config, LimitSettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V311, Puback, Publish, Pubrec, Pubrel, Will

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from broker_rig import NODE, Peer, Rig, publishing, subscribing
+from single_process import SingleProcess
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.client_ids import ClientRule
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import Config, ListenerSettings
+from whimbrel.broker.settings.config import Config, ListenerSettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.log.reader import read
@@ -19,7 +20,6 @@ from whimbrel.model.facts import Outcome
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Connack, Disconnect, Puback, Publish, Suback, Will
 from whimbrel.mqtt.properties import Properties, Property
-from whimbrel.pipeline.single import SingleProcess
 
 HOME = ListenerRules(mount="home/7/")
 MOUNTED = replace(Config(), listeners=(ListenerSettings(name="home", port=0, mount="home/7/"),))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, SECOND_US, Rig, publishing, subscribing
 
-from whimbrel.broker.handlers.publications.moves import Moves
-from whimbrel.broker.memory import CONNECTION_BYTES
+from whimbrel.broker.limits.memory import CONNECTION_BYTES
+from whimbrel.broker.publish.moves import Moves
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.log.reader import read
 from whimbrel.log.records import BODY, TABLE_NAMES

@@ -11,9 +11,9 @@ import pytest
 from broker_rig import Peer, Rig, asking, publishing, quick_scrypt, subscribing
 
 from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import AccessSettings, Config, LimitSettings, MqttSettings, SessionSettings
-from whimbrel.hold.access import Cost
+from whimbrel.broker.settings.config import AccessSettings, Config, LimitSettings, MqttSettings, SessionSettings
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import (
     V5,
@@ -39,7 +39,7 @@ WORD, READING, OTHER, WRONG = "word of ann", "word for readers", "word of bob", 
 @pytest.fixture(autouse=True)
 def _quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let passwords cost nothing: what they cost is not what is asked here."""
-    monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)
+    monkeypatch.setattr("whimbrel.broker.access.passwords._scrypt", quick_scrypt)
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_a_session_that_is_not_there_costs_no_hash_where_no_session_has_a_passwo
         hashed.append(password)
         return quick_scrypt(password, salt, cost)
 
-    monkeypatch.setattr("whimbrel.hold.access._scrypt", counted)
+    monkeypatch.setattr("whimbrel.broker.access.passwords._scrypt", counted)
     maker = _make(rig, "open")
     assert maker.ask("create", session="listed", list={"owner": "ann"})["ok"]
     for name in ("nowhere", "listed"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from broker_rig import Rig, asking, publishing
 
-from whimbrel.broker.own_properties import IN_CONNECT, IN_PUBLISH, IN_SUBSCRIBE, split_own
+from whimbrel.broker.wire.own_properties import IN_CONNECT, IN_PUBLISH, IN_SUBSCRIBE, split_own
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.reader import read
 from whimbrel.model.notification import Notification

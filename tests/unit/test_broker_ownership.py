@@ -13,7 +13,7 @@ from guarded_rig import allowing, connect, publish, received, subscribe
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.client_ids import ClientRule
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import AccessSettings, Config
+from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.private import private_session
 from whimbrel.log.reader import read

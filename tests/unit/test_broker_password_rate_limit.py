@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.access.password_rate_limit import PasswordRateLimit
+from whimbrel.broker.limits.password_rate_limit import PasswordRateLimit
 from whimbrel.errors import InvalidValueError
 
 SECOND = 1_000_000

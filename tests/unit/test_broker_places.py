@@ -11,9 +11,9 @@ from broker_rig import NODE, SECOND_US, Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.placing import read_placing
 from whimbrel.broker.shell.metrics import system_values
 from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.wire.placing import read_placing
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.private import private_session
 from whimbrel.log.reader import read
@@ -547,7 +547,7 @@ def test_wide_areas_that_are_retained_are_few(rig: Rig) -> None:
 
 def test_areas_around_one_place_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each report of a device there is held against all of them; elsewhere there is room."""
-    monkeypatch.setattr("whimbrel.broker.handlers.publications.admission.MOST_IN_CELL", 3)
+    monkeypatch.setattr("whimbrel.broker.publish.admission.MOST_IN_CELL", 3)
     light = rig.client("light")
     for number, place in enumerate((HERE, HERE, HERE, HERE, "10,10"), start=1):
         light.send(_at(f"a/{number}", b"x", place, "150", qos=1)._replace(retain=True, packet_id=number))

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from broker_rig import ANSWERS, NODE, Peer, Rig, publishing, subscribing
+from single_process import SingleProcess
 
-from whimbrel.broker.config import Config, PolicySettings
+from whimbrel.broker.settings.config import Config, PolicySettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS
 from whimbrel.log.reader import read
@@ -17,7 +18,6 @@ from whimbrel.model.facts import Decided, Fact, Outcome, PolicyChanged, Receipt
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback
 from whimbrel.mqtt.properties import Properties, Property
-from whimbrel.pipeline.single import SingleProcess
 from whimbrel.shape.transforms import perform
 from whimbrel.shape.variables import Choices
 

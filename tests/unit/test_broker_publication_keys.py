@@ -10,7 +10,7 @@ import pytest
 from broker_rig import MARK, Peer, Rig, asking, publishing, quick_scrypt, subscribing
 
 from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL, read_keys
-from whimbrel.broker.access.publication_keys import unlocked_by, unlocked_will
+from whimbrel.broker.publish.publication_keys import unlocked_by, unlocked_will
 from whimbrel.log.reader import read
 from whimbrel.model.keys import OPEN
 from whimbrel.model.notification import Notification
@@ -31,7 +31,7 @@ DUAL = (("dual_producer", True), ("dual_consumer", False)), (("dual_producer", F
 @pytest.fixture(autouse=True)
 def _quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let passwords cost nothing: what they cost is not what is asked here."""
-    monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)
+    monkeypatch.setattr("whimbrel.broker.access.passwords._scrypt", quick_scrypt)
 
 
 @pytest.fixture

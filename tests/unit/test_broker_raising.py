@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from broker_rig import NODE, START, Rig, asking, publishing, quick_scrypt
 
-from whimbrel.broker.config import Config
+from whimbrel.broker.access import passwords
+from whimbrel.broker.access.passwords import DEFAULT_COST, Cost, Passwords, read_access
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.hold import access
-from whimbrel.hold.access import DEFAULT_COST, Cost, Passwords, read_access
 from whimbrel.log.reader import read
 from whimbrel.model.facts import SessionChange, SessionChanged
 
@@ -28,7 +28,7 @@ def spent(monkeypatch: pytest.MonkeyPatch) -> list[Cost]:
         costs.append(cost)
         return quick_scrypt(password, salt, cost)
 
-    monkeypatch.setattr(access, "_scrypt", counted)
+    monkeypatch.setattr(passwords, "_scrypt", counted)
     return costs
 
 

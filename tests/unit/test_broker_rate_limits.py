@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from broker_rig import Rig, publishing
 
-from whimbrel.broker.access.rate_limits import Meter, RateLimits, Rates, Slowed, TokenBucket
-from whimbrel.broker.config import Config, LimitSettings
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
+from whimbrel.broker.limits.rate_limits import Meter, RateLimits, Rates, Slowed, TokenBucket
+from whimbrel.broker.settings.config import Config, LimitSettings
 from whimbrel.broker.shell.metrics import gauges, prometheus, system_values
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, Connect, Pingreq, Publish

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from broker_rig import NODE, Rig, publishing
+from single_process import SingleProcess
 
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
@@ -17,7 +18,6 @@ from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.mqtt.packets import Publish
 from whimbrel.mqtt.properties import Properties
-from whimbrel.pipeline.single import SingleProcess
 
 COSTLY = "regex(a, '(x|y)*x(x|y){1000}z')"
 UNREADABLE = "regex(a, '(')"

@@ -13,7 +13,7 @@ from broker_traffic import Traffic, Voice
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import Config, LimitSettings, MqttSettings
+from whimbrel.broker.settings.config import Config, LimitSettings, MqttSettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.log.reader import read

@@ -12,8 +12,8 @@ from broker_rig import ANSWERS, Peer, Rig, asking, publishing, quick_scrypt, sub
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Rights
-from whimbrel.broker.config import AccessSettings, Config
-from whimbrel.broker.handlers.sessions.requests import VERBS
+from whimbrel.broker.requests.session_requests import VERBS
+from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback
 from whimbrel.mqtt.properties import Properties, Property
@@ -32,7 +32,7 @@ GROUPS = {"bob": frozenset({"staff"}), "cat": frozenset({"guests"})}
 @pytest.fixture(autouse=True)
 def _quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let passwords cost nothing: what they cost is not what is asked here."""
-    monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)
+    monkeypatch.setattr("whimbrel.broker.access.passwords._scrypt", quick_scrypt)
 
 
 @pytest.fixture

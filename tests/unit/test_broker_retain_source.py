@@ -11,7 +11,7 @@ from guarded_rig import connect, received, subscribe
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.config import AccessSettings
+from whimbrel.broker.settings.config import AccessSettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.log.reader import read
 from whimbrel.mqtt.packets import Will

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.settings.config import Config, LimitSettings
 from whimbrel.broker.wire.gate import has_room
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, V311, Connect, Pingreq, Pingresp, Puback, Publish, Suback

@@ -87,7 +87,7 @@ def test_a_step_of_the_clock_gives_no_wrong_password_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int
 ) -> None:
     """A minute is a minute: whoever guesses must wait for it, and no longer."""
-    monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)
+    monkeypatch.setattr("whimbrel.broker.access.passwords._scrypt", quick_scrypt)
     rig = Rig(tmp_path, verify=lambda _user, password: password == b"right")
 
     def code(password: bytes) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from whimbrel.broker.access.rate_limits import RateLimits, Rates
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
+from whimbrel.broker.limits.rate_limits import RateLimits, Rates
 from whimbrel.broker.shell.net.slowing import Slowing
 from whimbrel.broker.wire.clients import Link
 from whimbrel.mqtt.codec import encode

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.handlers.publications.stalled import MOST_STALLED_BYTES
+from whimbrel.broker.publish.stalled import MOST_STALLED_BYTES
 from whimbrel.mqtt.packets import V311, Connack, Pingreq, Pingresp, Puback, Publish, Pubrec, Pubrel
 
 _CONFIRMING = 8

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.broker.config import Config, NodeSettings
+from whimbrel.broker.settings.config import Config, NodeSettings
 from whimbrel.broker.shell.disk.storage import Restored, Storage
 from whimbrel.broker.state.routes import Routes
 from whimbrel.hold.store.interface import StoreUnavailableError

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from whimbrel.broker.handlers.subscriptions.requested import (
+from whimbrel.broker.subscribe.requested import (
     NO_OPTIONS,
     Limits,
     Options,

@@ -10,9 +10,9 @@ from broker_rig import Rig
 from guarded_rig import connect, publish, received, subscribe
 
 from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import UserChanges, Users
-from whimbrel.broker.config import AccessSettings, Config
-from whimbrel.hold.access import Cost
+from whimbrel.broker.settings.config import AccessSettings, Config
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Connack, Disconnect
 

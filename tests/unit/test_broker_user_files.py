@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
-from whimbrel.broker.config import AccessSettings, Config, NodeSettings
+from whimbrel.broker.settings.config import AccessSettings, Config, NodeSettings
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.broker.settings.listeners import ListenerSettings
-from whimbrel.broker.shell.operating.reloading import Reloading, restart_needed
-from whimbrel.broker.shell.user_files import UserFiles
-from whimbrel.hold.access import Cost
+from whimbrel.broker.shell.operate.reloading import Reloading, restart_needed
+from whimbrel.broker.shell.operate.user_files import UserFiles
 
 CHEAP = Cost(n=2, r=1)
 

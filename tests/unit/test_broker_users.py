@@ -9,12 +9,12 @@ from traceback import format_exception
 
 import pytest
 
+from whimbrel.broker.access import passwords
 from whimbrel.broker.access import users as module
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users, check_group, check_user_name
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.errors import InvalidValueError
-from whimbrel.hold import access
-from whimbrel.hold.access import Cost
 
 CHEAP = Cost(n=2, r=1)
 HASH = "scrypt$2$1$1$" + "A" * 22 + "==$" + "A" * 43 + "="
@@ -75,13 +75,13 @@ def test_a_known_password_does_not_help_an_unknown_name(path: Path) -> None:
 def costs(monkeypatch: pytest.MonkeyPatch) -> list[Cost]:
     """Return the list into which the cost of every hash is put, from here on."""
     spent: list[Cost] = []
-    real = access._scrypt
+    real = passwords._scrypt
 
     def counted(secret: bytes, salt: bytes, cost: Cost) -> bytes:
         spent.append(cost)
         return real(secret, salt, cost)
 
-    monkeypatch.setattr(access, "_scrypt", counted)
+    monkeypatch.setattr(passwords, "_scrypt", counted)
     return spent
 
 
@@ -99,7 +99,7 @@ def test_a_file_without_users_costs_what_one_with_users_costs(path: Path, costs:
     """That nobody is a user here is nobody's business either."""
     path.touch()
     Users.read(path).verify("ann", "secret")
-    assert costs == [access.DEFAULT_COST]
+    assert costs == [passwords.DEFAULT_COST]
 
 
 DEARER = Cost(n=4, r=1)
@@ -184,7 +184,7 @@ def test_logins_in_threads_raise_every_user(path: Path) -> None:
 
 def test_the_default_is_todays_recommendation() -> None:
     """OWASP's, for scrypt: n of 2 to the 17, r of 8, p of 1."""
-    assert Cost(n=2**17, r=8, p=1) == access.DEFAULT_COST
+    assert Cost(n=2**17, r=8, p=1) == passwords.DEFAULT_COST
 
 
 def test_questions_may_be_asked_in_threads(path: Path) -> None:

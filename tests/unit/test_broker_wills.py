@@ -13,7 +13,7 @@ from broker_rig import NODE, SECOND_US, Rig, publishing, subscribing
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
 from whimbrel.broker.broker import Verify
-from whimbrel.broker.config import Config, LimitSettings
+from whimbrel.broker.settings.config import Config, LimitSettings
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.log.reader import read

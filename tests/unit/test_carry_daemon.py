@@ -22,7 +22,7 @@ from whimbrel.carry.daemon.status import node_metrics, node_status, status_lines
 from whimbrel.carry.memory import read_memory
 from whimbrel.errors import InvalidValueError, WhimbrelError
 from whimbrel.log.reader import read
-from whimbrel.model.facts import Fact, InterestChanged, PresenceChanged, Receipt
+from whimbrel.model.facts import Fact, InterestChanged, Mode, PresenceChanged, Receipt
 from whimbrel.model.notification import Notification
 from whimbrel.sim.campus.air import MemoryAir, MemoryTransport
 
@@ -157,14 +157,16 @@ def test_the_log_has_what_was_published_taken_given_and_received(tmp_path: Path)
     def facts(address: int) -> list[Fact]:
         return list(read(tmp_path, f"campus-{address:016x}"))
 
-    _, published, gave, _ = facts(1)
+    *_, published, gave, _ = facts(1)
     assert isinstance(published, Notification)
     assert (published.subject, published.body, published.publisher) == ("campus/lunch", b"pasta", f"{1:016x}")
     assert published.attributes["sample"] == f"{NOON}.{1:016x}"
     assert isinstance(gave, Receipt)
     assert (gave.device, gave.notification) == (f"{2:016x}", published.id)
-    here, wants, taken, got, left = facts(2)
+    here, joined, wants, taken, got, left = facts(2)
     assert isinstance(here, PresenceChanged)
+    assert isinstance(joined, PresenceChanged)
+    assert (joined.session, joined.receipt) == (f"$mqtt/{2:016x}", Mode.TAKE)
     assert isinstance(left, PresenceChanged)
     assert isinstance(wants, InterestChanged)
     assert wants.subscription.subject_filter == "campus/lunch"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import tracemalloc
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from whimbrel.carry.control.keys import MAX_STATEMENTS, KeyRing, key_statement
 from whimbrel.carry.control.segments import ControlData, segments_of
 from whimbrel.carry.control.topics import TopicNames, hashed_topic
 from whimbrel.carry.hello import (
+    Acknowledgement,
     Answer,
     Entry,
     Hello,
@@ -26,12 +28,14 @@ from whimbrel.carry.hello import (
     TimeQuestion,
     TopicsQuestion,
 )
-from whimbrel.carry.node import Send, StoreSample
+from whimbrel.carry.memory import Memory
+from whimbrel.carry.node import Drop, Loss, Send, StoredCopy, StoreSample
 from whimbrel.carry.outputs import Greet, NoteKind, Output, Tell
 from whimbrel.carry.participant import NotSynchronisedError, Participant
 from whimbrel.carry.signatures import SampleSigner
-from whimbrel.carry.wire import AnswerChunk, decode, encode
+from whimbrel.carry.wire import AnswerChunk, Part, decode, encode
 from whimbrel.errors import InvalidValueError
+from whimbrel.model.bounds import INT64_MAX
 
 STRANGER, NEXT = SampleSigner(b"s" * 32), SampleSigner(b"n" * 32)
 
@@ -307,6 +311,48 @@ def test_ten_thousand_invented_ids_and_addresses_take_bounded_memory_and_request
     assert (node.pending, node.carrier.requests, node.neighbours) == (0, 0, [])
 
 
+FLOODS: dict[str, Callable[[int], tuple[int, Part]]] = {
+    "a Hello of eight invented ids": lambda number: (
+        66, Hello(tuple(Entry(each + 1, SampleId(NOON + 8 * number + each, 66), True) for each in range(8))),
+    ),
+    "a Hello of an invented address": lambda number: (
+        1_000 + number, Hello((Entry(1, SampleId(NOON + number, number), True),))
+    ),
+    "a request for copies of an invented address": lambda number: (
+        1_000 + number // 2,
+        Request(topic=1, id=SampleId(NOON, 1), is_subscriber=False, wants_copies=True) if number % 2 else Hello(()),
+    ),
+    "a chunk of an answer that never ends": lambda number: (
+        66,
+        AnswerChunk(
+            topic=1, id=SampleId(NOON + number, 66), copies=1, record_bytes=1_000, offset=0, chunk=bytes(500)
+        ),
+    ),
+    "an acknowledgement of nothing": lambda number: (66 + number, Acknowledgement(1, SampleId(number, 1))),
+    "a question for the time": lambda number: (1_000 + number, TopicsQuestion()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_what_a_flood_leaves_in_memory_is_bounded(flood: str) -> None:
+    """After 4,500 frames a node has hardly more in memory than after 3,000, and less than a megabyte more in all."""
+    node = a_participant(1, subscriptions=[f"t{each}" for each in range(8)], keys=[CAMPUS.public])
+    node.carrier.publish(Sample(topic=1, published_at=NOON, publisher=1, body=bytes(1_000)), copies=60_000)
+    sizes = []
+    tracemalloc.start()
+    for number in range(4_500):
+        own = NOON + number * 10_000
+        node.receive(*FLOODS[flood](number), own=own)
+        if number % 200 == 0:
+            node.timer(own=own)
+            node.hello(own=own)
+        if number in {2_999, 4_499}:
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert sizes[1] < 1_000_000
+    assert sizes[1] - sizes[0] < 100_000
+
+
 def test_frames_beyond_a_rate_are_not_looked_at() -> None:
     """A neighbour that shouts costs what its allowance costs."""
     node = a_participant(1)
@@ -443,3 +489,33 @@ def test_a_restarted_participant_knows_subscriptions_clock_and_control_data() ->
     assert after.memory() == before.memory()
     assert after.hello(own=3 * S) == before.hello(own=3 * S)
     assert (after.clock.now(2 * S), after.subscriptions) == (NOON + S, ["lunch"])
+
+
+# -- samples of the future that are here already ---------------------------------------------------------------
+
+
+def test_a_sample_of_the_last_instant_keeps_nobody_from_publishing() -> None:
+    """It came with the memory of a node whose clock was wrong; what is published after it is not refused."""
+    last = a_sample(hashed_topic("lunch"), INT64_MAX)
+    node = a_participant(1, subscriptions=["lunch"])
+    node.restore(Memory(address=1, stored=(StoredCopy(last, 2),), retrieved=(last,)), own=NOON)
+    for number in range(2):
+        [*_, stored] = node.publish("lunch", b"x", own=NOON)
+        assert isinstance(stored, StoreSample)
+        assert stored.sample.published_at == NOON + number
+
+
+def test_what_was_taken_while_the_clock_was_ahead_is_removed_when_a_way_server_sets_it() -> None:
+    """Others refuse it, and all that would be published after it."""
+    node = a_participant(1, subscriptions=["lunch"], keys=[CAMPUS.public])
+    ahead, fine = a_sample(hashed_topic("lunch"), NOON + 3_600 * S), a_sample(7, NOON)
+    node.restore(Memory(address=1, stored=(StoredCopy(ahead, 2), StoredCopy(fine, 2)), retrieved=(ahead,)), own=NOON)
+    [asked] = node.receive(9, TopicsQuestion(), own=NOON)
+    assert isinstance(asked, Tell)
+    assert isinstance(asked.message, TimeQuestion)
+    outputs = node.receive(9, answer_time(CAMPUS, 1, asked.message, now=NOON), own=NOON)
+    assert outputs[-1] == Drop(ahead, 2, Loss.FUTURE)
+    assert [copy.sample for copy in node.carrier.stored] == [fine]
+    [stored] = node.publish("lunch", b"x", own=NOON + S)
+    assert isinstance(stored, StoreSample)
+    assert stored.sample.published_at == NOON + S

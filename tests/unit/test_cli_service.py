@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from whimbrel.broker.config import Config
+from whimbrel.broker.settings.config import Config
 from whimbrel.cli.main import app
 from whimbrel.cli.service.doctor import findings
 from whimbrel.model.keys import KeyHash, KeyHashes, Scheme

@@ -44,7 +44,9 @@ class Input(io.TextIOWrapper):
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run ``whimbrel user`` in this process and an empty folder; *typed* are the answers at a terminal."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("whimbrel.hold.access._scrypt", quick_scrypt)  # how dear it is, test_broker_users tells
+    monkeypatch.setattr(
+        "whimbrel.broker.access.passwords._scrypt", quick_scrypt
+    )  # how dear it is, test_broker_users tells
 
     def invoke(*arguments: str, piped: str = "", typed: list[str] | None = None) -> Done:
         answers = iter(typed or [])

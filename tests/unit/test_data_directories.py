@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from whimbrel.broker.config import Config, NodeSettings
+from whimbrel.broker.settings.config import Config, NodeSettings
 from whimbrel.broker.shell.disk.storage import Restored, Storage
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
@@ -40,7 +40,11 @@ class Left(NamedTuple):
     has_policy: bool
 
 
-LEFT = {1: Left(102, (87, 98), 3, has_policy=False), 2: Left(74, (58, 67), 2, has_policy=True)}
+LEFT = {
+    1: Left(102, (87, 98), 3, has_policy=False),
+    2: Left(74, (58, 67), 2, has_policy=True),
+    3: Left(71, (53, 67), 3, has_policy=True),
+}
 
 
 class Directory(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

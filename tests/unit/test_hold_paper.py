@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from kept import KeptNotes
 
-from whimbrel.hold.access import Cost, Passwords, Right
+from whimbrel.broker.access.passwords import Cost, Passwords
+from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Command, HandOver, Identity, Settle, Tell, TellAll
 from whimbrel.hold.sessions import Hold
 from whimbrel.model.facts import (

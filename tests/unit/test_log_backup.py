@@ -11,9 +11,9 @@ from broker_data import FACTS, checkpointed, cut, started, written
 from ordered import NODE
 from typer.testing import CliRunner
 
+from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
 from whimbrel.cli.main import app
-from whimbrel.hold.access import Cost
 from whimbrel.log import layout
 from whimbrel.log.backup.making import NoNodeError, back_up, only_node
 from whimbrel.log.backup.manifest import MANIFEST, BackedUp, Manifest, digest_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.broker.config import SECTIONS
+from whimbrel.broker.settings.config import SECTIONS
 from whimbrel.broker.settings.fields import settings_of
 from whimbrel.broker.settings.listeners import ListenerSettings
 

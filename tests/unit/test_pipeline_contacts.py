@@ -29,7 +29,7 @@ from whimbrel.pipeline.fold.contact_fold import (
     Meeting,
     meetings_table,
 )
-from whimbrel.pipeline.unit.node_state import NodeState
+from whimbrel.pipeline.unit.node_share import NodeShare
 from whimbrel.sim.contacts.crossings import contacts_of
 from whimbrel.sim.contacts.statistics import contact_statistics
 from whimbrel.sim.mobility.positions import ORIGIN
@@ -177,8 +177,7 @@ def test_looking_at_those_that_moved_is_looking_at_all(seed: int, monkeypatch: p
         f"d{number:02}": Sighting(number, now + random.randint(-30, 30), random.choice(PLACES)) for number in range(12)
     }
     one = ContactFold(plan)
-    for key, row in ContactFold.begun_rows(now, places).items():
-        one.restore(key, row)
+    one.begin(now, places)
     other = restarted(one, plan)
     looked: list[int] = []
     monkeypatch.setattr(contact_fold, "encounters", _counting(looked))
@@ -226,9 +225,9 @@ class RecordingStore(MemoryStore):
         super().commit(applied, put, drop)
 
 
-def node_state(store: MemoryStore, plan: ContactPlan) -> NodeState:
+def node_state(store: MemoryStore, plan: ContactPlan) -> NodeShare:
     """Return what *store* has of a node."""
-    return NodeState("n", store, retention=DEFAULT_RETENTION, assume_receipts=True, contact=plan)
+    return NodeShare("n", store, retention=DEFAULT_RETENTION, assume_receipts=True, contact=plan)
 
 
 @pytest.mark.parametrize("apart_us", [MAX_APART_US, 40], ids=["as ever", "pairs are forgotten"])

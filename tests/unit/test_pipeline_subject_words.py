@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from whimbrel.hold.private import asked_for
 from whimbrel.match.topics import matches
-from whimbrel.pipeline.fold.subject_words import SubjectWords
+from whimbrel.pipeline.subscriptions.subject_words import SubjectWords
 
 WORDS = st.sampled_from(["a", "b", "car", "7", "other", "other-", "$SYS", "é", ""])
 SUBJECTS = st.lists(WORDS, min_size=1, max_size=4).map("/".join).filter(bool)

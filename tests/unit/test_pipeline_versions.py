@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.fold.versions import PackedVersions, open_intervals, packed, touched, validity_intervals
-from whimbrel.pipeline.tables.matches import CHANGED, DELETED
+from whimbrel.pipeline.subscriptions.versions import (
+    CHANGED,
+    DELETED,
+    PackedVersions,
+    open_intervals,
+    packed,
+    touched,
+    validity_intervals,
+)
 
 Fact = tuple[str, str, str, str | None]
 """Node, session, change (deleted is the session's) and subject filter; its place in a list is its number."""

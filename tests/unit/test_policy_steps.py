@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from broker_rig import Rig, publishing, subscribing
+from policy_interpreter import interpret
+from single_process import SingleProcess
 
-from whimbrel.broker.access.work_budget import FREE_STEPS, StepBudget
-from whimbrel.broker.config import Config, PolicySettings
+from whimbrel.broker.limits.work_budget import FREE_STEPS, StepBudget
+from whimbrel.broker.settings.config import Config, PolicySettings
 from whimbrel.errors import PolicyError
 from whimbrel.language.policies import Policy, PolicyLimits
 from whimbrel.language.policies.values import Arrival, Run
@@ -19,7 +21,6 @@ from whimbrel.log.reader import read
 from whimbrel.model.facts import Decided
 from whimbrel.model.notification import Notification
 from whimbrel.mqtt.packets import Publish
-from whimbrel.pipeline.single import SingleProcess
 from whimbrel.shape.decision import decide
 
 SECOND_US = 1_000_000
@@ -119,7 +120,7 @@ def test_string_functions_are_budgeted_by_what_they_read(value: str) -> None:
     made = decide(policy, arrived, {}, {}, now=0)
     run, plain = (Run(Arrival({"a": value}), {}, {}, 0) for _ in range(2))
     policy.run(run)
-    policy.interpreted(plain)
+    interpret(policy.program, plain)
     assert (run.steps, run.spared) == (plain.steps, plain.spared)
     assert 0 < made.steps_needed <= made.cost.steps <= policy.bound.steps
     if value == "short":

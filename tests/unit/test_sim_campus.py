@@ -6,15 +6,15 @@ import subprocess
 import sys
 
 import pytest
+from campus_simulator import CampusSimulator
+from unicast_routing import route
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.sim.campus.outcome import Recorder
-from whimbrel.sim.campus.reference import CampusSimulator
 from whimbrel.sim.campus.report import campus_report
 from whimbrel.sim.campus.scenario import Campus, Publication, World
 from whimbrel.sim.contacts.table import Contacts
 from whimbrel.sim.kernels.links import link_room
-from whimbrel.sim.unicast.reference import route
 from whimbrel.sim.unicast.report import message_stats
 from whimbrel.sim.unicast.scenario import Parcel, Unicast
 from whimbrel.sim.unicast.theory import spray_delay_s
@@ -22,7 +22,7 @@ from whimbrel.sim.unicast.theory import spray_delay_s
 
 def test_a_world_is_imagined_without_a_compiler() -> None:
     """Numba takes a second to load and Spark more: only what simulates or sweeps pays for them."""
-    modules = "whimbrel.sim.worlds, whimbrel.sim.campus.reference, whimbrel.sim.unicast.reference, whimbrel.cli.main"
+    modules = "whimbrel.sim.worlds, whimbrel.sim.campus.outcome, whimbrel.sim.unicast.report, whimbrel.cli.main"
     code = f"import sys, {modules}; print([each for each in ('numba', 'pyspark', 'matplotlib') if each in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -30,7 +30,7 @@ from whimbrel.mqtt.packets import Puback, Publish
 from whimbrel.mqtt.properties import Properties
 
 _SOURCE = f"{Path(whimbrel.__file__).parent}/"
-_PUBLISHING = "broker/handlers/publications/publishing.py"
+_PUBLISHING = "broker/publish/publishing.py"
 _ENTRIES_OF_THE_CORE = ("receive", "synced", "go_on")
 _WARM_UPS = 3
 _SUBJECT = "ward/7/pulse"

@@ -18,38 +18,38 @@ from functools import partial
 from typing import cast
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.access.blocking_tasks import BlockingTask, BlockingTasks
 from whimbrel.broker.access.client_ids import MountedIds
 from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL
-from whimbrel.broker.access.rate_limits import RateLimits
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.access.users import UserChanges
-from whimbrel.broker.config import Config
-from whimbrel.broker.feedback import Feedback
-from whimbrel.broker.handlers.connections.back_pressure import BackPressure
-from whimbrel.broker.handlers.connections.client_requests import ClientRequests
-from whimbrel.broker.handlers.connections.connecting import Connecting
-from whimbrel.broker.handlers.connections.silence import end_silent
-from whimbrel.broker.handlers.connections.user_check import UserCheck
-from whimbrel.broker.handlers.connections.will_handling import WillHandling
-from whimbrel.broker.handlers.delivering import Delivering
-from whimbrel.broker.handlers.driver import Driver
-from whimbrel.broker.handlers.long_work import LongWork
-from whimbrel.broker.handlers.publications.admission import Admission
-from whimbrel.broker.handlers.publications.policies import Policies
-from whimbrel.broker.handlers.publications.publishing import Publishing
-from whimbrel.broker.handlers.publications.reports import Reports
-from whimbrel.broker.handlers.publications.system_messages import publish_system_messages
-from whimbrel.broker.handlers.sessions.joining import NOT_ALLOWED
-from whimbrel.broker.handlers.sessions.named_sessions import Sessions
-from whimbrel.broker.handlers.sessions.ownership import NOT_YOURS, Ownership
-from whimbrel.broker.handlers.shaping import TransformJob
-from whimbrel.broker.handlers.subscriptions.interests import Interests
-from whimbrel.broker.handlers.subscriptions.unreadable_filters import end_unreadable
-from whimbrel.broker.memory import CONNECTION_BYTES
-from whimbrel.broker.operator_notices import Notice
+from whimbrel.broker.connect.back_pressure import BackPressure
+from whimbrel.broker.connect.connecting import Connecting
+from whimbrel.broker.connect.silence import end_silent
+from whimbrel.broker.connect.user_check import UserCheck
+from whimbrel.broker.connect.will_handling import WillHandling
+from whimbrel.broker.deliver.delivering import Delivering
+from whimbrel.broker.deliver.shaping import TransformJob
+from whimbrel.broker.deliver.system_messages import publish_system_messages
+from whimbrel.broker.limits.memory import CONNECTION_BYTES
+from whimbrel.broker.limits.operator_notices import Notice
+from whimbrel.broker.limits.rate_limits import RateLimits
+from whimbrel.broker.publish.admission import Admission
+from whimbrel.broker.publish.publishing import Publishing
+from whimbrel.broker.publish.reports import Reports
+from whimbrel.broker.requests.client_requests import ClientRequests
+from whimbrel.broker.requests.joining import NOT_ALLOWED
+from whimbrel.broker.requests.named_sessions import Sessions
+from whimbrel.broker.requests.ownership import NOT_YOURS, Ownership
+from whimbrel.broker.requests.policies import Policies
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.state.commit_queue import CommitQueue
+from whimbrel.broker.state.feedback import Feedback
+from whimbrel.broker.subscribe.interests import Interests
+from whimbrel.broker.subscribe.unreadable_filters import end_unreadable
+from whimbrel.broker.waiting.blocking_tasks import BlockingTask, BlockingTasks
+from whimbrel.broker.waiting.commit_queue import CommitQueue
+from whimbrel.broker.waiting.driver import Driver
+from whimbrel.broker.waiting.long_work import LongWork
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.gate import Gate

@@ -1,8 +1,9 @@
-"""Messages of carriers: Hello, Request, Answer, Refusal, and what nodes and way-servers ask each other (3.1, 3.2.2).
+"""Messages of carriers: Hello, Request, Answer, Refusal, Acknowledgement, and those of way-servers (3.1, 3.2.2).
 
 A Hello lists the samples that a carrier stores and which of them it still has copies of to give. Nothing is pushed:
 the carrier that hears it requests {topic id, sample id}, as a subscriber, for a share of the copies, or for both. The
-answer brings the sample and grants the share, so that two carriers that ask never get the same half.
+answer brings the sample and grants the share, so that two carriers that ask never get the same half; a carrier that has
+stored the sample acknowledges the grant.
 
 Rule: a sample's id is its time of publication; two publishers of one instant are told apart by their addresses.
 Rule: the topics to which a node subscribes are told to way-servers only, who ask for them.
@@ -28,6 +29,7 @@ __all__ = [
     "MAX_TOPIC",
     "NONCE_BYTES",
     "SIGNATURE_BYTES",
+    "Acknowledgement",
     "Answer",
     "Entry",
     "Hello",
@@ -149,6 +151,14 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Says that a requested sample is not there any more, or has no copies to give."""
+
+    topic: int
+    id: SampleId
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Says that a sample has arrived and is stored, so that the copies that came with it are the sender's."""
 
     topic: int
     id: SampleId

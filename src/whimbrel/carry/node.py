@@ -33,7 +33,7 @@ from whimbrel.carry.hello import (
     SampleId,
 )
 from whimbrel.carry.sight import MAX_HELLOS, Believers, PendingRequest, Sight
-from whimbrel.model.bounds import INT32_MAX, INT64_MIN, whole
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX, INT64_MIN, whole
 from whimbrel.model.clock import is_alive
 
 __all__ = ["MAX_REQUESTS", "PLACES", "Carrier", "Deliver", "Drop", "Loss", "Send", "Step", "StoreSample", "StoredCopy"]
@@ -61,6 +61,10 @@ class Loss(Enum):
     """The place was taken while it was on its way."""
     EXPIRED = "expired"
     """Its time is over."""
+    UNACKNOWLEDGED = "unacknowledged"
+    """They were granted, never acknowledged, and the sample is not stored here any more."""
+    FUTURE = "from the future"
+    """It was published with a clock that was ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,26 @@ class Carrier:
         copies = [self._stored.pop(name) for name in sorted(over)]
         return [Drop(copy.sample, copy.copies, Loss.EXPIRED) for copy in copies]
 
+    def remove_after(self, latest: int) -> list[Step]:
+        """Forget the samples that were published after *latest*, because the clock was ahead then."""
+        names = sorted(name for name in self._stored if name[1].published_at > latest)
+        copies = [self._stored.pop(name) for name in names]
+        self._retrieved = {topic: each for topic, each in self._retrieved.items() if each.published_at <= latest}
+        return [Drop(copy.sample, copy.copies, Loss.FUTURE) for copy in copies]
+
+    def take_back(self, answer: Answer) -> bool:
+        """Take back the copies that *answer* granted; return False if the sample is not stored any more."""
+        copy = self._stored.get((answer.sample.topic, answer.sample.id))
+        if copy is not None:
+            copy.copies += answer.copies
+        return copy is not None
+
+    def give_away(self, answer: Answer) -> None:
+        """Give away the copies that *answer* granted and that were taken back: they have arrived. One stays here."""
+        copy = self._stored.get((answer.sample.topic, answer.sample.id))
+        if copy is not None:
+            copy.copies -= min(answer.copies, copy.copies - 1)
+
     def retire(self, topic: int) -> None:
         """Spread no more copies of *topic*: the campus has it no longer. They make room from now on."""
         for name, copy in self._stored.items():
@@ -204,8 +228,12 @@ class Carrier:
                 copy.is_removable, copy.doubted_of = True, None
 
     def next_time(self, wanted: SampleId, topic: int) -> int:
-        """Return the time with which a sample of *topic* is the newest known here, *wanted*'s if that is enough."""
-        newest = max(self._newest_stored(topic), self._newest_retrieved(topic))
+        """Return the time with which a sample of *topic* is the newest known here, *wanted*'s if that is enough.
+
+        A known sample of the last instant that there is does not count: none could be newer.
+        """
+        known = [self._newest_retrieved(topic), *(name[1] for name in self._stored if name[0] == topic)]
+        newest = max((each for each in known if each.published_at < INT64_MAX), default=_NONE)
         return wanted.published_at if wanted > newest else newest.published_at + 1
 
     def publish(self, sample: Sample, *, copies: int) -> list[Step]:

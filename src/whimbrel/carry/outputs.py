@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from whimbrel.carry.hello import Subscriptions, TimeAnswer, TimeQuestion, TopicsQuestion
+from whimbrel.carry.hello import Acknowledgement, Sample, Subscriptions, TimeAnswer, TimeQuestion, TopicsQuestion
 from whimbrel.carry.node import Step
 
-__all__ = ["Greet", "Note", "NoteKind", "Output", "Tell"]
+__all__ = ["Greet", "Note", "NoteKind", "Output", "TakeBack", "Tell"]
 
 
 class NoteKind(Enum):
@@ -36,7 +36,7 @@ class Tell:
     """Say *message* to the node at *address*."""
 
     address: int
-    message: TopicsQuestion | Subscriptions | TimeQuestion | TimeAnswer
+    message: TopicsQuestion | Subscriptions | TimeQuestion | TimeAnswer | Acknowledgement
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +44,12 @@ class Greet:
     """Say an empty part of a Hello: a new neighbour must know us before it can answer."""
 
 
-Output = Step | Tell | Note | Greet
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """Note that *copies* of *sample* are this node's again: their receiver has not acknowledged them."""
+
+    sample: Sample
+    copies: int
+
+
+Output = Step | Tell | Note | Greet | TakeBack

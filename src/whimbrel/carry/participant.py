@@ -1,11 +1,10 @@
-"""A participant: a carrier with a clock, names of topics and control data, and bounds on what a neighbour may cost.
+"""A participant: a carrier with a clock, names of topics and control data, and with neighbours that may be hostile.
 
 Rule: an entry of a Hello from the future beyond the clock's tolerance does not count, and is reported once in a while.
-Rule: a request that is not answered in time is given up; a neighbour that fails so often for a topic is not believed
-there any more, but for one request a minute, until it answers.
-Rule: an answer counts only from the node that was asked, with at most half of L. Only neighbours get one: who has not
-said Hello could not be reached, and the copies that the answer grants would be lost.
-Rule: a neighbour is asked once it can know us: after our Hello, or a greeting, of which few are said.
+When a way-server sets the clock back, the samples that are in the future then are removed.
+Rule: an answer counts only from the node that was asked, with at most half of L. Only neighbours get one: a node that
+has not said Hello could not be reached, and the copies that the answer grants would be lost.
+Rule: copies that are granted are acknowledged, or go back to the giver (``carry.neighbours.grants``).
 Rule: a node that knows keys of a campus publishes once a way-server has set its clock; without keys its own clock
 counts, and its samples say so.
 Rule: no clock and no random numbers: *own* is what the node's own clock says, in microseconds UTC.
@@ -15,15 +14,14 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from whimbrel.carry.assembly import AnswerAssembly
 from whimbrel.carry.control.clock import CampusClock
 from whimbrel.carry.control.segments import BUILT_IN_TOPIC, ControlData
 from whimbrel.carry.control.store import ControlStore
 from whimbrel.carry.control.topics import TopicNames
 from whimbrel.carry.hello import (
-    MAX_COPIES,
+    Acknowledgement,
     Answer,
     Entry,
     Hello,
@@ -38,29 +36,23 @@ from whimbrel.carry.hello import (
     TopicsQuestion,
 )
 from whimbrel.carry.memory import Memory, memory_of
-from whimbrel.carry.node import PLACES, Carrier, Send
-from whimbrel.carry.outputs import Greet, Note, NoteKind, Output, Tell
-from whimbrel.carry.rates import Allowance, NeighbourRates
-from whimbrel.carry.sight import Believers, Sight
-from whimbrel.carry.signatures import SampleSigner, is_signed_by
-from whimbrel.carry.wire import AnswerChunk, MalformedMessageError, Part
+from whimbrel.carry.neighbours.grants import Grants
+from whimbrel.carry.neighbours.neighbourhood import Neighbourhood
+from whimbrel.carry.neighbours.rates import Allowance
+from whimbrel.carry.node import Carrier, Drop, Loss, Send, StoreSample
+from whimbrel.carry.outputs import Note, NoteKind, Output, TakeBack, Tell
+from whimbrel.carry.rules import Rules
+from whimbrel.carry.signatures import is_signed_by
+from whimbrel.carry.wire import AnswerChunk, Part
 from whimbrel.errors import InvalidInputError, InvalidValueError
-from whimbrel.model.bounds import whole
 from whimbrel.model.clock import US_PER_S, is_alive
 
-__all__ = ["NotSynchronisedError", "Participant", "Rules"]
+__all__ = ["NotSynchronisedError", "Participant"]
 
-COPIES = 8
-"""L of a topic without a plan: that of 100 equally popular topics in the paper's scenario."""
-_MAX_NEIGHBOURS = 1_024
 _MAX_DEAD = 1_024
-_MAX_PENDING = 512
 _MAX_REFUSALS = 64
-_GREETINGS = 1, 2
-"""Greetings per second and at once; each is heard by all."""
 _REPORTS = 1, 10
 """Reports of samples from the future per second and at once: invented addresses must not fill the log."""
-_FORGIVE_US = 60 * US_PER_S
 _TELL_AGAIN_US = 600 * US_PER_S
 
 
@@ -69,45 +61,6 @@ class NotSynchronisedError(InvalidInputError):
 
     def __str__(self) -> str:
         return "the clock of this node is not set: it can publish once it has met a way-server of its campus"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The settings of a participant."""
-
-    places: int = PLACES
-    copies: int = COPIES
-    hello_us: int = US_PER_S
-    shows_retrieved: bool = False
-    sight: Sight = Sight.FINAL
-    signer: SampleSigner | None = None
-    """Signs what the node publishes."""
-    publishers: frozenset[bytes] | None = None
-    """Public keys of the publishers whose samples are taken; None: everybody's, signed or not, as in the paper."""
-    frames: tuple[int, int] = (200, 400)
-    """Frames of one neighbour that are read, per second and at once."""
-    answers: tuple[int, int] = (20, 128)
-    """Requests of one neighbour that are answered, per second and at once; all together may have ten times as many."""
-    requests: tuple[int, int] = (20, 128)
-    """Requests that are sent to one neighbour, per second and at once; to all, ten times as many."""
-
-    def __post_init__(self) -> None:
-        whole("copies", self.copies, 1, MAX_COPIES)
-        whole("hello_us", self.hello_us, 1_000, 3_600 * US_PER_S)
-
-    @property
-    def answer_us(self) -> int:
-        """How long an answer is waited for."""
-        return max(2 * self.hello_us, 2 * US_PER_S)
-
-    @property
-    def silence_us(self) -> int:
-        """How long a neighbour may say nothing until it is out of reach."""
-        return max(3 * self.hello_us, 3 * US_PER_S)
-
-
-def _tenfold(rate: tuple[int, int]) -> tuple[int, int]:
-    return 10 * rate[0], 10 * rate[1]
 
 
 class Participant:
@@ -132,22 +85,11 @@ class Participant:
         self._nonce = nonce
         self._names: dict[str, int] = {}
         """The topics to which the application subscribes, and their ids now."""
-        self._assembly = AnswerAssembly()
-        self._believers = Believers()
-        self._pending: OrderedDict[tuple[int, SampleId], tuple[int, int]] = OrderedDict()
-        """Requests without an answer: who was asked, and when."""
-        self._neighbours: OrderedDict[int, int] = OrderedDict()
-        """Who is in reach, and when each said Hello last."""
-        self._strangers: set[int] = set()
-        """Neighbours that have come since our last Hello, and cannot know us."""
-        self._forgiven_at: int | None = None
+        self.neighbourhood = Neighbourhood(self.carrier, rules, self.counts)
+        self._grants = Grants(repeat_us=rules.repeat_us, wait_us=rules.grant_us)
         self._dead: OrderedDict[tuple[int, SampleId], None] = OrderedDict()
         """Samples that are not taken: they have expired, or are not signed as they should be."""
-        self._frames = NeighbourRates(rules.frames, _tenfold(rules.frames))
-        self._answers = NeighbourRates(rules.answers, _tenfold(rules.answers))
         self._reports = Allowance(*_REPORTS)
-        self._greetings = Allowance(*_GREETINGS)
-        self._requests = NeighbourRates(rules.requests, _tenfold(rules.requests))
 
     # -- the application ---------------------------------------------------------------------------------------------
 
@@ -159,12 +101,17 @@ class Participant:
     @property
     def neighbours(self) -> list[int]:
         """Who is in reach, the one heard last at the end."""
-        return list(self._neighbours)
+        return self.neighbourhood.addresses
 
     @property
     def pending(self) -> int:
         """How many requests wait for an answer."""
-        return len(self._pending)
+        return self.neighbourhood.pending
+
+    @property
+    def grants(self) -> int:
+        """How many grants of copies wait for an acknowledgement."""
+        return len(self._grants)
 
     def copies_of(self, topic: int) -> int:
         """Return L of a topic: that of the plan, else that of the settings."""
@@ -219,14 +166,13 @@ class Participant:
 
     def hello(self, *, own: int) -> Hello:
         """Return what to tell the neighbours, now: they know us from then on."""
-        self._strangers.clear()
+        self.neighbourhood.greet_all()
         entries = [each for each in self.carrier.hello().entries if (each.topic, each.id) not in self._dead]
         return Hello(tuple(sorted([*self.control.entries(now=self.clock.now(own)), *entries])))
 
     def receive(self, sender: int, part: Part, *, own: int) -> list[Output]:
         """Take what the neighbour *sender* says; return what to do, in order."""
-        if not self._frames.take(sender, now=own):
-            self.counts["too many frames"] += 1
+        if not self.neighbourhood.may_be_read(sender, own=own):
             return []
         match part:
             case Hello():
@@ -236,9 +182,16 @@ class Participant:
             case AnswerChunk():
                 return self._assemble(sender, part, own)
             case Refusal(topic, sample_id):
-                if self._is_asked(sender, topic, sample_id):
-                    del self._pending[topic, sample_id]
+                if self.neighbourhood.is_asked(sender, topic, sample_id):
+                    self.neighbourhood.stop_waiting(topic, sample_id)
                     return list(self.carrier.receive(sender, part)) if topic != BUILT_IN_TOPIC else []
+                granted = self._grants.end((sender, topic, sample_id))
+                return [] if granted is None else [self._take_back(granted)]
+            case Acknowledgement(topic, sample_id):
+                name = sender, topic, sample_id
+                if self._grants.end(name) is None and (late := self._grants.late(name)) is not None:
+                    self.counts["late acknowledgements"] += 1
+                    self.carrier.give_away(late)
             case TopicsQuestion():
                 return self._ask_time(sender, own)
             case TimeAnswer():
@@ -249,36 +202,27 @@ class Participant:
 
     def timer(self, *, own: int) -> list[Output]:
         """Do what is due at *own*: call it once in a Hello period."""
-        for (topic, sample_id), (neighbour, asked_at) in list(self._pending.items()):
-            if own - asked_at >= self.rules.answer_us:
-                self._give_up(topic, sample_id)
-                self._believers.fail(neighbour, topic)
-                self.counts["unanswered"] += 1
-        for neighbour, heard_at in list(self._neighbours.items()):
-            if own - heard_at >= self.rules.silence_us:
-                self._leave(neighbour)
-        if self._forgiven_at is None or own - self._forgiven_at >= _FORGIVE_US:
-            self._forgiven_at = own
-            self._believers.forgive()
-        steps = self.carrier.expire(now=self.clock.now(own))
-        for step in steps:
+        outputs = self.neighbourhood.timer(own=own)
+        due = self._grants.timer(own=own)
+        for neighbour, answer in due.repeated:
+            if self.neighbourhood.is_in_reach(neighbour) and self.neighbourhood.may_be_answered(neighbour, own=own):
+                self.counts["grants repeated"] += 1
+                outputs.append(Send(neighbour, answer))
+        outputs += [self._take_back(answer) for answer in due.overdue]
+        for step in self.carrier.expire(now=self.clock.now(own)):
             if not isinstance(step, Send):
                 self._bury(step.sample.topic, step.sample.id)
-        return list(steps)
+            outputs.append(step)
+        return outputs
 
     # -- hearing a Hello ---------------------------------------------------------------------------------------------
 
     def _hear(self, sender: int, hello: Hello, own: int) -> list[Output]:
         outputs: list[Output] = []
-        if sender not in self._neighbours:
-            self._strangers.add(sender)
-        self._neighbours[sender] = own
-        self._neighbours.move_to_end(sender)
-        if len(self._neighbours) > _MAX_NEIGHBOURS:
-            self._leave(next(iter(self._neighbours)))
+        self.neighbourhood.hear(sender, own=own)
         entries: list[Entry] = []
         for each in hello.entries:
-            if not self._believers.believes(sender, each.topic):
+            if not self.neighbourhood.believers.believes(sender, each.topic):
                 self.counts["not believed"] += 1
             elif each.topic == BUILT_IN_TOPIC:
                 outputs += self._request_control(sender, each.id, own)
@@ -289,30 +233,15 @@ class Participant:
         for step in self.carrier.receive(sender, Hello(tuple(entries), hello.is_first)):
             assert isinstance(step, Send)
             assert isinstance(step.message, Request)
-            outputs += self._request(step, own)
+            outputs += self.neighbourhood.ask(step.address, step.message, own=own)
         return outputs
 
-    def _request(self, step: Send, own: int) -> list[Output]:
-        request = step.message
-        assert isinstance(request, Request)
-        greeting: list[Output] = []
-        if step.address in self._strangers and self._greetings.take(now=own):
-            self._strangers.clear()
-            greeting = [Greet()]
-        if step.address in self._strangers or not self._requests.take(step.address, now=own):
-            self.counts["requests held back"] += 1
-            self.carrier.forget(request.topic, request.id)
-            return greeting
-        self._pending[request.topic, request.id] = step.address, own
-        if len(self._pending) > _MAX_PENDING:
-            self._give_up(*next(iter(self._pending)))
-        return [*greeting, step]
-
     def _request_control(self, sender: int, sample_id: SampleId, own: int) -> list[Output]:
-        if (BUILT_IN_TOPIC, sample_id) in self._pending or not self.control.wants(sample_id, now=self.clock.now(own)):
+        is_pending = self.neighbourhood.is_pending(BUILT_IN_TOPIC, sample_id)
+        if is_pending or not self.control.wants(sample_id, now=self.clock.now(own)):
             return []
         request = Request(topic=BUILT_IN_TOPIC, id=sample_id, is_subscriber=True, wants_copies=False)
-        return self._request(Send(sender, request), own)
+        return self.neighbourhood.ask(sender, request, own=own)
 
     def _refuse(self, sender: int, entry: Entry, own: int) -> list[Output]:
         """Count a sample from the future; report each neighbour once in a while."""
@@ -327,62 +256,61 @@ class Participant:
             return []
         return [Note(kind=NoteKind.REFUSED, neighbour=sender, topic=entry.topic, difference_us=ahead_us)]
 
-    def _leave(self, neighbour: int) -> None:
-        """Wait for nothing of *neighbour* any more: it is out of reach."""
-        self._neighbours.pop(neighbour, None)
-        self._strangers.discard(neighbour)
-        for name in [name for name, (asked, _) in self._pending.items() if asked == neighbour]:
-            del self._pending[name]
-        self.carrier.leave(neighbour)
-        self._assembly.forget(neighbour)
-
-    def _give_up(self, topic: int, sample_id: SampleId) -> None:
-        self._pending.pop((topic, sample_id), None)
-        self.carrier.forget(topic, sample_id)
-
     def _bury(self, topic: int, sample_id: SampleId) -> None:
         self._dead[topic, sample_id] = None
         if len(self._dead) > _MAX_DEAD:
             self._dead.popitem(last=False)
 
-    def _is_asked(self, neighbour: int, topic: int, sample_id: SampleId) -> bool:
-        return self._pending.get((topic, sample_id), (None, 0))[0] == neighbour
-
     # -- giving and taking -------------------------------------------------------------------------------------------
 
     def _answer(self, sender: int, request: Request, own: int) -> list[Output]:
-        if sender not in self._neighbours:
+        if not self.neighbourhood.is_in_reach(sender):
             self.counts["requests of strangers"] += 1
             return []
-        if not self._answers.take(sender, now=own):
-            self.counts["answers held back"] += 1
+        if not self.neighbourhood.may_be_answered(sender, own=own):
             return []
+        refusal: Message = Refusal(request.topic, request.id)
         if request.topic == BUILT_IN_TOPIC:
             sample = self.control.find(request.id)
-            answer: Message = Refusal(request.topic, request.id) if sample is None else Answer(sample, 0)
-            return [Send(sender, answer)]
+            return [Send(sender, refusal if sample is None else Answer(sample, 0))]
         if (request.topic, request.id) in self._dead:
-            return [Send(sender, Refusal(request.topic, request.id))]
-        return list(self.carrier.receive(sender, request))
+            return [Send(sender, refusal)]
+        if request.wants_copies:
+            granted = self._grants.repeat((sender, request.topic, request.id), own=own)
+            if granted is not None:
+                self.counts["grants repeated"] += 1
+                return [Send(sender, granted)]
+            if self._grants.is_full:
+                self.counts["grants held back"] += 1
+                request = replace(request, wants_copies=False)
+        steps = self.carrier.receive(sender, request)
+        for step in steps:
+            if isinstance(step, Send) and isinstance(step.message, Answer) and step.message.copies:
+                self._grants.add(sender, step.message, own=own)
+        return list(steps)
+
+    def _take_back(self, answer: Answer) -> Output:
+        """Take back the copies that *answer* granted: its receiver does not have them, or does not say so."""
+        self.counts["grants taken back"] += 1
+        if self.carrier.take_back(answer):
+            return TakeBack(answer.sample, answer.copies)
+        return Drop(answer.sample, answer.copies, Loss.UNACKNOWLEDGED)
 
     def _assemble(self, sender: int, chunk: AnswerChunk, own: int) -> list[Output]:
-        if not self._is_asked(sender, chunk.topic, chunk.id):
-            self.counts["not asked for"] += 1
+        answer = self.neighbourhood.assemble(sender, chunk)
+        if answer is not None:
+            return self._take(sender, answer, own)
+        if self.neighbourhood.is_asked(sender, chunk.topic, chunk.id) or not chunk.copies or chunk.offset:
             return []
-        try:
-            answer = self._assembly.add(sender, chunk)
-        except MalformedMessageError:
-            self.counts["malformed answers"] += 1
-            return []
-        if answer is None:
-            return []
-        del self._pending[chunk.topic, chunk.id]
-        if chunk.topic == BUILT_IN_TOPIC:
-            return self._take_control(sender, answer.sample, own)
-        return self._take(sender, answer, own)
+        # The giver repeats it, because our acknowledgement was lost, or the answer itself until we asked another node.
+        if self._grants.is_stored((sender, chunk.topic, chunk.id)):
+            return [Tell(sender, Acknowledgement(chunk.topic, chunk.id))]
+        return [Send(sender, Refusal(chunk.topic, chunk.id))]
 
     def _take(self, sender: int, answer: Answer, own: int) -> list[Output]:
         sample, now = answer.sample, self.clock.now(own)
+        if sample.topic == BUILT_IN_TOPIC:
+            return self._take_control(sender, sample, own)
         is_over = not is_alive(sample.expires_at, now=now)
         trusted = self.rules.publishers
         if is_over or (trusted is not None and not is_signed_by(sample, trusted)):
@@ -390,20 +318,26 @@ class Participant:
             self._bury(sample.topic, sample.id)
             self.carrier.forget(sample.topic, sample.id)
             return []
-        self._believers.answer(sender, sample.topic)
+        self.neighbourhood.believers.answer(sender, sample.topic)
         most = max(self.copies_of(sample.topic) // 2, 1)
         if answer.copies > most:
             self.counts["too many copies"] += 1
             answer = replace(answer, copies=most)
-        return list(self.carrier.receive(sender, answer))
+        steps = self.carrier.receive(sender, answer)
+        if any(isinstance(step, StoreSample) for step in steps):
+            self._grants.store((sender, sample.topic, sample.id))
+            return [*steps, Tell(sender, Acknowledgement(sample.topic, sample.id))]
+        if answer.copies:
+            return [*steps, Send(sender, Refusal(sample.topic, sample.id))]
+        return list(steps)
 
     def _take_control(self, sender: int, sample: Sample, own: int) -> list[Output]:
         before = self.control.ignored
         data = self.control.receive(sample, now=self.clock.now(own))
         if self.control.ignored != before:
-            self._believers.fail(sender, BUILT_IN_TOPIC)
+            self.neighbourhood.believers.fail(sender, BUILT_IN_TOPIC)
         else:
-            self._believers.answer(sender, BUILT_IN_TOPIC)
+            self.neighbourhood.believers.answer(sender, BUILT_IN_TOPIC)
         return [] if data is None else self.follow(data, sender)
 
     def follow(self, data: ControlData, neighbour: int) -> list[Output]:
@@ -456,7 +390,7 @@ class Participant:
 
     def _ask_time(self, sender: int, own: int) -> list[Output]:
         """Ask who says to be a way-server for the time: its answer proves it, and is answered with our topics."""
-        if self.control.ring.is_empty or not self._requests.take(sender, now=own):
+        if self.control.ring.is_empty or not self.neighbourhood.may_be_asked(sender, own=own):
             return []
         question = self.clock.ask(sender, self._nonce(), own=own)
         return [] if question is None else [Tell(sender, question)]
@@ -472,4 +406,6 @@ class Participant:
         return [
             Note(kind=NoteKind.CLOCK, neighbour=sender, difference_us=difference_us),
             Tell(sender, Subscriptions(topics, self.rules.places)),
+            # Others refuse what this node took or published while its clock was ahead, and what would follow it.
+            *self.carrier.remove_after(self.clock.now(own) + self.clock.tolerance_us),
         ]

@@ -2,7 +2,7 @@
 
 A frame is a kind, the address of its sender, and fixed fields, big-endian. What does not fit in one frame goes in
 several: a Hello in parts, of which every entry counts as it arrives, and so do the topics of a node; the sample of an
-answer in chunks, which ``carry.assembly`` puts together.
+answer in chunks, which ``carry.neighbours.assembly`` puts together.
 
 Rule: any bytes are a frame or a ``MalformedMessageError``, every frame has one encoding, and no proper prefix of a
 frame is one.
@@ -22,6 +22,7 @@ from whimbrel.carry.hello import (
     MAX_BODY_BYTES,
     NONCE_BYTES,
     SIGNATURE_BYTES,
+    Acknowledgement,
     Answer,
     Entry,
     Hello,
@@ -90,11 +91,22 @@ class AnswerChunk:
     chunk: bytes
 
 
-Part = Hello | Request | AnswerChunk | Refusal | TopicsQuestion | Subscriptions | TimeQuestion | TimeAnswer
+Part = (
+    Hello
+    | Request
+    | AnswerChunk
+    | Refusal
+    | TopicsQuestion
+    | Subscriptions
+    | TimeQuestion
+    | TimeAnswer
+    | Acknowledgement
+)
 """What is in one frame."""
 
 _FORMAT = 1
 _HELLO, _REQUEST, _ANSWER, _REFUSAL, _TOPICS_QUESTION, _SUBSCRIPTIONS, _TIME_QUESTION, _TIME_ANSWER = range(1, 9)
+_ACKNOWLEDGEMENT = 9
 _HEAD = struct.Struct(">BBQ")
 _NAME = struct.Struct(">HqQ")
 _COUNTS = struct.Struct(">BB")
@@ -163,6 +175,8 @@ def _frame(sender: int, part: Part) -> bytes:
             return _head(_ANSWER, sender) + _ANSWERED.pack(*fields) + part.chunk
         case Refusal(topic, sample_id):
             return _head(_REFUSAL, sender) + _NAME.pack(topic, *sample_id)
+        case Acknowledgement(topic, sample_id):
+            return _head(_ACKNOWLEDGEMENT, sender) + _NAME.pack(topic, *sample_id)
         case TopicsQuestion():
             return _head(_TOPICS_QUESTION, sender)
         case Subscriptions(topics, places, is_first):
@@ -213,7 +227,7 @@ def decode(data: bytes) -> tuple[int, Part]:
         raise MalformedMessageError(f"found {len(data)} bytes, allowed are {LINK.max_bytes}", LINK.max_bytes)
     reader = _READERS.get(kind)
     if reader is None:
-        raise MalformedMessageError(f"found kind {kind}, allowed are {_HELLO} to {_TIME_ANSWER}", 1)
+        raise MalformedMessageError(f"found kind {kind}, allowed are {_HELLO} to {_ACKNOWLEDGEMENT}", 1)
     return sender, reader(data)
 
 
@@ -272,6 +286,12 @@ def _read_refusal(data: bytes) -> Refusal:
     return Refusal(topic, SampleId(*sample_id))
 
 
+def _read_acknowledgement(data: bytes) -> Acknowledgement:
+    _check_size(data, _NAME.size)
+    topic, *sample_id = _NAME.unpack_from(data, _HEAD.size)
+    return Acknowledgement(topic, SampleId(*sample_id))
+
+
 def _read_topics_question(data: bytes) -> TopicsQuestion:
     _check_size(data, 0)
     return TopicsQuestion()
@@ -308,6 +328,7 @@ _READERS: dict[int, Callable[[bytes], Part]] = {
     _SUBSCRIPTIONS: _read_subscriptions,
     _TIME_QUESTION: _read_time_question,
     _TIME_ANSWER: _read_time_answer,
+    _ACKNOWLEDGEMENT: _read_acknowledgement,
 }
 
 

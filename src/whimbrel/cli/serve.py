@@ -14,7 +14,7 @@ import typer
 from whimbrel.cli.process.log_lines import set_log_level, set_up_logging
 
 if TYPE_CHECKING:
-    from whimbrel.broker.config import Config
+    from whimbrel.broker.settings.config import Config
 
 __all__ = ["serve"]
 
@@ -73,9 +73,9 @@ def serve(
     Example: whimbrel serve --port 1883 --ws-port 8083 --data whimbrel-data
     """
     # The broker's parts are loaded here, so that other commands start quickly.
-    from whimbrel.broker.config import Config
-    from whimbrel.broker.config_files import print_config as printed
-    from whimbrel.broker.config_files import read_config
+    from whimbrel.broker.settings.config import Config
+    from whimbrel.broker.settings.config_files import print_config as printed
+    from whimbrel.broker.settings.config_files import read_config
 
     overrides = {
         "node.name": node,
@@ -104,7 +104,7 @@ def serve(
     if print_config:
         typer.echo(printed(config), nl=False)
         return
-    from whimbrel.broker.shell.operating.line_writer import stderr_from_a_thread
+    from whimbrel.broker.shell.operate.line_writer import stderr_from_a_thread
 
     with stderr_from_a_thread():
         failure = _serve_until_stopped(config, read, accepts_loss=accept_loss)

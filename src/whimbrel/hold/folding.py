@@ -8,10 +8,10 @@ hold settles it by itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from whimbrel.hold.commands import Command, HandOver, Published, Settle
+from whimbrel.hold.commands import HandOver, Published, Settle
 from whimbrel.hold.counting import Matches
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.sessions import Hold
@@ -46,25 +46,26 @@ class Folding:
 
     def apply(self, fact: Fact, matches: Matches = ()) -> Settled:
         """Take the next fact in."""
-        return self._answered(self.hold.apply(fact, matches))
+        return self.answered(self.hold.apply(fact, matches))
 
     def published(self, kept: Published, matches: Matches, *, is_decided: bool = True) -> Settled:
         """Take a publication in; *is_decided* tells whether *judge* may withhold it."""
         is_received = self._assume_receipts and not is_decided
         take = self.hold.published_and_received if is_received else self.hold.published
-        return self._answered(take(kept, matches))
+        return self.answered(take(kept, matches))
 
     def confirmed(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
     ) -> Settled:
         """Take a receipt in."""
-        return self._answered(self.hold.confirmed(at, session, device, seq, outcome, via=via))
+        return self.answered(self.hold.confirmed(at, session, device, seq, outcome, via=via))
 
     def tick(self, now: int) -> Settled:
         """Let time pass."""
-        return self._answered(self.hold.tick(now))
+        return self.answered(self.hold.tick(now))
 
-    def _answered(self, commands: list[Command]) -> Settled:
+    def answered(self, commands: Iterable[Any]) -> Settled:
+        """Answer commands of the hold, or of a node around it; return the outcomes."""
         if not self._assume_receipts:  # nothing is answered: receipts come by themselves
             return [command for command in commands if type(command) is Settle]
         settled: list[Settle] = []

@@ -19,16 +19,15 @@ from whimbrel.model.keys import KeyHashes
 from whimbrel.model.near import ANYWHERE, Around, Near
 from whimbrel.model.place import Area, Place
 from whimbrel.model.polygon import Polygon
-from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 
 _UNKNOWN_QOS = 2
 _WITHOUT_SHARES = 2
 """How many values the row of a copy has beside its devices, where no share has others."""
 
-__all__ = ["KINDS", "Key", "keys", "restore_state", "row_table"]
+__all__ = ["KINDS", "Key", "keys", "restore_state", "row_table", "subscription_of", "subscription_row"]
 
-KINDS = frozenset({"copy", "member", "now", "pending", "place", "session", "shaped", "subscription", "turn"})
+KINDS = frozenset({"copy", "member", "now", "pending", "session", "shaped", "subscription", "turn"})
 """The kinds of rows."""
 
 
@@ -40,7 +39,6 @@ def keys(state: State) -> Iterable[Key]:
         yield from (("member", name, device) for device in session.members)
         yield from (("pending", name, seq) for seq in session.pending)
     yield from (("copy", seq) for seq in state.copies)
-    yield from (("place", device) for device in state.places)
     yield from (("shaped", device) for device in state.shaped)
     yield from (("turn", share, name) for share, turns in state.turns.items() for name in turns)
 
@@ -58,7 +56,7 @@ def row_table(state: State) -> RowTable:
     def subscription(name: str, *identity: Any) -> object | None:
         found = sessions.get(name)
         wanted = None if found is None else found.subscriptions.get(identity)
-        return None if wanted is None else _subscription_row(wanted)
+        return None if wanted is None else subscription_row(wanted)
 
     def member(name: str, device: str) -> object | None:
         found = sessions.get(name)
@@ -89,10 +87,6 @@ def row_table(state: State) -> RowTable:
     def shaped(device: str) -> object | None:
         return True if device in state.shaped else None
 
-    def place(device: str) -> object | None:
-        seen = state.places.get(device)
-        return None if seen is None else [seen.seq, seen.reported_at, seen.place.latitude, seen.place.longitude]
-
     def turn(share: str, name: str) -> object | None:
         return state.turns.get(share, {}).get(name)
 
@@ -102,7 +96,6 @@ def row_table(state: State) -> RowTable:
         "member": member,
         "pending": pending,
         "copy": copy,
-        "place": place,
         "shaped": shaped,
         "turn": turn,
     }
@@ -152,14 +145,10 @@ def restore_state(rows: Iterable[tuple[Key, bytes]]) -> State:
                     share: [(name, tuple((share, own) for own in names)) for name, names in others]
                     for share, others in later[3].items()
                 }
-        elif key[0] == "place":
-            number, reported_at, *where = value
-            state.places[str(key[1])] = Sighting(number, reported_at, Place(*where))
         elif key[0] == "shaped":
             state.shaped.add(str(key[1]))
         elif key[0] == "turn":
             state.turns.setdefault(str(key[1]), {})[str(key[2])] = value
-    state.places = dict(sorted(state.places.items(), key=lambda each: each[1].seq))  # in the order of reports, as ever
     pending = [key for key in found if key[0] == "pending"]
     for key in sorted(pending, key=lambda key: (key[2], key[1])):
         _restore_pending(state, str(key[1]), key[2], found[key])
@@ -171,7 +160,7 @@ def _restore_session(state: State, name: str, value: Any, found: dict[tuple[Any,
     session.access, identities, devices = value
     for subject_filter, own_name in identities:
         row = found[("subscription", name, subject_filter, own_name)]
-        state.put(session, _subscription(name, row))
+        state.put(session, subscription_of(name, row))
     for device in devices:
         is_present, takes, *later = found["member", name, device]
         confirms, away_at = (*later, None, None)[:2]  # older views do not have them
@@ -212,8 +201,8 @@ def _identities(found: Any) -> tuple[Identity, ...]:
     return tuple((subject, own) for subject, own in found)
 
 
-def _subscription_row(subscription: Subscription) -> list[object]:
-    """Return *subscription* as plain values."""
+def subscription_row(subscription: Subscription) -> list[object]:
+    """Return the row of a subscription as plain values."""
     near = subscription.near
     return [
         subscription.subject_filter,
@@ -231,14 +220,15 @@ def _subscription_row(subscription: Subscription) -> list[object]:
         subscription.identifier,
         subscription.stale_us,
         subscription.seq,
+        subscription.changed_at,
     ]
 
 
-def _subscription(session: str, row: Any) -> Subscription:
-    """Return the subscription; the value checks itself."""
+def subscription_of(session: str, row: Any) -> Subscription:
+    """Return the subscription with a *row*; the value checks itself."""
     subject_filter, name, filter_text, ttl_us, max_held, policy, near, keys, accept_insecure, *of_mqtt = row
     qos, no_local, retain_as_published, identifier = of_mqtt[:4] or (None, False, False, None)
-    stale_us, seq = (*of_mqtt[4:], None, None)[:2]  # older views end before them
+    stale_us, seq, changed_at = (*of_mqtt[4:], None, None, None)[:3]  # older views end before them
     return Subscription(
         session=session,
         subject_filter=subject_filter,
@@ -256,6 +246,7 @@ def _subscription(session: str, row: Any) -> Subscription:
         retain_as_published=retain_as_published,
         identifier=identifier,
         seq=seq,
+        changed_at=changed_at,
     )
 
 

@@ -80,7 +80,7 @@ class Hold(Generic[K]):
         publications = Publications(
             self._state, self._view, endings, self._lanes, members, keeping, has_fast_lane=has_fast_lane
         )
-        self.places = Places(self._state, self._view)
+        self.places = Places(self._state)
         """Where the devices are; they are told of reports where places are heeded."""
         self._places = self.places if heeds_places else None
         self._presence, self._choose = members.presence, members.choose

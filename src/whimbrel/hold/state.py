@@ -11,7 +11,6 @@ from whimbrel.hold.private import is_private, is_shared
 from whimbrel.hold.retention import Lapses
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Outcome
-from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 
 __all__ = [
@@ -226,7 +225,6 @@ class State:
         "lapses",
         "now",
         "pendings",
-        "places",
         "privates",
         "sessions",
         "shaped",
@@ -248,8 +246,6 @@ class State:
         """How many notifications are pending, counted in each session."""
         self.privates = 0
         """How many sessions are private: where none is, there is nothing to look for."""
-        self.places: dict[str, Sighting] = {}
-        """By device, the last place it reported (rule 20); empty where places are not heeded."""
         self.conditional = 0
         """How many subscriptions may match and yet not count, in all sessions."""
         self.turns: dict[str, dict[str, int]] = {}

@@ -40,13 +40,15 @@ def changed_rows(touched: Iterable[Key], table: RowTable, *, encode: Encode = cb
 class TouchedRows:
     """The keys of the rows that have changed since a store was last told; *table* returns the rows."""
 
-    __slots__ = ("_encode", "_keys", "_table", "touch")
+    __slots__ = ("_encode", "_keys", "_table", "touch", "untouch")
 
     def __init__(self, table: RowTable, *, encode: Encode = cbor2.dumps) -> None:
         self._table, self._encode = table, encode
         self._keys: set[Key] = set()
         self.touch: Callable[[Key], None] = self._keys.add
         """Note that the row of a key has changed; the set's own method, because hot paths call it."""
+        self.untouch: Callable[[Key], None] = self._keys.discard
+        """Note that the store has no row of a key and needs none."""
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -3,9 +3,7 @@
 Rule: the tree is well formed when it leaves here: predicates where predicates belong, names and string literals
 where functions want them. Whether strings meet numbers is ``check``'s question.
 Rule: an error knows its token; its place in the text is looked up only then.
-
-Binding powers, loosest first: ``||``, ``^^``, ``&&``, ``!``, comparison (does not chain), ``+ -``, ``* / %``,
-shifts, ``|``, ``^``, ``&``, unary ``- + ~``.
+Rule: operators bind as ``precedence`` says.
 """
 
 from __future__ import annotations
@@ -16,9 +14,7 @@ from whimbrel.errors import FilterError
 from whimbrel.language.ast import (
     And,
     Binary,
-    BinaryOp,
     Compare,
-    CompareOp,
     Convert,
     Equals,
     Literal,
@@ -42,7 +38,8 @@ from whimbrel.language.ast import (
 )
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.functions import FUNCTIONS, Function
-from whimbrel.language.tokens import Kind, TokenError, kind_of, literal, locate, name, tokenize
+from whimbrel.language.precedence import ARITHMETIC, COMPARISONS, NOT, POWERS, SIGNS, SUM, UNARY
+from whimbrel.language.tokens import Kind, TokenError, check_text, kind_of, literal, locate, name, tokenize
 
 __all__ = ["MAX_DEPTH", "MAX_HEIGHT", "MAX_TEXT", "Parser"]
 
@@ -53,16 +50,7 @@ MAX_HEIGHT = 64
 MAX_DEPTH = 2 * MAX_HEIGHT + 2
 """Levels of nesting in a text: a level of the tree prints as an operator and a parenthesis at the most."""
 
-_NOT_POWER, _COMPARE_POWER, _VALUE_POWER = 4, 5, 6
 _LOGICAL: Mapping[str, type[And | Or | Xor]] = {"||": Or, "^^": Xor, "&&": And}
-_COMPARISONS = {op.value: op for op in CompareOp}
-_ARITHMETIC = {op.value: op for op in BinaryOp}
-_SIGNS = {op.value: op for op in UnaryOp}
-_POWERS: Mapping[str, int] = (
-    {"||": 1, "^^": 2, "&&": 3}
-    | dict.fromkeys(_COMPARISONS, _COMPARE_POWER)
-    | {"+": 6, "-": 6, "*": 7, "/": 7, "%": 7, "<<": 8, ">>": 8, ">>>": 8, "|": 9, "^": 10, "&": 11}
-)
 _END = ""
 _HINTS = {
     "and": "; write && for and",
@@ -106,10 +94,10 @@ class Parser:
         return FilterError(code, reason, self.text, places[first][0], places[first if last is None else last][1])
 
     def _read_tokens(self) -> None:
-        if len(self.text) > MAX_TEXT:
-            reason = f"a filter of {len(self.text)} characters; at most {MAX_TEXT} are allowed"
-            raise FilterError(ErrorCode.LENGTH, reason, self.text, MAX_TEXT, MAX_TEXT)
-        self._refuse_surrogates()
+        try:
+            check_text(self.text, "filter", MAX_TEXT)
+        except TokenError as error:
+            raise FilterError(error.code, error.reason, self.text, *error.span) from None
         self.tokens = tokenize(self.text)
         for index, token in enumerate(self.tokens):
             try:
@@ -117,13 +105,6 @@ class Parser:
             except TokenError as error:
                 last = len(self.tokens) - 1 if error.code is ErrorCode.UNTERMINATED else index
                 raise self.error(error.code, error.reason, index, last) from None
-
-    def _refuse_surrogates(self) -> None:
-        try:
-            self.text.encode()
-        except UnicodeEncodeError as error:
-            reason = "a lone surrogate is not a character"
-            raise FilterError(ErrorCode.TOKEN, reason, self.text, error.start, error.end) from None
 
     # -- expressions ---------------------------------------------------------------------------------------------
 
@@ -136,18 +117,18 @@ class Parser:
         first, height = self._first, self._height
         while True:
             operator = self._peek()
-            binding = _POWERS.get(operator)
+            binding = POWERS.get(operator)
             if binding is None or binding < power:
                 break
             at = self._at
             if operator in _LOGICAL:
                 left, height = self._logical(operator, binding, left, first, height)
-            elif operator in _COMPARISONS:
+            elif operator in COMPARISONS:
                 left, height = self._comparison(operator, left, first, height)
             else:
                 self._at += 1
                 right = self._value(self._expression(binding + 1), self._first, self._at - 1)
-                left = Binary(_ARITHMETIC[operator], self._value(left, first, at - 1), right)
+                left = Binary(ARITHMETIC[operator], self._value(left, first, at - 1), right)
                 height = max(height, self._height)
             height += 1
             if height > MAX_HEIGHT:
@@ -169,9 +150,9 @@ class Parser:
     def _comparison(self, operator: str, left: Node, first: int, height: int) -> tuple[Node, int]:
         at = self._at
         self._at += 1
-        right = self._value(self._expression(_VALUE_POWER), self._first, self._at - 1)
-        compare = Compare(_COMPARISONS[operator], self._value(left, first, at - 1), right)
-        if self._peek() in _COMPARISONS:
+        right = self._value(self._expression(SUM), self._first, self._at - 1)
+        compare = Compare(COMPARISONS[operator], self._value(left, first, at - 1), right)
+        if self._peek() in COMPARISONS:
             raise self.error(ErrorCode.PARSE, "comparisons do not chain; join two with &&", self._at)
         return compare, max(height, self._height)
 
@@ -181,7 +162,7 @@ class Parser:
         token = self._peek()
         if token == "!":
             node: Node = self._negation(power)
-        elif token in _SIGNS:
+        elif token in SIGNS:
             node = self._sign(token)
         elif token == "(":
             self._at += 1
@@ -201,10 +182,10 @@ class Parser:
 
     def _negation(self, power: int) -> Not:
         first = self._at
-        if power > _NOT_POWER:
+        if power > NOT:
             raise self.error(ErrorCode.PARSE, "! covers a whole comparison; put it in parentheses here", first)
         self._at += 1
-        operand = self._expression(_NOT_POWER)
+        operand = self._expression(NOT)
         self._grow(first)
         return Not(self._predicate(operand, first + 1, self._at - 1))
 
@@ -214,9 +195,9 @@ class Parser:
         if token == UnaryOp.NEGATE and self._peek() in Kind.LITERALS - {Kind.STRING}:
             # -2147483648 is one literal: its digits alone would overflow.
             return self._literal(self._at, negative=True)
-        operand = self._expression(_POWERS["&"] + 1)
+        operand = self._expression(UNARY)
         self._grow(first)
-        return Unary(_SIGNS[token], self._value(operand, first + 1, self._at - 1))
+        return Unary(SIGNS[token], self._value(operand, first + 1, self._at - 1))
 
     def _literal(self, at: int, *, negative: bool) -> Literal:
         self._at = at + 1

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from whimbrel.language.ast import (
     And,
     Binary,
-    BinaryOp,
     Compare,
     Convert,
     Equals,
@@ -28,25 +27,12 @@ from whimbrel.language.ast import (
     UnaryOp,
     Xor,
 )
+from whimbrel.language.precedence import AND, BINARY, COMPARE, NOT, OR, SUM, TERM, UNARY, XOR
 from whimbrel.model.attributes import Int64
 
 __all__ = ["print_filter", "print_name", "print_string"]
 
-_OR, _XOR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _SHIFT, _BIT_OR, _BIT_XOR, _BIT_AND, _UNARY, _TERM = range(1, 14)
-_BINARY: Mapping[BinaryOp, int] = {
-    BinaryOp.ADD: _SUM,
-    BinaryOp.SUBTRACT: _SUM,
-    BinaryOp.MULTIPLY: _PRODUCT,
-    BinaryOp.DIVIDE: _PRODUCT,
-    BinaryOp.REMAINDER: _PRODUCT,
-    BinaryOp.SHIFT_LEFT: _SHIFT,
-    BinaryOp.SHIFT_RIGHT: _SHIFT,
-    BinaryOp.SHIFT_RIGHT_LOGICAL: _SHIFT,
-    BinaryOp.BIT_OR: _BIT_OR,
-    BinaryOp.BIT_XOR: _BIT_XOR,
-    BinaryOp.BIT_AND: _BIT_AND,
-}
-_LOGICAL: Mapping[type, tuple[str, int]] = {And: (" && ", _AND), Or: (" || ", _OR), Xor: (" ^^ ", _XOR)}
+_LOGICAL: Mapping[type, tuple[str, int]] = {And: (" && ", AND), Or: (" || ", OR), Xor: (" ^^ ", XOR)}
 _NAME_START = re.compile(r"[A-Za-z_]")
 _NAME_REST = re.compile(r"[A-Za-z0-9_\-.:/$#@]")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-.:/$#@]*")
@@ -68,32 +54,32 @@ def _term(node: Node) -> tuple[str, int]:
     match node:
         # the most common first: a million filters are printed when they are loaded
         case Name(name):
-            return print_name(name), _TERM
+            return print_name(name), TERM
         case Literal(value):
             if isinstance(value, str):
-                return print_string(value), _TERM
+                return print_string(value), TERM
             number = _print_number(value)
-            return number, _UNARY if number.startswith("-") else _TERM
+            return number, UNARY if number.startswith("-") else TERM
         case Compare(op, left, right):
-            return f"{_print(left, _SUM)} {op} {_print(right, _SUM)}", _COMPARE
+            return f"{_print(left, SUM)} {op} {_print(right, SUM)}", COMPARE
         case And(operands) | Or(operands) | Xor(operands):
             joint, own = _LOGICAL[type(node)]
             return joint.join(_print(operand, own + 1) for operand in operands), own
         case Not(Pattern() | Test() | Equals() | Not() as operand):
-            return f"!{_print(operand, _NOT)}", _NOT
+            return f"!{_print(operand, NOT)}", NOT
         case Not(operand):
-            return f"!({_print(operand, 0)})", _NOT
+            return f"!({_print(operand, 0)})", NOT
         case Binary(op, left, right):
-            own = _BINARY[op]
+            own = BINARY[op]
             return f"{_print(left, own)} {op} {_print(right, own + 1)}", own
         case Unary(UnaryOp.NEGATE, Literal(value)) if isinstance(value, int | float) and not _print_number(
             value
         ).startswith("-"):
-            return f"-({_print_number(value)})", _UNARY  # -5 would read back as the literal
+            return f"-({_print_number(value)})", UNARY  # -5 would read back as the literal
         case Unary(op, operand):
-            return f"{op}{_print(operand, _UNARY)}", _UNARY
+            return f"{op}{_print(operand, UNARY)}", UNARY
         case _:
-            return _call(node), _TERM
+            return _call(node), TERM
 
 
 def _call(node: Node) -> str:

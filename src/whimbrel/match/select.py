@@ -1,43 +1,61 @@
-"""Select: one filter over many stored notifications.
+"""Select: whether one subscription wants a stored publication, asked of retained messages and of the log's past.
 
-Rule: the plain way, by the reference closures and ``topics.matches``. The index is for many filters and one
-notification; here it is the other way round.
-Rule: a subject filter admits no notification without a subject; ``None`` admits all.
+Rule: the plain way, by the reference closures, ``topics.matches``, ``may_deliver`` and ``hears``. The index is for many
+subscriptions and one publication; here it is the other way round.
+Rule: a subject filter admits no publication without a subject; ``None`` admits all.
+Rule: the filter is parsed once, when a publication is first asked about that keys and places let pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 
-from whimbrel.language.ast import Predicate
-from whimbrel.language.backends.python import compile_filter
 from whimbrel.language.filters import Filter
-from whimbrel.match.topics import check_topic_filter, matches
-from whimbrel.model.notification import Notification
+from whimbrel.match.keys import may_deliver
+from whimbrel.match.topics import matches
+from whimbrel.model.attributes import Attributes
+from whimbrel.model.keys import KeyHashes
+from whimbrel.model.place import Area, Place
+from whimbrel.model.proximity import Sighting, hears, places_at
+from whimbrel.model.subscription import Subscription
 
-__all__ = ["select"]
-
-
-def select(
-    filter: Filter | Predicate | None,  # noqa: A002  # the glossary's word; the built-in is not used here
-    notifications: Iterable[Notification],
-    *,
-    subject_filter: str | None = None,
-) -> Iterator[Notification]:
-    """Return those *notifications*, in their order and as they are asked for, that both filters admit.
-
-    A filter that is ``None`` admits everything. A bad subject filter is refused at once, not at the first notification.
-    """
-    verdict = filter.verdict if isinstance(filter, Filter) else None if filter is None else compile_filter(filter)
-    if subject_filter is not None:
-        check_topic_filter(subject_filter)
-    return (
-        notification
-        for notification in notifications
-        if _admits(subject_filter, notification.subject)
-        and (verdict is None or verdict(notification.attributes) is True)
-    )
+__all__ = ["Selection"]
 
 
-def _admits(subject_filter: str | None, subject: str | None) -> bool:
-    return subject_filter is None or (subject is not None and matches(subject_filter, subject))
+class Selection:
+    """The stored publications that *subscription* wants; *sightings* returns where its session's devices were last."""
+
+    __slots__ = ("_filter", "_sightings", "subscription")
+
+    def __init__(self, subscription: Subscription, sightings: Callable[[], Iterable[Sighting]]) -> None:
+        self.subscription, self._sightings = subscription, sightings
+        self._filter: Filter | None = None
+
+    def admits_subject(self, subject: str | None) -> bool:
+        """Return whether its subject filter admits *subject*."""
+        wanted = self.subscription.subject_filter
+        return wanted is None or (subject is not None and matches(wanted, subject))
+
+    def admits(
+        self,
+        attributes: Callable[[], Attributes],
+        *,
+        keys: KeyHashes,
+        deliver_insecure: bool,
+        place: Place | None,
+        area: Area | None,
+        now: int,
+    ) -> bool:
+        """Return whether keys, places at *now* and content let it have a publication whose subject it admits."""
+        asked = self.subscription
+        if not may_deliver(keys, asked.keys, deliver_insecure=deliver_insecure, accept_insecure=asked.accept_insecure):
+            return False
+        if asked.near is not None or area is not None:
+            places = places_at(self._sightings(), now=now, stale_us=asked.stale_us)
+            if not hears(asked.near, places, place=place, area=area):
+                return False
+        if asked.filter_text is None:
+            return True
+        if self._filter is None:
+            self._filter = Filter(asked.filter_text, is_stored=True)
+        return self._filter.matches(attributes())

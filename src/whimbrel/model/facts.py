@@ -220,7 +220,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionChanged:
-    """One row of ``sessions``; *access* is what ``hold.access`` makes of passwords and lists: hashes, as JSON."""
+    """One row of ``sessions``; *access* is JSON: the hashes of passwords (the broker's) or a list (``hold.access``)."""
 
     node: str
     seq: int

@@ -42,7 +42,7 @@ from whimbrel.model.polygon import Polygon
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
 from whimbrel.model.will import LastWill
 
-__all__ = ["COLUMNS", "UNBOUNDED", "fact_of", "row_of", "values_of"]
+__all__ = ["COLUMNS", "UNBOUNDED", "fact_of", "row_of", "subscription_values", "values_of"]
 
 Row: TypeAlias = Mapping[str, Any]
 """A row from outside; what is in it is found out here."""
@@ -135,14 +135,14 @@ def _publication_values(fact: Notification) -> tuple[object, ...]:
 
 
 def _interest_values(fact: InterestChanged) -> tuple[object, ...]:
-    wanted = fact.subscription
+    head = (fact.node, fact.seq, fact.changed_at, fact.change.value, fact.device)
+    return (*head, *subscription_values(fact.subscription))
+
+
+def subscription_values(wanted: Subscription) -> tuple[object, ...]:
+    """Return the columns of ``interests`` that describe a subscription, in their order: all after ``device``."""
     near = wanted.near
     return (
-        fact.node,
-        fact.seq,
-        fact.changed_at,
-        fact.change.value,
-        fact.device,
         wanted.session,
         wanted.subject_filter,
         wanted.name,

@@ -75,6 +75,8 @@ class Subscription:
     """The number by which the subscriber is told that this subscription matched; ``None``: it gave none."""
     seq: int | None = field(default=None, compare=False, repr=False)
     """The number of the fact by which it is in force; ``None``: in no log yet, or in a view that does not say."""
+    changed_at: int | None = field(default=None, compare=False, repr=False)
+    """Time of that fact, in microseconds; ``None`` as for ``seq``."""
 
     def __post_init__(self) -> None:
         name("session", self.session)

@@ -6,11 +6,15 @@ that these sessions hold, and all rows of the node.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from typing import TypeAlias
 
 from whimbrel.hold.touched_rows import Key
 
-__all__ = ["RowScope", "scope_of"]
+__all__ = ["RowScope", "scope_of", "split"]
+
+_Row: TypeAlias = tuple[Key, bytes]
 
 
 class RowScope(Enum):
@@ -23,7 +27,7 @@ class RowScope(Enum):
     SUBJECT = "subject"
 
 
-_OF_NODE = frozenset({"now", "decided", "policy"})
+_OF_NODE = frozenset({"now", "decided", "policy", "time", "log mark"})
 _BY_PLACE = {
     **dict.fromkeys(("session", "subscription", "member", "pending", "arrived"), (RowScope.SESSION, 1)),
     "turn": (RowScope.SESSION, 2),
@@ -43,3 +47,20 @@ def scope_of(key: Key) -> tuple[RowScope, str | int | None]:
         return RowScope.NODE, None
     scope, place = _BY_PLACE[kind]
     return scope, key[place]
+
+
+def split(rows: Sequence[_Row], is_own: Callable[[RowScope, str], bool]) -> Iterator[_Row]:
+    """Yield the slice of *rows* that some sessions, devices and subjects have: those for which *is_own* is true.
+
+    A notification is in the slice if one of its sessions holds it; so several slices may have it.
+    """
+    held: set[int] = set()
+    for key, _ in rows:
+        if key[0] == "pending" and is_own(RowScope.SESSION, str(key[1])):
+            held.add(int(str(key[2])))
+    for key, value in rows:
+        scope, whose = scope_of(key)
+        if scope is RowScope.NODE or (
+            int(str(whose)) in held if scope is RowScope.NOTIFICATION else is_own(scope, str(whose))
+        ):
+            yield key, value

@@ -1,9 +1,14 @@
-"""Held notifications: how many the hold keeps and how much memory they take, and which of their rows have changed."""
+"""Held notifications: their rows in a store, and how much memory they take.
+
+Rule: a notification that is published and confirmed between two writes of the store never has a row there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Generic, Protocol, TypeVar, cast
 
+from whimbrel.hold.commands import Published
 from whimbrel.hold.sessions import Hold
 from whimbrel.hold.state import Copy, CopyFollower
 from whimbrel.hold.touched_rows import Key
@@ -11,22 +16,82 @@ from whimbrel.node.memory import MemoryCount
 from whimbrel.node.policies import Policies
 from whimbrel.node.publication import LONG, KeptNotification
 
-__all__ = ["HeldNotifications"]
+__all__ = ["CountedNotifications", "HeldNotifications", "Kept"]
 
 
-class HeldNotifications(CopyFollower):
-    """Counts in *memory* what the hold keeps; *policies* keep no decision about what is forgotten."""
+class Kept(Published, Protocol):
+    """A notification as a node keeps it while any device is owed it."""
 
-    __slots__ = ("_count", "_hold", "_memory", "_node", "_policies", "size_bytes", "touch")
+    is_written: bool
+    """Whether the store may have its row."""
+
+
+K = TypeVar("K", bound=Kept)
+
+
+class HeldNotifications(CopyFollower, Generic[K]):
+    """The rows of what *hold* keeps; *encode* returns the row of a notification, *decode* makes it of seq and row."""
+
+    def __init__(self, hold: Hold[K], encode: Callable[[K], bytes], decode: Callable[[int, bytes], K]) -> None:
+        self._hold, self._encode, self._decode = hold, encode, decode
+        hold.follow(self)
+        self.touch: Callable[[Key], None] = _ignore
+        """Called with the key of each row that changes."""
+        self.untouch: Callable[[Key], None] = _ignore
+        """Called with the key of a row that the store does not have and does not need."""
+
+    def stored(self, copy: Copy) -> None:
+        """Note that a notification is held."""
+        kept = copy.kept
+        assert kept is not None
+        self.touch(("notification", kept.seq))
+
+    def forgotten(self, seq: int, copy: Copy) -> None:
+        """Note that a notification is held no more."""
+        if cast("Kept", copy.kept).is_written:
+            self.touch(("notification", seq))
+        else:
+            self.untouch(("notification", seq))
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kind of its rows."""
+        return frozenset({"notification"})
+
+    def keys(self) -> Iterator[Key]:
+        """Yield the keys of all rows."""
+        yield from (("notification", seq) for seq, kept in self._hold.all_kept() if kept is not None)
+
+    def row(self, key: Key) -> bytes | None:
+        """Return the row of a notification; None if no device is owed it. The store counts as having it."""
+        kept = self._hold.kept(int(str(key[1])))
+        if kept is None:
+            return None
+        kept.is_written = True
+        return self._encode(kept)
+
+    def restore(self, rows: Mapping[Key, bytes]) -> None:
+        """Restore from *rows* the notifications of the hold's copies."""
+        for (_, seq), value in rows.items():
+            kept = self._decode(int(str(seq)), value)
+            kept.is_written = True
+            self._hold.keep_again(kept)
+
+
+class CountedNotifications(HeldNotifications[KeptNotification]):
+    """Held notifications of a broker, counted in *memory*; *policies* keep no decision about a forgotten one."""
 
     def __init__(self, node: str, hold: Hold[KeptNotification], memory: MemoryCount, policies: Policies) -> None:
-        self._node, self._hold, self._memory, self._policies = node, hold, memory, policies
-        hold.follow(self)
+        def decode(_: int, row: bytes) -> KeptNotification:
+            return KeptNotification.restored(node, row)
+
+        super().__init__(hold, _record_of, decode)
+        self._memory, self._policies = memory, policies
         self._count = 0
         self.size_bytes = 0
         """How much memory they take, about."""
-        self.touch: Callable[[Key], None] = _ignore
-        """Called with the key of each row that changes."""
 
     def __len__(self) -> int:
         return self._count
@@ -53,28 +118,11 @@ class HeldNotifications(CopyFollower):
         self._memory.counted -= size
         if self._policies.are_used:
             self._policies.forget(seq)
-        self.touch(("notification", seq))
+        super().forgotten(seq, copy)
 
-    # -- rows --------------------------------------------------------------------------------------------------------
 
-    @property
-    def kinds(self) -> frozenset[str]:
-        """The kind of its rows."""
-        return frozenset({"notification"})
-
-    def keys(self) -> Iterator[Key]:
-        """Yield the keys of all rows."""
-        yield from (("notification", seq) for seq, kept in self._hold.all_kept() if kept is not None)
-
-    def row(self, key: Key) -> bytes | None:
-        """Return the record of a notification; None if no device is owed it."""
-        kept = self._hold.kept(int(str(key[1])))
-        return None if kept is None else kept.record
-
-    def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Restore from *rows* the notifications of the hold's copies."""
-        for value in rows.values():
-            self._hold.keep_again(KeptNotification.restored(self._node, value))
+def _record_of(kept: KeptNotification) -> bytes:
+    return kept.record
 
 
 def _ignore(_: Key) -> None:

@@ -27,16 +27,33 @@ class LinkQuality:
 
     def reported(self, report: DeviceState) -> None:
         """Update the link of the device that reports, and forget devices that were silent for long."""
-        device, at, before = report.device, report.reported_at, len(self.state)
-        _, self.state[device] = next_link(self.state.pop(device, None), at, report.received, report.sent)
+        self.step(report.device, report.reported_at, report.received, report.sent)
+
+    def step(self, device: str, at: int, received: int | None, sent: int | None) -> tuple[LinkState | None, LinkState]:
+        """Do what ``reported`` does; return the link before the report, None if unknown or long silent, and after."""
+        links, count = self.state, len(self.state)
+        found = next_link(links.pop(device, None), at, received, sent)
+        links[device] = found[1]
         self._touch(("link", device))
         while True:
-            oldest = next(iter(self.state))
-            if len(self.state) <= self._most and at - self.state[oldest].at < SILENCE_US:
+            oldest = next(iter(links))
+            if len(links) <= self._most and at - links[oldest].at < SILENCE_US:
                 break
-            del self.state[oldest]
+            del links[oldest]
             self._touch(("link", oldest))
-        self._memory.counted += (len(self.state) - before) * LINK_BYTES
+        self._memory.counted += (len(links) - count) * LINK_BYTES
+        return found
+
+    def forget(self, now: int) -> None:
+        """Forget the devices that have been silent for long by *now*."""
+        links = self.state
+        while links:
+            oldest = next(iter(links))
+            if now - links[oldest].at < SILENCE_US:
+                return
+            del links[oldest]
+            self._touch(("link", oldest))
+            self._memory.counted -= LINK_BYTES
 
     # -- rows --------------------------------------------------------------------------------------------------------
 

@@ -38,16 +38,17 @@ from whimbrel.model.place import Place
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import InterestChange
 from whimbrel.node.clients import Clients, StoredClient
-from whimbrel.node.held import HeldNotifications
+from whimbrel.node.core import NodeCore
+from whimbrel.node.held import CountedNotifications
 from whimbrel.node.link_quality import LinkQuality
 from whimbrel.node.memory import PLACE_BYTES, MemoryCount, session_bytes
 from whimbrel.node.parts import Arrived, Crossed, NodeCommand, NodeListener, NodeWork
 from whimbrel.node.places.fences import Fences
+from whimbrel.node.places.last_places import LastPlaces
 from whimbrel.node.places.retained_areas import RetainedAreas
 from whimbrel.node.policies import Policies, PolicyFact
 from whimbrel.node.publication import KeptNotification
 from whimbrel.node.retained import Retained, RetainedRows
-from whimbrel.node.rows import NodeRows
 from whimbrel.node.wills import Wills
 
 __all__ = ["Node"]
@@ -58,7 +59,7 @@ _MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
 C = TypeVar("C", bound=StoredClient)
 
 
-class Node(Generic[C]):
+class Node(NodeCore[KeptNotification], Generic[C]):
     """The state of the node *name*; *new_client* makes a client, of which the shell may know more than a restart.
 
     *hold* is the hold to go on with, a new one unless given; *memory* counts the bytes of all that is kept.
@@ -72,15 +73,14 @@ class Node(Generic[C]):
         memory: MemoryCount,
         hold: Hold[KeptNotification] | None = None,
     ) -> None:
-        self.name, self.memory = name, memory
+        hold = Hold(name, heeds_places=True) if hold is None else hold
+        policies = Policies(name, memory, hold.is_stored)
+        self.held = CountedNotifications(name, hold, memory, policies)
+        super().__init__(name, hold, self.held, policies)
+        self.memory = memory
         self.listener: NodeListener[C] = NodeListener()
-        """Who follows."""
-        self.hold: Hold[KeptNotification] = Hold(name, heeds_places=True) if hold is None else hold
-        self.policies = Policies(name, memory)
-        self.rows = NodeRows(self.hold, self.policies)
+        """Follows what changes."""
         self._touch = touch = self.rows.touch
-        self.held = HeldNotifications(name, self.hold, memory, self.policies)
-        self.held.touch = touch
         self.clients = Clients(new_client, touch, memory)
         self.retained = Retained(memory)
         self.areas = RetainedAreas(touch, memory)
@@ -88,7 +88,9 @@ class Node(Generic[C]):
         self.links = LinkQuality(touch, memory)
         self.fences = Fences(self.hold.places.sightings)
         retained_rows = RetainedRows(name, self.retained)
-        self.rows.add([self.clients, self.held, retained_rows, self.areas, self.wills, self.links])
+        hold.places.touch = touch
+        places = LastPlaces(hold.places)
+        self.add([self.clients, retained_rows, self.areas, self.wills, self.links, places])
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
@@ -143,13 +145,8 @@ class Node(Generic[C]):
         return commands
 
     def note(self, fact: PolicyFact | SessionChanged) -> None:
-        """Apply a fact to policies as soon as it is appended; a fact that they have already is skipped."""
-        if isinstance(fact, SessionChanged):
-            if fact.change is SessionChange.DELETED and fact.device is not None:
-                self.policies.end(fact.device, fact.seq)
-            return
-        is_held = isinstance(fact, Decided) and self.hold.is_stored(fact.notification.seq)
-        self.policies.take(fact, is_held=is_held)
+        """Apply a fact to policies as soon as it is appended; skip a fact that they have already."""
+        self.policies.note(fact)
         if isinstance(fact, PolicyChanged):
             self.listener.conditions_changed()
 
@@ -372,8 +369,8 @@ class Node(Generic[C]):
         """Restore from *rows* everything but the hold, which is restored already."""
         sessions = self.hold.sessions()
         self.memory.counted += sum(session_bytes(self.hold, session) for session in sessions)
+        super().restore(rows)
         self.memory.counted += len(self.hold.places) * PLACE_BYTES
-        self.rows.restore([(key, value) for key, value in rows])
         for kept in self.retained:
             if kept.placing is not None:
                 self.areas.put(kept)

@@ -7,13 +7,14 @@ Rule: a delivery is decided once. The decision is kept until the receipt, and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import cbor2
 
+from whimbrel.hold.private import is_private
 from whimbrel.hold.touched_rows import ChangedRows
 from whimbrel.log.records import BODY, body_of, row_from
-from whimbrel.model.facts import Decided, PolicyChanged, Reported
+from whimbrel.model.facts import Decided, PolicyChanged, Reported, SessionChange, SessionChanged
 from whimbrel.model.place import Place
 from whimbrel.model.rows import fact_of
 from whimbrel.node.memory import MemoryCount
@@ -29,10 +30,14 @@ _OVERHEAD = 1_000
 
 
 class Policies:
-    """The state of policies, and the decisions that may have to be sent again."""
+    """The state of policies, and the decisions that may have to be sent again.
 
-    def __init__(self, node: str, memory: MemoryCount) -> None:
-        self._node, self._memory = node, memory
+    *is_held* tells of a seq whether the hold has that notification: decisions about others are not kept. By default no
+    decision is kept.
+    """
+
+    def __init__(self, node: str, memory: MemoryCount, is_held: Callable[[int], bool] = lambda _: False) -> None:
+        self._node, self._memory, self._is_held = node, memory, is_held
         self.shape = ShapeState()
         self.agents = Agents()
         self.seq = 0
@@ -58,16 +63,20 @@ class Policies:
         """Whether there is any policy."""
         return bool(self.shape.policies)
 
-    def take(self, fact: PolicyFact, *, is_held: bool = False) -> None:
-        """Apply the next fact; *is_held*: the hold has the notification of a decision, which may be sent again."""
-        if fact.seq <= self.seq:  # it was applied when it was appended
+    def note(self, fact: PolicyFact | SessionChanged) -> None:
+        """Apply the next fact; skip one that was applied already, when it was appended."""
+        if fact.seq <= self.seq:
+            return
+        if isinstance(fact, SessionChanged):
+            if fact.change is SessionChange.DELETED and fact.device is not None and is_private(fact.session):
+                self._end(fact.device, fact.seq)
             return
         self.seq = fact.seq
         before = self.shape.size_bytes
         self.shape.apply(fact)
         self._memory.counted += self.shape.size_bytes - before
         self.are_used = self.are_used or not isinstance(fact, Reported)
-        if isinstance(fact, Decided) and is_held:
+        if isinstance(fact, Decided) and self._is_held(fact.notification.seq):
             self._keep(fact)
 
     def moved(self, device: str, seq: int, place: Place, reported_at: int) -> None:
@@ -105,10 +114,8 @@ class Policies:
         for device in list(self._kept.get(seq, ())):
             self.received(device, seq)
 
-    def end(self, device: str, seq: int) -> None:
-        """Apply the fact *seq*: a private session ended. Forget the policy that its device chose, and its reports."""
-        if seq <= self.seq:
-            return
+    def _end(self, device: str, seq: int) -> None:
+        """Forget the policy that a device chose, and its reports: its private session ended with the fact *seq*."""
         self.seq = seq
         before = self.shape.size_bytes
         self.shape.forget(device)

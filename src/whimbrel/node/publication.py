@@ -50,6 +50,7 @@ class KeptNotification:
         "deadline_at",
         "encoded",
         "expires_at",
+        "is_written",
         "packet_id",
         "placing",
         "properties",
@@ -91,6 +92,8 @@ class KeptNotification:
         """Where it is heard, if places make a difference to it; and from when on a copy is late."""
         self.packet_id = packet_id_of(seq).to_bytes(2)
         self.encoded: tuple[object, tuple[bytes, bytes]] | None = None
+        self.is_written = False
+        """Whether the store may have its row among those of held notifications."""
 
     @classmethod
     def of(cls, notification: Notification, record: bytes) -> KeptNotification:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from whimbrel.hold.sessions import Hold
 from whimbrel.hold.touched_rows import ChangedRows, Key, TouchedRows
 from whimbrel.node.parts import NodePart
 from whimbrel.node.policies import Policies
-from whimbrel.node.publication import KeptNotification
 
 __all__ = ["NodeRows"]
 
@@ -22,13 +22,15 @@ _MANY = 250
 class NodeRows:
     """The rows that have changed since a store was last told."""
 
-    def __init__(self, hold: Hold[KeptNotification], policies: Policies) -> None:
+    def __init__(self, hold: Hold[Any], policies: Policies) -> None:
         self._hold, self._policies = hold, policies
         self._parts: dict[str, NodePart] = {}
         self._table: dict[str, Callable[..., bytes | None]] = {}
         self._touched = TouchedRows(self._table, encode=bytes)  # each row is encoded already
         self.touch: Callable[[Key], None] = self._touched.touch
         """Note that a row has changed that is not the hold's."""
+        self.untouch: Callable[[Key], None] = self._touched.untouch
+        """Note that the store has no such row and needs none."""
         hold.changes()  # from now on it notes its own
 
     def add(self, parts: Iterable[NodePart]) -> None:

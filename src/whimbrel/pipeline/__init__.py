@@ -3,7 +3,8 @@
 | room | what is in it; each imports only rooms above it |
 |---|---|
 | ``files`` | the log as it is read and judged; Delta tables as they are written |
-| ``fold`` | events through the hold core; versions of subscriptions |
+| ``subscriptions`` | when each was in force; the packed matchers |
+| ``fold`` | events through a node's core; contacts |
 | ``spark`` | the session, the log as a DataFrame, progress |
 | ``tables`` | one file a table |
 | ``unit`` | the unit of work: a span of a node's log becomes rows |

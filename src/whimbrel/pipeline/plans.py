@@ -20,12 +20,15 @@ from whimbrel.model.census import CensusTotals
 from whimbrel.model.near import DEFAULT_STALE_US
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.fold.contact_fold import RANGE_M, ContactPlan
+from whimbrel.pipeline.fold.start_state import STATE_FORMAT
 from whimbrel.pipeline.tables.replicas import HORIZON_US, SAMPLE_BYTES
 
-__all__ = ["FORMAT", "Plan", "StreamPlan", "settled_plan"]
+__all__ = ["FORMAT", "READABLE", "Plan", "StreamPlan", "settled_plan"]
 
-FORMAT = 3
-"""Of what a stream remembers: 3 has the state in Spark's checkpoint."""
+FORMAT = STATE_FORMAT
+"""Format of a stream's plan and state: 3 has the state in Spark's checkpoint, 4 the rows of a node."""
+READABLE = frozenset({3, FORMAT})
+"""The formats that this version can go on with."""
 _HOUR_US = 3_600 * 1_000_000
 
 
@@ -110,9 +113,10 @@ def settled_plan(path: Path, plan: StreamPlan, *, assumed: bool = False) -> Stre
     if not path.exists():
         receipts = assumed if plan.assume_receipts is None else plan.assume_receipts
         plan = replace(plan, tables=plan.tables or TABLES_MADE, assume_receipts=receipts)
-        put(path, json.dumps({"format": FORMAT, **_written(plan)}, indent=2).encode())
+        _write(path, plan)
         return plan
-    begun = _completed(_read(path), _written(StreamPlan(tables=TABLES_MADE, assume_receipts=False)))
+    found, version = _read(path)
+    begun = _completed(found, _written(StreamPlan(tables=TABLES_MADE, assume_receipts=False)))
     receipts = begun["assume_receipts"] if plan.assume_receipts is None else plan.assume_receipts
     plan = replace(plan, tables=plan.tables or tuple(begun["tables"]), assume_receipts=receipts)
     asked = _written(plan)
@@ -125,7 +129,13 @@ def settled_plan(path: Path, plan: StreamPlan, *, assumed: bool = False) -> Stre
         keep = "keep it" if len(differing) == 1 else "keep them"
         sentence = f"This stream began with {was}; {keep}, or choose another --out for {wanted}"
         raise InvalidValueError(f"plan of the stream in {path.parent.parent}", told, allowed, sentence)
+    if version != FORMAT:  # so that an older Whimbrel refuses the stream by name
+        _write(path, plan)
     return plan
+
+
+def _write(path: Path, plan: StreamPlan) -> None:
+    put(path, json.dumps({"format": FORMAT, **_written(plan)}, indent=2).encode())
 
 
 def _option(name: str) -> str:
@@ -174,11 +184,12 @@ def _completed(found: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> tuple[dict[str, Any], int]:
+    """Return what a plan says, and its format."""
     try:
         found = json.loads(path.read_text())
         version = found.pop("format")
-        known = type(version) is int and version == FORMAT
+        known = type(version) is int and version in READABLE
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise InvalidValueError(
             f"plan {path}", Phrase("another content"), "the plan that a stream wrote; start the stream anew"
@@ -187,4 +198,4 @@ def _read(path: Path) -> dict[str, Any]:
         allowed = f"{FORMAT}; begin a new stream in another folder: the log has everything that it needs"
         raise InvalidValueError(f"format of the stream in {path.parent.parent}", version, allowed)
     plan: dict[str, Any] = found
-    return plan
+    return plan, version

@@ -1,1 +1,1 @@
-"""Access: who a client is, what it may do, which keys it has, and how often it may try."""
+"""Access: users and their passwords, and the topics, client identifiers and keys that each may use."""

@@ -40,7 +40,7 @@ from typing import Any, ClassVar, NoReturn
 
 from whimbrel.broker.access.client_ids import ClientIds, ClientRule
 from whimbrel.broker.access.users import check_group, check_user_name
-from whimbrel.broker.config_files import read_toml
+from whimbrel.broker.settings.config_files import read_toml
 from whimbrel.broker.settings.fields import ConfigError, nearest, refused_value
 from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches

@@ -36,9 +36,9 @@ from typing import NamedTuple
 
 import structlog
 
+from whimbrel.broker.access.passwords import DEFAULT_COST, MIN_SALT_BYTES, Cost, PasswordHash
 from whimbrel.broker.settings.fields import ConfigError, unreadable
 from whimbrel.errors import InvalidValueError, Phrase
-from whimbrel.hold.access import DEFAULT_COST, MIN_SALT_BYTES, Cost, PasswordHash
 from whimbrel.log.files import make_folder, rename, write_all
 from whimbrel.model.bounds import name as checked_name
 

@@ -1,1 +1,1 @@
-"""Settings: the sections of a configuration that are long enough for a file, and what a setting is."""
+"""Settings: the configuration of a broker, its sections, and how it is read from files."""

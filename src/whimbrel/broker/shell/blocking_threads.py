@@ -10,9 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
-from whimbrel.broker.access.blocking_tasks import BlockingTask
-from whimbrel.broker.handlers.shaping import LOOK_US, TransformJob
+from whimbrel.broker.deliver.shaping import LOOK_US, TransformJob
 from whimbrel.broker.shell.running import Running
+from whimbrel.broker.waiting.blocking_tasks import BlockingTask
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.pool import TransformPool
 

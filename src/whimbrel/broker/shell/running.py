@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Protocol, TypeVar
 
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.config import Config
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.shell.log_clock import LogClock
 from whimbrel.broker.shell.preparation import Preparation
 

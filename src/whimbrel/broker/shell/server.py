@@ -25,8 +25,7 @@ import structlog
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.config import Config
-from whimbrel.broker.shell import health
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.shell.blocking_threads import MOST_AT_ONCE
 from whimbrel.broker.shell.disk.storage import AbandonedError, Restored, Storage
 from whimbrel.broker.shell.log_clock import LogClock
@@ -34,10 +33,11 @@ from whimbrel.broker.shell.net.doorkeeper import Doorkeeper
 from whimbrel.broker.shell.net.http import Answer
 from whimbrel.broker.shell.net.listeners import Listeners
 from whimbrel.broker.shell.net.open_files import make_room
-from whimbrel.broker.shell.operating.control_socket import ControlSocket
-from whimbrel.broker.shell.operating.exposure import exposures, note_users
-from whimbrel.broker.shell.operating.reloading import Reloading
-from whimbrel.broker.shell.operating.status import starting_status
+from whimbrel.broker.shell.operate import health
+from whimbrel.broker.shell.operate.control_socket import ControlSocket
+from whimbrel.broker.shell.operate.exposure import exposures, note_users
+from whimbrel.broker.shell.operate.reloading import Reloading
+from whimbrel.broker.shell.operate.status import starting_status
 from whimbrel.broker.shell.preparation import Preparation
 from whimbrel.broker.shell.running import Running, on_signals
 from whimbrel.broker.shell.service import Pools, Service

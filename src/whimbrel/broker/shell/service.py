@@ -1,7 +1,7 @@
 """The service: the parts of a server that act once its state is restored, and how they stop.
 
 Its parts: ``net/turns`` reads from clients and writes to them, ``disk/log_sync`` writes the log, ``disk/view_writer``
-the view, ``timers`` and ``system_topics`` act at intervals, ``operating`` answers operators; all share one ``Running``.
+the view, ``timers`` and ``system_topics`` act at intervals, ``operate`` answers operators; all share one ``Running``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from whimbrel.broker.shell.disk.storage import Restored, Storage
 from whimbrel.broker.shell.disk.view_writer import ViewWriter
 from whimbrel.broker.shell.net.listeners import Listeners
 from whimbrel.broker.shell.net.turns import Turns
-from whimbrel.broker.shell.operating.control_socket import ControlSocket
-from whimbrel.broker.shell.operating.operations import Operations
-from whimbrel.broker.shell.operating.reloading import Reloading
+from whimbrel.broker.shell.operate.control_socket import ControlSocket
+from whimbrel.broker.shell.operate.operations import Operations
+from whimbrel.broker.shell.operate.reloading import Reloading
+from whimbrel.broker.shell.operate.system_topics import SystemTopics
 from whimbrel.broker.shell.running import Running
-from whimbrel.broker.shell.system_topics import SystemTopics
 from whimbrel.broker.shell.timers import Timers
 from whimbrel.errors import WhimbrelError
 from whimbrel.match.first_use import Kernels

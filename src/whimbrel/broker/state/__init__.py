@@ -1,1 +1,1 @@
-"""State: what a restart knows again, and the queue of facts that wait for the disk."""
+"""State: the shell around the node: routes, indexes, and values that a restart does not know."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import filterfalse
 
-from whimbrel.broker.memory import Memory
+from whimbrel.broker.limits.memory import Memory
 from whimbrel.broker.state.hand_overs import HandOvers
 from whimbrel.broker.state.routes import Found, Routes
 from whimbrel.broker.state.session_index import SessionIndex
@@ -186,15 +186,6 @@ class BrokerState(NodeListener[LiveClient]):
     def retained_for(self, subject: str) -> Retained:
         """Return where messages of a subject, or of a subject filter, are retained."""
         return self.volatile.system if subject.startswith(_SYSTEM) else self.retained
-
-    def is_heard(self, message: KeptNotification, subscription: Subscription, now: int) -> bool:
-        """Return whether places let a subscription have a message *now*."""
-        placing = message.placing
-        if subscription.near is None and (placing is None or placing.radius_m is None):
-            return True
-        place, area = (None, None) if placing is None else (placing.place, placing.area)
-        asked = (subscription.session, ((subscription.subject_filter, subscription.name),))
-        return bool(self.hold.places.heard([asked], place=place, area=area, at=now))
 
     def is_owed(self, found: Found) -> bool:
         """Return whether any of these sessions could need a QoS 1 or 2 publication after a crash."""

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from whimbrel.language.filters import Filter
 from whimbrel.log.reader import LogReader
 from whimbrel.log.records import BODY, PUBLICATIONS, values_from
-from whimbrel.match.keys import may_deliver
-from whimbrel.match.topics import matches
+from whimbrel.match.select import Selection
 from whimbrel.model.notification import Notification
-from whimbrel.model.proximity import Sighting, hears, places_at
+from whimbrel.model.proximity import Sighting
 from whimbrel.model.rows import COLUMNS, fact_of
 from whimbrel.model.subscription import Subscription
 from whimbrel.node.publication import KeptNotification
@@ -74,10 +72,9 @@ class PastMatches:
         since_at: int,
         sightings: Sequence[Sighting] = (),
     ) -> None:
-        self._sightings = sightings
-        self._node, self._subscription, self.since_at = node, subscription, since_at
-        self._wanted = subscription.subject_filter or "#"
-        self._filter: Filter | None = None
+        self._node, self.since_at = node, since_at
+        self._selection = Selection(subscription, lambda: sightings)
+        self._ttl_us = subscription.ttl_us
         self._not_by = device if subscription.no_local else None
 
     def message(self, seq: int, number: int, payload: bytes, now: int) -> KeptNotification | None:
@@ -86,7 +83,7 @@ class PastMatches:
             return None
         table, values = values_from(self._node, seq, number, payload)
         subject = values[_SUBJECT] if len(values) > _SUBJECT else None
-        if not isinstance(subject, str) or not matches(self._wanted, subject):
+        if not isinstance(subject, str) or not self._selection.admits_subject(subject):
             return None
         fact = fact_of(table, dict(zip(COLUMNS[table], values, strict=False)))
         if not isinstance(fact, Notification) or not self._admits(fact, now):
@@ -94,26 +91,17 @@ class PastMatches:
         return KeptNotification.of(fact, BODY.pack(seq, number) + payload)
 
     def _admits(self, fact: Notification, now: int) -> bool:
-        asked = self._subscription
-        if fact.published_at < self.since_at or (asked.ttl_us is not None and fact.published_at + asked.ttl_us <= now):
+        if fact.published_at < self.since_at or (self._ttl_us is not None and fact.published_at + self._ttl_us <= now):
             return False
         if (fact.expires_at is not None and fact.expires_at <= now) or (
             self._not_by is not None and fact.publisher == self._not_by
         ):
             return False
-        if not may_deliver(
-            fact.keys, asked.keys, deliver_insecure=fact.deliver_insecure, accept_insecure=asked.accept_insecure
-        ):
-            return False
-        if (asked.near is not None or fact.radius_m is not None) and not hears(
-            asked.near,
-            places_at(self._sightings, now=now, stale_us=asked.stale_us),
+        return self._selection.admits(
+            lambda: fact.attributes,
+            keys=fact.keys,
+            deliver_insecure=fact.deliver_insecure,
             place=fact.place,
             area=fact.area,
-        ):
-            return False
-        if asked.filter_text is None:
-            return True
-        if self._filter is None:
-            self._filter = Filter(asked.filter_text, is_stored=True)
-        return bool(self._filter.matches(fact.attributes))
+            now=now,
+        )

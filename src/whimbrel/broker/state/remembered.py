@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from whimbrel.broker.memory import Memory
+from whimbrel.broker.limits.memory import Memory
 
 __all__ = ["Remembered"]
 

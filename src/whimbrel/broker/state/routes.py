@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from whimbrel.broker.access.work_budget import pattern_instructions
-from whimbrel.broker.memory import Memory
+from whimbrel.broker.limits.memory import Memory
+from whimbrel.broker.limits.work_budget import pattern_instructions
 from whimbrel.broker.state.places.near_routes import NearFound, NearRoutes, needs_place
 from whimbrel.broker.state.remembered import Remembered
 from whimbrel.errors import FilterError

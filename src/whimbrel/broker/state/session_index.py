@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from whimbrel.broker.access.passwords import read_access
 from whimbrel.broker.state.sorted_names import SortedNames
-from whimbrel.hold.access import AccessControlList, read_access
+from whimbrel.hold.access import AccessControlList
 from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import Hold
 

@@ -5,7 +5,7 @@ Rule: none of this is in the log or in the view. A restart begins without it, an
 
 from __future__ import annotations
 
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.sender import Sender
@@ -31,7 +31,7 @@ class VolatileState:
         self.ready: list[LiveClient] = []
         """Clients that something was handed over to, and that ``Delivering`` has not looked at since."""
         self.arrived: list[tuple[str, KeptNotification]] = []
-        """Sessions that entered the area of a retained message, and the message; the handlers send it."""
+        """Sessions that entered the area of a retained message, and the message; ``subscribe`` sends it."""
         self.changing: dict[str, str] = {}
         """Named sessions whose creation or new access waits for fsync, and the device that asked for it."""
         self.publishing_wills: set[int] = set()

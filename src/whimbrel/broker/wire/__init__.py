@@ -1,1 +1,1 @@
-"""Wire: connections and their clients, and the bytes that are to be written to them."""
+"""Wire: connections and their clients, the properties of packets, and the bytes that are to be written."""

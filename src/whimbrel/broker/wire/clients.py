@@ -11,8 +11,8 @@ from collections import deque
 from typing import NamedTuple
 
 from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL, Keyring
-from whimbrel.broker.access.rate_limits import Meter
-from whimbrel.broker.memory import RETAINED_COPY_BYTES, Memory
+from whimbrel.broker.limits.memory import RETAINED_COPY_BYTES, Memory
+from whimbrel.broker.limits.rate_limits import Meter
 from whimbrel.broker.wire.listener_rules import OPEN_LISTENER, ListenerRules
 from whimbrel.broker.wire.stalled_publications import StalledPublications
 from whimbrel.hold.access import Right

@@ -5,7 +5,7 @@ Rule: only one long notification that is kept has its encoding at a time, or the
 
 from __future__ import annotations
 
-from whimbrel.broker.own_properties import NUMBER
+from whimbrel.broker.wire.own_properties import NUMBER
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.mounts import unmount_properties
 from whimbrel.mqtt.packets import V5

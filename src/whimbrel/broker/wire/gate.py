@@ -4,7 +4,7 @@ Rule: this is the one place that decides it. Who asks: ``Delivering`` before eac
 ``Interests`` about what is retained, ``HandOvers`` about a QoS 0 copy that is its own receipt and about what a device
 is told of its sessions, and ``system_messages`` about ``$SYS``. ``Lane`` need not ask: what may expire takes no lane,
 and a client whose rights may refuse something has receipts, so that what is for it waits in a queue.
-Rule: what may be sent is then decided about by policies, in one place too (``handlers.shaping``): ``Delivering`` and
+Rule: what may be sent is then decided about by policies, in one place too (``deliver.shaping``): ``Delivering`` and
 ``Interests`` leave a device or subscription with a policy to it, and ``Lanes`` gives it no seat.
 Rule: whether a packet is longer than its client takes is known only when it is encoded: ``Sender`` returns it.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.wire.clients import Link, Outgoing
 from whimbrel.broker.wire.encoded import number_property, packet_of
 from whimbrel.broker.wire.events import EventLines

@@ -8,7 +8,7 @@ __all__ = ["StalledPublications"]
 
 
 class StalledPublications:
-    """Publications in order, and why there is no room (``handlers.publications.stalled``)."""
+    """Publications in order, and why there is no room (``publish.stalled``)."""
 
     __slots__ = ("packets", "reason", "size_bytes")
 

@@ -17,7 +17,7 @@ from whimbrel.carry.control.segments import ControlData, TopicPlan
 from whimbrel.carry.control.topics import hashed_topic
 from whimbrel.carry.daemon.journal import SUBJECT, subject_of
 from whimbrel.carry.hello import MAX_COPIES, MAX_TOPIC
-from whimbrel.carry.participant import COPIES
+from whimbrel.carry.rules import COPIES
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.clock import US_PER_S
 from whimbrel.model.replicas import TARGET, plan

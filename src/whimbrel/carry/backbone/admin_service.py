@@ -16,14 +16,14 @@ from pathlib import Path
 import structlog
 
 from whimbrel.carry.backbone.admin import Admin, AdminState
-from whimbrel.carry.backbone.bridge import id_for_message, id_of, topic_of
+from whimbrel.carry.backbone.bridge import Bridge, id_for_message, id_of, read_id, topic_of
 from whimbrel.carry.backbone.census import read_census
 from whimbrel.carry.backbone.link import BrokerLink, Subscribed
-from whimbrel.carry.backbone.messages import CENSUS, CONTROL, DOWN, SAMPLE_PROPERTY, TIME, control_body, time_body
+from whimbrel.carry.backbone.messages import CENSUS, CONTROL, DOWN, SAMPLE_PROPERTY, TIME, UP, control_body, time_body
 from whimbrel.carry.backbone.settings import AdminSettings
 from whimbrel.carry.control.segments import ControlData
 from whimbrel.carry.control.topics import read_topics
-from whimbrel.carry.daemon.journal import SUBJECT, sample_name
+from whimbrel.carry.daemon.journal import SUBJECT, sample_name, subject_of
 from whimbrel.carry.daemon.request_socket import RequestSocket
 from whimbrel.carry.daemon.service import own_clock
 from whimbrel.carry.hello import MAX_BODY_BYTES
@@ -79,8 +79,9 @@ class AdminService:
         self._parts_at: int | None = None
         self._last_message = "1s"
         """From where on messages of the broker's users are bridged: the number of the last, or a duration."""
-        self._waiting: list[tuple[str, bytes, str]] = []
-        """Samples that the broker does not have yet: topic, body, id."""
+        self._bridge = Bridge()
+        self._waiting: dict[str, tuple[bytes, str]] = {}
+        """Samples that the broker does not have yet: by topic on the broker, body and id of the newest."""
         self._control: ControlData | None = None
         self._census_said: dict[str, object] | None = None
         self._said_on = 0
@@ -89,6 +90,7 @@ class AdminService:
             Subscribed(topic_filter=f"{_REPLICAS}/#", take=self._take_part),
         ]
         if settings.bridge:
+            wanted.append(Subscribed(topic_filter=f"{UP}/#", take=self._take_up))
             wanted.append(
                 Subscribed(topic_filter=f"{SUBJECT}/#", take=self._take_sample, since=lambda: self._last_message)
             )
@@ -128,8 +130,10 @@ class AdminService:
             self._last_message = str(said["last_message"])
             ids = {str(name): int(topic) for name, topic in said["ids"].items()}
             released = {int(topic): int(at) for topic, at in said["released"].items()}
+            for name, sample in said.get("bridged", {}).items():
+                self._bridge.is_new(str(name), read_id(str(sample)))
             return AdminState(version=int(said["version"]), ids=ids, released=released)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, InvalidInputError) as error:
             raise DamagedStateError(self._path, f"{type(error).__name__}: {error}") from None
 
     def _write_state(self) -> None:
@@ -139,6 +143,7 @@ class AdminService:
             "ids": dict(state.ids),
             "released": dict(state.released),
             "last_message": self._last_message,
+            "bridged": {name: sample_name(each) for name, each in self._bridge.newest.items()},
         }
         put(self._path, json.dumps(said, ensure_ascii=False).encode())
 
@@ -169,12 +174,26 @@ class AdminService:
         name, own = topic_of(message.topic), self._own()
         if name in self.settings.bridge:
             self._last_message = message.id
-            if len(message.payload) > MAX_BODY_BYTES:
-                found = Phrase(f"{len(message.payload)} bytes")
-                raise InvalidValueError(f"sample on {message.topic}", found, f"at most {MAX_BODY_BYTES} bytes")
-            named = sample_name(id_for_message(message.id, at=own))
-            self._waiting = [each for each in self._waiting if each[0] != name]
-            self._waiting.append((name, message.payload, named))
+            self._check(message)
+            named = id_for_message(message.id, at=own)
+            self._bridge.is_new(name, named)  # when it comes up at a way-server, the broker's users have had it
+            self._waiting[f"{DOWN}/{name}"] = message.payload, sample_name(named)
+
+    def _take_up(self, message: Message) -> None:
+        """Take a sample that a way-server has of nodes; another may have the same."""
+        name = topic_of(message.topic)
+        sample_id = id_of(message)
+        if sample_id is None:
+            raise InvalidValueError(SAMPLE_PROPERTY, None, "the id of a sample")
+        self._check(message)
+        if name in self.settings.bridge and self._bridge.is_new(name, sample_id):
+            self._waiting[subject_of(name)] = message.payload, sample_name(sample_id)
+
+    @staticmethod
+    def _check(message: Message) -> None:
+        if len(message.payload) > MAX_BODY_BYTES:
+            found = Phrase(f"{len(message.payload)} bytes")
+            raise InvalidValueError(f"sample on {message.topic}", found, f"at most {MAX_BODY_BYTES} bytes")
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -233,11 +252,19 @@ class AdminService:
                 return
             self._census_said = census
         self._said_on = self.link.connections
-        while self._waiting:
-            name, payload, named = self._waiting[0]
-            if not await self.link.publish(f"{DOWN}/{name}", payload, user=[(SAMPLE_PROPERTY, named)]):
+        for topic, (payload, named) in list(self._waiting.items()):
+            if not await self.link.publish(topic, payload, user=[(SAMPLE_PROPERTY, named)]):
                 return
-            self._waiting = [each for each in self._waiting if each != (name, payload, named)]
+            if self._waiting.get(topic) == (payload, named):
+                del self._waiting[topic]
+            self._note_bridged()
+
+    def _note_bridged(self) -> None:
+        """Write down what has crossed, so that it does not again after a restart."""
+        try:
+            self._write_state()
+        except LogError as error:
+            _log.warning("what was bridged is not written down", reason=str(error))
 
     def status(self) -> dict[str, object]:
         """Return what is known, and how old it is."""

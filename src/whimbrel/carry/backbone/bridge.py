@@ -3,6 +3,8 @@
 Rule: a sample keeps its id both ways, as the user property ``campus.sample``. A message without it is of the broker's
 own users; the administrative server gives it an id, which is derived from the broker's number for it.
 Rule: only what is newer than the newest that is known on that topic crosses, in each direction: nothing circulates.
+Rule: several way-servers may have one sample at the same time. They hand it to the administrative server, which
+publishes it once.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import re
 from collections import OrderedDict
 
 from whimbrel.carry.application import CampusSample
-from whimbrel.carry.backbone.messages import DOWN, SAMPLE_PROPERTY
+from whimbrel.carry.backbone.messages import DOWN, SAMPLE_PROPERTY, UP
 from whimbrel.carry.daemon.journal import SUBJECT, address_name, sample_name
 from whimbrel.carry.hello import Sample, SampleId
 from whimbrel.client import Message
@@ -21,7 +23,7 @@ from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.clock import US_PER_S
 from whimbrel.mqtt.properties import Property
 
-__all__ = ["BothWays", "Bridge", "id_for_message", "read_sample", "topic_of"]
+__all__ = ["BothWays", "Bridge", "id_for_message", "read_id", "read_sample", "topic_of"]
 
 _ID = re.compile(r"(-?[0-9]{1,19})\.([0-9a-f]{16})")
 _MAX_KNOWN = 10_000
@@ -29,7 +31,7 @@ _MAX_KNOWN = 10_000
 
 def topic_of(subject: str) -> str:
     """Return the name of the topic whose samples are published under *subject*."""
-    for prefix in (f"{SUBJECT}/", f"{DOWN}/"):
+    for prefix in (f"{SUBJECT}/", f"{UP}/", f"{DOWN}/"):
         if subject.startswith(prefix):
             return subject.removeprefix(prefix)
     raise InvalidValueError("topic", subject, f"one below {SUBJECT}/")
@@ -40,6 +42,11 @@ def id_of(message: Message) -> SampleId | None:
     said = next((value for name, value in message.user if name == SAMPLE_PROPERTY), None)
     if said is None:
         return None
+    return read_id(said)
+
+
+def read_id(said: str) -> SampleId:
+    """Return the id that *said* spells."""
     found = _ID.fullmatch(said)
     if found is None or abs(int(found[1])) > INT64_MAX:
         raise InvalidValueError(SAMPLE_PROPERTY, said, "<time of publication>.<16 hexadecimal digits>")
@@ -78,10 +85,10 @@ class Bridge:
         self._newest[topic] = sample_id
         return True
 
-    def forget(self, topic: str, sample_id: SampleId) -> None:
-        """Let a sample cross again: it could not be published."""
-        if self._newest.get(topic) == sample_id:
-            del self._newest[topic]
+    @property
+    def newest(self) -> dict[str, SampleId]:
+        """The newest sample of each topic that has crossed."""
+        return dict(self._newest)
 
 
 class BothWays:

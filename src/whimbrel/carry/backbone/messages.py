@@ -6,8 +6,9 @@
 | ``campus-backbone/census`` | admin | yes | users, places and subscribers of all together, which the pipeline reads |
 | ``campus-backbone/control`` | admin | yes | control data, which way-servers sign |
 | ``campus-backbone/time`` | admin | no | the time |
+| ``campus-backbone/up/<topic>`` | a way-server | yes | a sample of nodes, with its id |
 | ``campus-backbone/down/<topic>`` | admin | yes | a sample that was published on the broker, with an id |
-| ``campus/<topic>`` | anybody | as sent | a sample; from a way-server with its id |
+| ``campus/<topic>`` | anybody | as sent | a sample; from the admin, once, with its id |
 
 Rule: any bytes are a message or an ``InvalidInputError``.
 """
@@ -30,6 +31,7 @@ __all__ = [
     "MAX_CONTROL_BYTES",
     "SAMPLE_PROPERTY",
     "TIME",
+    "UP",
     "control_body",
     "read_control",
     "read_time",
@@ -37,7 +39,8 @@ __all__ = [
 ]
 
 CENSUS = CENSUS_SUBJECT
-CONTROL, TIME, DOWN = f"{BACKBONE}/control", f"{BACKBONE}/time", f"{BACKBONE}/down"
+CONTROL, TIME = f"{BACKBONE}/control", f"{BACKBONE}/time"
+UP, DOWN = f"{BACKBONE}/up", f"{BACKBONE}/down"
 SAMPLE_PROPERTY = "campus.sample"
 """The user property with the id of a sample."""
 MAX_CONTROL_BYTES = 4 << 20

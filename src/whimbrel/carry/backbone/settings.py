@@ -8,7 +8,7 @@ from pathlib import Path
 from whimbrel.carry.control.keys import key_statement
 from whimbrel.carry.daemon.settings import NodeSettings, signer_of
 from whimbrel.carry.hello import MAX_COPIES, Sample
-from whimbrel.carry.participant import COPIES
+from whimbrel.carry.rules import COPIES
 from whimbrel.client import Backoff, Client, Tls
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import name, real, whole

@@ -16,9 +16,10 @@ from whimbrel.carry.control.clock import ASK_AGAIN_US, CampusClock, answer_time
 from whimbrel.carry.control.segments import ControlData, segments_of
 from whimbrel.carry.control.topics import TopicNames
 from whimbrel.carry.hello import Hello, Sample, Subscriptions, TimeQuestion, TopicsQuestion
+from whimbrel.carry.neighbours.rates import Allowance
 from whimbrel.carry.outputs import Output, Tell
-from whimbrel.carry.participant import Participant, Rules
-from whimbrel.carry.rates import Allowance
+from whimbrel.carry.participant import Participant
+from whimbrel.carry.rules import Rules
 from whimbrel.carry.signatures import SampleSigner
 from whimbrel.carry.wire import Part
 from whimbrel.model.clock import US_PER_S
@@ -63,9 +64,8 @@ class WayServer(Participant):
     def receive(self, sender: int, part: Part, *, own: int) -> list[Output]:
         """Do what a participant does; tell the time, and learn who subscribes to what."""
         match part:
-            case TimeQuestion() if sender in self._neighbours and self.clock.is_synchronised:
-                if not self._answers.take(sender, now=own):
-                    self.counts["answers held back"] += 1
+            case TimeQuestion() if self.neighbourhood.is_in_reach(sender) and self.clock.is_synchronised:
+                if not self.neighbourhood.may_be_answered(sender, own=own):
                     return []
                 return [Tell(sender, answer_time(self._signer, sender, part, now=self.clock.now(own)))]
             case Subscriptions():
@@ -79,11 +79,11 @@ class WayServer(Participant):
 
     def _ask_topics(self, sender: int, own: int) -> list[Output]:
         asked_at, wait_us = self._asked.get(sender), _ASK_AGAIN_US if sender in self._users else ASK_AGAIN_US
-        if sender not in self._neighbours or not self.clock.is_synchronised:
+        if not self.neighbourhood.is_in_reach(sender) or not self.clock.is_synchronised:
             return []  # it could not answer with the time, and so would not be told the topics
         if asked_at is not None and own - asked_at < wait_us:
             return []
-        if not self._requests.take(sender, now=own):
+        if not self.neighbourhood.may_be_asked(sender, own=own):
             return []
         self._asked[sender] = own
         self._asked.move_to_end(sender)

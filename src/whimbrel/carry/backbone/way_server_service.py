@@ -17,7 +17,7 @@ import structlog
 from whimbrel.carry.backbone.bridge import Bridge, id_of, read_sample, topic_of
 from whimbrel.carry.backbone.census import Census, census_body
 from whimbrel.carry.backbone.link import BrokerLink, Subscribed
-from whimbrel.carry.backbone.messages import CENSUS, CONTROL, DOWN, SAMPLE_PROPERTY, TIME, read_control, read_time
+from whimbrel.carry.backbone.messages import CENSUS, CONTROL, DOWN, SAMPLE_PROPERTY, TIME, UP, read_control, read_time
 from whimbrel.carry.backbone.settings import WayServerSettings
 from whimbrel.carry.backbone.way_server import WayServer
 from whimbrel.carry.control.clock import CampusClock
@@ -154,7 +154,7 @@ class WayServerService:
                 self._published, self._published_on = census, connection
         for name, sample in list(self._up.items()):
             user = [(SAMPLE_PROPERTY, sample_name(sample.id))]
-            if await self.link.publish(subject_of(name), sample.body, user=user) and self._up.get(name) == sample:
+            if await self.link.publish(f"{UP}/{name}", sample.body, user=user) and self._up.get(name) == sample:
                 del self._up[name]
 
     def _is_news(self, census: Census) -> bool:

@@ -18,10 +18,10 @@ import structlog
 from whimbrel.carry.daemon.journal import Journal, address_name
 from whimbrel.carry.hello import Answer, Hello, Sample
 from whimbrel.carry.memory import write_memory
+from whimbrel.carry.neighbours.rates import Allowance
 from whimbrel.carry.node import Deliver, Drop, Send, StoreSample
-from whimbrel.carry.outputs import Greet, Note, NoteKind, Output, Tell
+from whimbrel.carry.outputs import Greet, Note, NoteKind, Output, TakeBack, Tell
 from whimbrel.carry.participant import Participant
-from whimbrel.carry.rates import Allowance
 from whimbrel.carry.transport.interface import Transport
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.errors import LogError
@@ -118,14 +118,14 @@ class CampusDaemon:
                     self._note_sample(sample, giver)
                 case Deliver(sample):
                     self._is_changed = True
-                    self._note_sample(sample, giver)
-                    self._note_receipt(sample, None)
+                    is_new = self._note_sample(sample, giver)
+                    self._note_receipt(sample, None, was_carried=not is_new)
                     self._deliver(sample)
                     for listener in list(self.listeners):
                         listener(sample)
                 case Greet():
                     self.transport.say(Hello((), is_first=False))
-                case Drop():
+                case Drop() | TakeBack():
                     self._is_changed = True
                 case Note():
                     self._is_changed |= each.kind is not NoteKind.REFUSED
@@ -141,15 +141,16 @@ class CampusDaemon:
             said["version"] = note.version
         (_log.warning if note.kind is NoteKind.REFUSED else _log.info)(_LOG_WORDS[note.kind], **said)
 
-    def _note_sample(self, sample: Sample, giver: int | None) -> None:
-        if self._journal is not None:
-            name = self.participant.topics.name_of(sample.topic)
-            self._journal.note_sample(sample, name, giver=giver, at=self.now)
+    def _note_sample(self, sample: Sample, giver: int | None) -> bool:
+        if self._journal is None:
+            return False
+        name = self.participant.topics.name_of(sample.topic)
+        return self._journal.note_sample(sample, name, giver=giver, at=self.now)
 
-    def _note_receipt(self, sample: Sample, receiver: int | None) -> None:
+    def _note_receipt(self, sample: Sample, receiver: int | None, *, was_carried: bool = False) -> None:
         if self._journal is not None and sample.topic:
             name = self.participant.topics.name_of(sample.topic)
-            self._journal.note_receipt(sample, name, receiver=receiver, at=self.now)
+            self._journal.note_receipt(sample, name, receiver=receiver, at=self.now, was_carried=was_carried)
 
     # -- the application -----------------------------------------------------------------------------------------------
 

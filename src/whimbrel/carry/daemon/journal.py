@@ -3,7 +3,8 @@
 Rule: a sample that comes here is one publication, under ``campus/<topic>``; its own id is the attribute ``sample``,
 ``<time of publication>.<address of the publisher>``, and ``giver`` is the neighbour that it came from.
 Rule: a sample that the application gets, or that is given to a neighbour, is a receipt of that node. A node is a device
-with the name of its address, and its subscriptions are rows of ``interests``.
+with the name of its address, which joins a private session; its subscriptions are rows of ``interests``. What it
+publishes itself is not delivered to it, and a sample that it carried before it subscribed counts as a retained one.
 Rule: the log is bounded: its oldest segments go first. A disk that is full costs rows and not the node.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from pathlib import Path
+from typing import NamedTuple
 
 from whimbrel.carry.hello import Sample, SampleId
 from whimbrel.hold.private import private_session
@@ -19,7 +21,7 @@ from whimbrel.log.keeping.cutting import cut, on_disk
 from whimbrel.log.keeping.plan import Plan
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.attributes import FrozenAttributes
-from whimbrel.model.facts import Fact, InterestChanged, Outcome, PresenceChange, PresenceChanged, Receipt, later
+from whimbrel.model.facts import Fact, InterestChanged, Mode, Outcome, PresenceChange, PresenceChanged, Receipt, later
 from whimbrel.model.notification import Notification, NotificationId
 from whimbrel.model.subscription import InterestChange, Subscription, SubscriptionIdentity
 
@@ -46,14 +48,21 @@ def sample_name(sample_id: SampleId) -> str:
     return f"{sample_id.published_at}.{address_name(sample_id.publisher)}"
 
 
+class _Known(NamedTuple):
+    """The publication of a sample in the log."""
+
+    seq: int
+    published_at: int
+
+
 class Journal:
     """The log of the node at *address*, of at most about *max_bytes*."""
 
     def __init__(self, folder: Path, address: int, *, max_bytes: int = 64 << 20) -> None:
         self._own, self._max_bytes = address_name(address), max_bytes
         self._writer = LogWriter(folder, f"campus-{self._own}", segment_bytes=min(_SEGMENT_BYTES, max_bytes // 4))
-        self._known: OrderedDict[tuple[int, SampleId], int] = OrderedDict()
-        """The number of each sample's publication, of the newest ones."""
+        self._known: OrderedDict[tuple[int, SampleId], _Known] = OrderedDict()
+        """The publications of the samples that came last."""
         self._grown_bytes = 0
         self.counts: Counter[str] = Counter()
 
@@ -61,29 +70,31 @@ class Journal:
         """Open the log; the node is here from *at* on."""
         self._writer.open()
         self._note_presence(PresenceChange.CONNECTED, at)
+        self._note_presence(PresenceChange.JOINED, at)
 
     def close(self, *, at: int) -> None:
         """Close the log."""
         self._note_presence(PresenceChange.DISCONNECTED, at)
         self._writer.close()
 
-    def note_sample(self, sample: Sample, topic: str, *, giver: int | None, at: int) -> None:
-        """Note that a sample was published here, or came from *giver*."""
+    def note_sample(self, sample: Sample, topic: str, *, giver: int | None, at: int) -> bool:
+        """Note that a sample was published here, or came from *giver*; return False if that was noted before."""
         if (sample.topic, sample.id) in self._known:
-            return
+            return False
         said: dict[str, int | float | str | bytes] = {"sample": sample_name(sample.id), "topic": sample.topic}
         if giver is not None:
             said["giver"] = address_name(giver)
         if sample.is_unsynchronised:
             said["unsynchronised"] = 1
-        self._known[sample.topic, sample.id] = self._writer.next_seq
+        published_at = self._at(at)
+        self._known[sample.topic, sample.id] = _Known(self._writer.next_seq, published_at)
         if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)
         self._append(
             Notification(
                 node=self._writer.node,
                 seq=self._writer.next_seq,
-                published_at=self._at(at),
+                published_at=published_at,
                 subject=subject_of(topic),
                 publisher=address_name(sample.publisher),
                 attributes=FrozenAttributes(said),
@@ -91,11 +102,17 @@ class Journal:
                 expires_at=sample.expires_at,
             )
         )
+        return True
 
-    def note_receipt(self, sample: Sample, topic: str, *, receiver: int | None, at: int) -> None:
-        """Note that the application got a sample, or that the neighbour *receiver* did."""
-        number = self._known.get((sample.topic, sample.id))
-        if number is None:
+    def note_receipt(
+        self, sample: Sample, topic: str, *, receiver: int | None, at: int, was_carried: bool = False
+    ) -> None:
+        """Note that the application got a sample, or that the neighbour *receiver* did.
+
+        *was_carried* says that the node had it before its application subscribed.
+        """
+        known = self._known.get((sample.topic, sample.id))
+        if known is None:
             return  # its publication is in a log that was cut, or before a restart
         device = self._own if receiver is None else address_name(receiver)
         self._append(
@@ -105,10 +122,12 @@ class Journal:
                 handed_at=self._at(at),
                 session=private_session(device),
                 device=device,
-                notification=NotificationId(self._writer.node, number),
+                notification=NotificationId(self._writer.node, known.seq),
                 subscriptions=(SubscriptionIdentity(subject_of(topic)),) if receiver is None else (),
                 outcome=Outcome.DELIVERED,
-                via="live",
+                via="retained" if was_carried else "live",
+                published_at=known.published_at if was_carried else None,
+                subject=subject_of(topic) if was_carried else None,
             )
         )
 
@@ -120,7 +139,9 @@ class Journal:
                 seq=self._writer.next_seq,
                 changed_at=self._at(at),
                 change=InterestChange.ADDED if is_added else InterestChange.REMOVED,
-                subscription=Subscription(session=private_session(self._own), subject_filter=subject_of(topic), qos=0),
+                subscription=Subscription(
+                    session=private_session(self._own), subject_filter=subject_of(topic), qos=0, no_local=True
+                ),
                 device=self._own,
             )
         )
@@ -151,6 +172,7 @@ class Journal:
         return later(self._writer.last_at, at)
 
     def _note_presence(self, change: PresenceChange, at: int) -> None:
+        is_joining = change is PresenceChange.JOINED
         self._append(
             PresenceChanged(
                 node=self._writer.node,
@@ -158,6 +180,9 @@ class Journal:
                 changed_at=self._at(at),
                 device=self._own,
                 change=change,
+                session=private_session(self._own) if is_joining else None,
+                receipt=Mode.TAKE if is_joining else None,
+                confirms=True if is_joining else None,
             )
         )
 

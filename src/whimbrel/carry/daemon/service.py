@@ -22,7 +22,8 @@ from whimbrel.carry.daemon.settings import NodeSettings, key_of, signer_of
 from whimbrel.carry.daemon.status import node_metrics, node_status
 from whimbrel.carry.hello import NONCE_BYTES
 from whimbrel.carry.memory import Memory, read_memory, write_memory
-from whimbrel.carry.participant import Participant, Rules
+from whimbrel.carry.participant import Participant
+from whimbrel.carry.rules import Rules
 from whimbrel.carry.transport.udp import UdpTransport
 from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.log.files import locked

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from whimbrel.carry.hello import MAX_COPIES, MAX_PLACES
 from whimbrel.carry.node import PLACES
-from whimbrel.carry.participant import COPIES
+from whimbrel.carry.rules import COPIES
 from whimbrel.carry.signatures import SEED_BYTES, SampleSigner
 from whimbrel.carry.transport.udp import PORT
 from whimbrel.carry.wire import LINK, RADIO, Profile

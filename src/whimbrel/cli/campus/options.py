@@ -11,7 +11,7 @@ import typer
 from whimbrel.cli.options.values import seconds_between
 from whimbrel.errors import InvalidValueError
 
-__all__ = ["Data", "Json", "NodeOptions", "RunOptions"]
+__all__ = ["AdminOptions", "BrokerOptions", "Data", "GateOptions", "Json", "NodeOptions", "RunOptions"]
 
 Data = Annotated[
     Path, typer.Option("--data", metavar="DIR", help="The data folder of a campus node that runs on this machine.")
@@ -37,9 +37,29 @@ class RunOptions:
             raise InvalidValueError("--log-format", self.log_format, "text or json")
 
 
+TopicsFile = Annotated[
+    str | None,
+    typer.Option("--topics", metavar="FILE", help="Names of topics, one per line, an id before it or not."),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeOptions:
-    """Options of a node; None: not given. The names are those of ``NodeSettings``."""
+class GivenOptions:
+    """Options with the names of settings; None: not given."""
+
+    def given(self) -> dict[str, object]:
+        """Return the options that were given, by name."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in found.items()
+            if value is not None
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions(GivenOptions):
+    """Options of a node. The names are those of ``NodeSettings``."""
 
     data: Annotated[
         str | None, typer.Option("--data", metavar="DIR", help="Where memory and log are kept; else campus-data.")
@@ -55,10 +75,7 @@ class NodeOptions:
         str | None,
         typer.Option("--address", metavar="HEX", help="The address of this node; else drawn once, and kept."),
     ] = None
-    topics: Annotated[
-        str | None,
-        typer.Option("--topics", metavar="FILE", help="Names of topics, one per line, an id before it or not."),
-    ] = None
+    topics: TopicsFile = None
     places: Annotated[
         int | None, typer.Option("--places", metavar="N", help="Samples of others and our own to carry; else 10.")
     ] = None
@@ -99,11 +116,69 @@ class NodeOptions:
         int | None, typer.Option("--log-bytes", metavar="N", help="About the most that our own log takes; 0: no log.")
     ] = None
 
-    def given(self) -> dict[str, object]:
-        """Return the options that were given, by name."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in found.items()
-            if value is not None
-        }
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOptions(GivenOptions):
+    """Options for the way to the broker, which way-servers and the administrative server share."""
+
+    host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="The broker; else 127.0.0.1.")] = None
+    port: Annotated[int | None, typer.Option("--port", min=1, max=65_535, help="Its port; else 1883, or 8883.")] = None
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="The user to connect as.")] = None
+    password_file: Annotated[
+        str | None, typer.Option("--password-file", metavar="FILE", help="The password is the first line of FILE.")
+    ] = None
+    tls_ca: Annotated[
+        str | None, typer.Option("--tls-ca", metavar="FILE", help="Speak TLS: who signs the broker's certificate.")
+    ] = None
+    bridge: Annotated[
+        list[str] | None,
+        typer.Option("--bridge", metavar="TOPIC", help="Exchange samples with campus/TOPIC on the broker; repeatable."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOptions(GivenOptions):
+    """Options of a way-server, besides those of a node and of the way to the broker."""
+
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="The name of this gate; unlike all others.")
+    ] = None
+    campus_key: Annotated[
+        str | None, typer.Option("--campus-key", metavar="FILE", help="The secret key of the campus; see `campus key`.")
+    ] = None
+    previous_key: Annotated[
+        str | None, typer.Option("--previous-key", metavar="FILE", help="The key before: it names the new one.")
+    ] = None
+    previous_until: Annotated[
+        str | None, typer.Option("--previous-until", metavar="TIME", help="When the key before retires, in ISO 8601.")
+    ] = None
+    clock: Annotated[
+        str | None, typer.Option("--clock", metavar="admin|own", help="Whose time it tells; else that of the admin.")
+    ] = None
+    census_s: Annotated[
+        float | None,
+        typer.Option("--census", metavar="TIME", parser=seconds_between(0.1), help="How often to look for news; 5 s."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminOptions(GivenOptions):
+    """Options of the administrative server, besides those of the way to the broker."""
+
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="DIR", help="Where versions and ids are kept; else campus-admin.")
+    ] = None
+    topics: TopicsFile = None
+    copies: Annotated[
+        int | None, typer.Option("--copies", metavar="L", help="Copies while nobody was met and there is no plan; 8.")
+    ] = None
+    window_s: Annotated[
+        float | None,
+        typer.Option("--window", metavar="TIME", parser=seconds_between(1), help="How long a user counts; else 1 h."),
+    ] = None
+    every_s: Annotated[
+        float | None,
+        typer.Option(
+            "--every", metavar="TIME", parser=seconds_between(0.1), help="The least time between versions; 1 m."
+        ),
+    ] = None

@@ -147,16 +147,13 @@ def _levels_from(file: Path) -> dict[str, str]:
 
 
 def _acl_from(file: Path) -> AccessControlList:
-    from whimbrel.hold.access import AccessControlList, read_access  # see above
+    from whimbrel.hold.access import access_tree, read_list  # see above
 
     tree: dict[str, object] = {"users": {}, "groups": {}, **_table(file)}
     try:
-        access = read_access(json.dumps({"list": tree}))
+        return read_list(access_tree(json.dumps(tree)))
     except (InvalidValueError, TypeError):
-        access = None
-    if not isinstance(access, AccessControlList):
-        raise _refusal(file, "owner, and users and groups with arrays of rights")
-    return access
+        raise _refusal(file, "owner, and users and groups with arrays of rights") from None
 
 
 def _table(file: Path) -> dict[str, object]:

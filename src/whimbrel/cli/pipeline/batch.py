@@ -35,7 +35,7 @@ def run_once(  # what the command was told
     with session(master) as spark:
         from whimbrel.log.layout import nodes as nodes_of
         from whimbrel.pipeline.batch.jobs import run as run_jobs
-        from whimbrel.pipeline.fold.beginnings import left_out
+        from whimbrel.pipeline.fold.start_state import left_out
         from whimbrel.pipeline.plans import Plan
 
         for missing in (each for node in nodes_of(log) for each in left_out(log, node)):

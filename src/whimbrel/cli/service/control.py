@@ -33,7 +33,7 @@ def status(*, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
 
     Example: whimbrel status --data whimbrel-data
     """
-    from whimbrel.broker.shell.operating.status_text import (
+    from whimbrel.broker.shell.operate.status_text import (
         status_text,
     )  # the broker's parts, which others need not load
 
@@ -43,7 +43,7 @@ def status(*, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
 
 
 def _ask(data: Path, name: str) -> dict[str, object]:
-    from whimbrel.broker.shell.operating.asking import ask_broker  # see above
+    from whimbrel.broker.shell.operate.asking import ask_broker  # see above
 
     answer = ask_broker(data, name)
     if answer.get("ok") is not True:

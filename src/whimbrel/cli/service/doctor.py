@@ -14,7 +14,7 @@ import typer
 from whimbrel.errors import WhimbrelError
 
 if TYPE_CHECKING:  # the broker's parts need not be loaded for other commands
-    from whimbrel.broker.config import Config
+    from whimbrel.broker.settings.config import Config
 
 __all__ = ["Finding", "doctor", "findings"]
 
@@ -43,9 +43,9 @@ def doctor(
 
     Example: whimbrel doctor --config broker.toml
     """
-    from whimbrel.broker.config import Config
-    from whimbrel.broker.config_files import read_config
-    from whimbrel.broker.shell.operating.exposure import with_users_of_data  # see above
+    from whimbrel.broker.settings.config import Config
+    from whimbrel.broker.settings.config_files import read_config
+    from whimbrel.broker.shell.operate.exposure import with_users_of_data  # see above
 
     config = Config() if config_file is None else read_config(config_file)
     config = config.with_overrides({"node.data": data})
@@ -100,7 +100,7 @@ def _access(config: Config) -> Iterator[Finding]:
     from whimbrel.broker.access.topic_rights import Rights
     from whimbrel.broker.access.users import Users
     from whimbrel.broker.shell.net.listeners import tls_context
-    from whimbrel.broker.shell.operating.exposure import check_exposure, exposures  # see above
+    from whimbrel.broker.shell.operate.exposure import check_exposure, exposures  # see above
 
     checks: dict[str, tuple[str, Callable[[], object]]] = {
         "tls": (config.tls.certificate, lambda: tls_context(config.tls)),

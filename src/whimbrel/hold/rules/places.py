@@ -6,12 +6,11 @@ not. That is a matter of memory alone: who hears what is the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from whimbrel.hold.commands import Identity, Matches
 from whimbrel.hold.state import State
-from whimbrel.hold.view import View
 from whimbrel.model.facts import Reported
 from whimbrel.model.near import DEFAULT_STALE_US, MAX_STALE_US
 from whimbrel.model.notification import Notification
@@ -29,17 +28,21 @@ class Follower(Protocol):
 
 
 class Places:
-    """Takes in where devices are, and leaves out who is not near; *follower* learns of every place."""
+    """The last places of devices, and the rule that leaves out who is not near; *follower* learns of every place."""
 
-    def __init__(self, state: State, view: View) -> None:
-        self._state, self._view = state, view
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._last: dict[str, Sighting] = {}
+        """By device; the one that reported last is at the end. Empty where places are not heeded."""
         self.follower: Follower | None = None
+        self.touch: Callable[[tuple[str, str]], None] = _ignore
+        """Called with the key of each row that changes."""
 
     def __contains__(self, device: str) -> bool:
-        return device in self._state.places
+        return device in self._last
 
     def __len__(self) -> int:
-        return len(self._state.places)
+        return len(self._last)
 
     def reported(self, fact: Reported) -> None:
         """Note where a device is; a report without a place changes nothing."""
@@ -48,35 +51,39 @@ class Places:
 
     def sighted(self, device: str, sighting: Sighting) -> None:
         """Note where a device is."""
-        places = self._state.places
+        places = self._last
         if device in places:
             del places[device]  # it goes to the end: those that were not heard of for longest come first
         places[device] = sighting
-        self._view.touch(("place", device))
+        self.touch(("place", device))
         if self.follower is not None:
             self.follower.moved(device, sighting)
 
     def forget_old(self, now: int, *, most: int) -> int:
         """Forget up to *most* places that no subscription of a client may count at *now*; return how many."""
-        places, old = self._state.places, list[str]()
+        places, old = self._last, list[str]()
         for device, sighting in places.items():
             if len(old) == most or now < sighting.reported_at + MAX_STALE_US:
                 break
             old.append(device)
         for device in old:
             del places[device]
-            self._view.touch(("place", device))
+            self.touch(("place", device))
             if self.follower is not None:
                 self.follower.moved(device, None)
         return len(old)
 
     def devices(self) -> list[str]:
         """Return the devices that have a place."""
-        return list(self._state.places)
+        return list(self._last)
+
+    def restore(self, places: Mapping[str, Sighting]) -> None:
+        """Restore the last places, in the order of their reports."""
+        self._last = dict(sorted(places.items(), key=lambda each: each[1].seq))
 
     def last(self, device: str) -> Sighting | None:
         """Return the last place of a device."""
-        return self._state.places.get(device)
+        return self._last.get(device)
 
     def members(self, name: str) -> Collection[str]:
         """Return the devices whose places are those of a session."""
@@ -85,7 +92,7 @@ class Places:
 
     def sightings(self, name: str) -> list[Sighting]:
         """Return the last places of the members of a session, stale ones too."""
-        session, places = self._state.sessions.get(name), self._state.places
+        session, places = self._state.sessions.get(name), self._last
         if session is None or not places:
             return []
         return [places[device] for device in session.members if device in places]
@@ -116,3 +123,7 @@ class Places:
             if stays:
                 found.append((name, tuple(stays)))
         return found
+
+
+def _ignore(_: tuple[str, str]) -> None:
+    """Take no note of a row: nothing follows yet."""

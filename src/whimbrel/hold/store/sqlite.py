@@ -31,8 +31,8 @@ from whimbrel.model.bounds import INT64_MAX, whole
 
 __all__ = ["FORMAT", "SqliteStore"]
 
-FORMAT = 2
-"""2 has the numbers of subscriptions and how good links are; 1 is read as one that does not say."""
+FORMAT = 3
+"""3 has the time of each subscription, 2 its seq and the links of devices; 1 has none of these."""
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT NOT NULL PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID;

@@ -9,11 +9,9 @@ from whimbrel.language.policies import tree
 from whimbrel.language.policies.check import checking, statements, walk
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.compiler import compile_program
-from whimbrel.language.policies.interpreter import interpret
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyCost, PolicyLimits
 from whimbrel.language.policies.reading.parser import Parser, finish
 from whimbrel.language.policies.tree import Block, Expression, Program, Statement
-from whimbrel.language.policies.values import Message, Run
 
 __all__ = ["Policy", "parse_policy"]
 
@@ -59,10 +57,6 @@ class Policy:
         policy = cls.__new__(cls)
         policy.text, policy.program, policy.bound, policy.run = text, program, bound, compile_program(program)
         return policy
-
-    def interpreted(self, run: Run) -> Message | None:
-        """Do what ``run`` does the plain way."""
-        return interpret(self.program, run)
 
     @property
     def sends_when_suspended(self) -> bool:

@@ -34,8 +34,8 @@ from whimbrel.model.notification import NotificationId
 
 __all__ = ["FORMAT", "CheckpointHeader", "CheckpointReader", "encoded"]
 
-FORMAT = 2
-"""2 has the numbers of subscriptions and how good links are, for pipelines; 1 is read as one that does not say."""
+FORMAT = 3
+"""3 has the time of each subscription, 2 its seq and the links of devices, for pipelines; 1 has none of these."""
 
 _MAGIC = b"whimckp\n"
 _HEADER = struct.Struct(">8sH64sqqqI")

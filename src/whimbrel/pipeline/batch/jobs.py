@@ -33,7 +33,7 @@ from whimbrel.pipeline.batch.worker_files import Mapped, Work, write_files
 from whimbrel.pipeline.files.delta import DeltaOutput, check_folder, open_table, replace_table
 from whimbrel.pipeline.files.schemas import SCHEMAS, TIMES
 from whimbrel.pipeline.files.snapshots import snapshot
-from whimbrel.pipeline.fold.beginnings import beginning, left_out
+from whimbrel.pipeline.fold.start_state import left_out, start_state
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.spark.log_frames import LogFrame, extents, may_have
 from whimbrel.pipeline.spark.paths import read_parquet
@@ -151,7 +151,7 @@ class _Log:
         self.spark, self._path, self.out, self.plan, self.folded, self.doing = spark, path, out, plan, folded, doing
         check_format(path)
         found = snapshot(path)  # one moment for all tables: the node goes on writing
-        self.begun = {node: begun for node in found.last if (begun := beginning(path, node)) is not None}
+        self.begun = {node: begun for node in found.last if (begun := start_state(path, node)) is not None}
         """By node whose log was cut, the checkpoint that it begins at."""
         self._at = replace(found, begins={node: begun.seq + 1 for node, begun in self.begun.items()})
         self._missing = {node: left_out(path, node) for node in found.last}
@@ -219,7 +219,7 @@ class _Log:
         """Return the contacts of each node, for two tables: kept on the workers' disks."""
         if self._met is None:
             reports = self.table("reports")
-            if may_have(reports, "place") or any(begun.places for begun in self.begun.values()):
+            if may_have(reports, "place") or any(begun.places() for begun in self.begun.values()):
                 ends = self._ends()
                 found = node_contacts(reports.frame(), ends=ends, plan=self.plan.contact, begun=self.begun)
             else:  # a log of devices that are nowhere should not take any time

@@ -31,13 +31,13 @@ from whimbrel.pipeline.files.part_rows import PIECE_BYTES, PIECE_FACTS
 from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import PATIENT, Patience
-from whimbrel.pipeline.fold.beginnings import Beginning, seen_beginning
 from whimbrel.pipeline.fold.garbage import uncollected
 from whimbrel.pipeline.fold.shards import shard_of
+from whimbrel.pipeline.fold.start_state import StartState, seen_start_state
 from whimbrel.pipeline.spark.spark_session import parallelism
 from whimbrel.pipeline.unit.made import FILE_BYTES, Made, TableFiles
 from whimbrel.pipeline.unit.matchers import Matchers
-from whimbrel.pipeline.unit.node_state import NodeState, begun_rows
+from whimbrel.pipeline.unit.node_share import NodeShare
 from whimbrel.pipeline.unit.take import take
 
 __all__ = ["FOLDED", "UNFOLDED", "CutLogError", "ShardJob", "ShardTask", "divided", "fold_log", "fold_shard"]
@@ -158,13 +158,13 @@ def _tasks(job: ShardJob, tasks: Sequence[ShardTask], batches: Iterable[Any]) ->
 def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
     """Fold a shard; yield the files that were made."""
     node, first, log = task.node, task.first, Path(job.log)
-    begun = _seen_beginning(job, task)
+    begun = _start_state(job, task)
     reader = SpanReader(log, node, most_facts=job.piece_facts, most_bytes=job.piece_bytes, patience=job.patience)
     shard = shard_of(reader, first, task.last, number=task.number, of=task.of, begun=begun, missing=task.missing)
     store = MemoryStore()
     if begun is not None:
-        store.replace(begun.seq, begun_rows(shard.own_beginning(begun)))
-    state = NodeState(node, store, retention=job.retention, assume_receipts=job.assume_receipts)
+        store.replace(begun.seq, shard.own_rows(begun))
+    state = NodeShare(node, store, retention=job.retention, assume_receipts=job.assume_receipts)
     files, progress = TableFiles(Path(job.out), node, job.tables, job.file_bytes, job.folder), _Progress(job, task)
     if shard.is_first:
         yield from files.add("dead_letters", missing_letters(task.missing, job.now).to_batches())
@@ -181,9 +181,9 @@ def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
     yield from files.end()
 
 
-def _seen_beginning(job: ShardJob, task: ShardTask) -> Beginning | None:
-    """Return the checkpoint that the node's log begins at, if it is cut, as the driver saw it."""
-    begun = seen_beginning(Path(job.log), task.node, task.missing, last=task.last, patience=job.patience)
+def _start_state(job: ShardJob, task: ShardTask) -> StartState | None:
+    """Return the state that the node's log starts with, if it was cut, as the driver saw it."""
+    begun = seen_start_state(Path(job.log), task.node, task.missing, last=task.last, patience=job.patience)
     if task.first != (0 if begun is None else begun.seq + 1):
         raise CutLogError(task.node)
     return begun

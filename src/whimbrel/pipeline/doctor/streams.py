@@ -151,7 +151,7 @@ def _is_locked(folder: Path) -> bool:
 
 def _plan(path: Path) -> Check:
     wanted = "a plan that this version can read"
-    known = _known_format()
+    known = _known_formats()
     try:
         plan = json.loads(path.read_bytes())
         version, tables = plan["format"], ", ".join(plan["tables"])
@@ -159,18 +159,18 @@ def _plan(path: Path) -> Check:
         return failed("plan", f"{path}: missing", wanted, _ANEW)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return failed("plan", f"{path}: no plan of a stream", wanted, _ANEW)
-    if known is not None and version != known:
+    if known is not None and version not in known:
         remedy = "use the Whimbrel that began the stream, or begin a new one in another folder"
-        return failed("plan", f"format {version}", f"format {known}", remedy)
+        return failed("plan", f"format {version}", f"format {' or '.join(map(str, sorted(known)))}", remedy)
     return ok("plan", tables, wanted)
 
 
-def _known_format() -> int | None:
+def _known_formats() -> frozenset[int] | None:
     try:
-        from whimbrel.pipeline.plans import FORMAT  # it loads pyspark, which may be missing
+        from whimbrel.pipeline.plans import READABLE  # it loads pyspark, which may be missing
     except (ImportError, WhimbrelError):
         return None
-    return FORMAT
+    return READABLE
 
 
 def _agreement(out: Path) -> list[Check]:

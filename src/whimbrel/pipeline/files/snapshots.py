@@ -47,7 +47,7 @@ class Snapshot:
     last: dict[str, int]
     """By node, the last number there is."""
     begins: dict[str, int] = field(default_factory=dict)
-    """By node whose log was cut, the first number that tables are made of (``beginnings``)."""
+    """By node whose log was cut, the first number that tables are made of (``start_state``)."""
 
 
 def snapshot(directory: Path, watch: LogWatch | None = None) -> Snapshot:

@@ -1,4 +1,4 @@
-"""Events of a log through the hold core, and the versions of subscriptions that they meet."""
+"""The fold of a log: events through a node's core, the state that a cut log starts with, shards, contacts."""
 
 from __future__ import annotations
 

@@ -182,13 +182,12 @@ class ContactFold:
         else:
             self._ended_last((pair[0], pair[1]), *value)
 
-    @staticmethod
-    def begun_rows(at: int, places: Mapping[str, Sighting]) -> dict[tuple[str, ...], Any]:
-        """Return what ``rows`` would have of a log that begins at the time *at*, with devices at *places*."""
-        found: dict[tuple[str, ...], Any] = {(_SLICE,): [at, []]}
+    def begin(self, at: int, places: Mapping[str, Sighting]) -> None:
+        """Start at the time *at*, with devices at *places*: the log starts at a checkpoint."""
+        self.until = at
         for device, (_, reported_at, place) in places.items():
-            found[_POSITION, device] = [reported_at, place.latitude, place.longitude]
-        return found
+            self._held.places[device] = (reported_at, place.latitude, place.longitude)
+            self.touched.touch((_POSITION, device))
 
     def _told(self) -> list[Any]:
         devices, times, places = self._waiting()

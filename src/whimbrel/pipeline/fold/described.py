@@ -1,16 +1,35 @@
-"""Described notifications: what a worker keeps of a notification while any device is owed it.
+"""Described notifications: the form in which a worker keeps a notification while any device is owed it.
 
-A worker describes notifications in rows of ``deliveries`` and never sends them, so it keeps the hash of a body and not
-the body, unless a policy reads bodies.
+A worker writes rows of ``deliveries`` about notifications and never sends them, so it keeps the hash of a body instead
+of the body, unless a policy reads bodies.
 """
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any, NamedTuple
+
+import cbor2
+
 from whimbrel.hold.quality import CONFIRMED
-from whimbrel.pipeline.fold.beginnings import Known
+from whimbrel.model.notification import Notification
 from whimbrel.pipeline.fold.policies import Content, KeptContent
 
-__all__ = ["Described"]
+__all__ = ["Described", "Known", "known_of"]
+
+
+class Known(NamedTuple):
+    """The values of a notification that its rows of ``deliveries`` have; times in microseconds."""
+
+    body_hash: bytes
+    published_at: int
+    subject: str | None
+    deadline_at: int | None
+
+
+def known_of(fact: Notification) -> Known:
+    """Return the values that rows about a notification have."""
+    return Known(hashlib.sha256(fact.body).digest(), fact.published_at, fact.subject, fact.deadline_at)
 
 
 class Described:
@@ -22,6 +41,7 @@ class Described:
         "deadline_at",
         "differences",
         "expires_at",
+        "is_written",
         "published_at",
         "publisher",
         "qos",
@@ -43,19 +63,21 @@ class Described:
         self.seq, self.expires_at, self.qos, self.publisher = seq, expires_at, qos, publisher
         self.body_hash, self.published_at, self.subject, self.deadline_at = known
         self.content = content
-        """What policies can see of it; None where nothing is kept for them."""
+        """The content that policies can read; None where nothing is kept for them."""
         self.shaped: dict[str, bytes] | None = None
-        """By device, the hash of the body that a policy decided to hand over."""
+        """By device, the hash of the body that a policy decided to deliver."""
         self.differences: dict[str, str] | None = None
         """By device, how a decision of the log differs from what its policy decides."""
+        self.is_written = False
+        """Whether the store may have its row."""
 
     @property
     def known(self) -> Known:
-        """The values of its row in a stream's state."""
+        """The values that its rows have."""
         return Known(self.body_hash, self.published_at, self.subject, self.deadline_at)
 
     def body_hash_for(self, device: str | None) -> bytes:
-        """Return the hash of the body that a device is handed."""
+        """Return the hash of the body that a device receives."""
         shaped = self.shaped
         return self.body_hash if shaped is None or device is None else shaped.get(device, self.body_hash)
 
@@ -67,3 +89,22 @@ class Described:
     def readable(self) -> Content | None:
         """Return the content that policies may read; None if none is kept for them."""
         return None if self.content is None else self.content.read(self.subject)
+
+    # -- its row in a worker's state; the hold has the rest ----------------------------------------------------------
+
+    def row(self) -> bytes:
+        """Return its row: the values of ``Known``, and as far as there are any, content, bodies and differences."""
+        values: list[Any] = [*self.known]
+        content = None if self.content is None else [*self.content]
+        more = [content, self.shaped, self.differences]
+        while more and more[-1] is None:
+            more.pop()
+        return cbor2.dumps(values + more)
+
+    @classmethod
+    def restored(cls, seq: int, row: bytes) -> Described:
+        """Return the notification *seq* that has a *row*."""
+        *known, content, shaped, differences = [*cbor2.loads(row), None, None, None][: len(Known._fields) + 3]
+        found = cls(seq, Known(*known), content=None if content is None else KeptContent(*content))
+        found.shaped, found.differences = shaped, differences
+        return found

@@ -1,7 +1,7 @@
-"""Events: rows of the log, in Arrow, as the fold takes them (``folds``).
+"""Events: rows of the log, in Arrow, as the fold takes them (``folds``), and the facts that some of them stand for.
 
-A publication is an event only if a session wants it, with the numbers of the interests that do. Of the other tables
-each row is one.
+A publication is an event only if a session wants it, with the seqs of the interests that do; a receipt always. Each
+row of the other tables is a fact, and its event says only which one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,25 +17,13 @@ import pyarrow.compute as pc
 
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.log.columns import attributes_from, from_arrow
-from whimbrel.log.records import body_of
 from whimbrel.model.attributes import NO_ATTRIBUTES
-from whimbrel.model.facts import PresenceChange
-from whimbrel.model.rows import COLUMNS
-from whimbrel.pipeline.fold.folds import (
-    DECISION,
-    EVENT,
-    INTEREST,
-    POLICY,
-    PRESENCE,
-    PUBLISHED,
-    RECEIPT,
-    REPORT,
-    SESSION,
-)
+from whimbrel.model.facts import Fact, PresenceChange
+from whimbrel.pipeline.fold.folds import EVENT, FACT, PUBLISHED, RECEIPT
 from whimbrel.pipeline.fold.policies import attributes_bytes, body_seen
-from whimbrel.pipeline.fold.versions import PackedVersions
+from whimbrel.pipeline.subscriptions.versions import PackedVersions
 
-__all__ = ["EVENT_TABLES", "RECORDED", "Seen", "other_events", "published_events"]
+__all__ = ["EVENT_TABLES", "Seen", "fact_events", "published_events", "receipt_events"]
 
 Arrow = Any
 """A ``pyarrow`` batch or table; pyarrow ships no types."""
@@ -51,66 +39,27 @@ _MOVES = pa.array(
 """What devices do that changes who is owed what."""
 
 
-class _Told(NamedTuple):
-    """How the rows of a table are told as events."""
-
-    kind: int
-    at: str
-    columns: tuple[str, ...]
-    """Those that an event has too,"""
-    renamed: Mapping[str, str] = {}
-    """and those that it has under another name."""
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """The columns of the table that events are made of."""
-        return ("node", "seq", self.at, *self.columns, *self.renamed)
-
-
-_TOLD = {
-    "interests": _Told(
-        INTEREST,
-        "changed_at",
-        ("session", "change", "subject_filter", "name", "ttl_us", "max_held", "qos", "no_local", "policy"),
-    ),
-    "presence": _Told(
-        PRESENCE,
-        "changed_at",
-        ("session", "device", "change", "confirms"),
-        {"receipt": "name", "sent_seq": "notification_seq"},
-    ),
-    "sessions": _Told(SESSION, "changed_at", ("session", "device", "change")),
-    "receipts": _Told(
-        RECEIPT,
-        "handed_at",
-        ("session", "device", "notification_seq", "via", "published_at", "subject", "body_hash", "subscriptions"),
-        {"outcome": "change"},
-    ),
-    "reports": _Told(REPORT, "reported_at", ("device",)),
-    "policies": _Told(POLICY, "changed_at", ("device",)),
-    "decisions": _Told(DECISION, "decided_at", ("session", "device")),
+EVENT_TABLES = ("interests", "presence", "sessions", "receipts", "reports", "policies", "decisions")
+"""The tables whose rows are events, beside publications."""
+_RECEIPT = {
+    "handed_at": "at",
+    **{name: name for name in ("seq", "session", "device", "notification_seq", "via", "outcome")},
 }
-RECORDED = frozenset({"reports", "policies", "decisions"})
-"""The tables whose rows travel as records, whole."""
-EVENT_TABLES: Mapping[str, tuple[str, ...]] = {
-    name: COLUMNS[name] if name in RECORDED else told.needed for name, told in _TOLD.items()
-}
-"""The tables whose rows are events, beside publications, and their columns that matter."""
+"""By column of ``receipts``, the field that an event has it in; ``_RETAINED_ONLY`` has more."""
 
 
-def other_events(name: str, rows: Arrow) -> Arrow:
-    """Return *rows* of a table, a batch, as events."""
-    told = _TOLD[name]
+def receipt_events(rows: Arrow) -> Arrow:
+    """Return *rows* of ``receipts``, a batch, as events."""
+    given = {new: rows.column(old) for old, new in _RECEIPT.items()} | _of_retained(rows)
+    return _events({**given, "kind": pa.repeat(RECEIPT, rows.num_rows)}, rows.num_rows)
+
+
+def fact_events(name: str, rows: Arrow) -> tuple[Arrow, dict[int, Fact]]:
+    """Return *rows* of a table, an Arrow table, as events, and by seq the facts that they stand for."""
     if name == "presence":
         rows = rows.filter(pc.is_in(rows.column("change"), _MOVES))
-    given = {each: rows.column(each) for each in told.columns}
-    if name == "receipts":
-        given |= _of_retained(rows)
-    given |= {new: rows.column(old) for old, new in told.renamed.items()}
-    given |= {"seq": rows.column("seq"), "at": rows.column(told.at), "kind": pa.repeat(told.kind, rows.num_rows)}
-    if name in RECORDED:
-        given["content"] = pa.array([body_of(fact)[0] for fact in from_arrow(name, rows)], pa.binary())
-    return _events(given, rows.num_rows)
+    given = {"seq": rows.column("seq"), "kind": pa.repeat(FACT, rows.num_rows)}
+    return _events(given, rows.num_rows), {fact.seq: fact for fact in from_arrow(name, rows)}
 
 
 _RETAINED_ONLY = ("published_at", "subject", "body_hash", "subscriptions")

@@ -1,12 +1,12 @@
-"""Folds: events of a log, sorted, through the hold core, and what was settled as rows of ``deliveries``.
+"""Folds: events of a log, in order, through a node's core, and the outcomes as rows of ``deliveries``.
 
-A batch run folds each shard of a node from the beginning of the log; a stream keeps one fold a node and goes on with
-it (``node_state``). What an event means is said here, once.
+A batch run folds each shard of a node from the start of the log; a stream keeps one fold for each node and continues
+it (``unit.node_share``). This module says, once, what an event means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,58 +16,23 @@ import pyarrow as pa
 from whimbrel.hold.commands import HandOver, Identity, Settle
 from whimbrel.hold.folding import Folding, Settled
 from whimbrel.hold.quality import CONFIRMED
-from whimbrel.hold.retention import Retention
-from whimbrel.hold.sessions import RETAINED, Hold
-from whimbrel.hold.state import Copy, CopyFollower
-from whimbrel.log.records import BODY, row_from
-from whimbrel.model.facts import (
-    Decided,
-    Fact,
-    InterestChanged,
-    Mode,
-    Outcome,
-    PolicyChanged,
-    PresenceChange,
-    PresenceChanged,
-    Reported,
-    SessionChange,
-    SessionChanged,
-)
-from whimbrel.model.rows import fact_of
-from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.hold.sessions import RETAINED
+from whimbrel.model.facts import Decided, Fact, Outcome, PolicyChanged
 from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TABLES, TIME_TYPE
-from whimbrel.pipeline.fold.beginnings import Known
-from whimbrel.pipeline.fold.described import Described
-from whimbrel.pipeline.fold.policies import KeptContent, PolicyFold
+from whimbrel.node.core import NodeCore
+from whimbrel.pipeline.fold.described import Described, Known
+from whimbrel.pipeline.fold.policies import KeptContent, PolicyChecks
 
-__all__ = [
-    "DECISION",
-    "EVENT",
-    "INTEREST",
-    "POLICY",
-    "PRESENCE",
-    "PUBLISHED",
-    "RECEIPT",
-    "REPORT",
-    "SESSION",
-    "Event",
-    "Fold",
-    "Known",
-    "Rows",
-    "events_of",
-    "plain",
-]
+__all__ = ["EVENT", "FACT", "PUBLISHED", "RECEIPT", "Event", "Fold", "Rows", "events_of", "plain"]
 
-PUBLISHED, INTEREST, PRESENCE, SESSION, RECEIPT, POLICY, DECISION, REPORT = range(8)
-"""The kinds of events."""
-_RECORDED = frozenset({POLICY, DECISION, REPORT})
-"""Those that travel as the records that they are in a log."""
+PUBLISHED, RECEIPT, FACT = range(3)
+"""The kinds of events: the frequent ones travel as columns, all others as the facts that they are."""
 
 EVENT = pa.schema(
     [
         pa.field("seq", pa.int64(), nullable=False),
         pa.field("kind", pa.int8(), nullable=False),
-        pa.field("at", TIME_TYPE, nullable=False),
+        pa.field("at", TIME_TYPE),
         pa.field("expires_at", TIME_TYPE),
         pa.field("deadline_at", TIME_TYPE),
         pa.field("subject", pa.string()),
@@ -75,25 +40,18 @@ EVENT = pa.schema(
         pa.field("body_hash", pa.binary()),
         pa.field("session", pa.string()),
         pa.field("device", pa.string()),
-        pa.field("change", pa.string()),
-        pa.field("subject_filter", pa.string()),
-        pa.field("name", pa.string()),
-        pa.field("ttl_us", pa.int64()),
-        pa.field("max_held", pa.int32()),
+        pa.field("outcome", pa.string()),
         pa.field("notification_seq", pa.int64()),
         pa.field("qos", pa.int8()),
-        pa.field("no_local", pa.bool_()),
-        pa.field("confirms", pa.bool_()),
         pa.field("via", pa.string()),
         pa.field("published_at", TIME_TYPE),
         pa.field("subscriptions", SUBSCRIPTIONS_TYPE),
-        pa.field("policy", pa.string()),
         pa.field("content", pa.binary()),
         pa.field("body_bytes", pa.int64()),
         pa.field("body", pa.binary()),
     ]
 )
-"""Everything that the fold needs."""
+"""The columns of events, for the fold."""
 
 
 class Event(NamedTuple):
@@ -109,116 +67,41 @@ class Event(NamedTuple):
     body_hash: Any
     session: Any
     device: Any
-    change: Any
-    subject_filter: Any
-    name: Any
-    ttl_us: Any
-    max_held: Any
+    outcome: Any
     notification_seq: Any
     qos: Any
-    no_local: Any
-    confirms: Any
     via: Any
     published_at: Any
-    """Of a retained notification, and for which subscriptions it was sent."""
+    """For a retained notification; and the subscriptions that it was sent for."""
     subscriptions: Any
-    policy: Any
     content: Any
-    """The attributes of a publication, where policies may read them; of a report, policy or decision its record."""
+    """The attributes of a publication, where policies may read them."""
     body_bytes: Any
     body: Any
-    """That of a publication, where policies may read it."""
-
-
-def _fact(node: str, event: Event) -> Fact:
-    """Return an event that is no publication and no receipt as the fact it was."""
-    number: dict[str, Any] = {"node": node, "seq": event.seq, "changed_at": event.at}
-    if event.kind == PRESENCE:
-        mode = None if event.name is None else Mode(event.name)
-        change = PresenceChange(event.change)
-        return PresenceChanged(
-            **number,
-            device=event.device,
-            session=event.session,
-            change=change,
-            receipt=mode,
-            sent_seq=event.notification_seq,
-            confirms=event.confirms,
-        )
-    if event.kind == INTEREST:
-        subscription = Subscription(
-            session=event.session,
-            subject_filter=event.subject_filter,
-            name=event.name,
-            ttl_us=event.ttl_us,
-            max_held=event.max_held,
-            qos=event.qos,
-            no_local=bool(event.no_local),
-            policy=event.policy,
-        )
-        return InterestChanged(**number, change=InterestChange(event.change), subscription=subscription)
-    return SessionChanged(**number, session=event.session, device=event.device, change=SessionChange(event.change))
-
-
-def _recorded(node: str, event: Event) -> Fact:
-    """Return the fact whose record an event has."""
-    seq, number = BODY.unpack_from(event.content)
-    return fact_of(*row_from(node, seq, number, event.content[BODY.size :]))
+    """The body of a publication, where policies may read it."""
 
 
 # -- the fold ----------------------------------------------------------------------------------------------------------
 
 
-class Fold(CopyFollower):
-    """The sessions of a node, or of a shard of it, folded; *hold* is what a fold before it knew."""
+class Fold:
+    """The sessions of a node, or of a shard of it, folded to rows of ``deliveries``.
+
+    *whose* has, by seq of the interest, the session and identity of each subscription that a publication may match.
+    """
 
     def __init__(
-        self,
-        node: str,
-        *,
-        retention: Retention,
-        assume_receipts: bool,
-        hold: Hold[Described] | None = None,
-        policies: PolicyFold | None = None,
+        self, core: NodeCore[Described], *, assume_receipts: bool, whose: Mapping[int, tuple[str, Identity]]
     ) -> None:
-        self.node = node
-        self._folding = Folding(
-            node, retention=retention, assume_receipts=assume_receipts, hold=hold, judge=self._decide
-        )
+        self._core, self._whose = core, whose
+        self.node, self.hold = core.name, core.hold
+        self._folding = Folding(core.name, assume_receipts=assume_receipts, hold=core.hold, judge=self._decide)
         self._decides = assume_receipts
-        self.policies = PolicyFold() if policies is None else policies
-        self.whose: dict[int, tuple[str, Identity]] = {}
-        """By seq of the interest: its session and identity."""
-        self.changed: set[int] = set()
-        """The notifications whose content, shaped bodies or differences have changed; for a view that follows."""
-        self.known_changed: set[int] = set()
-        """Those that were stored or forgotten; not those that were stored and forgotten since the view was made."""
-        self.hold.follow(self)
+        self._touch = core.rows.touch
+        self.policies = PolicyChecks(core.policies)
 
-    @property
-    def hold(self) -> Hold[Described]:
-        """What is held."""
-        return self._folding.hold
-
-    def stored(self, copy: Copy) -> None:
-        """Note that a notification is kept."""
-        kept = copy.kept
-        assert isinstance(kept, Described)
-        self.known_changed.add(kept.seq)
-        if kept.content is not None or kept.shaped is not None:
-            self.changed.add(kept.seq)
-
-    def forgotten(self, seq: int, copy: Copy) -> None:
-        """Note that no device is owed a notification any more."""
-        # One that was stored since the last view was never in it.
-        (self.known_changed.remove if seq in self.known_changed else self.known_changed.add)(seq)
-        kept = copy.kept
-        assert isinstance(kept, Described)
-        if kept.content is not None or kept.shaped is not None or kept.differences is not None:
-            self.changed.add(seq)
-
-    def take(self, event: Event, out: Rows) -> None:
-        """Take the next event in."""
+    def take(self, event: Event, facts: Mapping[int, Fact], out: Rows) -> None:
+        """Apply the next event; *facts* has, by seq, the facts that events of the kind ``FACT`` stand for."""
         folding = self._folding
         if event.kind == PUBLISHED:
             settled = self._publish(event)
@@ -227,19 +110,10 @@ class Fold(CopyFollower):
                 self._add_retained(event, out)
                 settled = folding.tick(event.at)
             else:
-                outcome, seq = _OUTCOMES[event.change], event.notification_seq
+                outcome, seq = _OUTCOMES[event.outcome], event.notification_seq
                 settled = folding.confirmed(event.at, event.session, event.device, seq, outcome, via=event.via)
-        elif event.kind in _RECORDED:
-            settled = self._take_recorded(event)
         else:
-            if (
-                event.kind == INTEREST and event.change != InterestChange.REMOVED.value
-            ):  # a removed interest wants nothing
-                self.whose[event.seq] = (event.session, (event.subject_filter, event.name))
-            fact = _fact(self.node, event)
-            if isinstance(fact, SessionChanged):
-                self.policies.end_session(fact)
-            settled = folding.apply(fact)
+            settled = self._apply(facts[event.seq])
         self._write(settled, out)
 
     def _publish(self, event: Event) -> Settled:
@@ -249,7 +123,7 @@ class Fold(CopyFollower):
             content = KeptContent(event.content, event.body_bytes, body, event.device)
         matches: dict[str, list[Identity]] = {}
         for interest in event.interests:
-            session, identity = self.whose[interest]
+            session, identity = self._whose[interest]
             matches.setdefault(session, []).append(identity)
         wanted = [(session, tuple(identities)) for session, identities in matches.items()]
         described = Described(
@@ -262,30 +136,28 @@ class Fold(CopyFollower):
         )
         return self._folding.published(described, wanted, is_decided=self.policies.are_any)
 
-    def _take_recorded(self, event: Event) -> Settled:
-        """Take in a report, a policy or a decision."""
-        fact = _recorded(self.node, event)
+    def _apply(self, fact: Fact) -> Settled:
         if isinstance(fact, Decided):
             if self._decides:
-                return self._folding.tick(event.at)
+                return self._folding.tick(fact.decided_at)
             self._check(fact)
-        assert isinstance(fact, Reported | PolicyChanged | Decided)
-        self.policies.take(fact)
-        return self._folding.apply(fact)
+        elif isinstance(fact, PolicyChanged):
+            self.policies.note_put(fact.text)
+        return self._folding.answered(self._core.apply(fact))
 
     def _check(self, fact: Decided) -> None:
-        """Note which body a decision has handed over, and what it has decided otherwise than its policy does."""
+        """Note the body that a decision delivered, and how it differs from what its policy decides."""
         seq = fact.notification.seq
         kept = self.hold.kept(seq)
         if kept is None:  # it is retained, or has ended
             return
         if fact.body_hash is not None:
             kept.shaped = {**(kept.shaped or {}), fact.device: fact.body_hash}
-            self.changed.add(seq)
+            self._touch(("notification", seq))
         difference = self.policies.difference(fact, kept.readable(), kept.body_hash)
         if difference is not None:
             kept.differences = {fact.device: difference, **(kept.differences or {})}
-            self.changed.add(seq)
+            self._touch(("notification", seq))
 
     def _decide(self, command: HandOver) -> Outcome:
         """Let policies decide about a hand-over."""
@@ -299,7 +171,7 @@ class Fold(CopyFollower):
         if decided.body_hash is not None:
             kept.shaped = {**(kept.shaped or {}), device: decided.body_hash}
             if hold.is_stored(kept.seq):
-                self.changed.add(kept.seq)
+                self._touch(("notification", kept.seq))
         return decided.outcome
 
     def _add_retained(self, event: Event, out: Rows) -> None:
@@ -307,7 +179,7 @@ class Fold(CopyFollower):
         if event.published_at is None:  # a log from before receipts said so
             return
         identities = tuple((each["subject_filter"], each["name"]) for each in event.subscriptions or ())
-        ends = (event.session, event.device, event.notification_seq, identities, Outcome(event.change), event.at)
+        ends = (event.session, event.device, event.notification_seq, identities, Outcome(event.outcome), event.at)
         kept = Described(event.notification_seq, Known(event.body_hash, event.published_at, event.subject, None))
         out.add(self.node, Settle(*ends, None, RETAINED, kept))
 

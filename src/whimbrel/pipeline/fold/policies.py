@@ -1,8 +1,8 @@
-"""Policies in the fold: a log with decisions is checked, one without is decided (SUBLIM, section 4).
+"""Policies in a worker: decisions of a log are checked, and where a log has none, they are made (SUBLIM, section 4).
 
-What policies depend on is the fold of reports, policies and decisions, as in the broker (``shape.state``). Where a
-broker decided, each decision is evaluated again with the state at its number, and what comes out otherwise is said.
-Where no broker did (a log that was made or imported), the policies decide here, at each hand-over.
+The state that policies depend on is the node's, as in a broker (``node.policies``). Where a broker decided, each
+decision is evaluated again with the state at its seq, and a difference is reported. Where no broker did (a log that
+was generated or imported), the policies decide here, at each delivery.
 
 Rule: counted limits are those of the node that decided, which the log does not have: a decision that a limit, a
 time-out or a missing library ended is taken as it is, and an image is not made again by a library that may differ.
@@ -13,29 +13,26 @@ was put before reads bodies. What was published before that, and what is retaine
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import cbor2
 
-from whimbrel.hold.private import is_private
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyLimits
 from whimbrel.language.policies.policy import Policy
 from whimbrel.language.policies.values import Arrival
 from whimbrel.model.attributes import Attributes, Limits
 from whimbrel.model.bounds import INT32_MAX, INT64_MAX
-from whimbrel.model.facts import Decided, Outcome, PolicyChanged, Reported, SessionChange, SessionChanged
+from whimbrel.model.facts import Decided, Outcome
 from whimbrel.model.typed import from_typed, to_typed
-from whimbrel.shape.agents import Agents
+from whimbrel.node.policies import Policies
 from whimbrel.shape.asking import Delivery, ask, evaluate
 from whimbrel.shape.bodies import BodyKind, kind_of
 from whimbrel.shape.decision import Decision, finished
 from whimbrel.shape.faults import Fault, TransformError
-from whimbrel.shape.rows import Key, restore_row
-from whimbrel.shape.state import ShapeState
 from whimbrel.shape.transforms import perform
 
-__all__ = ["Content", "HandedOver", "KeptContent", "PolicyFold", "attributes_bytes", "body_seen"]
+__all__ = ["Content", "HandedOver", "KeptContent", "PolicyChecks", "attributes_bytes", "body_seen"]
 
 _UNBOUNDED = PolicyLimits(**dict.fromkeys(PolicyLimits.__slots__, INT64_MAX))
 _ANY_ATTRIBUTES = Limits(max_names=INT32_MAX, max_bytes=INT32_MAX, max_name_bytes=INT32_MAX)
@@ -89,48 +86,27 @@ class HandedOver(NamedTuple):
 _AS_IT_IS = HandedOver(Outcome.DELIVERED)
 
 
-class PolicyFold:
-    """What the policies of a node depend on, as far as its log was folded."""
+class PolicyChecks:
+    """Decides by the *policies* of a node, and checks what its log says that they decided."""
 
-    def __init__(self, shape: ShapeState | None = None, decided: int = 0) -> None:
-        self.shape = ShapeState() if shape is None else shape
-        self._decided = decided
-        """The last number that is in *shape* already: a broker takes facts in when it appends them, and its checkpoint
-        may be of an earlier number. What was decided up to there is taken as it is."""
-        self._agents = Agents()
+    def __init__(self, policies: Policies) -> None:
+        self._policies, self.shape = policies, policies.shape
         self.needs_bodies = any(self.reads_bodies(each.text) for each in self.shape.policies.values())
         """Whether any policy that was put reads bodies."""
-
-    @classmethod
-    def restore(cls, rows: Iterable[tuple[Key, bytes]], decided: int) -> PolicyFold:
-        """Return the policies of a checkpoint."""
-        shape = ShapeState()
-        for key, value in rows:
-            restore_row(shape, key, value)
-        return cls(shape, decided)
 
     @property
     def are_any(self) -> bool:
         """Whether there is any policy."""
         return bool(self.shape.policies)
 
-    def take(self, fact: Reported | PolicyChanged | Decided) -> None:
-        """Take the next fact in."""
-        if fact.seq <= self._decided:
-            return
-        self.shape.apply(fact)
-        if isinstance(fact, PolicyChanged) and fact.text is not None:
-            self.needs_bodies = self.needs_bodies or self.reads_bodies(fact.text)
-
-    def end_session(self, fact: SessionChanged) -> None:
-        """Take in that a session changed: with its private session, a device's choice and reports end."""
-        is_over = fact.change is SessionChange.DELETED and fact.seq > self._decided
-        if is_over and fact.device is not None and is_private(fact.session):
-            self.shape.forget(fact.device)
+    def note_put(self, text: str | None) -> None:
+        """Note that a policy with this *text* was put; None: it was removed, or a device chose one."""
+        if text is not None:
+            self.needs_bodies = self.needs_bodies or self.reads_bodies(text)
 
     def reads_bodies(self, text: str) -> bool:
-        """Tell whether the policy *text* may look at bodies."""
-        policy = self._agents.of(text)
+        """Return whether the policy *text* may look at bodies."""
+        policy = self._policies.agents.of(text)
         return policy is not None and policy.needs_bodies
 
     # -- a log without decisions -------------------------------------------------------------------------------------
@@ -141,7 +117,9 @@ class PolicyFold:
         if content is None:
             return _AS_IT_IS
         delivery, limits = _delivery(device, content), DEFAULT_POLICY_LIMITS
-        for version, made, sends_original in ask(self.shape, self._agents, chain, delivery, now=now, limits=limits):
+        for version, made, sends_original in ask(
+            self.shape, self._policies.agents, chain, delivery, now=now, limits=limits
+        ):
             if sends_original or version is None:
                 return _AS_IT_IS
             if made is None:
@@ -161,9 +139,9 @@ class PolicyFold:
     def difference(self, fact: Decided, content: Content | None, body_hash: bytes) -> str | None:
         """Return how *fact* differs from what its policy decides with the state before it; None if it does not.
 
-        *body_hash* is that of the notification's own body.
+        *body_hash* is that of the notification's own body. A decision that is in the state already is not checked.
         """
-        if fact.seq <= self._decided:
+        if fact.seq <= self._policies.seq:
             return None
         version = self.shape.policies.get(fact.policy)
         if version is None or version.seq != fact.policy_seq:
@@ -173,7 +151,7 @@ class PolicyFold:
             if self.shape.is_suspended(fact.policy, fact.device, fact.publisher):
                 return None
             return f"decision {fact.seq} says that policy {fact.policy} is suspended; it is not suspended"
-        policy = self._agents.of(version.text)
+        policy = self._policies.agents.of(version.text)
         if policy is None or content is None or (content.body is None and policy.needs_bodies):
             return None
         difference = self._difference(policy, fact, content, body_hash)

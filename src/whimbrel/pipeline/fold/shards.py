@@ -8,7 +8,7 @@ Rule: all shards of a node together make the rows that one fold of it makes (``t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from whimbrel.hold.private import SHARE, is_shared
 from whimbrel.hold.rows import Key
-from whimbrel.node.checkpoint import RowScope, scope_of
+from whimbrel.node.checkpoint import RowScope, split
 from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import Piece, SpanReader
-from whimbrel.pipeline.fold.beginnings import Beginning
 from whimbrel.pipeline.fold.components import Components
 from whimbrel.pipeline.fold.events import Seen
+from whimbrel.pipeline.fold.start_state import StartState
 from whimbrel.shape.agents import Agents
 
 __all__ = ["LogPolicies", "Shard", "shard_of"]
@@ -63,32 +63,12 @@ class Shard:
                     del tables[name]
         return replace(piece, tables=tables, dead=piece.dead if self.is_first else [])
 
-    def own_beginning(self, begun: Beginning) -> Beginning:
-        """Return what a checkpoint has for this shard.
+    def own_rows(self, begun: StartState) -> dict[Key, bytes]:
+        """Return the rows of a start state that this shard has."""
+        return dict(begun.rows if self.of == 1 else split(begun.rows, self._has))
 
-        A notification that sessions of several shards hold is in each. What devices of other shards chose and reported
-        does no harm: nothing is handed over to them here.
-        """
-        if self.of == 1:
-            return begun
-        hold = [row for row in begun.hold if row[0][0] != "copy" and self._is_of_own(row[0])]
-        held = {int(str(key[2])) for key, _ in hold if key[0] == "pending"}
-        hold += [row for row in begun.hold if row[0][0] == "copy" and int(str(row[0][1])) in held]
-        return replace(
-            begun,
-            hold=tuple(hold),
-            interests=tuple(each for each in begun.interests if self._is_own(each.subscription.session, None)),
-            known=_of(begun.known, held),
-            shaped=_of(begun.shaped, held),
-            contents=_of(begun.contents, held),
-            links={device: link for device, link in begun.links.items() if self._is_own(None, device)},
-        )
-
-    def _is_of_own(self, key: Key) -> bool:
-        scope, whose = scope_of(key)
-        if scope is RowScope.SESSION:
-            return self._is_own(str(whose), None)
-        return scope is not RowScope.DEVICE or self._is_own(None, str(whose))
+    def _has(self, scope: RowScope, whose: str) -> bool:
+        return self._is_own(whose, None) if scope is RowScope.SESSION else self._is_own(None, whose)
 
     def _is_own(self, session: str | None, device: str | None) -> bool:
         """Tell whether a row about a session, or else a device, is for this shard; a device of none is the first's."""
@@ -110,10 +90,6 @@ class Shard:
                 known[key] = self._is_own(*key)
             found.append(known[key])
         return pa.array(found, pa.bool_())
-
-
-def _of(known: Mapping[int, Any], seqs: Iterable[int]) -> dict[int, Any]:
-    return {seq: known[seq] for seq in seqs if seq in known}
 
 
 class LogPolicies:
@@ -147,7 +123,7 @@ def shard_of(
     *,
     number: int,
     of: int,
-    begun: Beginning | None,
+    begun: StartState | None,
     missing: Sequence[Missing] = (),
 ) -> Shard:
     """Return a shard of the node whose log *reader* reads, from the number *first* to *last* without the *missing*."""
@@ -162,7 +138,7 @@ def shard_of(
         shares.update(_shares(piece.table("interests")))
     if begun is not None:
         policies.append(begun.policy_rows().select(list(LogPolicies.COLUMNS)))
-        devices.update(begun.pairs())
+        devices.update(begun.members())
         shares.update(_shares(begun.interest_rows()))
     found = LogPolicies(pa.concat_tables(policies) if policies else None)
     components = Components(sorted(devices), sorted(shares), groups=of)

@@ -31,15 +31,15 @@ from whimbrel.pipeline.files.part_rows import PIECE_BYTES, PIECE_FACTS
 from whimbrel.pipeline.files.snapshots import Missing, missing_numbers
 from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError
-from whimbrel.pipeline.fold.beginnings import seen_beginning
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.fold.garbage import uncollected
+from whimbrel.pipeline.fold.start_state import seen_start_state
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError, OtherLogError
 from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore
 from whimbrel.pipeline.unit.made import FILE_BYTES, Made, TableFiles
 from whimbrel.pipeline.unit.matchers import Matchers
-from whimbrel.pipeline.unit.node_state import LogMark, NodeState, begun_rows
+from whimbrel.pipeline.unit.node_share import LogMark, NodeShare
 from whimbrel.pipeline.unit.take import TakenPiece, begun_piece, take
 
 __all__ = ["Job", "NodeReport", "Span", "fold_node", "scratch", "span_of", "unpacked_tallies"]
@@ -116,7 +116,7 @@ class NodeReport(NamedTuple):
 @dataclass(slots=True)
 class _Kept:
     store: BlobStore
-    state: NodeState
+    state: NodeShare
     matchers: Matchers
     reader: SpanReader
 
@@ -152,12 +152,12 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
         _check_same_log(kept, log, node)
     else:
         with _named_trouble(log, node, span):
-            begun = seen_beginning(log, node, span.missing, last=span.last, patience=job.patience)
+            begun = seen_start_state(log, node, span.missing, last=span.last, patience=job.patience)
     if begun is not None:
         if begun.seq > span.last:  # the log was cut since the batch was begun
             raise LostLogError(node, span.last)
         span = span._replace(first=begun.seq + 1)
-        kept.store.replace(begun.seq, begun_rows(begun))
+        kept.store.replace(begun.seq, dict(begun.rows))
         kept = _restored(job, node, blobs, folder)
     files, tallies = job.files(node), _Tallies(node)
     now = time.time_ns() // 1_000
@@ -198,7 +198,7 @@ def _restored(job: Job, node: str, blobs: Blobs, folder: Path) -> _Kept:
     store = BlobStore(blobs)
     plan = job.plan
     contact = plan.contact if {"contacts", "meetings"} & {*plan.tables} else None
-    state = NodeState(
+    state = NodeShare(
         node, store, retention=plan.retention, assume_receipts=bool(plan.assume_receipts), contact=contact
     )
     bounds: dict[str, Any] = {"most_facts": job.piece_facts, "most_bytes": job.piece_bytes}

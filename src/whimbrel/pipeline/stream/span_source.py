@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import snapshot, undisturbed
-from whimbrel.pipeline.fold.beginnings import first_taken, left_out
+from whimbrel.pipeline.fold.start_state import first_taken, left_out
 
 __all__ = ["SpanReader", "SpanSource", "next_ends", "spans"]
 

@@ -48,7 +48,7 @@ from whimbrel.pipeline.stream.operators import NodeFold, WindowFold
 from whimbrel.pipeline.stream.span_source import SpanSource
 from whimbrel.pipeline.stream.window_fold import WINDOWS
 from whimbrel.pipeline.unit.made import MADE, Made
-from whimbrel.pipeline.unit.node_state import Held, NodeState
+from whimbrel.pipeline.unit.node_share import Held, NodeShare
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -280,7 +280,7 @@ class Stream:
                 found[device] = found.get(device, 0) + count
         return found
 
-    def _states(self) -> Iterator[NodeState]:
+    def _states(self) -> Iterator[NodeShare]:
         """Yield the state of each node as Spark has it."""
         if not self._commits.applied:
             return
@@ -291,7 +291,7 @@ class Stream:
         for node, *head in heads:
             blobs = MemoryBlobs((bytes(blob) for own, blob in lists if own == node), Head(*head))
             store = BlobStore(blobs)
-            yield NodeState(node, store, retention=self.plan.retention, assume_receipts=bool(self.plan.assume_receipts))
+            yield NodeShare(node, store, retention=self.plan.retention, assume_receipts=bool(self.plan.assume_receipts))
 
     def close(self) -> None:
         """Let go of the tables; what was committed is kept."""

@@ -3,6 +3,7 @@
 The stateful operator has one key. What it is sent of the nodes it sends on to the driver, but for tallies.
 Rule: what a window has follows from tallies that add up, so it does not matter who made them.
 Rule: rows that changed go to a file of their own, which the driver merges into the table as it is then.
+Rule: where the tallies say that a span has a census of a campus, its publications are read again for it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.census import CENSUS_SUBJECT
 from whimbrel.model.replicas import unserved, unserved_note
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import WHOLE
+from whimbrel.pipeline.files.snapshots import missing_numbers
+from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.fold.contact_fold import Meeting, meetings_table
 from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore
 from whimbrel.pipeline.stream.node_fold import Job, NodeReport, unpacked_tallies
 from whimbrel.pipeline.stream.windows import Late, Windows
+from whimbrel.pipeline.tables.censuses import census_of_span
 from whimbrel.pipeline.tables.replicas import chosen, planned
 from whimbrel.pipeline.unit.made import Made
 
@@ -83,6 +88,7 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
     # In the order of the nodes, however Spark sends them: what is late, and its row, is the same each time.
     tallies: list[tuple[str, int, bytes]] = []
     nodes, now = 0, INT64_MAX
+    reports: dict[str, NodeReport] = {}
     for place, made in enumerate(rows):
         if made.kind == "tallies":
             tallies.append((made.node, place, made.told))
@@ -94,9 +100,12 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
             report = NodeReport(*cbor2.loads(made.told))
             windows.hear(made.node, report.last_at, report.oldest_at)
             nodes, now = report.nodes, report.now
+            reports[made.node] = report
         yield made
-    for _, _, told in sorted(tallies):
+    for node, _, told in sorted(tallies):
         counts, tally, intervals = unpacked_tallies(told)
+        if "replicas" in job.plan.tables and CENSUS_SUBJECT in counts.column("subject").to_pylist():
+            _take_census(job, windows, node, reports.pop(node, None))
         late += windows.count(zip(*(column.to_pylist() for column in counts.columns), strict=True))
         late += windows.tally(tally)
         windows.change(intervals)
@@ -119,12 +128,23 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
     yield Made("windows", WINDOWS, None, 0, cbor2.dumps(report_of))
 
 
+def _take_census(job: Job, windows: Windows, node: str, report: NodeReport | None) -> None:
+    """Read the last census in the span of a node in this batch, unless that was done."""
+    if report is None:
+        return
+    log = Path(job.log)
+    reader = SpanReader(log, node, most_facts=job.piece_facts, most_bytes=job.piece_bytes, patience=job.patience)
+    found = census_of_span(reader, report.first, report.last, missing=tuple(missing_numbers(log, node)))
+    if found is not None:
+        windows.take_census(found)
+
+
 def _planned(job: Job, windows: Windows, notes: list[str]) -> Iterator[Made]:
     subscribers = windows.subscribers
     if subscribers is None or "replicas" not in job.plan.tables:
         return
-    plan = job.plan
-    subscribers = chosen(subscribers, subject_filter=plan.replicas_for)
+    plan = job.plan.for_census(windows.census)
+    subscribers = chosen(subscribers, subject_filter=plan.replicas_for, census=windows.census)
     memory = {"nodes": plan.nodes, "slots_per_node": plan.slots_per_node}
     if beyond := unserved(subscribers, **memory):
         notes.append(f"replicas: {unserved_note(beyond, subjects=len(subscribers))}")

@@ -22,10 +22,12 @@ import pyarrow.compute as pc
 from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.touched_rows import Key, TouchedRows
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN
+from whimbrel.model.census import CensusTotals
 from whimbrel.model.clock import format_time
 from whimbrel.model.tables import TIME_TYPE
 from whimbrel.pipeline.files.delta import by_window
 from whimbrel.pipeline.fold.contact_fold import Meeting
+from whimbrel.pipeline.tables.censuses import LoggedCensus
 from whimbrel.pipeline.tables.latency import TALLY, measured
 from whimbrel.pipeline.tables.popularity import Wishes
 from whimbrel.pipeline.tables.replicas import silent, window_end
@@ -33,7 +35,7 @@ from whimbrel.pipeline.tables.replicas import silent, window_end
 __all__ = ["Late", "Windows", "merged", "watermark"]
 
 _COUNT, _TALLY, _INTERVAL, _LATEST, _FINAL, _NODE = "count", "tally", "interval", "latest", "final", "node"
-_MEETING = "meeting"
+_MEETING, _CENSUS = "meeting", "census"
 _INTERVAL_SCHEMA = pa.schema(
     [("session", pa.string()), ("subject_filter", pa.string()), ("began_at", TIME_TYPE), ("ended_at", TIME_TYPE)]
 )
@@ -110,12 +112,14 @@ class Windows:
                 _LATEST: self.latest.get,
                 _NODE: self._nodes.get,
                 _MEETING: lambda low, high: self.meetings.get((low, high)),
+                _CENSUS: self._census_row,
             }
         )
         self.meetings: dict[tuple[str, str], Meeting] = {}
         """By pair of devices, what its contacts add up to."""
         self.has_met = False
         """Whether one has ended, in this batch."""
+        self._census: LoggedCensus | None = None
         self._has_changed = False
         """Whether a subscription has, in this batch."""
         self._counted_now: set[tuple[int, str]] = set()
@@ -138,6 +142,10 @@ class Windows:
                 self.meetings[whose[0], whose[1]] = Meeting(*value)
             case "latest":
                 self.latest[whose[0]] = tuple(value)
+            case "census":
+                at, node, seq, nodes, places, subscribers = value
+                totals = CensusTotals(nodes=nodes, places=places, subscribers=subscribers)
+                self._census = LoggedCensus(at, node, seq, totals)
             case _:
                 self._final = tuple(value)
 
@@ -222,6 +230,18 @@ class Windows:
             self._touched.touch((_MEETING, *pair))
             self.has_met = True
 
+    def take_census(self, found: LoggedCensus) -> None:
+        """Plan from the census that was *found*, unless a later one is known."""
+        if self._census is None or found[:3] > self._census[:3]:
+            self._census = found
+            self._touched.touch((_CENSUS,))
+
+    def _census_row(self) -> list[Any] | None:
+        if self._census is None:
+            return None
+        at, node, seq, totals = self._census
+        return [at, node, seq, totals.nodes, totals.places, dict(totals.subscribers)]
+
     def hear(self, node: str, last_at: int | None, oldest_at: int) -> None:
         """Note the time of a node's last fact, and when the oldest notification was published that it holds."""
         self._nodes[node] = (last_at, oldest_at)
@@ -285,9 +305,14 @@ class Windows:
         return by_window(measured(table, window_us=self._window_us))
 
     @property
+    def census(self) -> CensusTotals | None:
+        """The last census of a campus, if there was one."""
+        return None if self._census is None else self._census.totals
+
+    @property
     def subscribers(self) -> dict[str, int] | None:
-        """By subject, how many subscribed when it was published last; None if that is as it was before the batch."""
-        if not any(key[0] == _LATEST for key in self._touched):
+        """By subject, how many subscribed when it was published last; None: neither that nor the census has changed."""
+        if not any(key[0] in {_LATEST, _CENSUS} for key in self._touched):
             return None
         return {subject: subscribers for subject, (_, subscribers) in self.latest.items()}
 

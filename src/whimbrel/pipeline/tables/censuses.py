@@ -2,13 +2,15 @@
 
 Rule: ``popularity`` says whether there is one, and in which window: a log without one is not read again.
 Rule: a publication under its subject that is not a census is passed over, and the one before it counts.
+Rule: the last one has the latest time; of those at one time, the greatest node and seq.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,12 +20,37 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.errors import InvalidInputError
 from whimbrel.model.census import CENSUS_SUBJECT, CensusTotals, read_census_totals
+from whimbrel.pipeline.files.snapshots import Missing
+from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.spark.log_frames import LogFrame
 
-__all__ = ["last_census"]
+__all__ = ["LoggedCensus", "census_of_span", "last_census"]
 
 _COLUMNS = ("published_at", "node", "seq", "subject", "body")
 _SCHEMA = pa.schema([("at", pa.int64()), ("node", pa.string()), ("seq", pa.int64()), ("body", pa.binary())])
+
+
+class LoggedCensus(NamedTuple):
+    """A census and its place in the order of all."""
+
+    at: int
+    node: str
+    seq: int
+    totals: CensusTotals
+
+
+def census_of_span(reader: SpanReader, first: int, last: int, *, missing: Sequence[Missing]) -> LoggedCensus | None:
+    """Return the last census that a node's log has from *first* to *last*, or None."""
+    found: LoggedCensus | None = None
+    for piece in reader.only(["publications"]).pieces(first, last, now=0, missing=missing):
+        rows = piece.table("publications", ("published_at", "seq", "subject", "body"))
+        rows = rows.filter(pc.equal(rows.column("subject"), CENSUS_SUBJECT))
+        times = pc.cast(rows.column("published_at"), pa.int64()).to_pylist()
+        for at, seq, body in zip(times, rows.column("seq").to_pylist(), rows.column("body").to_pylist(), strict=True):
+            with suppress(InvalidInputError):
+                each = LoggedCensus(at, reader.node, seq, read_census_totals(bytes(body)))
+                found = each if found is None else max(found, each, key=lambda census: census[:3])
+    return found
 
 
 def last_census(publications: LogFrame, popularity: DataFrame, *, window_us: int) -> CensusTotals | None:

@@ -25,8 +25,8 @@ from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.fold.beginnings import Beginning
 from whimbrel.pipeline.fold.contact_fold import CONTACT, MAX_APART_US, ContactPlan, slice_contacts
+from whimbrel.pipeline.fold.start_state import StartState
 
 __all__ = ["contacts", "meetings", "no_contacts", "node_contacts"]
 
@@ -41,7 +41,7 @@ def node_contacts(
     ends: Mapping[str, int],
     plan: ContactPlan,
     slice_us: int | None = None,
-    begun: Mapping[str, Beginning] | None = None,
+    begun: Mapping[str, StartState] | None = None,
 ) -> DataFrame:
     """Return the contacts of each node, with its name.
 
@@ -68,12 +68,12 @@ def node_contacts(
     return _joined(pieces, ends)
 
 
-def _seen_before(spark: SparkSession, begun: Mapping[str, Beginning]) -> DataFrame:
+def _seen_before(spark: SparkSession, begun: Mapping[str, StartState]) -> DataFrame:
     """Return where devices were at the checkpoints, as reports."""
     rows = [
         (node, seq, device, (place.latitude, place.longitude), reported_at)
         for node, each in begun.items()
-        for device, (seq, reported_at, place) in each.places.items()
+        for device, (seq, reported_at, place) in each.places().items()
     ]
     place = "place struct<latitude: double, longitude: double>"
     return spark.createDataFrame(rows, f"node string, seq bigint, device string, {place}, at bigint")

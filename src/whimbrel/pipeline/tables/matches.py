@@ -23,16 +23,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.model.facts import PresenceChange
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.fold.beginnings import Beginning
-from whimbrel.pipeline.fold.moves import MEMBERS, SEEN, Moves
-from whimbrel.pipeline.fold.version_places import PLACED
-from whimbrel.pipeline.fold.versions import Over, PackedVersions, packed, versions
+from whimbrel.pipeline.fold.start_state import StartState
 from whimbrel.pipeline.spark.log_frames import LogRows, extents, may_have
 from whimbrel.pipeline.spark.spark_session import send_file
+from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN, Moves
+from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, Over, PackedVersions, packed, versions
 
 __all__ = [
-    "CHANGED",
-    "DELETED",
     "Matching",
     "MovingRows",
     "Shipped",
@@ -53,7 +50,7 @@ class MovingRows(NamedTuple):
 
     reports: LogRows
     presence: LogRows
-    begun: Mapping[str, Beginning] = MappingProxyType({})
+    begun: Mapping[str, StartState] = MappingProxyType({})
     """By node whose log was cut, the checkpoint that it begins at."""
 
 
@@ -134,7 +131,7 @@ def _moved(moving: MovingRows) -> tuple[Any, Any]:
     return _with_begun(moving.begun, seen.toArrow(), members.toArrow())
 
 
-def _with_begun(begun: Mapping[str, Beginning], seen: Any, members: Any) -> tuple[Any, Any]:
+def _with_begun(begun: Mapping[str, StartState], seen: Any, members: Any) -> tuple[Any, Any]:
     """Add where devices were, and whose members, at the checkpoints that logs begin at."""
     places = [
         {
@@ -145,13 +142,13 @@ def _with_begun(begun: Mapping[str, Beginning], seen: Any, members: Any) -> tupl
             "place": {"latitude": seen.place.latitude, "longitude": seen.place.longitude},
         }
         for node, each in begun.items()
-        for device, seen in each.places.items()
+        for device, seen in each.places().items()
     ]
     joined = PresenceChange.JOINED.value
     pairs = [
         {"node": node, "seq": 0, "device": device, "session": session, "change": joined}
         for node, each in begun.items()
-        for device, session in each.pairs()
+        for device, session in each.members()
     ]
     found = (
         pa.concat_tables([pa.Table.from_pylist(rows, schema=schema).cast(table.schema), table])
@@ -198,11 +195,6 @@ def pack(
     columns = (*_ALWAYS, *(name for name in _SOMETIMES if name in needed))
     qos, no_local = changed.column("qos"), changed.column("no_local")
     return Shipped(files, columns, qos.null_count < len(qos) or bool(pc.any(no_local).as_py()))
-
-
-_INTEREST = ["session", "subject_filter", "name", "filter_text", "keys", "accept_insecure", *PLACED]
-CHANGED = ("node", "seq", "changed_at", "change", *_INTEREST, "qos", "no_local")
-DELETED = ("node", "seq", "changed_at", "change", "session")
 
 
 def _of_node(table: Any, node: str) -> Any:

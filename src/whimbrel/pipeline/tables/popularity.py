@@ -29,8 +29,8 @@ from whimbrel.match.topics import TopicIndex, is_topic_filter
 from whimbrel.model.bounds import INT64_MAX, whole
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.schemas import SCHEMAS
-from whimbrel.pipeline.fold.versions import validity_intervals
 from whimbrel.pipeline.spark.log_frames import LogRows
+from whimbrel.pipeline.subscriptions.versions import validity_intervals
 
 __all__ = ["COUNT", "Wishes", "counted", "counts_of", "popular", "popularity"]
 

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from whimbrel.model.bounds import INT64_MAX
-from whimbrel.pipeline.fold.versions import Over, touched
+from whimbrel.pipeline.subscriptions.versions import Over, touched
 from whimbrel.pipeline.tables.matches import Shipped, pack
-from whimbrel.pipeline.unit.node_state import NodeState
+from whimbrel.pipeline.unit.node_share import NodeShare
 
 __all__ = ["SMALL", "Matchers"]
 
@@ -45,7 +45,7 @@ class Matchers:
         self._folder = folder
         self._kept: dict[str, _Kept] = {}
 
-    def shipped(self, state: NodeState, first: int, changed: Any, deleted: Any) -> Shipped:
+    def shipped(self, state: NodeShare, first: int, changed: Any, deleted: Any) -> Shipped:
         """Return the matcher for a batch of one node that begins with the number *first*.
 
         It holds what was in force before (*state*), and the changes of the batch: pyarrow.Tables of ``interests``
@@ -58,7 +58,7 @@ class Matchers:
         span = (state.node, first, INT64_MAX)
         if kept is not None:
             kept.changed |= now
-            rows = pa.concat_tables([state.in_force_of(kept.changed), changed])
+            rows = pa.concat_tables([state.in_force.rows_of(kept.changed), changed])
             if SMALL * max(rows.num_rows, len(kept.changed)) <= kept.size:
                 over = Over(kept.below.files[state.node], kept.changed)
                 layer = pack([span], rows, deleted, self._folder, over=over)
@@ -66,13 +66,13 @@ class Matchers:
                     _remove(kept.shipped)
                 kept.shipped, kept.is_stale = Shipped.together([kept.below, layer]), False
                 return kept.shipped
-        rows = pa.concat_tables([state.in_force(), changed])
+        rows = pa.concat_tables([state.in_force.rows(), changed])
         self._forget(state.node)
         everything = pack([span], rows, deleted, self._folder)
         self._kept[state.node] = _Kept(everything, rows.num_rows, everything)
         return everything
 
-    def note(self, state: NodeState, changed: Any, deleted: Any) -> None:
+    def note(self, state: NodeShare, changed: Any, deleted: Any) -> None:
         """Take in the changes of a batch that needs no matcher, for the next one that does."""
         kept = self._kept.get(state.node)
         now = touched(changed, deleted)

@@ -15,20 +15,22 @@ from typing import Any
 
 import pyarrow as pa
 
+from whimbrel.model.facts import Fact
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import Piece, SpanReader
 from whimbrel.pipeline.fold.contact_fold import Meeting
-from whimbrel.pipeline.fold.events import EVENT_TABLES, Seen, other_events, published_events
+from whimbrel.pipeline.fold.events import EVENT_TABLES, Seen, fact_events, published_events, receipt_events
 from whimbrel.pipeline.fold.folds import EVENT
-from whimbrel.pipeline.fold.moves import MEMBERS, SEEN
 from whimbrel.pipeline.fold.shards import Shard
-from whimbrel.pipeline.fold.versions import PackedVersions
+from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN
+from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, PackedVersions
 from whimbrel.pipeline.tables.latency import TALLY, tallied
-from whimbrel.pipeline.tables.matches import CHANGED, DELETED, exploded
+from whimbrel.pipeline.tables.link_quality import link_rows
+from whimbrel.pipeline.tables.matches import exploded
 from whimbrel.pipeline.tables.popularity import COUNT, counts_of
 from whimbrel.pipeline.unit.matchers import Matchers
-from whimbrel.pipeline.unit.node_state import NodeState
+from whimbrel.pipeline.unit.node_share import NodeShare
 
 __all__ = ["TakenPiece", "begun_piece", "take"]
 
@@ -57,17 +59,17 @@ class TakenPiece:
     """By pair of devices, what its contacts that ended add up to."""
 
 
-def begun_piece(state: NodeState, seq: int) -> TakenPiece:
+def begun_piece(state: NodeShare, seq: int) -> TakenPiece:
     """Return what a state that begins at a checkpoint says of itself: the subscriptions that are in force."""
     counts, tally = COUNT.empty_table(), TALLY.empty_table()
-    return TakenPiece(last=seq, counts=counts, tally=tally, intervals=state.open_intervals())
+    return TakenPiece(last=seq, counts=counts, tally=tally, intervals=state.in_force.intervals())
 
 
 def take(  # what, from where, to what
     reader: SpanReader,
     first: int,
     last: int,
-    state: NodeState,
+    state: NodeShare,
     matchers: Matchers,
     *,
     window_us: int | None,
@@ -79,7 +81,7 @@ def take(  # what, from where, to what
     """Take the numbers *first* to *last* of a node's log into its *state*, and yield what they become, piece by piece.
 
     *window_us* is the length of windows, None where nothing is counted for them, and *now* the time at which dead
-    letters are found, in microseconds. Nothing is committed: ``NodeState.commit`` does, once what was yielded is safe.
+    letters are found, in microseconds. Nothing is committed: ``NodeShare.commit`` does, once what was yielded is safe.
     With a *shard*, the state has the sessions of that one, and rows are about them. Where nothing is matched and folded
     (not *folds*), there are the rows of ``link_quality``, ``contacts`` and ``dead_letters``. All numbers must be there
     but for those that are known to be *missing*.
@@ -88,12 +90,17 @@ def take(  # what, from where, to what
         piece = whole if shard is None else shard.own(whole)
         rows: dict[str, list[Arrow]] = {"matches": [], "deliveries": []}
         changed, deleted = piece.table("interests", CHANGED), piece.table("sessions", DELETED)
+        intervals = state.in_force.no_intervals()
         if folds:
             state.moves.take(piece.table("reports", SEEN), piece.table("presence", MEMBERS), deleted)
-            events = _events(piece, rows["matches"], state, matchers, has_policies=shard is None or shard.has_policies)
-            rows["deliveries"] = list(state.fold(events.to_batches(), whole.ends_at))
-            del events  # before the next one is read: a piece is as large as memory allows
-        rows["link_quality"] = [state.links.take(piece.table("reports"))]
+            has_policies = shard is None or shard.has_policies
+            events, facts = _events(piece, rows["matches"], state, matchers, has_policies=has_policies)
+            intervals = state.in_force.changing(changed, deleted)
+            rows["deliveries"] = list(state.fold(events.to_batches(), facts, whole.ends_at))
+            del events, facts  # before the next one is read: a piece is as large as memory allows
+            if intervals.num_rows or deleted.num_rows:
+                state.in_force.changed()
+        rows["link_quality"] = [link_rows(state.node, state.links, piece.table("reports"))]
         rows["dead_letters"] = [batch for dead in piece.dead for batch in dead.to_batches()]
         rows["contacts"], met = _contacts(whole, state, is_last=piece.last == last)
         yield TakenPiece(
@@ -101,13 +108,13 @@ def take(  # what, from where, to what
             rows=rows,
             counts=_counted(piece, window_us),
             tally=_tally(rows["deliveries"], window_us),
-            intervals=state.change(changed, deleted) if folds else state.no_intervals(),
+            intervals=intervals,
             meetings=met,
         )
         del whole, piece, changed, deleted
 
 
-def _contacts(piece: Piece, state: NodeState, *, is_last: bool) -> tuple[list[Arrow], dict[tuple[str, str], Meeting]]:
+def _contacts(piece: Piece, state: NodeShare, *, is_last: bool) -> tuple[list[Arrow], dict[tuple[str, str], Meeting]]:
     """Return the contacts that ended, and what they add to meetings; at the end of a span, or once there are many."""
     if state.contacts is None:
         return [], {}
@@ -118,18 +125,28 @@ def _contacts(piece: Piece, state: NodeState, *, is_last: bool) -> tuple[list[Ar
     return over.to_batches(), met
 
 
-def _events(piece: Piece, matched: list[Arrow], state: NodeState, matchers: Matchers, *, has_policies: bool) -> Arrow:
-    """Return all events of a piece in order, and add what matched to *matched*.
+def _events(
+    piece: Piece, matched: list[Arrow], state: NodeShare, matchers: Matchers, *, has_policies: bool
+) -> tuple[Arrow, dict[int, Fact]]:
+    """Return all events of a piece in order, and the facts that some stand for; add what matched to *matched*.
 
     If there is no policy in the whole log (not *has_policies*), none will ask for reports or for what was published.
     """
     changed, deleted = piece.table("interests", CHANGED), piece.table("sessions", DELETED)
-    names = [name for name in EVENT_TABLES if has_policies or name != "reports"]
-    events = [other_events(name, batch) for name in names for batch in piece.table(name).to_batches()]
+    events: list[Arrow] = []
+    facts: dict[int, Fact] = {}
+    for name in EVENT_TABLES:
+        rows = piece.table(name)
+        if name == "receipts":
+            events += map(receipt_events, rows.to_batches())
+        elif rows.num_rows and (has_policies or name != "reports"):
+            some, own = fact_events(name, rows)
+            events.append(some)
+            facts |= own
     publications = piece.table("publications")
     if not publications.num_rows:
         matchers.note(state, changed, deleted)
-        return pa.Table.from_batches(events, EVENT).sort_by("seq").combine_chunks()
+        return pa.Table.from_batches(events, EVENT).sort_by("seq").combine_chunks(), facts
     found = PackedVersions.map(matchers.shipped(state, piece.first, changed, deleted).files[piece.node], piece.node)
     seen = state.seen(piece.table("policies", ("text",))) if has_policies else Seen.NOTHING
     for batch in publications.to_batches():
@@ -137,7 +154,7 @@ def _events(piece: Piece, matched: list[Arrow], state: NodeState, matchers: Matc
         if places.size:
             matched += exploded(batch, found, places, handles)
             events += published_events(batch, found, places, handles, seen=seen)
-    return pa.Table.from_batches(events, EVENT).sort_by("seq").combine_chunks()
+    return pa.Table.from_batches(events, EVENT).sort_by("seq").combine_chunks(), facts
 
 
 def _counted(piece: Piece, window_us: int | None) -> Arrow:

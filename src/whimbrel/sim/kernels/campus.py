@@ -1,4 +1,4 @@
-"""Campus++ fast: the twin of ``carry.node`` and the simulator around it (``sim.campus.reference``).
+"""Campus++ fast: the twin of ``carry.node`` and the simulator around it (``tests/reference/campus_simulator.py``).
 
 Samples are numbers in the order of their ids, so that newer is larger. A node's memory is the first ``used`` places of
 its row; ``live`` and ``newest`` say per node and topic where its sample is that is not removable, and which is the

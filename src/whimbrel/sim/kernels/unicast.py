@@ -1,4 +1,4 @@
-"""Unicast routing, fast: the twin of ``sim.unicast.reference``.
+"""Unicast routing, fast: the twin of ``tests/reference/unicast_routing.py``.
 
 Messages that are not delivered have a row each of copies by node; rows stand in the order of creation, so that the
 oldest message is tried first, and close up when one is delivered.

@@ -10,7 +10,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.sim.contacts.table import Contacts
 from whimbrel.sim.kernels.links import link_room
 from whimbrel.sim.kernels.unicast import route_all
-from whimbrel.sim.unicast.reference import UnicastOutcome
+from whimbrel.sim.unicast.outcome import UnicastOutcome
 from whimbrel.sim.unicast.scenario import Parcel, Unicast
 
 __all__ = ["fast_route"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from whimbrel.sim.unicast.reference import UnicastOutcome
+from whimbrel.sim.unicast.outcome import UnicastOutcome
 from whimbrel.sim.unicast.scenario import Parcel
 
 __all__ = ["message_stats"]

@@ -13,7 +13,7 @@ from random import Random
 from typing import Protocol
 
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.config import Config
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.wire.clients import Link
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from whimbrel.broker.handlers.subscriptions.history import History
 from whimbrel.broker.state.history import HistoryChunk, HistoryQuestion
+from whimbrel.broker.subscribe.history import History
 from whimbrel.errors import WhimbrelError
 from whimbrel.log.keeping.cutting import on_disk
 from whimbrel.log.reader import LogReader

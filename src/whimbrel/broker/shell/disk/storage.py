@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from whimbrel.broker.config import Config
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.broker.shell.disk.heartbeat import Heartbeat, Resumption, beat_of, resumption
 from whimbrel.broker.shell.disk.history_reader import HistoryReader

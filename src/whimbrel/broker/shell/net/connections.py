@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import Protocol, cast
 
 from whimbrel.broker.access.users import MAX_NAME_BYTES
-from whimbrel.broker.config import Config
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.shell.net.handshakes import late_refusal
 from whimbrel.broker.shell.net.http import Answer, BadRequestError, HttpExchange
 from whimbrel.broker.shell.net.unix_sockets import peer_name

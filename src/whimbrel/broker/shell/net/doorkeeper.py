@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from functools import cached_property
 
-from whimbrel.broker.config import Config
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.shell.net.connections import MOST_WEB_READ, Stream
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.listener_rules import OPEN_LISTENER, ListenerRules

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from whimbrel.broker.config import Config, ListenerSettings, TlsSettings
+from whimbrel.broker.settings.config import Config, ListenerSettings, TlsSettings
 from whimbrel.broker.shell.net.connections import Host, ObservedStream, Stream, WebRequests, WebStream
 from whimbrel.broker.shell.net.handshakes import TlsContext, Unwanted
 from whimbrel.broker.shell.net.http import Answer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from whimbrel.broker.config import Config
+from whimbrel.broker.settings.config import Config
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.log.descriptors import RESERVED, keep_reserve
 

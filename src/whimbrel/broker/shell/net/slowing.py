@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from whimbrel.broker.access.rate_limits import RateLimits
+from whimbrel.broker.limits.rate_limits import RateLimits
 from whimbrel.broker.wire.clients import Link
 
 __all__ = ["Slowing"]

@@ -13,7 +13,7 @@ from typing import cast
 
 import structlog
 
-from whimbrel.broker.counters import Counters
+from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.shell.blocking_threads import BlockingThreads, Transforms
 from whimbrel.broker.shell.disk.history_reader import HistoryReader
 from whimbrel.broker.shell.disk.log_sync import LogSync

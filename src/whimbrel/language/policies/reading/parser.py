@@ -3,9 +3,7 @@
 Rule: one grammar for two spellings. Figure 4 of the paper is read as it is printed: its head, line numbers, type words,
 accessors and ``endif``; the form that we teach has braces, ``m.pulse``, ``device.Battery`` and ``state.sent``.
 Rule: what can be seen only with the whole policy (names, kinds, recursion, cost) is ``check``'s question.
-
-Binding powers, loosest first, as in filters: ``or``, ``^^``, ``and``, ``not``, comparison and ``in`` (neither chains),
-``+ -``, ``* / %``, shifts, ``|``, ``^``, ``&``, unary ``- + ~``.
+Rule: operators bind as in filters (``precedence``); ``in`` binds as a comparison does, and neither chains.
 """
 
 from __future__ import annotations
@@ -15,13 +13,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from whimbrel.errors import PolicyError
-from whimbrel.language.ast import BinaryOp, CompareOp, UnaryOp
+from whimbrel.language.ast import CompareOp, UnaryOp
 from whimbrel.language.policies import tree
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.operations import OPERATIONS, member_name, scope_of
 from whimbrel.language.policies.reading.calls import Calls
-from whimbrel.language.policies.reading.tokens import END, Token, tokenize
+from whimbrel.language.policies.reading.tokens import END, Token, policy_code, tokenize
 from whimbrel.language.policies.tree import Expression, Statement
+from whimbrel.language.precedence import ARITHMETIC, COMPARE, COMPARISONS, NOT, POWERS, SIGNS, SUM, UNARY
 from whimbrel.language.tokens import Kind, TokenError, literal
 
 __all__ = ["MAX_NESTING", "Parser", "finish"]
@@ -29,20 +28,12 @@ __all__ = ["MAX_NESTING", "Parser", "finish"]
 MAX_NESTING = 64
 """Levels of blocks and of expressions, each."""
 
-_NOT_POWER, _COMPARE_POWER, _VALUE_POWER, _TIGHTEST = 4, 5, 6, 12
 _LOGICAL: Mapping[str, type[tree.AllOf | tree.AnyOf | tree.OddOf]] = {
     "||": tree.AnyOf,
     "^^": tree.OddOf,
     "&&": tree.AllOf,
 }
-_COMPARISONS = {op.value: op for op in CompareOp}
-_ARITHMETIC = {op.value: op for op in BinaryOp}
-_SIGNS = {op.value: op for op in UnaryOp}
-_POWERS: Mapping[str, int] = (
-    {"||": 1, "^^": 2, "&&": 3, "in": _COMPARE_POWER}
-    | dict.fromkeys(_COMPARISONS, _COMPARE_POWER)
-    | {"+": 6, "-": 6, "*": 7, "/": 7, "%": 7, "<<": 8, ">>": 8, ">>>": 8, "|": 9, "^": 10, "&": 11}
-)
+_POWERS: Mapping[str, int] = {**POWERS, "in": COMPARE}
 _TYPES = frozenset({"Message", "auto", "bool", "double", "float", "int", "long", "string"})
 _NULL = tree.Constant(None)
 _PIECE = 20
@@ -288,11 +279,11 @@ class Parser:
                     self.take()
                     operands.append(self.expression(binding + 1))
                 left = _LOGICAL[operator](tuple(operands))
-            elif binding == _COMPARE_POWER:
+            elif binding == COMPARE:
                 left = self._comparison(left)
             else:
                 self.take()
-                left = tree.Arithmetic(_ARITHMETIC[operator], left, self.expression(binding + 1))
+                left = tree.Arithmetic(ARITHMETIC[operator], left, self.expression(binding + 1))
             self.place(left, start)
         self._depth -= 1
         return left
@@ -302,13 +293,13 @@ class Parser:
         if operator.kind == "in":
             made: Expression = self._membership(left)
         else:
-            made = self._compared(operator, left, self.expression(_VALUE_POWER))
-        if _POWERS.get(self.peek()) == _COMPARE_POWER:
+            made = self._compared(operator, left, self.expression(SUM))
+        if _POWERS.get(self.peek()) == COMPARE:
             raise self.error(PolicyCode.PARSE, "comparisons do not chain; join two with 'and'", self._token())
         return made
 
     def _compared(self, operator: Token, left: Expression, right: Expression) -> Expression:
-        op = _COMPARISONS[operator.kind]
+        op = COMPARISONS[operator.kind]
         if _NULL not in (left, right):
             return tree.Comparison(op, left, right)
         if op not in {CompareOp.EQ, CompareOp.NE}:
@@ -330,11 +321,11 @@ class Parser:
         first = self._token()
         made: Expression
         if first.kind == "!":
-            if power > _NOT_POWER:
+            if power > NOT:
                 raise self.error(PolicyCode.PARSE, "not covers a whole comparison; put it in parentheses here", first)
             self.take()
-            made = tree.Inverse(self.expression(_NOT_POWER))
-        elif first.kind in _SIGNS:
+            made = tree.Inverse(self.expression(NOT))
+        elif first.kind in SIGNS:
             self.take()
             made = self._signed(first)
         elif first.kind == "(":
@@ -357,14 +348,14 @@ class Parser:
     def _signed(self, sign: Token) -> Expression:
         if sign.kind == UnaryOp.NEGATE and self.peek() in Kind.LITERALS - {Kind.STRING}:
             return self._literal(negative=True)  # -2147483648 is one literal: its digits alone would overflow
-        return tree.Sign(_SIGNS[sign.kind], self.expression(_TIGHTEST))
+        return tree.Sign(SIGNS[sign.kind], self.expression(UNARY))
 
     def _literal(self, *, negative: bool) -> tree.Constant:
         token = self.take()
         try:
             return tree.Constant(literal(token.text, token.kind, negative=negative).value)
         except TokenError as error:
-            raise self.error(PolicyCode.OVERFLOW, error.reason, token) from None
+            raise self.error(policy_code(error), error.reason, token) from None
 
     def _named(self) -> Expression:
         """Parse what begins with a name: a local, an attribute, a variable, a call, or one of the paper's accessors."""

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from whimbrel.errors import PolicyError
 from whimbrel.language.functions import FUNCTIONS
 from whimbrel.language.policies.codes import PolicyCode
-from whimbrel.language.tokens import Kind, TokenError, kind_of
+from whimbrel.language.tokens import LONG_OPERATORS, STRING, Kind, TokenError, check_text, kind_of
 
-__all__ = ["END", "KEYWORDS", "MAX_TEXT", "Token", "tokenize"]
+__all__ = ["END", "KEYWORDS", "MAX_TEXT", "Token", "policy_code", "tokenize"]
 
 MAX_TEXT = 16_384
 """Characters of one policy text."""
@@ -29,8 +29,8 @@ _TOKEN = re.compile(
     | (?P<open>/\*)
     | (?P<word>(?:{_HYPHENATED})(?=[ \t\r\n]*\() | [A-Za-z_][A-Za-z0-9_]*)
     | (?P<number>[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?(?![A-Za-z0-9_]) | [0-9][A-Za-z0-9_]*)
-    | (?P<string>'[^'\\]*(?:\\.[^'\\]*)*' | "[^"\\]*(?:\\.[^"\\]*)*")
-    | (?P<operator>:- | [=!<>]= | && | \|\| | \^\^ | >>> | << | >> | [-+*/%|^&~!<>=(){{}}\[\],;:.])
+    | (?P<string>{STRING})
+    | (?P<operator>:- | {LONG_OPERATORS} | [-+*/%|^&~!<>=(){{}}\[\],;:.])
     | (?P<other>.)
     """,
     re.VERBOSE | re.DOTALL,
@@ -48,14 +48,10 @@ class Token(NamedTuple):
 
 def tokenize(text: str) -> list[Token]:
     """Return the tokens of *text*, the last of kind ``END``; or raise ``PolicyError``."""
-    if len(text) > MAX_TEXT:
-        reason = f"a policy of {len(text)} characters; at most {MAX_TEXT} are allowed"
-        raise PolicyError(PolicyCode.LENGTH, reason, text, MAX_TEXT, MAX_TEXT)
     try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        reason = "a lone surrogate is not a character"
-        raise PolicyError(PolicyCode.TOKEN, reason, text, error.start, error.end) from None
+        check_text(text, "policy", MAX_TEXT)
+    except TokenError as error:
+        raise PolicyError(policy_code(error), error.reason, text, *error.span) from None
     tokens = [
         Token(_kind(text, found), found[0], *found.span())
         for found in _TOKEN.finditer(text)
@@ -72,17 +68,23 @@ def _kind(text: str, found: re.Match[str]) -> str:
             if word in _BOOLEANS:
                 return Kind.INTEGER
             return _WORD_OPERATORS.get(word, word if word in KEYWORDS else Kind.NAME)
-        case "number" | "string":
-            try:
-                return kind_of(word)
-            except TokenError as error:
-                raise PolicyError(PolicyCode.TOKEN, error.reason, text, start, end) from None
         case "operator":
             return word
         case "open":
             raise PolicyError(PolicyCode.UNTERMINATED, "this comment is never closed; write */", text, start, len(text))
-    if word in "'\"":
-        reason = f"the string opened with {word} is never closed"
-        raise PolicyError(PolicyCode.UNTERMINATED, reason, text, start, len(text))
-    shown = word if word.isprintable() else f"the character U+{ord(word):04X}"
-    raise PolicyError(PolicyCode.TOKEN, f"{shown} is not allowed here; inside quotes it is fine", text, start, end)
+        case "other" if word not in "'\"":
+            shown = word if word.isprintable() else f"the character U+{ord(word):04X}"
+            reason = f"{shown} is not allowed here; inside quotes it is fine"
+            raise PolicyError(PolicyCode.TOKEN, reason, text, start, end)
+    try:  # a number, a string, or a quote that opens one and is alone
+        return kind_of(word)
+    except TokenError as error:
+        code = policy_code(error)
+        raise PolicyError(
+            code, error.reason, text, start, len(text) if code is PolicyCode.UNTERMINATED else end
+        ) from None
+
+
+def policy_code(error: TokenError) -> PolicyCode:
+    """Return the code of policies for an error of a token, which has the code of filters."""
+    return PolicyCode[error.code.name]

@@ -72,8 +72,8 @@ class TrackKeeper:
 
     # -- what was so before ------------------------------------------------------------------------------------------
 
-    def restore_places(self, places: Mapping[str, Sighting]) -> None:
-        """Let devices have been somewhere before the first span."""
+    def restore(self, places: Mapping[str, Sighting]) -> None:
+        """Restore the last places of devices before the first span."""
         numbers = np.fromiter(map(self._device, places), np.int64)
         if not numbers.size:
             return
@@ -88,14 +88,19 @@ class TrackKeeper:
         """Let a device have been a member of a session before the first span."""
         self._join(_BEFORE, self._session(session), self._device(device))
 
-    def place(self, device: str) -> Sighting | None:
-        """Return where a device was seen last."""
+    def last(self, device: str) -> Sighting | None:
+        """Return the last place of a device; None if it has none."""
         self._settle()
         number = self._devices.get(device)
         if number is None or self._base.seq[number] < 0:
             return None
         latitude, longitude = self._base.spot[number, :2].tolist()
         return Sighting(int(self._base.seq[number]), int(self._base.at[number]), Place(latitude, longitude))
+
+    def devices(self) -> list[str]:
+        """Return the devices that have a place."""
+        self._settle()
+        return [device for device, number in self._devices.items() if self._base.seq[number] >= 0]
 
     def numbers(self, sessions: Iterable[str]) -> Any:
         """Return the numbers of sessions, new ones where they have none."""

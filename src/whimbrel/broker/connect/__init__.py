@@ -1,0 +1,1 @@
+"""Connect: CONNECT, DISCONNECT and wills; connections that are silent or read too slowly."""

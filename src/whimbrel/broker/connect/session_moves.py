@@ -1,0 +1,201 @@
+"""Session moves: private sessions from before identifiers were mounted go to the mount points that they belong to.
+
+Rule: a stored session moves whose subscriptions all stand below a mount point, at the first start of a version that
+mounts identifiers; others stay outside, and so do its device's named sessions, which no client inside has joined.
+Rule: what moves is subscriptions, owner, expiry, the policy that was chosen, those that were put, and a will below the
+mount point, by facts of the log: a session begins under the whole identifier, and the one before ends.
+Rule: nothing that is held is lost. A session that holds anything is marked (``_mark_of``) and keeps its identifier:
+its client inside resumes it, no client outside may use it, and it moves when it is resumed and holds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from whimbrel.broker.access.client_ids import MountedIds
+from whimbrel.broker.limits.operator_notices import Notice
+from whimbrel.broker.requests.policies import Policies, owner_of
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.waiting.commit_queue import CommitQueue
+from whimbrel.broker.wire.clients import LiveClient
+from whimbrel.hold.private import private_session
+from whimbrel.model.bounds import MAX_NAME_BYTES
+from whimbrel.model.facts import (
+    Fact,
+    InterestChanged,
+    Mode,
+    PolicyChange,
+    PolicyChanged,
+    PresenceChange,
+    PresenceChanged,
+    SessionChange,
+    SessionChanged,
+    WillChange,
+    WillChanged,
+)
+from whimbrel.model.subscription import InterestChange
+from whimbrel.mqtt.mounts import is_mounted
+
+__all__ = ["SessionMoves"]
+
+_FEW = 200
+"""How many subscriptions a session may have that moves while its client waits for CONNACK."""
+
+
+class SessionMoves:
+    """Moves sessions to the mount points of *ids*."""
+
+    def __init__(self, commits: CommitQueue, state: BrokerState, ids: MountedIds, policies: Policies) -> None:
+        self._commits, self._state, self._ids, self._policies = commits, state, ids, policies
+        self.notices: list[Notice] = []
+
+    def begin(self, now: int) -> None:
+        """Move or mark all sessions from before; nothing waits to be applied."""
+        for client in list(self._state.clients.values()):
+            mount = self._mount_of(client)
+            if mount is None:
+                continue
+            if self._is_movable(client):
+                self.move(client, mount, now)
+                text = f"a session moved to the mount point {mount!r}"
+            else:
+                self._enter(self._session(client, SessionChange.ACCESS, now, access=_mark_of(mount)))
+                text = (
+                    f"a session that holds something belongs to the mount point {mount!r}, and moves when it is empty"
+                )
+            self.notices.append(Notice(text, client.id, client.owner))
+
+    def _mount_of(self, client: LiveClient) -> str | None:
+        """Return the mount point that a session from before belongs to; None if it stays where it is."""
+        if self._ids.mount_of(client.id) or self.mark(client.id) is not None:
+            return None
+        subscriptions = self._state.hold.subscriptions(client.session)
+        mounts = self._ids.mounts if subscriptions else ()
+        for mount in mounts:
+            if all(is_mounted(each.subject_filter or "", mount) for each in subscriptions):
+                return mount if self._is_free(mount + client.id, mount) else None
+        return None
+
+    def _is_free(self, whole: str, mount: str) -> bool:
+        fits = len(private_session(whole).encode()) <= MAX_NAME_BYTES
+        return fits and whole not in self._state.clients and self._ids.mount_of(whole) == mount
+
+    def mark(self, client_id: str) -> str | None:
+        """Return the mount point that the session of *client_id* belongs to in spite of its identifier."""
+        return _mount_in(self._state.hold.access(private_session(client_id)))
+
+    def before(self, mount: str, said: str) -> LiveClient | None:
+        """Return the session from before of a client at *mount* that says *said*, if it has not moved yet."""
+        if not mount or mount + said in self._state.clients or self.mark(said) != mount:
+            return None
+        return self._state.clients.get(said)
+
+    def can_move_now(self, client: LiveClient) -> bool:
+        """Return whether a session can move while its client waits for CONNACK."""
+        is_short = self._state.hold.sizes(client.session)[0] <= _FEW
+        return is_short and not self._commits.waiting and client.link is None and self._is_movable(client)
+
+    def _is_movable(self, client: LiveClient) -> bool:
+        """Return whether nothing would be lost of a session that moves."""
+        in_flight = (client.flying, client.queue, client.live, client.received, client.receiving, client.releasing)
+        return not any(in_flight) and not self._state.hold.pending_count(client.session)
+
+    def move(self, client: LiveClient, mount: str, now: int) -> None:
+        """Let a session that holds nothing begin under its whole identifier, and end under the one before."""
+        whole = mount + client.id
+        self._policies.give(client.session, private_session(whole), now)
+        for fact in self._facts(client, whole, mount, self._commits.now(now)):
+            self._enter(fact)
+
+    def _enter(self, fact: Fact) -> None:
+        self._commits.enter(fact, partial(self._state.applying, fact), is_owed=False)
+        if isinstance(fact, PolicyChanged):
+            self._state.note(fact)
+
+    def _facts(self, client: LiveClient, whole: str, mount: str, now: int) -> Iterator[Fact]:
+        """Yield the facts of a move, each numbered when the one before is entered."""
+        node, session = self._commits.node, private_session(whole)
+        left, chosen = self._state.will_of(client.id), self._state.decisions.shape.chosen(client.id)
+        has_will = left is not None and is_mounted(left.will.subject, mount)
+        if left is not None and has_will:
+            yield WillChanged(
+                node=node, seq=self._commits.seq, changed_at=now, device=whole, change=WillChange.LEFT, will=left.will
+            )
+        yield PresenceChanged(
+            node=node,
+            seq=self._commits.seq,
+            changed_at=now,
+            device=whole,
+            change=PresenceChange.JOINED,
+            session=session,
+            receipt=Mode.TAKE,
+            session_expiry_us=client.expiry_us,
+            confirms=None if client.is_unclaimed else client.confirms,
+            owner=client.owner,
+        )
+        for subscription in self._state.hold.subscriptions(client.session):
+            yield InterestChanged(
+                node=node,
+                seq=self._commits.seq,
+                changed_at=now,
+                change=InterestChange.ADDED,
+                subscription=replace(subscription, session=session),
+                device=whole,
+            )
+        if chosen is not None:
+            yield PolicyChanged(
+                node=node,
+                seq=self._commits.seq,
+                changed_at=now,
+                change=PolicyChange.CHOSEN,
+                owner=owner_of(client.owner, whole),
+                name=chosen,
+                device=whole,
+            )
+        yield PresenceChanged(
+            node=node,
+            seq=self._commits.seq,
+            changed_at=now,
+            device=whole,
+            change=PresenceChange.DISCONNECTED,
+            session_expiry_us=client.expiry_us,
+            sent_seq=None if left is not None and left.is_excused else 0,
+        )
+        if has_will:
+            yield WillChanged(
+                node=node, seq=self._commits.seq, changed_at=now, device=client.id, change=WillChange.WITHDRAWN
+            )
+        yield self._session(client, SessionChange.DELETED, now)
+
+    def _session(
+        self, client: LiveClient, change: SessionChange, now: int, *, access: str | None = None
+    ) -> SessionChanged:
+        return SessionChanged(
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
+            session=client.session,
+            change=change,
+            device=client.id,
+            access=access,
+        )
+
+
+def _mark_of(mount: str) -> str:
+    """Return the access of a private session from before identifiers were mounted, which belongs to *mount*."""
+    return json.dumps({"mount": mount}, ensure_ascii=False)
+
+
+def _mount_in(access: str | None) -> str | None:
+    """Return the mount point that a private session with this access belongs to, in spite of its identifier."""
+    if access is None:
+        return None
+    try:
+        found: object = json.loads(access)
+    except ValueError:
+        return None
+    mount = found.get("mount") if isinstance(found, dict) else None
+    return mount if isinstance(mount, str) else None

@@ -1,0 +1,146 @@
+"""Handling wills: how they are left, withdrawn and published (MQTT 5, 3.1.2.5, 3.1.3.2 and 3.14.4).
+
+Rule: a will is written before the CONNECT that brings it, and both are durable before CONNACK.
+Rule: a will is passed on when its publication is durable, at QoS 0 too: the publication says which will it is, so a
+broker that is killed in between neither forgets it nor publishes it again.
+Rule: rights are asked twice: when it is left, and when it is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from functools import partial
+
+from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.publish.publication_keys import unlocked_will
+from whimbrel.broker.publish.publishing import Publishing
+from whimbrel.broker.settings.config import Config
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.waiting.commit_queue import CommitQueue
+from whimbrel.broker.wire.clients import Link
+from whimbrel.broker.wire.placing import read_placing
+from whimbrel.errors import InvalidValueError
+from whimbrel.model.facts import WillChange, WillChanged
+from whimbrel.model.keys import Secured
+from whimbrel.model.will import LastWill
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.packets import Will
+from whimbrel.mqtt.properties import Property, passed_on
+from whimbrel.node.wills import LeftWill
+
+__all__ = ["WillHandling"]
+
+_SECOND_US = 1_000_000
+
+
+class WillHandling:
+    """What becomes of the wills of clients."""
+
+    def __init__(
+        self, config: Config, commits: CommitQueue, state: BrokerState, authorizer: Authorizer, publishing: Publishing
+    ) -> None:
+        self._config, self._commits, self._state = config, commits, state
+        self._authorizer, self._publishing = authorizer, publishing
+
+    def begin(self, now: int) -> None:
+        """Let the wills wait that were left with a broker before this one."""
+        self._state.wills.begin(now, self._config.mqtt.will_grace_s * _SECOND_US)
+
+    def refusal(self, link: Link, client_id: str, will: Will) -> tuple[ReasonCode, str] | None:
+        """Return why a CONNECT is refused for its will, if it is."""
+        _, secured = unlocked_will(will, link.keyring, is_ours=link.is_ours)
+        refusal = self._publishing.admission.will_refusal(link, client_id, will)
+        if refusal is None and isinstance(secured, str):
+            return ReasonCode.PAYLOAD_FORMAT_INVALID, f"the will's {secured}"
+        if refusal is None:
+            try:
+                read_placing(will.properties.user, is_ours=link.is_ours)
+            except InvalidValueError as error:
+                return ReasonCode.PAYLOAD_FORMAT_INVALID, f"the place of the will: {error}"
+        return refusal
+
+    # -- coming ------------------------------------------------------------------------------------------------------
+
+    def come(self, link: Link, client_id: str, will: Will | None, now: int, *, is_resumed: bool) -> None:
+        """Take in that a client comes, perhaps with a will; one that waits is withdrawn if it comes in time.
+
+        It is in time if it resumes the session, or if the connection before ended with the broker; and if it is the
+        same user.
+        """
+        waiting = self._state.will_of(client_id)
+        if waiting is not None:
+            is_in_time = waiting.owner == link.user and (is_resumed or waiting.is_excused)
+            if not is_in_time:
+                self.publish(waiting, now)
+            elif will is None:
+                self.withdraw(client_id, now)
+        if will is not None:
+            bare, secured = unlocked_will(will, link.keyring, is_ours=link.is_ours)
+            assert not isinstance(secured, str), "CONNECT was refused for it"
+            fact = WillChanged(
+                node=self._commits.node,
+                seq=self._commits.seq,
+                changed_at=self._commits.now(now),
+                device=client_id,
+                change=WillChange.LEFT,
+                will=_last_will(bare, secured),
+            )
+            self._commits.enter(fact, partial(self._state.apply, fact), is_owed=True)
+
+    # -- going -------------------------------------------------------------------------------------------------------
+
+    def withdraw(self, client_id: str, now: int) -> None:
+        """Take a client's will back, if it left one."""
+        if self._state.will_of(client_id) is None:
+            return
+        fact = WillChanged(
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
+            device=client_id,
+            change=WillChange.WITHDRAWN,
+        )
+        self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
+
+    def lost(self, client_id: str, expiry_us: int, now: int, *, is_clean: bool) -> None:
+        """Take in that a client is lost whose session lives on for *expiry_us*, unless it *is_clean*: then it ends."""
+        left = self._state.will_of(client_id)
+        if left is not None and (is_clean or not min(left.will.delay_us, expiry_us)):
+            self.publish(left, now)
+
+    def tick(self, now: int, coming: Container[str]) -> None:
+        """Publish the wills that are due, but of clients that are *coming* back."""
+        publishing = self._state.volatile.publishing_wills
+        if publishing:
+            publishing &= {left.seq for left in self._state.wills.by_device.values()}  # the others are published
+        for left in self._state.wills.due(now):
+            if left.device not in coming and left.seq not in publishing:
+                self.publish(left, now)
+
+    def publish(self, left: LeftWill, now: int) -> None:
+        """Publish a will; where the disk cannot be written to, it waits for the next tick."""
+        if self._publishing.admission.is_refusing:
+            return
+        if not self._authorizer.may_publish_as(left.owner, left.device, left.will.subject):
+            self._publishing.counters.refused += 1
+            self.withdraw(left.device, now)
+            return
+        self._state.volatile.publishing_wills.add(left.seq)
+        self._publishing.publish_will(left, now)
+
+
+def _last_will(will: Will, secured: Secured) -> LastWill:
+    """Return a will of CONNECT, whose keys were taken off it, as it is written down."""
+    properties = will.properties
+    expiry_s = properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
+    return LastWill(
+        subject=will.topic,
+        body=will.payload,
+        qos=will.qos,
+        retain=will.retain,
+        delay_us=(properties.integer(Property.WILL_DELAY_INTERVAL) or 0) * _SECOND_US,
+        expiry_us=None if expiry_s is None else expiry_s * _SECOND_US,
+        keys=secured.keys,
+        deliver_insecure=secured.deliver_insecure,
+        properties=passed_on(properties),
+    )

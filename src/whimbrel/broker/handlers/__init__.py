@@ -1,1 +1,0 @@
-"""Handlers: what each packet and each request does."""

@@ -1,1 +1,0 @@
-"""Connections: CONNECT, DISCONNECT and wills."""

@@ -1,1 +1,0 @@
-"""Publications: the way of a publication, its lanes and its direct path."""

@@ -1,1 +1,0 @@
-"""Named sessions: joining them, and the requests about them."""

@@ -1,1 +1,0 @@
-"""Subscriptions: what SUBSCRIBE and UNSUBSCRIBE do."""

@@ -1,0 +1,1 @@
+"""Publish: the way of a publication, from admission to its answer, and its direct path."""

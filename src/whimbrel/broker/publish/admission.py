@@ -1,0 +1,238 @@
+"""Admission: whether a publication is accepted, and whether it must be durable before it is answered.
+
+Rule: this is the one place that decides either. Who asks: ``Publishing`` about everything that is published,
+``DirectPath`` about what it passes on without asking the hold (topic, length, room and rights; the rest of ``refusal``
+can say nothing about a publication without properties that is not retained), ``WillHandling`` about a CONNECT's will,
+``Reports`` about the report of a device; and ``Interests``, ``Sessions`` and ``Broker`` whether the disk takes
+anything.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.deliver.lanes import Lane
+from whimbrel.broker.limits.memory import PENDING_BYTES, NoRoom
+from whimbrel.broker.settings.config import Config
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.routes import Found
+from whimbrel.broker.wire.clients import Link, LiveClient
+from whimbrel.broker.wire.notices import OWN
+from whimbrel.broker.wire.placing import IN_TOPIC, in_properties, read_placing
+from whimbrel.errors import InvalidValueError
+from whimbrel.hold.private import is_private
+from whimbrel.hold.sessions import PIECE
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.packets import Publish, Will
+from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
+from whimbrel.mqtt.topics import disallowed_in
+from whimbrel.node.places.placing import Placing
+from whimbrel.node.places.retained_areas import MOST_AREAS, MOST_IN_CELL, MOST_WIDE, is_wide
+from whimbrel.node.publication import KeptNotification
+
+__all__ = ["Admission", "Refusal", "waiting_bytes"]
+
+Refusal: TypeAlias = tuple[ReasonCode, str]
+_RESERVED = ("$SYS/", OWN, "$share/", "$filter/", "$near/", IN_TOPIC)
+_NO_DISK = NoRoom("the broker cannot write to its disk")
+_LITTLE_DISK = NoRoom("the disk of the broker is nearly full; publications are accepted when there is room")
+_NOT_RETAINED = ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here"
+_PASSING = 8
+"""Of what may be held, one in so many bytes more is for what clients that keep up are about to receive."""
+
+
+class Admission:
+    """What is accepted; *state* says what there is room for."""
+
+    def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer) -> None:
+        self._limits, self._state, self._authorizer = config.limits, state, authorizer
+        self.maximum_qos, self.logs_unwanted = config.mqtt.maximum_qos, config.log.unwanted
+        self._retains = config.mqtt.retain_available
+        self.most_bytes = config.limits.message_bytes or config.limits.packet_bytes
+        """The longest body of a publication."""
+        self._allowed_topic = ""
+        """The last topic that was allowed: most publishers publish to one topic again and again."""
+        self.is_refusing = False
+        """The disk cannot be written to: nothing new is accepted until it can."""
+        self.is_short = False
+        """The disk is nearly full: no publication is accepted, but what is small, such as CONNECT."""
+
+    @property
+    def takes_publications(self) -> bool:
+        """Whether the disk has room for publications."""
+        return not (self.is_refusing or self.is_short)
+
+    # -- may it be accepted ------------------------------------------------------------------------------------------
+
+    def refusal(self, link: Link, client: LiveClient, packet: Publish, found: Found) -> Refusal | None:
+        """Return why a publication that some were *found* to want is not accepted, if it is not."""
+        refusal = self.topic_refusal(packet.topic) or self.report_refusal(link, client, packet)
+        if refusal is None and (packet.qos or any(not is_private(session) for session, _ in found)):
+            return self.waiting_refusal(found)  # a named session holds QoS 0 too
+        return refusal
+
+    def report_refusal(self, link: Link, client: LiveClient, packet: Publish) -> Refusal | None:
+        """Return why a publication is not accepted whose topic may be published to and that waits for no session."""
+        limits, topic, state = self._limits, packet.topic, self._state
+        if not self._authorizer.is_open and not self._authorizer.may_publish(link, client.id, topic):
+            return ReasonCode.NOT_AUTHORIZED, "this topic may not be published to"
+        if packet.qos > self.maximum_qos:
+            return ReasonCode.QOS_NOT_SUPPORTED, f"at most QoS {self.maximum_qos}"
+        if len(packet.payload) > self.most_bytes:
+            return self._too_long(packet.payload)
+        if packet.retain and not self._retains:
+            return _NOT_RETAINED
+        if not self.takes_publications:
+            return ReasonCode.QUOTA_EXCEEDED, _NO_DISK if self.is_refusing else _LITTLE_DISK
+        if packet.qos:
+            full = self.room_refusal(makes_room=packet.retain and not packet.payload)
+            if full is not None:
+                return full
+        is_retained = packet.retain and packet.payload and topic not in state.retained
+        if is_retained and len(state.retained) >= limits.retained_messages:
+            return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_messages} topics are retained, no more are allowed"
+        if packet.retain and packet.payload and (full := self._area_refusal(packet)) is not None:
+            return full
+        if packet.retain and packet.payload:
+            grows = state.retained.growth(topic, len(packet.payload))
+            if grows > 0 and state.retained.size_bytes + grows > limits.retained_bytes:
+                return ReasonCode.QUOTA_EXCEEDED, f"{limits.retained_bytes} bytes are retained, no more are allowed"
+            if grows > 0 and (full := state.memory.refusal(grows, is_lasting=True)) is not None:
+                return full
+        properties = packet.properties
+        if properties is NO_PROPERTIES:
+            return None
+        if len(properties.user) > limits.user_properties:
+            return ReasonCode.QUOTA_EXCEEDED, f"at most {limits.user_properties} user properties"
+        return _response_refusal(properties)
+
+    def _area_refusal(self, packet: Publish) -> Refusal | None:
+        """Return why a publication is not retained for its area, if so: each report of a place looks for areas."""
+        areas, user = self._state.areas, packet.properties.user
+        placing = read_placing(user, is_ours=False).placing if user else None
+        area = None if placing is None else placing.area
+        if area is None:
+            return None
+        if len(areas) >= MOST_AREAS:
+            return ReasonCode.QUOTA_EXCEEDED, f"{MOST_AREAS} messages are retained with an area, no more are allowed"
+        if is_wide(area) and areas.wide_count >= MOST_WIDE:
+            allowed = f"{MOST_WIDE} messages are retained with an area of more than 5 km, no more are allowed"
+            return ReasonCode.QUOTA_EXCEEDED, allowed
+        if areas.crowd(area) >= MOST_IN_CELL:
+            allowed = f"{MOST_IN_CELL} messages are retained with areas around here, no more are allowed"
+            return ReasonCode.QUOTA_EXCEEDED, allowed
+        return None
+
+    def placed(self, packet: Publish, *, is_ours: bool) -> tuple[Publish, Placing | str | None, int]:
+        """Return a publication with its place among its properties, and what these say; or why it is refused.
+
+        Beside it, how many properties are the application's (``placing``): they are counted once the publication is
+        taken in. *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
+        """
+        try:
+            if packet.topic.startswith(IN_TOPIC):
+                topic, said = in_properties(packet.topic)
+                properties = packet.properties.with_user((*packet.properties.user, *said))
+                packet = packet._replace(topic=topic, properties=properties)
+            placing, foreign = read_placing(packet.properties.user, is_ours=is_ours)
+        except InvalidValueError as error:
+            return packet, f"the place of a publication: {error}", 0
+        return packet, placing, foreign
+
+    def will_refusal(self, link: Link, client_id: str, will: Will) -> Refusal | None:
+        """Return why a CONNECT is refused for its will, if it is; its keys are judged elsewhere."""
+        refusal = self.topic_refusal(will.topic) or _response_refusal(will.properties)
+        if refusal is not None:
+            return refusal
+        if not self._authorizer.may_publish(link, client_id, will.topic):
+            return ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to"
+        if will.qos > self.maximum_qos:
+            return ReasonCode.QOS_NOT_SUPPORTED, f"the will's QoS is {will.qos}"
+        if will.retain and not self._retains:
+            return _NOT_RETAINED
+        if len(will.payload) > self.most_bytes:
+            return ReasonCode.PACKET_TOO_LARGE, self._too_long(will.payload)[1]
+        state, most = self._state, self._limits.held_bytes
+        if state.held.size_bytes + state.wills.bytes > most:
+            return ReasonCode.QUOTA_EXCEEDED, f"{most} bytes are held, wills among them; no more are"
+        return state.memory.refusal(len(will.payload), is_lasting=True)
+
+    def _too_long(self, payload: bytes) -> Refusal:
+        reason = f"a body of {len(payload)} bytes, at most {self.most_bytes} are allowed"
+        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason  # PUBACK has no code for it (MQTT 5, 3.4.2.1)
+
+    def topic_refusal(self, topic: str) -> Refusal | None:
+        """Return why nothing may be published to *topic*, if so."""
+        limits = self._limits
+        if topic == self._allowed_topic:
+            return None
+        if topic[0] == "$" and topic.startswith(_RESERVED):
+            return ReasonCode.NOT_AUTHORIZED, f"{topic.split('/', 1)[0]} is the broker's own"
+        if len(topic.encode()) > limits.topic_bytes or topic.count("/") >= limits.topic_levels:
+            return ReasonCode.TOPIC_NAME_INVALID, f"at most {limits.topic_bytes} bytes, {limits.topic_levels} levels"
+        disallowed = disallowed_in(topic)
+        if disallowed is not None:
+            return ReasonCode.TOPIC_NAME_INVALID, f"a topic with {disallowed}; control and non-characters are refused"
+        self._allowed_topic = topic
+        return None
+
+    def room_refusal(self, *, makes_room: bool = False) -> Refusal | None:
+        """Return why nothing is accepted that may be held, if so; what ends a retained message *makes_room*."""
+        most = self._limits.held_bytes
+        if self._state.held.size_bytes > most + most // _PASSING:
+            return self._held_refusal()
+        memory = self._state.memory
+        return None if makes_room or memory.has_room() else memory.refusal()
+
+    def waiting_refusal(self, found: Found) -> Refusal | None:
+        """Return why nothing is accepted that waits for a session, if so; for clients that keep up there is more room.
+
+        One client can fill what may be held with what no device fetches; that must not stop clients that keep up.
+        """
+        state = self._state
+        is_full = state.held.size_bytes > self._limits.held_bytes
+        full = self._held_refusal() if is_full else state.memory.refusal(waiting_bytes(found), is_lasting=True)
+        return None if full is None or state.keep_up(found) else full
+
+    def _held_refusal(self) -> Refusal:
+        return ReasonCode.QUOTA_EXCEEDED, NoRoom(f"{self._limits.held_bytes} bytes are held, no more are allowed")
+
+    def lasting_refusal(self) -> Refusal | None:
+        """Return why nothing is accepted that stays until a device fetches it, if so."""
+        if not self.takes_publications:
+            return ReasonCode.QUOTA_EXCEEDED, _NO_DISK if self.is_refusing else _LITTLE_DISK
+        is_full = self._state.held.size_bytes > self._limits.held_bytes
+        return self._held_refusal() if is_full else self._state.memory.refusal(is_lasting=True)
+
+    # -- must it be durable ------------------------------------------------------------------------------------------
+
+    def must_sync(self, message: KeptNotification, found: Found, lane: Lane | None, packet_id: int) -> bool:
+        """Tell whether a session could ask for a publication after a crash: it is answered once the disk has it."""
+        if not message.qos:
+            return False
+        if message.retain:
+            return True
+        state = self._state
+        if packet_id and state.clients[message.publisher or ""].is_persistent:
+            return True
+        return state.is_owed(found) if lane is None else lane.is_owed or state.is_owed(lane.rest)
+
+
+def waiting_bytes(found: Found) -> int:
+    """Return how much memory a publication for many sessions may take until it is received; of few it is no matter.
+
+    It is counted from when it is accepted: several that wait for one sync would otherwise all find the room of one.
+    """
+    return len(found) * PENDING_BYTES if len(found) > PIECE else 0
+
+
+def _response_refusal(properties: Properties) -> Refusal | None:
+    """Return why a publication or a will is not accepted for its response topic, if so: others publish to it."""
+    topic = properties.text(Property.RESPONSE_TOPIC)
+    if topic is None:
+        return None
+    disallowed = disallowed_in(topic)
+    if disallowed is None:
+        return None
+    return ReasonCode.TOPIC_NAME_INVALID, f"a response topic with {disallowed}; control and non-characters are refused"

@@ -1,0 +1,76 @@
+"""Moves: reports that only say where a device is, taken many at a time.
+
+It is the way of a report (``reports``) with the steps left out that can say nothing here: a QoS 0 report without
+properties and with nothing but a place is answered by no packet, and has no number of messages received. So the number
+of those sent goes on counting for the next report that has one.
+Rule: with and without it, state and log rows are the same (tests/unit/test_broker_moves.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+
+from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.publish.admission import Admission
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.waiting.commit_queue import CommitQueue
+from whimbrel.broker.wire.clients import Link, LiveClient
+from whimbrel.broker.wire.notices import REPORT
+from whimbrel.errors import InvalidValueError
+from whimbrel.log.compact import move_body
+from whimbrel.model.place import Place
+from whimbrel.mqtt.packets import Publish
+from whimbrel.mqtt.properties import NO_PROPERTIES
+from whimbrel.node.memory import PLACE_BYTES
+from whimbrel.shape.variables import DEVICE_BYTES
+
+__all__ = ["Moves"]
+
+_NUMBER = rb"-?[0-9]{1,3}(?:\.[0-9]{1,32})?"
+_MOVE = re.compile(rb'\s*\{\s*"place"\s*:\s*"(%s),(%s)"\s*\}\s*' % (_NUMBER, _NUMBER))
+"""The usual form of such a report; each other form takes the full way, and means the same."""
+
+
+class Moves:
+    """Takes in the reports of devices that move."""
+
+    def __init__(self, commits: CommitQueue, state: BrokerState, admission: Admission, authorizer: Authorizer) -> None:
+        self._commits, self._state, self._admission, self._authorizer = commits, state, admission, authorizer
+
+    def taken(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> int:
+        """Take in the reports that *packets* begin with, as far as they only move the device; return how many."""
+        if not self._admission.takes_publications or not self._authorizer.may_publish(link, client.id, REPORT):
+            return 0
+        state, commits, device = self._state, self._commits, client.id
+        grows = 0 if device in state.hold.places else PLACE_BYTES + DEVICE_BYTES
+        if grows and state.memory.refusal(grows, is_lasting=True) is not None:
+            return 0
+        append, read, name = commits.append_body, _MOVE.fullmatch, client.id_bytes
+        taken, seq = 0, commits.seq
+        for topic, payload, qos, retain, _, _, properties in packets:
+            if qos or retain or topic != REPORT or properties is not NO_PROPERTIES:
+                break
+            found = read(payload)
+            if found is None:
+                break
+            try:
+                place = Place(float(found[1]), float(found[2]))
+            except InvalidValueError:
+                break
+            append(move_body(seq, now, place.latitude, place.longitude, name), now)
+            state.node.note_move(device, seq, place, now)
+            if commits.waiting:
+                commits.entered(seq, partial(state.move, device, seq, place, now), is_owed=False)
+            else:
+                state.move(device, seq, place, now)
+            seq += 1
+            taken += 1
+        if taken:
+            counters = state.volatile.counters
+            counters.received += taken
+            counters.reports += taken
+            if not commits.waiting:
+                state.tick(now)
+        return taken

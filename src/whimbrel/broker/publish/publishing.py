@@ -1,0 +1,435 @@
+"""Publishing: the way of a publication, from the packet to its subscribers (MQTT 5, 3.3 and 4.3).
+
+1. *unlock* (``unlocking``): its keys, and those of its connection, are put on it;
+2. *match* (``routes``): who wants it for its subject, its content and its keys;
+3. *admit* (``admission``): it is accepted, or refused with a reason;
+4. *number*: it gets its seq, and is written down (``commits``);
+5. *route*: at once, or when the disk has it where ``Admission.must_sync`` says so, clients that only pass it on are
+   served (``lanes``), the hold is asked about the others (``state``), it is retained, and its publisher is answered.
+
+The direct path (``direct``) takes the same steps for many at a time, without those that can say nothing about them.
+Rule: what is published to the broker itself (requests, reports, policies) leaves before it is admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+
+from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.deliver.lanes import Lane, Lanes, is_plain
+from whimbrel.broker.publish.admission import Admission, waiting_bytes
+from whimbrel.broker.publish.answers import PublicationAnswers
+from whimbrel.broker.publish.direct import DirectPath
+from whimbrel.broker.publish.moves import Moves
+from whimbrel.broker.publish.offers import Offer
+from whimbrel.broker.publish.publication_keys import unlocked_by
+from whimbrel.broker.publish.stalled import Stalled
+from whimbrel.broker.settings.config import Config
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.places.near_routes import NO_SUBSCRIBERS, NearFound
+from whimbrel.broker.state.routes import Found
+from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.waiting.long_work import LongWork
+from whimbrel.broker.wire.clients import Link, LiveClient
+from whimbrel.broker.wire.notices import CLIENTS, OWN, POLICY, REPORT, SESSIONS
+from whimbrel.broker.wire.own_properties import IN_PUBLISH, PREFIX
+from whimbrel.broker.wire.placing import IN_TOPIC, read_placing
+from whimbrel.broker.wire.sender import Sender
+from whimbrel.hold.sessions import PIECE
+from whimbrel.language.allowance import Allowance, OutOfAllowanceError
+from whimbrel.match.events.bodies import Bodies
+from whimbrel.model.codecs import attributes_of
+from whimbrel.model.keys import OPEN, Secured
+from whimbrel.mqtt.codes import PacketType, ReasonCode
+from whimbrel.mqtt.packets import Publish
+from whimbrel.mqtt.properties import NO_PROPERTIES, Property, decode_properties
+from whimbrel.node.places.placing import Placing
+from whimbrel.node.publication import KeptNotification
+from whimbrel.node.wills import LeftWill
+
+__all__ = ["Publishing"]
+
+_SECOND_US = 1_000_000
+_PUBREC = b"\x50\x02"
+_EXACTLY_ONCE = 2
+_MOST_ONE_BY_ONE = 40
+"""How many publications of one client are matched one by one in a turn."""
+_KEYS = f"{SESSIONS}keys"
+_SPLITTING = frozenset({_KEYS, REPORT})
+
+_Answer = Callable[[bool], None]
+"""Called with whether it had a subscriber."""
+_Taker = Callable[[Link, LiveClient, Publish, int], None]
+"""The receivers of a publication that the broker makes itself."""
+
+
+class _Accepted:
+    """A publication that has its number and is passed on now or later; *answer* tells its publisher."""
+
+    __slots__ = ("answer", "message", "offer")
+
+    def __init__(self, message: KeptNotification, offer: Offer, answer: _Answer | None) -> None:
+        self.message, self.offer, self.answer = message, offer, answer
+
+
+class Publishing:
+    """The way of a publication; without a direct path, every one is asked the hold about.
+
+    *pump_ready* sends what was handed over. It is called before anything of QoS 0 is: that may be written at once, and
+    would overtake a copy of QoS 0 that has a receipt and waits for the end of the turn [MQTT-4.6.0-6].
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        commits: CommitQueue,
+        state: BrokerState,
+        sender: Sender,
+        authorizer: Authorizer,
+        long_work: LongWork,
+        admission: Admission,
+        pump_ready: Callable[[int], None],
+        *,
+        has_direct_path: bool = True,
+    ) -> None:
+        self._config, self._commits, self._state, self._long_work = config, commits, state, long_work
+        self._sender, self.counters = sender, state.volatile.counters
+        self.admission, self._pump_ready = admission, pump_ready
+        self._lanes = Lanes(state, admission.topic_refusal) if has_direct_path else None
+        self._direct = (
+            None
+            if self._lanes is None
+            else DirectPath(admission, commits, state, sender, authorizer, self._lanes, pump_ready)
+        )
+        self.answers = PublicationAnswers(commits, state, sender)
+        self.stalled = Stalled(admission, sender, self.received)
+        self.moves = Moves(commits, state, admission, authorizer)
+        self.answer: _Taker | None = None
+        self.answer_operator: _Taker | None = None
+        """Who answers requests about sessions; and about clients."""
+        self.report: _Taker | None = None
+        self.policy: _Taker | None = None
+        """Who takes reports of devices; and who takes policies, and the choices of devices."""
+        self.note_full: Callable[[int], None] = lambda _now: None
+        """Who lets QoS 0 wait for clients that there is no room for."""
+
+    def received(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> None:
+        """Take in publications that came one after the other."""
+        if link.stalled is not None and self.stalled.holds(link, packets):
+            return
+        now = self._commits.now(now)
+        direct = self._direct_for(link)
+        routes, first = self._state.routes, packets[0]
+        if (
+            direct is not None
+            and not routes.has_content
+            and first.qos < _EXACTLY_ONCE
+            and not self._needs_the_hold(first)
+        ):
+            packets = packets[direct.passed(link, client, packets, repeat(()), now) :]
+        allowance = routes.allowance() if routes.has_content else None
+        while packets and link.closing is None:
+            if packets[0].topic == REPORT and (taken := self.moves.taken(link, client, packets, now)):
+                packets = packets[taken:]
+                continue
+            end = _run(packets)
+            try:
+                self._taken_in(link, client, packets[:end], now, allowance)
+            except OutOfAllowanceError:  # nothing of these was taken in yet
+                self._long_work.begin(link, self._taking_in(link, client, packets, allowance or routes.allowance()))
+                return
+            packets = packets[end:]
+            if link.stalled is not None and self.stalled.holds(link, packets):
+                return
+
+    def _taking_in(self, link: Link, client: LiveClient, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
+        """Take in one by one what asks many dear patterns or unpacked filters, yielding where *allowance* is spent."""
+        for done, packet in enumerate(packets, start=1):
+            if done % min(_MOST_ONE_BY_ONE, self._state.routes.at_once) == 0:
+                yield
+                allowance.renew()
+            take_in = partial(self._taken_in, link, client, [packet])
+            while client.link is link and link.closing is None:
+                try:
+                    take_in(self._commits.last_at, allowance)
+                    if link.stalled is not None and self.stalled.holds(link, packets[done:]):
+                        return
+                    break
+                except OutOfAllowanceError:
+                    yield
+                    allowance.renew()
+
+    def _direct_for(self, link: Link) -> DirectPath | None:
+        """Return the direct path, if what comes over a link may be passed on without looking at keys or the disk."""
+        is_open = not link.keyring.publications.hashes and self.admission.takes_publications
+        return self._direct if is_open else None
+
+    def _found(self, topic: str, handles: Sequence[int], secured: Secured) -> Found:
+        """Return the subscribers of a publication without a place; those of a lane are known already."""
+        lane = None if handles or secured is not OPEN or self._lanes is None else self._lanes.get(topic)
+        return self._state.routes.subscribers(topic, handles, secured) if lane is None else lane.found
+
+    def _needs_the_hold(self, packet: Publish) -> bool:
+        """Return whether the hold is asked about a publication for its topic alone, so that the direct path is none."""
+        lane = self._lanes.get(packet.topic) if packet.qos and self._lanes is not None else None
+        return lane is not None and (bool(lane.rest) or lane.is_owed)
+
+    def _taken_in(
+        self,
+        link: Link,
+        client: LiveClient,
+        packets: Sequence[Publish],
+        now: int,
+        allowance: Allowance | None,
+    ) -> None:
+        """Take in publications, or raise ``OutOfAllowanceError`` before the first if the match takes too long."""
+        given, was_busy, has_keys = packets, link.is_busy, bool(link.keyring.publications.hashes)
+        secured: list[Secured | str] = [OPEN] * len(packets)
+        placings, foreign = dict[int, Placing](), 0
+        if has_keys or any(map(_may_speak_to_us, packets)):
+            packets = list(packets)
+            for at, locked in enumerate(packets):
+                packet, secured[at] = unlocked_by(locked, link.keyring, is_ours=link.is_ours)
+                if not isinstance(secured[at], str):
+                    packet, placing, count = self.admission.placed(packet, is_ours=link.is_ours)
+                    foreign += count
+                    if isinstance(placing, str):
+                        secured[at] = placing
+                    elif placing is not None:
+                        placings[at] = placing
+                packets[at] = packet
+        opened = [OPEN if isinstance(each, str) else each for each in secured]
+        routes = self._state.routes
+        # They stay: what a request changes waits for the disk.
+        handles, near = self._matched(packets, opened, placings, now, allowance)
+        self.counters.foreign_places += foreign
+        at, direct = 0, self._direct_for(link) if routes.has_content else None
+        while at < len(packets) and link.closing is None:
+            if direct is not None and packets[at].qos < _EXACTLY_ONCE:
+                at += direct.passed(link, client, packets[at:], handles[at:], now)
+                if at == len(packets):
+                    break
+            topic, placing = packets[at].topic, placings.get(at) if placings else None
+            if placing is None or placing.place is None:
+                found = self._found(topic, handles[at], opened[at])
+            else:
+                found = routes.subscribers_at(topic, handles[at], near[at], opened[at], placing, now)
+            self._received(link, client, packets[at], secured[at], placing, found, now)
+            if link.stalled is not None and self.stalled.holds(link, given[at:]):
+                break
+            at += 1
+            if link.is_busy and not was_busy:  # a long policy: what came behind it waits
+                link.behind += given[at:]
+                break
+            if self._sender.full:
+                self.note_full(now)
+
+    def _matched(
+        self,
+        packets: Sequence[Publish],
+        secured: Sequence[Secured],
+        placings: Mapping[int, Placing],
+        now: int,
+        allowance: Allowance | None,
+    ) -> tuple[Sequence[Sequence[int]], Mapping[int, NearFound]]:
+        """Return for each publication of the time *now* the handles of those who want it for its content as well.
+
+        Beside them, by row, those with a ``near`` who want what is published somewhere.
+        ``OutOfAllowanceError`` says that it takes another attempt with the same *allowance*.
+        """
+        routes = self._state.routes
+        near = {at: NO_SUBSCRIBERS for at, placing in placings.items() if placing.place is not None} if placings else {}
+        if not routes.has_content and not (near and routes.near):
+            return [()] * len(packets), near
+        if len(packets) > routes.at_once:
+            raise OutOfAllowanceError
+        subjects, texts, *_, properties = zip(*packets, strict=True)
+        given = {
+            at: attributes_of(text, each.user, content_type=each.text(Property.CONTENT_TYPE))
+            for at, (text, each) in enumerate(zip(texts, properties, strict=True))
+            if each is not NO_PROPERTIES
+        }
+        ask, is_open = routes.near.wanting, all(each is OPEN for each in secured)
+        asked = subjects, Bodies(texts, given), None if is_open else secured
+
+        def match() -> tuple[Sequence[Sequence[int]], Mapping[int, NearFound]]:
+            handles = routes.by_content(*asked) if routes.has_content else [()] * len(packets)
+            return handles, {at: ask(subjects[at], given[at], secured[at], placings[at], now) for at in near}
+
+        return (allowance or routes.allowance()).attempt(match) if routes.pattern_instructions else match()
+
+    def _finding(self, accepted: _Accepted) -> Generator[None, None, Found]:
+        """Find the subscribers of a publication, yielding while that takes long."""
+        packet, message, at = accepted.offer.packet, accepted.message, accepted.offer.at
+        routes, secured, placing = self._state.routes, message.secured, message.placing
+        match = partial(self._matched, [packet], [secured], {} if placing is None else {0: placing}, at)
+        allowance = routes.allowance()
+        (handles,), near = yield from allowance.attempting(partial(match, allowance))
+        if placing is None:
+            return routes.subscribers(packet.topic, handles, secured)
+        return routes.subscribers_at(packet.topic, handles, near.get(0, NO_SUBSCRIBERS), secured, placing, at)
+
+    def _received(
+        self,
+        link: Link,
+        client: LiveClient,
+        packet: Publish,
+        secured: Secured | str,
+        placing: Placing | None,
+        found: Found,
+        now: int,
+    ) -> None:
+        self._sender.counters.received += 1
+        qos, identifier = packet.qos, packet.packet_id
+        if qos:
+            is_known = identifier in client.received or identifier in client.asked
+            if qos == 2 and (is_known or identifier in client.receiving):
+                if is_known:  # else it is answered when the disk has it
+                    self._sender.send(link, _PUBREC + identifier.to_bytes(2))
+                return
+            if not link.machine.publication_begins():
+                most = self._config.limits.receive_maximum
+                reason = f"more than {most} publications without an answer"
+                self._sender.fail(link, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, reason)
+                return
+        if packet.topic.startswith(OWN) and (taker := self._taker(packet.topic)) is not None:
+            taker(link, client, packet, now)
+            return
+        refusal = None if packet.topic.startswith(IN_TOPIC) else self.admission.refusal(link, client, packet, found)
+        if refusal is not None:
+            self.answers.refuse(link, client, packet, *refusal)
+            return
+        if isinstance(secured, str):  # so is every topic that begins with $place/ still
+            self.answers.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, secured)
+            return
+        if not qos:
+            if not (self.admission.logs_unwanted or found or packet.retain or self._commits.waiting):
+                self.counters.unwanted += 1  # it takes no number: numbers have no gaps
+                return
+            answer = None
+        elif qos == 1:
+            answer = partial(self.answers.acknowledge, link, identifier)
+        else:
+            client.receiving.add(identifier)
+            answer = partial(self.answers.confirm, link, client, identifier)
+        offer = Offer(packet, client.id, now, secured, placing, packet_id=identifier if qos == _EXACTLY_ONCE else 0)
+        self._accept(offer, found, answer)
+
+    def _taker(self, topic: str) -> _Taker | None:
+        """Return who takes what is published to a topic of the broker's own."""
+        if topic.startswith(SESSIONS):
+            return self.answer
+        if topic.startswith(CLIENTS):
+            return self.answer_operator
+        return self.policy if topic.startswith(POLICY) else self.report if topic == REPORT else None
+
+    def publish_will(self, left: LeftWill, now: int) -> None:
+        """Publish what a client left behind."""
+        properties = decode_properties(left.will.properties, PacketType.PUBLISH)
+        will = left.will
+        packet = Publish(will.subject, will.body, will.qos, will.retain, False, 0, properties)
+        placing = read_placing(packet.properties.user, is_ours=False).placing  # CONNECT was not refused for it
+        offer = Offer(packet, left.device, self._commits.now(now), left.secured, placing, will=left)
+        self._accept(offer, None, None)
+
+    # -- accepting ---------------------------------------------------------------------------------------------------
+
+    def _accept(self, offer: Offer, found: Found | None, answer: _Answer | None) -> None:
+        """Give a publication its number, write it down, and pass it on when it is accepted.
+
+        Who wants it was *found*; of a will it is asked when it is durable.
+        """
+        commits, state = self._commits, self._state
+        if state.volatile.ready and not offer.packet.qos:
+            self._pump_ready(offer.at)
+        message = offer.numbered(commits.node, commits.seq)
+        commits.append_body(message.record, offer.at)
+        accepted = _Accepted(message, offer, answer)
+        if found is None:
+            commits.entered(message.seq, partial(self._finding_and_passing_on, accepted), is_owed=True)
+            return
+        lane = self._lane(message, found) if len(found) <= PIECE else None
+        is_owed = self.admission.must_sync(message, found, lane, offer.packet_id)
+        if is_owed or commits.waiting or len(found) > PIECE:
+            state.memory.counted += waiting_bytes(found)
+            apply = partial(self._pass_on_later, accepted, found, state.routes.epoch)
+            commits.entered(message.seq, apply, is_owed=is_owed)
+        else:
+            self._pass_on(accepted, found, lane)
+
+    def _pass_on_later(self, accepted: _Accepted, found: Found, epoch: int) -> Pieces | None:
+        self._state.memory.counted -= waiting_bytes(found)
+        message = accepted.message
+        if epoch != self._state.routes.epoch or message.placing is not None:
+            # A subscription changed meanwhile, or a device moved, and its number is lower.
+            return self._finding_and_passing_on(accepted)
+        if len(found) > PIECE:
+            return self._passing_on(accepted, found)
+        self._pass_on(accepted, found, self._lane(message, found))
+        return None
+
+    def _finding_and_passing_on(self, accepted: _Accepted) -> Pieces:
+        """Find who wants a publication and pass it on, yielding while that takes long."""
+        found = yield from self._finding(accepted)
+        if len(found) > PIECE:
+            yield from self._passing_on(accepted, found)
+        else:
+            self._pass_on(accepted, found, self._lane(accepted.message, found))
+
+    def _lane(self, message: KeptNotification, found: Found) -> Lane | None:
+        """Return the lane of a publication that may take one."""
+        return self._lanes.of(message.subject, found) if self._lanes is not None and is_plain(message) else None
+
+    def _pass_on(self, accepted: _Accepted, found: Found, lane: Lane | None) -> None:
+        message, offer, is_wanted, accepted_at = accepted.message, accepted.offer, bool(found), self._commits.last_at
+        if self._state.volatile.ready and not message.qos:
+            self._pump_ready(accepted_at)
+        received: Collection[str] = ()
+        if lane is not None:
+            found, received = lane.pass_on(message, self._sender, self._state.volatile.ready, accepted_at)
+        commands = self._state.node.publish(
+            message, found, packet_id=offer.packet_id, will_seq=offer.will_seq, received=received
+        )
+        if commands:
+            self._state.perform(commands, accepted_at)
+        if accepted.answer is not None:
+            accepted.answer(is_wanted)
+
+    def _passing_on(self, accepted: _Accepted, found: Found) -> Pieces:
+        """Do what ``_pass_on`` does in pieces, yielding after each."""
+        message, offer, is_wanted, accepted_at = accepted.message, accepted.offer, bool(found), self._commits.last_at
+        if self._state.volatile.ready and not message.qos:
+            self._pump_ready(accepted_at)
+        lane = None
+        if self._lanes is not None and is_plain(message):
+            lane = yield from self._lanes.making(message.subject, found)
+        received: Collection[str] = ()
+        if lane is not None:
+            found, received = yield from lane.passing_on(message, self._sender, self._state.volatile.ready, accepted_at)
+        commands = yield from self._state.node.publishing(
+            message, found, packet_id=offer.packet_id, will_seq=offer.will_seq, received=received
+        )
+        yield from self._state.performing(commands, accepted_at)
+        if accepted.answer is not None:
+            accepted.answer(is_wanted)
+
+
+def _may_speak_to_us(packet: Publish) -> bool:
+    """Return whether the topic or a user property of a publication may mean something to the broker."""
+    user = packet.properties.user if packet.properties is not NO_PROPERTIES else ()
+    is_meant = any(name in IN_PUBLISH or name.startswith(PREFIX) for name, _ in user)
+    return is_meant or packet.topic.startswith(IN_TOPIC)
+
+
+def _run(packets: Sequence[Publish]) -> int:
+    """Return how many publications are matched together.
+
+    What comes behind a request for keys has these keys; and what comes behind a report is matched where its client is.
+    """
+    for at, packet in enumerate(packets, start=1):
+        topic = packet.topic
+        if topic in _SPLITTING:
+            return at - (at > 1 and topic == REPORT)
+    return len(packets)

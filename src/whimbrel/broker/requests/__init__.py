@@ -1,0 +1,1 @@
+"""Requests: named sessions, policies and clients, as objects of JSON that are answered."""

@@ -1,0 +1,496 @@
+"""Sessions: named sessions as clients make, join, change and delete them (Elvin proxy, 4; docs/reference/sessions.md).
+
+CONNECT joins through ``Connecting``; everything else is a request, an object of JSON published to
+``$whimbrel/session/<verb>`` and answered to the client that asked.
+Rule: a request is looked at when everything before it is accepted, and while no other change of the same session waits
+for the disk. It is answered when what it asked for is durable.
+Rule: what a request may do is found out first (``joining``), and found out anew if the session's access has changed
+by the time that it is done.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.access.keyring import for_subscription, read_keys
+from whimbrel.broker.access.passwords import MIN_SALT_BYTES, Cost
+from whimbrel.broker.deliver.delivering import Delivering
+from whimbrel.broker.publish.publication_keys import check_unlocked
+from whimbrel.broker.requests.absent_devices import AbsentDevices
+from whimbrel.broker.requests.answers import Answers, Asked
+from whimbrel.broker.requests.joining import NOT_ALLOWED, Doorkeeper, Wanted, hashed
+from whimbrel.broker.requests.listing import Listing
+from whimbrel.broker.requests.session_requests import VERBS, Request, id_of, read_request
+from whimbrel.broker.settings.config import Config
+from whimbrel.broker.state.broker_state import BrokerState
+from whimbrel.broker.state.routes import is_long
+from whimbrel.broker.subscribe.interests import OWN_TOPICS, Interests
+from whimbrel.broker.subscribe.requested import Options, check_filter, identity_of, near_of, stale_of
+from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
+from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces
+from whimbrel.broker.waiting.driver import ACCEPTED, Driver, Entered, Procedure, Worked, answer_to
+from whimbrel.broker.wire.clients import Joining, Link, LiveClient
+from whimbrel.broker.wire.notices import SESSIONS, put_out, subscription_tree
+from whimbrel.broker.wire.sender import Sender
+from whimbrel.errors import InvalidValueError
+from whimbrel.hold.access import AccessControlList, Right
+from whimbrel.match.matcher import ReadInterest
+from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
+from whimbrel.model.subscription import Subscription
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.mqtt.packets import Publish, SubscriptionRequest
+from whimbrel.node.memory import NAMED_SESSION_BYTES
+
+__all__ = ["Sessions"]
+
+_SECOND_US = 1_000_000
+_RELEASE = SESSIONS + "release"
+_AT_LEAST_ONCE = 1
+_RETAINED_TOO, _NOTHING_RETAINED = 0, 2
+"""Retain handling, as SUBSCRIBE says it (MQTT 5, 3.8.3.1)."""
+_NEEDED: Mapping[str, Right] = {
+    "join": Right.JOIN,
+    "show": Right.JOIN,
+    "leave": Right.CHANGE_SUBSCRIPTIONS,  # for another device; for oneself none is needed
+    "subscribe": Right.CHANGE_SUBSCRIPTIONS,
+    "unsubscribe": Right.CHANGE_SUBSCRIPTIONS,
+    "access": Right.CHANGE_ACCESS,
+    "delete": Right.DELETE,
+}
+_EXISTS = "it exists already, or you may not create it; try `session show`"
+
+
+class _SessionChangedError(Exception):
+    """The session changed while its rights were found out: it is to be found out anew."""
+
+
+class Sessions:
+    """The named sessions of a broker, as clients see them."""
+
+    def __init__(
+        self,
+        config: Config,
+        commits: CommitQueue,
+        state: BrokerState,
+        sender: Sender,
+        authorizer: Authorizer,
+        interests: Interests,
+        delivering: Delivering,
+        blocking_tasks: BlockingTasks,
+        driver: Driver,
+        *,
+        rng: random.Random,
+    ) -> None:
+        self._settings, self._commits, self._state, self._sender = config.sessions, commits, state, sender
+        self._authorizer, self._interests, self._delivering = authorizer, interests, delivering
+        self._driver, self._answers, self._rng = driver, Answers(commits, sender), rng
+        self._listing = Listing(state, self._answers, interests.spend_work)
+        self._cost = Cost.of_memory(config.access.password_hash_mib)
+        self.door = Doorkeeper(state, authorizer, blocking_tasks, rng=rng, cost=self._cost, write=self._write_raised)
+        self._entering: set[tuple[str, str]] = set()
+        """Sessions and devices whose joining does."""
+        self.absent = AbsentDevices(state, config.sessions.device_expiry_s, self._expire)
+
+    # -- joining with CONNECT ----------------------------------------------------------------------------------------
+
+    def check_joining(self, link: Link, device: str) -> None:
+        """Refuse a device that may not join what its CONNECT asks for after all."""
+        for joining in link.joining:
+            if not self.door.is_as_it_was(joining):
+                raise ProtocolError(ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
+            self._check_devices(joining.session, device)
+        if len(link.joining) > self._settings.joined:
+            raise self._joined_too_many()
+
+    def may_stay(self, link: Link, device: str) -> bool:
+        """Return whether rights still let a device join sessions, if it has joined any over this connection."""
+        return not (link.joining or link.rights) or self._authorizer.may_publish(link, device, f"{SESSIONS}join")
+
+    def joined_by(self, link: Link, device: str, seq: int, now: int) -> list[PresenceChanged]:
+        """Return the facts, numbered from *seq*, that a device joins what its CONNECT asks for."""
+        for joining in link.joining:
+            link.rights[joining.session] = joining.rights
+            self._entering.add((joining.session, device))
+        return [
+            replace(self._presence(device, joining.session, now, mode=joining.mode), seq=seq + place)
+            for place, joining in enumerate(link.joining)
+        ]
+
+    def enter(self, fact: PresenceChanged) -> Pieces:
+        """Apply that a device joined."""
+        self._entering.discard((fact.session or "", fact.device))
+        return self._state.applying(fact)
+
+    def is_changing(self, link: Link) -> bool:
+        """Tell whether the access of a session that a CONNECT asks for waits for the disk."""
+        return any(joining.session in self._state.volatile.changing for joining in link.joining)
+
+    def _check_devices(self, session: str, device: str) -> None:
+        hold, most = self._state.hold, self._settings.devices
+        if hold.is_member(session, device) or (session, device) in self._entering:
+            return
+        devices = set(hold.members(session)) | {entering for where, entering in self._entering if where == session}
+        if len(devices) >= most:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"a session has at most {most} devices")
+
+    def _joined_too_many(self) -> ProtocolError:
+        reason = f"a device is in at most {self._settings.joined} sessions at once"
+        return ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
+
+    def _presence(self, device: str, session: str, now: int, *, mode: Mode | None) -> PresenceChanged:
+        client = self._state.clients.get(device) if mode is None else None
+        return PresenceChanged(
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
+            device=device,
+            change=PresenceChange.LEFT if mode is None else PresenceChange.JOINED,
+            session=session,
+            receipt=mode,
+            sent_seq=None if client is None or client.link is None else client.last_sent(session),
+            # What one device takes is taken from the others: that it was sent is written down at every QoS.
+            confirms=None if mode is None else True,
+        )
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
+        """Take in a request; at QoS 1 and 2 its publication has begun."""
+        verb = packet.topic.removeprefix(SESSIONS)
+        if packet.qos > _AT_LEAST_ONCE:
+            client.receiving.add(packet.packet_id)
+        try:
+            if verb in VERBS and not self._may_ask(link, client, packet.topic):
+                right = "operate" if packet.topic == _RELEASE else "publish"
+                raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"this needs the right {right} for {packet.topic}")
+            if self._interests.admission.is_refusing:
+                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "the broker cannot write to its disk")
+            check_unlocked(packet, link.keyring, is_ours=link.is_ours)
+            request = read_request(verb, packet.payload)
+        except ProtocolError as error:
+            asked = Asked(link, client, packet, Request(verb=verb, id=id_of(packet.payload)))
+            self._answers.refuse(asked, error.code, error.reason)
+        else:
+            self._driver.start(self._answer(Asked(link, client, packet, request), now))
+
+    def _may_ask(self, link: Link, client: LiveClient, topic: str) -> bool:
+        """Tell whether a client may make a request; one that concerns the sessions of others needs more than others."""
+        if topic == _RELEASE:
+            return self._authorizer.may_operate(link, client.id, topic)
+        return self._authorizer.may_publish(link, client.id, topic)
+
+    def _answer(self, asked: Asked, now: int) -> Procedure[None]:
+        """Do what is asked for, or refuse it."""
+        try:
+            if asked.request.verb == "keys":  # at once: what comes behind it has them and may not wait for the disk
+                self._set_keys(asked)
+                return
+            read = yield from self._read(asked, now)
+            is_done = False
+            while not is_done:
+                with suppress(_SessionChangedError):
+                    yield from self._attempt(asked, read, now)
+                    is_done = True
+        except ProtocolError as error:
+            self._answers.refuse(asked, error.code, error.reason)
+        except InvalidValueError as error:
+            self._answers.refuse(asked, ReasonCode.PAYLOAD_FORMAT_INVALID, str(error))
+
+    def _attempt(self, asked: Asked, read: ReadInterest | None, now: int) -> Procedure[None]:
+        """Do what is asked for when everything before is accepted, or raise ``_SessionChangedError``."""
+        request, session = asked.request, asked.request.session
+        yield ACCEPTED
+        while session in self._state.volatile.changing or session in self._state.volatile.deleting:
+            yield ACCEPTED
+        if not asked.is_here:
+            return
+        match request.verb:
+            case "create":
+                yield from self._create(asked, now)
+            case "list":
+                yield from self._listing.list(asked, now)
+            case "release":
+                yield from self._release(asked, now)
+            case "leave" if request.device in {None, asked.client.id}:
+                yield from self._leave(asked, now)  # a device that joined before may leave without joining again
+            case _:
+                yield from self._act_in(asked, read, now)
+
+    def _act_in(self, asked: Asked, read: ReadInterest | None, now: int) -> Procedure[None]:
+        """Do what needs a right in the session."""
+        request = asked.request
+        joining, now = yield from self._joining_of(asked, now)
+        if not asked.is_here:
+            return
+        if _NEEDED[request.verb] not in joining.rights:
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
+        self._check_unchanged(joining)
+        match request.verb:
+            case "join":
+                yield from self._join(asked, joining, now)
+            case "leave":
+                yield from self._leave(asked, now)
+            case "show":
+                yield from self._listing.show(asked, now)
+            case "access":
+                yield from self._set_access(asked, joining, now)
+            case "delete":
+                yield from self._delete(asked, now)
+            case "subscribe":
+                yield from self._subscribe(asked, joining, read, now)
+            case "unsubscribe":
+                yield from self._unsubscribe(asked, now)
+
+    def _joining_of(self, asked: Asked, now: int) -> Procedure[tuple[Joining, int]]:
+        """Return what the client may do in the session: what it joined with, or what its password allows."""
+        request, session = asked.request, asked.request.session
+        rights = asked.link.rights.get(session)
+        if request.password is None and rights is not None:
+            return Joining(session, request.receipt, rights, self._state.hold.access(session)), now
+        wanted = Wanted(session=session, password=request.password, mode=request.receipt)
+        (joining,), now = yield from self.door.rights_in(asked.link, [wanted], now)
+        yield ACCEPTED
+        return joining, now
+
+    def _check_unchanged(self, joining: Joining) -> None:
+        """Refuse to go on if a session is not as it was when its rights were found out."""
+        if joining.session in self._state.volatile.changing or not self.door.is_as_it_was(joining):
+            raise _SessionChangedError
+
+    # -- making ------------------------------------------------------------------------------------------------------
+
+    def _create(self, asked: Asked, now: int) -> Procedure[None]:
+        session, state = asked.request.session, self._state
+        if state.hold.has(session):
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, _EXISTS)
+        most = self._settings.count
+        if state.hold.named_count + sum(not state.hold.has(each) for each in state.volatile.changing) >= most:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{most} sessions, no more are allowed")
+        full = state.memory.refusal(NAMED_SESSION_BYTES)
+        if full is not None:
+            raise ProtocolError(*full)
+        owner = None if asked.link.user is None else AccessControlList(owner=asked.link.user).to_text()
+        access, now = yield from self._access_of(asked, owner, now)
+        if not asked.is_here:
+            return
+        if session in state.volatile.changing or session in state.volatile.deleting or state.hold.has(session):
+            raise _SessionChangedError  # another client was faster
+        state.volatile.changing[session] = asked.client.id
+        yield from self._change(asked, SessionChange.CREATED, access, now)
+
+    def _access_of(self, asked: Asked, otherwise: str | None, now: int) -> Procedure[tuple[str | None, int]]:
+        """Return the access that a request asks for, and the time when it is known; hashing takes long."""
+        access, now = yield from self._access_asked(asked, otherwise, now)
+        full = self._state.memory.refusal(len(access or ""))
+        if full is not None:
+            raise ProtocolError(*full)
+        return access, now
+
+    def _access_asked(self, asked: Asked, otherwise: str | None, now: int) -> Procedure[tuple[str | None, int]]:
+        request, link = asked.request, asked.link
+        if request.list is not None:
+            return request.list.to_text(), now
+        if request.passwords is None:
+            return otherwise, now
+        ask = partial(hashed, self._rng.randbytes(MIN_SALT_BYTES), self._cost, dict(request.passwords))
+        asker = Asker(link.address, f"client {asked.client.id}")
+        access, now = yield from answer_to(link, asker, ask, "too many wrong passwords")
+        if isinstance(access, InvalidValueError):
+            raise access
+        yield ACCEPTED
+        return access, now
+
+    def _change(self, asked: Asked, change: SessionChange, access: str | None, now: int) -> Procedure[SessionChanged]:
+        """Write a change of a session's access, apply it and answer."""
+        fact = self._changed(asked.request.session, change, now, access=access, device=asked.client.id)
+        yield Entered((fact,), is_owed=True)
+        self._state.volatile.changing.pop(fact.session, None)
+        self._state.apply(fact)
+        self._answers.answer(asked, {"session": fact.session})
+        return fact
+
+    def _changed(
+        self, session: str, change: SessionChange, now: int, *, access: str | None = None, device: str | None = None
+    ) -> SessionChanged:
+        return SessionChanged(
+            node=self._commits.node,
+            seq=self._commits.seq,
+            changed_at=self._commits.now(now),
+            session=session,
+            change=change,
+            access=access,
+            device=device,
+        )
+
+    def _set_access(self, asked: Asked, joining: Joining, now: int) -> Procedure[None]:
+        """Change who may do what, and disconnect the other members: they joined with what is not valid any more."""
+        session = joining.session
+        access, now = yield from self._access_of(asked, None, now)
+        if not asked.is_here:
+            return
+        self._check_unchanged(joining)
+        self._state.volatile.changing[session] = asked.client.id
+        fact = yield from self._change(asked, SessionChange.ACCESS, access, now)
+        for device, (is_present, _) in self._state.hold.members(session).items():
+            if is_present and device != asked.client.id:
+                self._disown(device, session)  # at once: what they ask while the disk is waited for is too late
+                self._driver.start(self._put_out(device, session, asked.client.id, fact.changed_at))
+
+    def _write_raised(self, session: str, access: str, now: int) -> None:
+        """Write down that the same passwords have hashes that cost more; no client waits for it."""
+        fact = self._changed(session, SessionChange.ACCESS, now, access=access)
+        self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
+
+    def _delete(self, asked: Asked, now: int) -> Procedure[None]:
+        session, state = asked.request.session, self._state
+        state.volatile.deleting.add(session)
+        fact = self._changed(session, SessionChange.DELETED, now, device=asked.client.id)
+        yield Entered((fact,), is_owed=True)
+        state.volatile.deleting.discard(session)
+        present = [device for device, (is_present, _) in state.hold.members(session).items() if is_present]
+        yield from state.applying(fact)
+        for device in present:
+            self._gone(device, session, asked.client.id, is_deleted=True, now=fact.changed_at)
+        self._answers.answer(asked, {"session": session})
+
+    # -- coming and going --------------------------------------------------------------------------------------------
+
+    def _join(self, asked: Asked, joining: Joining, now: int) -> Procedure[None]:
+        session, rights, device = joining.session, asked.link.rights, asked.client.id
+        self._check_devices(session, device)
+        if session not in rights and len(rights) >= self._settings.joined:
+            raise self._joined_too_many()
+        self._listing.spend_on(asked, now)
+        rights[session] = joining.rights
+        self._entering.add((session, device))
+        fact = self._presence(device, session, now, mode=joining.mode)
+        yield Entered((fact,), is_owed=True)
+        self._entering.discard((session, device))
+        rights[session] = joining.rights  # it may have been put out while the disk was waited for
+        commands = yield from self._state.applying_presence(fact)
+        # The answer comes before what was held, which follows in the order that it was accepted.
+        self._answers.answer(asked, (yield from self._listing.joined(session)))
+        yield from self._state.performing(commands, fact.changed_at)
+        asked.client.arrange()
+        self._delivering.pump(asked.client, fact.changed_at)
+
+    def _leave(self, asked: Asked, now: int) -> Procedure[None]:
+        session, device = asked.request.session, asked.request.device or asked.client.id
+        if not self._state.hold.is_member(session, device):
+            is_own = device == asked.client.id  # a client that has nothing to do with the session learns nothing of it
+            reason = NOT_ALLOWED if is_own else f"{device[:40]!r} is no device of this session"
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, reason)
+        yield from self._put_out(device, session, asked.client.id, now)
+        self._answers.answer(asked, {"session": session})
+
+    def _put_out(self, device: str, session: str, by: str, now: int) -> Procedure[None]:
+        """Let a device leave a session, by itself or *by* another one."""
+        fact = self._presence(device, session, now, mode=None)
+        yield Entered((fact,), is_owed=True)
+        yield from self._state.applying(fact)
+        self._gone(device, session, by, is_deleted=False, now=fact.changed_at)
+
+    def _expire(self, device: str, session: str, now: int) -> None:
+        """Let a device leave that has been away for long."""
+        if (session, device) not in self._entering:
+            self._driver.start(self._put_out(device, session, device, now))
+
+    def _gone(self, device: str, session: str, by: str, *, is_deleted: bool, now: int) -> None:
+        """Let a connection have no part in a session any more, and tell it if another client did that."""
+        client = self._disown(device, session)
+        if client is not None:
+            if device != by:
+                self._state.tell(client, put_out(session, by, is_deleted=is_deleted), now)
+            self._delivering.pump(client, now)
+
+    def _disown(self, device: str, session: str) -> LiveClient | None:
+        """Let a device have no rights in a session any more; return it if it is connected."""
+        client = self._state.clients.get(device)
+        if client is None or client.link is None:
+            return None
+        client.link.rights.pop(session, None)
+        return client
+
+    # -- subscriptions -----------------------------------------------------------------------------------------------
+
+    def _read(self, asked: Asked, now: int) -> Procedure[ReadInterest | None]:
+        """Read the filter of a subscription that is asked for in steps, if it is long.
+
+        Only what the work costs is judged before; rights may change meanwhile.
+        """
+        if asked.request.verb != "subscribe" or not is_long(asked.request.filter):
+            return None
+        subscription = self._wanted(asked)
+        self._interests.spend(asked.client, subscription, self._commits.now(now))
+        read: ReadInterest | None = yield Worked(asked.link, self._interests.reading(subscription))
+        return read
+
+    def _wanted(self, asked: Asked) -> Subscription:
+        """Return the subscription that a request asks for, or raise ``ProtocolError`` or ``InvalidValueError``."""
+        request = asked.request
+        if request.topic.startswith(OWN_TOPICS):
+            reason = f"{request.topic.split('/', 1)[0]} is told to devices, and no session holds it"
+            raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
+        if request.filter is not None:
+            check_filter(request.filter, self._interests.limits)
+        options = Options(
+            filter_text=request.filter,
+            ttl_us=None if request.ttl is None else request.ttl * _SECOND_US,
+            max_held=request.max,
+            name=request.name,
+            keys=for_subscription(request.keys),
+            is_insecure=request.insecure,
+            policy=request.policy,
+            near=None if request.near is None else near_of(request.near),
+            stale_us=None if request.stale is None else stale_of(request.stale),
+        )
+        wanted = SubscriptionRequest(request.topic, request.qos)
+        return self._interests.asked_for(asked.link, wanted, options, request.session)
+
+    def _subscribe(self, asked: Asked, joining: Joining, read: ReadInterest | None, now: int) -> Procedure[None]:
+        subscription, client = self._wanted(asked), asked.client
+        if read is None:
+            self._interests.spend(client, subscription, self._commits.now(now))
+        self._interests.check(asked.link, client, subscription, joining.rights)
+        is_here = joining.session in asked.link.rights  # else what is retained would come to a device that is not
+        handling = _RETAINED_TOO if is_here else _NOTHING_RETAINED
+        self._interests.put(asked.link, client, subscription, handling, self._commits.now(now), read)
+        yield ACCEPTED
+        told = {"session": joining.session, "subscription": subscription_tree(subscription)}
+        self._answers.answer(asked, told)
+
+    def _unsubscribe(self, asked: Asked, now: int) -> Procedure[None]:
+        request = asked.request
+        identity = identity_of(request.topic, Options(name=request.name), self._interests.limits)
+        if not self._interests.remove(asked.client, request.session, identity, self._commits.now(now)):
+            raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, "there is no such subscription")
+        yield ACCEPTED
+        self._answers.answer(asked, {"session": request.session})
+
+    def _set_keys(self, asked: Asked) -> None:
+        request, link = asked.request, asked.link
+        keyring = link.keyring.without(read_keys(request.remove)) | read_keys(request.add)
+        link.set_keyring(keyring, self._state.memory)
+        self._answers.answer(asked, {})
+
+    # -- operating ---------------------------------------------------------------------------------------------------
+
+    def _release(self, asked: Asked, now: int) -> Procedure[None]:
+        """Let a private session have no owner, so that another user may have its client identifier."""
+        client = self._state.clients.get(asked.request.client)
+        if client is None:
+            raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "no session has this client identifier")
+        access = self._state.hold.access(client.session)  # it may be marked, and stays so
+        fact = self._changed(client.session, SessionChange.ACCESS, now, access=access, device=asked.client.id)
+        yield Entered((fact,), is_owed=True)
+        owner = client.owner
+        self._state.apply(fact)
+        self._answers.answer(asked, {"client": client.id, "owner": owner})
+        if client.link is not None:
+            self._sender.fail(client.link, ReasonCode.ADMINISTRATIVE_ACTION, "an operator released this session")

@@ -1,0 +1,458 @@
+"""Configuration: every setting of a broker, its default, what it may be, and the sentence that explains it.
+
+Rule: a setting is written down once, here; the file with all defaults and the reference page are made from it
+(``config_files``).
+Rule: a ``Config`` that exists is allowed: values are checked when it is built, also one against the other.
+Rule: values stay as they were configured, seconds as seconds; the code that uses one converts it.
+Rule: an empty path means there is no such file. Relative paths begin where the broker was started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from whimbrel.broker.settings import fields as setting
+from whimbrel.broker.settings.fields import ConfigError, Section, nearest, settings_of
+from whimbrel.broker.settings.listeners import ListenerSettings, ListenSettings, TlsSettings, check_listening
+from whimbrel.broker.settings.log import LogSettings
+from whimbrel.broker.settings.policies import PolicySettings
+from whimbrel.hold.private import PRIVATE
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX, MAX_NAME_BYTES
+from whimbrel.model.notification import NotificationId
+from whimbrel.mqtt.properties import MAX_USER_PROPERTIES
+
+__all__ = [
+    "MAX_CLIENT_ID_BYTES",
+    "SECTIONS",
+    "AccessSettings",
+    "Config",
+    "HoldSettings",
+    "LimitSettings",
+    "ListenSettings",
+    "ListenerSettings",
+    "LogSettings",
+    "MqttSettings",
+    "NodeSettings",
+    "ObserveSettings",
+    "PipelineSettings",
+    "PolicySettings",
+    "SessionSettings",
+    "TlsSettings",
+    "unknown_setting",
+    "with_values",
+]
+
+MAX_CLIENT_ID_BYTES = MAX_NAME_BYTES - len(PRIVATE)
+"""The private session of a client is called after it, and the log has names of sessions of at most so many bytes."""
+_UINT32_MAX = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings(Section):
+    """Who this node is, and where it keeps what it accepted."""
+
+    section: ClassVar[str] = "node"
+
+    name: str = setting.checked_text(
+        "node-1",
+        "1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit",
+        lambda value: NotificationId(value, 0),
+        "The node's name: it stands in the log and in every notification's id, so no two nodes may share one.",
+    )
+    data: str = setting.folder(
+        "whimbrel-data",
+        "The directory of the log and of the view of sessions; it is made if need be.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings(Section):
+    """What one client, and all of them together, may take."""
+
+    section: ClassVar[str] = "limits"
+
+    connections: int = setting.whole(20_000, 1, 1_000_000, "How many clients may be connected at a time.")
+    packet_bytes: int = setting.whole(1_048_576, 1_024, 268_435_455, "The longest MQTT packet a client may send.")
+    message_bytes: int = setting.whole(
+        0, 0, 268_435_455, "The longest body of a publication; longer ones are refused.", note="0: as packet_bytes"
+    )
+    connect_timeout_s: float = setting.real(
+        10, 0.1, 3_600, "How long a connection may take until its CONNECT is complete."
+    )
+    subscriptions_per_session: int = setting.whole(10_000, 1, 1_000_000, "How many subscriptions a session may have.")
+    filter_bytes: int = setting.whole(
+        16_384,
+        1,
+        setting.UINT16_MAX,
+        "The longest filter of a subscription, its topic filter and its content filter each.",
+    )
+    filter_bytes_per_session: int = setting.whole(
+        16_777_216, 1, INT64_MAX, "How many bytes the filters of all subscriptions of a session may have together."
+    )
+    pattern_instructions_per_session: int = setting.whole(
+        50_000,
+        0,
+        INT64_MAX,
+        "How many instructions the regular expressions and wildcards of all filters of a session may have together; "
+        "on a notification they take as many steps for each byte that they look at, 1,000,000 a filter at most.",
+    )
+    pattern_instructions: int = setting.whole(
+        2_000_000,
+        0,
+        INT64_MAX,
+        "How many instructions the regular expressions and wildcards of all filters of all sessions may have together.",
+        note="0: any number",
+    )
+    packet_work: int = setting.whole(
+        50_000,
+        1,
+        INT32_MAX,
+        "How many units of work one SUBSCRIBE or UNSUBSCRIBE may ask for: one for each topic filter, and for the "
+        "content filter beside it one for each leaf, 16 for each pattern and one for each 64 bytes.",
+    )
+    session_work_per_second: int = setting.whole(
+        20_000,
+        0,
+        INT32_MAX,
+        "How many units of work a session may ask for in a second on average; at once it may ask for one packet's.",
+        note="0: any number",
+    )
+    topic_bytes: int = setting.whole(4_096, 1, setting.UINT16_MAX, "The longest topic a client may publish to.")
+    topic_levels: int = setting.whole(64, 1, 65_536, "How many levels a topic or a topic filter may have.")
+    topic_alias_maximum: int = setting.whole(32, 0, setting.UINT16_MAX, "How many topic aliases a client may set.")
+    receive_maximum: int = setting.whole(
+        32, 1, setting.UINT16_MAX, "How many publications of QoS 1 and 2 a client may send before they are answered."
+    )
+    client_messages_per_second: int = setting.whole(
+        0,
+        0,
+        INT32_MAX,
+        "How many publications a client may send in a second; one that sends more is read from more slowly.",
+        note="0: any number",
+    )
+    client_bytes_per_second: int = setting.whole(
+        0, 0, INT64_MAX, "How many bytes a client may send in a second, in the same way.", note="0: any number"
+    )
+    user_messages_per_second: int = setting.whole(
+        0,
+        0,
+        INT32_MAX,
+        "How many publications all clients of one verified user may send in a second together; they take turns.",
+        note="0: any number",
+    )
+    user_bytes_per_second: int = setting.whole(
+        0,
+        0,
+        INT64_MAX,
+        "How many bytes all clients of one verified user may send in a second together; they take turns.",
+        note="0: any number",
+    )
+    rate_burst_s: float = setting.real(
+        1, 0.01, 3_600, "How many seconds' worth of these rates may come at once, after a time of silence."
+    )
+    held_bytes: int = setting.whole(
+        1_073_741_824, 0, INT64_MAX, "How many bytes of notifications are held in memory for all sessions together."
+    )
+    send_buffer_bytes: int = setting.whole(
+        8_388_608,
+        65_536,
+        INT32_MAX,
+        "How many bytes may wait in a client's connection; more waits its turn, of QoS 0 as much again at most.",
+    )
+    slow_reader_s: float = setting.real(
+        60, 0.1, 86_400, "How long a client whose bytes wait may take none of them before it is cut off."
+    )
+    retained_messages: int = setting.whole(1_000_000, 0, INT32_MAX, "How many topics may have a retained message.")
+    retained_bytes: int = setting.whole(
+        536_870_912, 0, INT64_MAX, "How many bytes of memory all retained messages together may take."
+    )
+    private_sessions: int = setting.whole(
+        1_000_000, 1, INT32_MAX, "How many clients may have a session, connected or away; more are refused."
+    )
+    memory_bytes: int = setting.whole(
+        4_294_967_296,
+        0,
+        INT64_MAX,
+        "How many bytes everything together may take: what is held and retained, wills, what waits in connections, "
+        "packets that are not complete, subscriptions and sessions, by estimate; beyond it nothing new is kept.",
+        note="0: any number",
+    )
+    client_id_bytes: int = setting.whole(
+        256, 23, MAX_CLIENT_ID_BYTES, "The longest client identifier; MQTT asks for 23 at least."
+    )
+    user_properties: int = setting.whole(64, 0, MAX_USER_PROPERTIES, "How many user properties one packet may have.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MqttSettings(Section):
+    """What the broker offers of MQTT."""
+
+    section: ClassVar[str] = "mqtt"
+
+    keep_alive_s: int = setting.whole(
+        60, 0, setting.UINT16_MAX, "The longest keep alive a client may ask for; 0 lets it have whatever it asks."
+    )
+    session_expiry_s: int = setting.whole(
+        604_800,
+        0,
+        _UINT32_MAX,
+        "The longest a session may outlive its connection.",
+        note=f"{_UINT32_MAX}: for ever",
+    )
+    allow_zero_length_client_id: bool = setting.flag(
+        "Whether a client may leave its identifier empty and be given one.", default=True
+    )
+    outbound_topic_aliases: int = setting.whole(
+        32, 0, setting.UINT16_MAX, "How many topic aliases the broker sets for a client that allows as many."
+    )
+    will_grace_s: int = setting.whole(
+        30, 0, 86_400, "How long clients have to come back after a restart before wills without a delay are published."
+    )
+    maximum_qos: int = setting.whole(2, 0, 2, "The highest QoS that clients may publish with and be granted.")
+    retain_available: bool = setting.flag(
+        "Whether messages may be retained; if not, those that were are kept and sent to no client.", default=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldSettings(Section):
+    """What is held for sessions whose device is away."""
+
+    section: ClassVar[str] = "hold"
+
+    ttl_s: int = setting.whole(
+        604_800, 1, _UINT32_MAX, "How long a notification without an expiry is held for a session."
+    )
+    max: int = setting.whole(100_000, 1, INT32_MAX, "How many notifications are held for one subscription.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings(Section):
+    """Named sessions, which several devices share."""
+
+    section: ClassVar[str] = "sessions"
+
+    count: int = setting.whole(100_000, 0, INT32_MAX, "How many named sessions there may be.")
+    devices: int = setting.whole(100, 1, 100_000, "How many devices may be members of one session.")
+    joined: int = setting.whole(16, 1, 1_000, "How many sessions one device may be present in at once.")
+    device_expiry_s: int = setting.whole(
+        2_592_000,
+        0,
+        _UINT32_MAX,
+        "How long a device may be away from a session before it leaves it, as if it had asked to; "
+        "the time in which the broker was down before its last start does not count.",
+        note="0: for ever",
+    )
+    max: int = setting.whole(
+        1_000, 1, INT32_MAX, "How many notifications are held for a subscription that does not say how many."
+    )
+    held: int = setting.whole(
+        200_000, 1, INT64_MAX, "How many notifications all subscriptions of one session together may ask to be held."
+    )
+    username_is_session: bool = setting.flag(
+        "Whether the user name of CONNECT is a session to join, and the password its password; not with a users file.",
+        default=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessSettings(Section):
+    """Who may connect, and who may use which topics.
+
+    Without a users file any client may connect, and a user name is only a claim. With one, a client must give a name
+    and password from it; clients that give no name are let in only if anonymous is true.
+    """
+
+    section: ClassVar[str] = "access"
+
+    users: str = setting.path(
+        "The users file, made with `whimbrel user add`; if not given, the file `users` in the data directory is used "
+        "where there is one."
+    )
+    rights: str = setting.path(
+        "The rights file, which says who may use which topics; without it every client may use all."
+    )
+    anonymous: bool = setting.flag(
+        "Whether clients without a user name may connect although there is a users file.", default=False
+    )
+    check_retain_source: bool = setting.flag(
+        "Whether a retained message is kept back from those who subscribe while the user whose client published it may "
+        "not publish to its topic any more.",
+        default=True,
+    )
+    insecure: bool = setting.flag(
+        "Whether a broker without users may listen beyond loopback, so that any client that reaches it may connect.",
+        default=False,
+    )
+    wrong_passwords_per_minute: int = setting.whole(
+        10,
+        0,
+        1_000_000,
+        "How many wrong passwords one address may give for one user or session, and a tenth of how many for all.",
+        note="0: any number",
+    )
+    passwords_waiting: int = setting.whole(
+        10_000, 1, 1_000_000, "How many clients may wait for their passwords to be verified; more are turned away."
+    )
+
+    password_hash_mib: int = setting.power_of_two(
+        128, 1, 128, "The memory that the hash of one password takes; half of it takes half the time, also to guess."
+    )
+
+    @property
+    def admits_anonymous(self) -> bool:
+        """Whether a client without a user name may connect."""
+        return self.anonymous or not self.users
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveSettings(Section):
+    """What the broker tells about itself."""
+
+    section: ClassVar[str] = "observe"
+
+    sys_interval_s: float = setting.real(10, 0, 86_400, "How often the $SYS topics are published; 0 is never.")
+    log_format: str = setting.choice("text", ("text", "json"), "How lines about the broker's work are written.")
+    log_level: str = setting.choice(
+        "info", ("debug", "info", "warning", "error"), "The least important lines that are written."
+    )
+    log_lines_per_second: int = setting.whole(
+        20,
+        0,
+        1_000_000,
+        "How many lines of each kind (connections, refusals and so on) are written in a second; ten seconds' worth may "
+        "come at once, and how many are left out is written.",
+        note="0: any number",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings(Section):
+    """What is read back of what the pipeline learned: the state of devices' links, and the replica plan."""
+
+    section: ClassVar[str] = "pipeline"
+
+    tables: str = setting.path(
+        "Where the pipeline keeps its tables (`whimbrel pipeline run --out`); without it nothing is read back.",
+        what="directory",
+    )
+    interval_s: float = setting.real(10, 0.1, 86_400, "How often it is looked whether there is anything new.")
+    max_rows: int = setting.whole(
+        100_000, 1, 10_000_000, "How many devices are known, those who reported last, and subjects, those with most."
+    )
+    tells_links: bool = setting.flag(
+        "Whether the links of connected devices are published under $SYS: all who may read that learn their names.",
+        default=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All settings of a broker."""
+
+    node: NodeSettings = field(default_factory=NodeSettings)
+    listen: ListenSettings = field(default_factory=ListenSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    mqtt: MqttSettings = field(default_factory=MqttSettings)
+    hold: HoldSettings = field(default_factory=HoldSettings)
+    sessions: SessionSettings = field(default_factory=SessionSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
+    policies: PolicySettings = field(default_factory=PolicySettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    observe: ObserveSettings = field(default_factory=ObserveSettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    listeners: tuple[ListenerSettings, ...] = ()
+    """Listeners beside those of ``listen``, with settings of their own."""
+
+    def __post_init__(self) -> None:
+        check_listening(self.listen, self.tls, self.listeners)
+        if self.sessions.username_is_session and self.has_users:
+            sentence = "sessions.username_is_session is for brokers without a users file, and there is one"
+            raise ConfigError("", "sessions.username_is_session", found=True, allowed="false", sentence=sentence)
+
+    @property
+    def has_users(self) -> bool:
+        """Whether some clients are verified."""
+        return bool(self.access.users) or any(each.users for each in self.listeners)
+
+    @property
+    def admits_anonymous(self) -> bool:
+        """Whether a client without a user name may connect through some listener."""
+        users = self.access.users
+        return self.access.admits_anonymous or any(each.admits_anonymous(users) for each in self.listeners)
+
+    def with_overrides(self, values: Mapping[str, object], *, source: str = "command line") -> Config:
+        """Return this with *values* by ``section.key``; ``None`` is an option that was not given."""
+        tree: dict[str, dict[str, object]] = {}
+        for where, value in values.items():
+            section, _, key = where.partition(".")
+            if section not in SECTIONS or key not in settings_of(SECTIONS[section]):
+                raise unknown_setting(source, where)
+            if value is not None:
+                tree.setdefault(section, {})[key] = value
+        return with_values(self, tree, source)
+
+
+SECTIONS: dict[str, type[Section]] = {
+    each.section: each
+    for each in (
+        NodeSettings,
+        ListenSettings,
+        TlsSettings,
+        LimitSettings,
+        MqttSettings,
+        HoldSettings,
+        SessionSettings,
+        AccessSettings,
+        PolicySettings,
+        LogSettings,
+        ObserveSettings,
+        PipelineSettings,
+    )
+}
+
+
+def with_values(
+    config: Config,
+    tree: Mapping[str, Mapping[str, object]],
+    source: str,
+    *,
+    listeners: tuple[ListenerSettings, ...] | None = None,
+) -> Config:
+    """Return *config* with the values of *tree*, by section and key, and *listeners*; errors name their *source*."""
+    try:
+        sections = {section: replace(getattr(config, section), **values) for section, values in tree.items()}
+        return replace(config, **sections, listeners=config.listeners if listeners is None else listeners)
+    except ConfigError as error:
+        sentence = error.sentence
+        raise ConfigError(source, error.where, error.found, error.allowed, error.advice, sentence=sentence) from None
+
+
+def unknown_setting(source: str, where: str) -> ConfigError:
+    """Return the error for a section or setting that there is none of, with the one that was probably meant."""
+    section, _, key = where.partition(".")
+    names = [f"{name}.{each}" for name, kind in SECTIONS.items() for each in settings_of(kind)]
+    meant: str | None = None
+    if not key:
+        meant = nearest(section, SECTIONS)
+    elif section in SECTIONS:
+        meant = nearest(key, settings_of(SECTIONS[section]))
+        meant = f"{section}.{meant}" if meant else None
+    # The right key in the wrong place, then whatever looks alike.
+    meant = meant or next((name for name in names if name.partition(".")[2] == (key or section)), None)
+    meant = meant or nearest(where, names)
+    allowed = f"a setting of [{section}]" if key and section in SECTIONS else "a section of the configuration"
+    if not key and meant in names:
+        allowed += ", and settings inside one"
+    if key and section in SECTIONS:
+        there, own = f"[{section}] has no setting {key}", f"{section}."
+        shown = meant.removeprefix(own) if meant else ""
+    else:
+        is_section = bool(key) or meant in SECTIONS or not meant
+        there, shown = f"there is no section [{section}]" if is_section else f"there is no {section}", meant or ""
+        shown = f"[{shown}]" if shown in SECTIONS else shown
+    sentence = f"{there}; did you mean {shown}?" if shown else f"{there}; see whimbrel serve --print-config"
+    return ConfigError(source, where, "an unknown name", allowed, sentence=sentence)

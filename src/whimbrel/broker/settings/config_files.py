@@ -1,0 +1,137 @@
+"""Configuration files: read, printed with every default, and listed for the reference page."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+import tomllib
+from pathlib import Path
+
+from whimbrel.broker.settings.config import SECTIONS, Config, unknown_setting, with_values
+from whimbrel.broker.settings.fields import ConfigError, Section, setting_of, settings_of, unreadable
+from whimbrel.broker.settings.listeners import ListenerSettings, listeners_of
+from whimbrel.errors import Phrase
+
+__all__ = ["MAX_FILE_BYTES", "print_config", "read_config", "read_toml", "reference"]
+
+MAX_FILE_BYTES = 16 << 20
+_PLACE = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
+_COMMENT_WIDTH = 100
+
+
+def read_config(path: Path) -> Config:
+    """Return the settings in the file *path* and the defaults of all others, or raise ``ConfigError``."""
+    source = str(path)
+    tree: dict[str, dict[str, object]] = {}
+    listeners: tuple[ListenerSettings, ...] = ()
+    for section, values in read_toml(path).items():
+        if section == ListenerSettings.section:
+            listeners = listeners_of(source, values)
+            continue
+        if section not in SECTIONS:
+            raise unknown_setting(source, section)
+        if not isinstance(values, dict):
+            raise ConfigError(source, section, values, f"a section, [{section}], with its settings below")
+        for key in values:
+            if key not in settings_of(SECTIONS[section]):
+                raise unknown_setting(source, f"{section}.{key}")
+        tree[section] = values
+    return with_values(Config(), tree, source, listeners=listeners)
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """Return what the TOML file *path* holds, or raise ``ConfigError`` with the place that cannot be read."""
+    source = str(path)
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise unreadable(source, error) from error
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(source, "", Phrase(f"more than {MAX_FILE_BYTES} bytes"), f"at most {MAX_FILE_BYTES}")
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(source, f"line {line}", data[error.start : error.start + 1], "TOML, in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise _not_toml(source, data.decode(), str(error)) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a thousand brackets
+        raise ConfigError(
+            source, "", Phrase(str(error)), "TOML", sentence=f"this is too large for TOML: {error}"
+        ) from None
+
+
+def _not_toml(source: str, document: str, reason: str) -> ConfigError:
+    place = _PLACE.search(reason)
+    why = f"TOML ({_PLACE.sub('', reason)})"
+    if place is None or place[1] is None:
+        return ConfigError(source, "end of the file", Phrase("nothing"), why)
+    line, column = int(place[1]), int(place[2])
+    found = document.split("\n")[line - 1].strip()
+    return ConfigError(source, f"line {line}, column {column}", found, why)
+
+
+def print_config(config: Config | None = None) -> str:
+    """Return a complete, commented TOML file of *config*; of the defaults, if none is given."""
+    shown = config or Config()
+    parts = ["# The configuration of a Whimbrel broker: every setting, and its default."]
+    for section, kind in SECTIONS.items():
+        lines = [*_comment(_about(kind)), f"[{section}]"]
+        for key, each in settings_of(kind).items():
+            setting = setting_of(each)
+            lines += ["", *_comment(setting.about), *_comment(f"Allowed: {setting.allowed}.")]
+            lines.append(f"{key} = {_toml(getattr(getattr(shown, section), key))}")
+        parts.append("\n".join(lines))
+    parts += [_listener_lines(each) for each in shown.listeners] or [_no_listener_lines()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _listener_lines(listener: ListenerSettings) -> str:
+    """Return a listener with the settings that are not the defaults; the comments stand where there is none."""
+    lines = [f"[[{listener.section}]]"]
+    for key, each in settings_of(ListenerSettings).items():
+        value = getattr(listener, key)
+        if value != each.default:
+            lines.append(f"{key} = {_toml(value)}")
+    return "\n".join(lines)
+
+
+def _no_listener_lines() -> str:
+    """Return a listener with every setting, all of it a comment."""
+    lines = [*_comment(_about(ListenerSettings)), f"# [[{ListenerSettings.section}]]"]
+    for key, each in settings_of(ListenerSettings).items():
+        setting = setting_of(each)
+        lines += ["#", *_comment(setting.about), *_comment(f"Allowed: {setting.allowed}.")]
+        lines.append(f"# {key} = {_toml(each.default)}")
+    return "\n".join(lines)
+
+
+def reference() -> str:
+    """Return all settings as Markdown: a heading and a table for each section."""
+    parts: list[str] = []
+    kinds: dict[str, type[Section]] = {**SECTIONS, ListenerSettings.section: ListenerSettings}
+    for section, kind in kinds.items():
+        rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
+        for key, each in settings_of(kind).items():
+            setting = setting_of(each)
+            cells = (f"`{section}.{key}`", f"`{_toml(each.default)}`", setting.allowed, setting.about)
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        heading = f"[[{section}]]" if kind is ListenerSettings else f"[{section}]"
+        parts.append(f"## `{heading}`\n\n{_about(kind)}\n\n" + "\n".join(rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _about(kind: type[Section]) -> str:
+    return " ".join((kind.__doc__ or "").split())
+
+
+def _comment(sentences: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(sentences, _COMMENT_WIDTH, break_long_words=False)]
+
+
+def _toml(value: object) -> str:
+    """Return *value* as TOML has it; JSON spells booleans, numbers and strings the same way."""
+    # TOML allows no U+007F in a string, which JSON leaves as it is.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

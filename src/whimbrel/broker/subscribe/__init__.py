@@ -1,0 +1,1 @@
+"""Subscribe: SUBSCRIBE and UNSUBSCRIBE, retained messages, and history."""

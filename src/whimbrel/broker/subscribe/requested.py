@@ -1,0 +1,262 @@
+"""Subscribing: what a SUBSCRIBE asks for, as subscriptions of the hold (shared decisions: docs/reference/mqtt.md).
+
+Version 5 says content filters and options as user properties (``own_properties``), one set a packet; version 3.1.1
+says a content filter as ``$filter/<base64url of its text>/<topic filter>``, and before that a place as
+``$near/<near>/<topic filter>``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whimbrel.broker.access.keyring import for_subscription, read_insecure
+from whimbrel.broker.wire.own_properties import IN_SUBSCRIBE, split_own
+from whimbrel.errors import FilterError, InvalidValueError, WhimbrelError
+from whimbrel.language.filters import parse
+from whimbrel.model.bounds import INT32_MAX
+from whimbrel.model.keys import NO_KEYS, KeyHashes
+from whimbrel.model.near import DEFAULT_STALE_US, Near, parse_near, parse_stale_us
+from whimbrel.model.subscription import Subscription
+from whimbrel.mqtt.codes import ReasonCode
+from whimbrel.mqtt.errors import ProtocolError
+from whimbrel.mqtt.packets import SubscriptionRequest
+from whimbrel.mqtt.topics import check_topic_filter, disallowed_in, split_share
+
+__all__ = [
+    "NO_OPTIONS",
+    "Limits",
+    "Options",
+    "Since",
+    "check_filter",
+    "identity_of",
+    "near_of",
+    "options_of",
+    "stale_of",
+    "subscription_of",
+]
+
+_IN_TOPIC = "$filter/"
+_NEAR_TOPIC = "$near/"
+_MAX_TTL_S = 10 * 365 * 24 * 3_600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a subscription may ask for, and what it gets where it does not ask."""
+
+    filter_bytes: int = 16_384
+    topic_bytes: int = 4_096
+    topic_levels: int = 64
+    maximum_qos: int = 2
+    ttl_us: int = 604_800_000_000
+    max_held: int = 100_000
+    max_held_by_default: int = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """Where a subscription begins in the log: so many *seconds* ago, or behind the number *seq* of *node*."""
+
+    seconds: int | None = None
+    node: str = ""
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The user properties of a SUBSCRIBE or UNSUBSCRIBE that mean something here."""
+
+    filter_text: str | None = None
+    ttl_us: int | None = None
+    max_held: int | None = None
+    name: str = ""
+    session: str | None = None
+    """The session it is for; None: not said, "": the private one."""
+    keys: KeyHashes = NO_KEYS
+    is_insecure: bool | None = None
+    """Whether notifications are accepted whose keys do not match; None: not said."""
+    policy: str | None = None
+    """The policy that decides about what is handed over for it."""
+    near: Near | None = None
+    """Where the publications are that it hears; None: places of publications make no difference."""
+    stale_us: int | None = None
+    """How long a reported place counts; None: not said."""
+    modifies: bool = False
+    """Whether it may change a subscription of a named session that has other options."""
+    since: Since | None = None
+    """From when on it is to have what is in the log; None: only what comes."""
+
+
+NO_OPTIONS = Options()
+_SINCE = re.compile(r"([0-9]{1,10})([smhd]?)|([^\x00-\x20]{1,64}):([0-9]{1,19})")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def since_of(text: str) -> Since:
+    """Return what ``since`` says: ``90``, ``15m``, ``24h``, ``7d``, or ``node:seq``, the last that the client has."""
+    found = _SINCE.fullmatch(text)
+    if found is None:
+        allowed = "a duration (90, 90s, 15m, 24h, 7d), or node:seq, the last number that the client has"
+        raise _refusal(f"user property since={text[:80]!r}, allowed is {allowed}")
+    if found[1] is not None:
+        return Since(seconds=int(found[1]) * _UNITS[found[2]])
+    return Since(node=found[3], seq=int(found[4]))
+
+
+def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool) -> Options:
+    """Read user properties; a bad one raises ``ProtocolError`` with what was found and what is allowed.
+
+    *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
+    """
+    if not user:
+        return NO_OPTIONS
+    found: dict[str, str] = {}
+    try:
+        own, _ = split_own(user, IN_SUBSCRIBE, is_ours=is_ours)
+        keys = for_subscription(value for name, value in own if name == "key")
+        is_insecure = next((read_insecure(value) for name, value in own if name == "insecure"), None)
+    except InvalidValueError as error:
+        raise _refusal(f"user property {error}") from None
+    for name, value in own:
+        if name != "key":
+            if name in found:
+                raise _refusal(f"user property {name} twice; one set of options a packet")
+            found[name] = value
+    text = found.get("filter")
+    if text is not None:
+        check_filter(text, limits)
+    return Options(
+        filter_text=text,
+        ttl_us=None if "ttl" not in found else _number("ttl", found["ttl"], _MAX_TTL_S) * 1_000_000,
+        max_held=None if "max" not in found else _number("max", found["max"], INT32_MAX),
+        name=found.get("name", ""),
+        session=found.get("session"),
+        keys=keys,
+        is_insecure=is_insecure,
+        policy=found.get("policy"),
+        near=None if "near" not in found else near_of(found["near"]),
+        stale_us=None if "stale" not in found else stale_of(found["stale"]),
+        modifies=_is_yes("modify", found.get("modify", "no")),
+        since=None if "since" not in found else since_of(found["since"]),
+    )
+
+
+def near_of(text: str) -> Near:
+    """Return the near that *text* names, or raise ``ProtocolError``."""
+    try:
+        return parse_near(text)
+    except InvalidValueError as error:
+        raise _refusal(str(error)) from None
+
+
+def stale_of(text: str) -> int:
+    """Return for how many microseconds a place counts, or raise ``ProtocolError``."""
+    try:
+        return parse_stale_us(text)
+    except InvalidValueError as error:
+        raise _refusal(str(error)) from None
+
+
+def subscription_of(
+    request: SubscriptionRequest,
+    options: Options,
+    session: str,
+    identifier: int | None,
+    limits: Limits,
+    connection_keys: KeyHashes = NO_KEYS,
+) -> Subscription:
+    """Return the subscription that *request* asks for, or raise ``ProtocolError`` with the code of the answer.
+
+    The keys of the connection are merged into it, and it keeps them (Elvin proxy, 5.2.3).
+    """
+    topic_filter, name, text, near = _parts(request.topic_filter, options, limits)
+    _, plain = split_share(topic_filter)
+    check_topic_filter(plain)
+    disallowed = disallowed_in(topic_filter)
+    if disallowed is not None:
+        raise _refusal(f"a topic filter with {disallowed}; control and non-characters are refused")
+    if len(topic_filter.encode()) > limits.topic_bytes or plain.count("/") >= limits.topic_levels:
+        allowed = f"at most {limits.topic_bytes} bytes and {limits.topic_levels} levels"
+        raise ProtocolError(
+            ReasonCode.TOPIC_FILTER_INVALID, f"a topic filter of {len(topic_filter)} characters, {allowed}"
+        )
+    try:
+        keys = options.keys | connection_keys if connection_keys.hashes else options.keys
+        return Subscription(
+            session=session,
+            subject_filter=topic_filter,
+            name=name,
+            filter_text=text,
+            ttl_us=limits.ttl_us if options.ttl_us is None else options.ttl_us,
+            max_held=min(limits.max_held_by_default if options.max_held is None else options.max_held, limits.max_held),
+            keys=keys,
+            accept_insecure=not keys.hashes if options.is_insecure is None else options.is_insecure,
+            qos=min(request.qos, limits.maximum_qos),
+            no_local=request.no_local,
+            retain_as_published=request.retain_as_published,
+            identifier=identifier,
+            policy=options.policy,
+            near=near,
+            stale_us=DEFAULT_STALE_US if options.stale_us is None and near is not None else options.stale_us,
+        )
+    except WhimbrelError as error:
+        raise _refusal(str(error)) from error
+
+
+def identity_of(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str]:
+    """Return what the subscription is known by that an UNSUBSCRIBE names."""
+    plain, name, *_ = _parts(topic_filter, options, limits)
+    check_topic_filter(split_share(plain)[1])
+    return plain, name
+
+
+def _parts(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str, str | None, Near | None]:
+    """Return topic filter, name, content filter and near; in 3.1.1 the last two are also what tells two apart."""
+    if topic_filter.startswith(_NEAR_TOPIC):
+        where, _, topic_filter = topic_filter.removeprefix(_NEAR_TOPIC).partition("/")
+        if topic_filter.startswith(_NEAR_TOPIC):
+            raise _refusal(f"{_NEAR_TOPIC} twice in a topic filter")
+        plain, name, text, _ = _parts(topic_filter, options, limits)
+        own = f"{_NEAR_TOPIC}{where}"
+        return plain, options.name or (f"{own}/{name}" if name else own), text, near_of(where)
+    if not topic_filter.startswith(_IN_TOPIC):
+        return topic_filter, options.name, options.filter_text, options.near
+    encoded, _, plain = topic_filter.removeprefix(_IN_TOPIC).partition("/")
+    try:
+        text = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise _refusal("$filter/ is followed by base64url of a filter's text, a slash and a topic filter") from None
+    check_filter(text, limits)
+    return plain, options.name or _IN_TOPIC + encoded, text, options.near
+
+
+def check_filter(text: str, limits: Limits) -> None:
+    """Raise ``ProtocolError`` if *text* is no filter."""
+    if len(text.encode()) > limits.filter_bytes:
+        raise _refusal(f"a filter of {len(text.encode())} bytes, at most {limits.filter_bytes} are allowed")
+    try:
+        parse(text)
+    except FilterError as error:
+        raise _refusal(
+            f"filter error {error.code:d} at line {error.line}, column {error.column}: {error.reason}"
+        ) from error
+
+
+def _number(name: str, text: str, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= most):
+        raise _refusal(f"user property {name}={text[:40]!r}, allowed is a whole number from 0 to {most}")
+    return int(text)
+
+
+def _is_yes(name: str, text: str) -> bool:
+    if text not in {"yes", "no"}:
+        raise _refusal(f"user property {name}={text[:40]!r}, allowed is yes or no")
+    return text == "yes"
+
+
+def _refusal(reason: str) -> ProtocolError:
+    return ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)

@@ -1,0 +1,268 @@
+"""Start state: the first seq of a node that tables cover and, if its log was cut, the state of a checkpoint before it.
+
+A log that was cut starts at a checkpoint, as a restart of the broker does: with what sessions held and wanted, where
+devices were, and how good their links were. So tables have everything newer as if nothing had been cut.
+Rule: the oldest sound checkpoint counts after which no seq is missing, so that tables cover as much as possible.
+Rule: a log that was cut and has no checkpoint (imported, or of an old broker) starts empty, at its first seq.
+Rule: the rows of a start state are those of a worker's state, so that both are restored by the same code. Where a
+checkpoint does not say the seq of a subscription (one of format 1), the subscription gets one that no other has, from
+0 up; one whose filter cannot be read keeps none, and matches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import cbor2
+
+from whimbrel.errors import FilterError, InvalidInputError
+from whimbrel.hold.rows import KINDS as HOLD_KINDS
+from whimbrel.hold.rows import Key, subscription_row
+from whimbrel.hold.sessions import Hold
+from whimbrel.log import layout
+from whimbrel.log.checkpoints.folder import checked, opened
+from whimbrel.log.columns import to_arrow, values_to_arrow
+from whimbrel.log.errors import CorruptLogError
+from whimbrel.log.records import BODY, row_from
+from whimbrel.match.matcher import check_stored
+from whimbrel.match.topics import check_topic_filter
+from whimbrel.model.facts import Decided, Fact, PolicyChange, PolicyChanged
+from whimbrel.model.notification import Notification
+from whimbrel.model.proximity import Sighting
+from whimbrel.model.rows import fact_of, row_of
+from whimbrel.model.subscription import Subscription
+from whimbrel.node.memory import MemoryCount
+from whimbrel.node.places.last_places import sighting_of
+from whimbrel.node.policies import Policies
+from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers, undisturbed
+from whimbrel.pipeline.files.visibility import Patience, UnseenNumbersError
+from whimbrel.pipeline.fold.described import Described, known_of
+from whimbrel.pipeline.fold.policies import KeptContent, PolicyChecks, attributes_bytes, body_seen
+from whimbrel.pipeline.subscriptions.in_force import in_force_values
+from whimbrel.shape.rows import KINDS as POLICY_KINDS
+
+__all__ = [
+    "STATE_FORMAT",
+    "StartState",
+    "begin_of",
+    "first_taken",
+    "left_out",
+    "seen_start_state",
+    "start_state",
+]
+
+STATE_FORMAT = 4
+"""The format of a worker's rows, as its row ``log mark`` says: that of a stream's plan."""
+_SAME = HOLD_KINDS | POLICY_KINDS | {"link", "place"}
+"""The kinds of rows that workers have as brokers do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartState:
+    """The state of *node* after the fact *seq*: the next one is the first that is folded."""
+
+    node: str
+    seq: int
+    name: str
+    """The file name of the checkpoint."""
+    at: int
+    """The largest time of any fact or tick in the state, in microseconds."""
+    rows: tuple[tuple[Key, bytes], ...]
+    """The rows of a worker's state (``unit.node_share``)."""
+
+    @cached_property
+    def _hold(self) -> Hold[Described]:
+        return Hold.restore(self.node, [row for row in self.rows if row[0][0] in HOLD_KINDS])
+
+    def places(self) -> dict[str, Sighting]:
+        """Return the last place of each device."""
+        return {str(key[1]): sighting_of(row) for key, row in self.rows if key[0] == "place"}
+
+    def members(self) -> Iterator[tuple[str, str]]:
+        """Yield device and session of each member."""
+        for key, _ in self.rows:
+            if key[0] == "member":
+                yield str(key[2]), str(key[1])
+
+    def policy_rows(self) -> Any:  # a pyarrow.Table
+        """Return the policies in force as rows of ``policies``."""
+        facts = [
+            PolicyChanged(
+                node=self.node,
+                seq=each.seq,
+                changed_at=self.at,
+                change=PolicyChange.PUT,
+                owner=each.owner,
+                name=each.name,
+                text=each.text,
+            )
+            for each in _policies(self.node, self.rows).shape.policies.values()
+        ]
+        return to_arrow("policies", [row_of(fact)[1] for fact in facts])
+
+    def interest_rows(self) -> Any:  # a pyarrow.Table
+        """Return the subscriptions in force as rows of ``interests``."""
+        return values_to_arrow("interests", list(in_force_values(self.node, self._hold, self._hold.sessions())))
+
+    def left_out(self) -> Missing:
+        """Return the seqs that are in no table because the log starts here."""
+        return Missing(self.node, 1, self.seq, self.name)
+
+
+def begin_of(directory: Path, node: str) -> tuple[int, Path | None]:
+    """Return the first number of *node* that tables are made of, and the checkpoint before it, if that is needed."""
+    return undisturbed(partial(_begin_of, directory, node))
+
+
+def first_taken(directory: Path, node: str) -> int:
+    """Return the first number of *node* that tables are made of."""
+    return begin_of(directory, node)[0]
+
+
+def _begin_of(directory: Path, node: str) -> tuple[int, Path | None]:
+    missing = missing_numbers(directory, node)
+    if missing:
+        cut_to = missing[-1].last
+        for seq, path in layout.checkpoints(directory, node):
+            if seq >= cut_to and _is_sound(path, node, seq):
+                return seq + 1, path
+    return first_number(directory, node), None
+
+
+def _is_sound(path: Path, node: str, seq: int) -> bool:
+    try:
+        checked(path, node, seq)
+    except CorruptLogError:
+        return False
+    return True
+
+
+def start_state(directory: Path, node: str) -> StartState | None:
+    """Return the state that a cut log starts with; None for a log that is whole, or has no checkpoint.
+
+    A checkpoint that a newer Whimbrel wrote raises ``NewerLogError``.
+    """
+    return undisturbed(partial(_start_state, directory, node))
+
+
+def _start_state(directory: Path, node: str) -> StartState | None:
+    first, path = _begin_of(directory, node)
+    if path is None:
+        return None
+    with opened(path, node, first - 1) as reader:
+        return _restored(node, reader.header.seq, reader.header.state_at, reader.rows(), path)
+
+
+def left_out(directory: Path, node: str) -> list[Missing]:
+    """Return the numbers that were given and are in no table: those that are not there, or older than a checkpoint."""
+    first, path = begin_of(directory, node)
+    if path is None:
+        return missing_numbers(directory, node)
+    return [Missing(node, 1, first - 1, path.name)]
+
+
+def seen_start_state(
+    directory: Path, node: str, missing: Sequence[Missing], *, last: int, patience: Patience
+) -> StartState | None:
+    """Return the ``start_state``, once the seqs *missing* before it are those that the driver saw.
+
+    A worker that sees the log later than the driver would else take what it does not see yet for cut. *last* is the
+    last seq of the batch.
+    """
+
+    def found() -> StartState | None:
+        begun = start_state(directory, node)
+        here = missing_numbers(directory, node) if begun is None else [begun.left_out()]
+        if here != [*missing]:
+            first = next((each.first for each in here if each not in missing), 1)
+            raise UnseenNumbersError(directory, node, first, last)
+        return begun
+
+    return patience.wait_for(found)
+
+
+def _restored(node: str, seq: int, at: int, rows: Iterable[tuple[Key, bytes]], path: Path) -> StartState:
+    """Return the state that a broker's checkpoint has the *rows* of."""
+    kept: dict[Key, bytes] = {("time",): cbor2.dumps(at), ("log mark",): cbor2.dumps([None, None, STATE_FORMAT])}
+    notifications: list[Notification] = []
+    shaped: dict[int, dict[str, bytes]] = {}
+    decided = seq
+    try:
+        for key, value in rows:
+            kind = key[0]
+            if kind in _SAME:
+                kept[key] = value
+            elif kind == "notification":
+                fact = _fact(node, value)
+                if isinstance(fact, Notification):
+                    notifications.append(fact)
+            elif kind == "decided":
+                decided = max(seq, cbor2.loads(value))
+            elif kind == "decision":
+                for body in cbor2.loads(value):
+                    fact = _fact(node, body)
+                    if isinstance(fact, Decided) and fact.body_hash is not None:
+                        shaped.setdefault(fact.notification.seq, {})[fact.device] = fact.body_hash
+        kept["decided",] = cbor2.dumps(decided)
+        kept |= dict(_numbered(node, at, kept))
+        checks = PolicyChecks(_policies(node, kept.items()))
+        for fact in notifications:
+            content = _content(fact, checks) if checks.are_any else None
+            described = Described(fact.seq, known_of(fact), content=content)
+            described.shaped = shaped.get(fact.seq)
+            kept["notification", fact.seq] = described.row()
+        for key, value in kept.items():
+            if key[0] == "place":
+                sighting_of(value)
+    except (InvalidInputError, cbor2.CBORDecodeError, ValueError, TypeError, KeyError) as error:
+        raise CorruptLogError(path, 0, f"its rows are not those of a broker: {error!r}") from None
+    return StartState(node=node, seq=seq, name=path.name, at=at, rows=tuple(kept.items()))
+
+
+def _policies(node: str, rows: Iterable[tuple[Key, bytes]]) -> Policies:
+    policies = Policies(node, MemoryCount())
+    policies.restore({key: value for key, value in rows if key[0] in policies.kinds})
+    return policies
+
+
+def _content(fact: Notification, checks: PolicyChecks) -> KeptContent:
+    body = body_seen(fact.body) if checks.needs_bodies else None
+    return KeptContent(attributes_bytes(fact.attributes), len(fact.body), body, fact.publisher)
+
+
+def _fact(node: str, body: bytes) -> Fact:
+    seq, number = BODY.unpack_from(body)
+    return fact_of(*row_from(node, seq, number, body[BODY.size :]))
+
+
+def _numbered(node: str, at: int, rows: dict[Key, bytes]) -> Iterator[tuple[Key, bytes]]:
+    """Yield the rows of subscriptions that lack the seq or time of their fact in *rows*, with both."""
+    hold: Hold[Notification] = Hold.restore(node, [row for row in rows.items() if row[0][0] in HOLD_KINDS])
+    wanted = [each for session in hold.sessions() for each in hold.subscriptions(session)]
+    taken = {each.seq for each in wanted}
+    free = (number for number in count() if number not in taken)
+    for each in wanted:
+        seq = each.seq
+        if not _is_readable(each):
+            seq = None  # a dead letter, as in the log: it matches nothing
+        elif seq is None:
+            seq = next(free)
+        if seq != each.seq or each.changed_at is None:
+            changed = replace(each, seq=seq, changed_at=at if each.changed_at is None else each.changed_at)
+            key: Key = ("subscription", each.session, each.subject_filter, each.name)
+            yield key, cbor2.dumps(subscription_row(changed))
+
+
+def _is_readable(subscription: Subscription) -> bool:
+    try:
+        check_stored(subscription.filter_text)
+        if subscription.subject_filter is not None:
+            check_topic_filter(subscription.subject_filter)
+    except (FilterError, InvalidInputError):
+        return False
+    return True

@@ -1,0 +1,5 @@
+"""Subscriptions of a log: when each was in force, where devices were then, and the packed matchers of both."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,135 @@
+"""Subscriptions in force, as Arrow rows of ``interests``: those of the hold, which knows each with its seq and time.
+
+Rule: a subscription without a seq is not in force: its filter cannot be read, and it matches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from whimbrel.hold.commands import Identity
+from whimbrel.hold.sessions import Hold
+from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.facts import SessionChange
+from whimbrel.model.rows import COLUMNS, subscription_values
+from whimbrel.model.subscription import InterestChange, Subscription
+from whimbrel.model.tables import TABLES
+from whimbrel.pipeline.subscriptions.versions import CHANGED, open_intervals, touched, validity_intervals
+
+__all__ = ["InForce", "changed_schema", "in_force_values"]
+
+_COLUMNS = [COLUMNS["interests"].index(name) for name in CHANGED]
+
+
+def changed_schema() -> Any:  # a pyarrow.Schema
+    """Return the schema of the columns ``CHANGED``."""
+    schema = TABLES["interests"].schema
+    return pa.schema([schema.field(name) for name in CHANGED])
+
+
+def in_force_values(node: str, hold: Hold[Any], sessions: Iterable[str]) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of ``interests`` that put the subscriptions of *sessions* in force."""
+    for session in sessions:
+        for subscription in hold.subscriptions(session):
+            if subscription.seq is not None:
+                yield _values(node, subscription)
+
+
+def _values(node: str, subscription: Subscription) -> tuple[object, ...]:
+    head = (node, subscription.seq, subscription.changed_at, InterestChange.ADDED.value, None)
+    return (*head, *subscription_values(subscription))
+
+
+class InForce:
+    """The subscriptions of the *node* that *hold* has, for the matchers and windows of a worker."""
+
+    def __init__(self, node: str, hold: Hold[Any]) -> None:
+        self._node, self._hold = node, hold
+        self.whose: dict[int, tuple[str, Identity]] = {
+            each.seq: (session, (each.subject_filter, each.name))
+            for session in hold.sessions()
+            for each in hold.subscriptions(session)
+            if each.seq is not None
+        }
+        """By seq of the interest that put it: the session and identity of a subscription."""
+        self._ended: list[int] = []
+        """The keys of ``whose`` that ended in the piece that is being folded."""
+        self._tables: tuple[Any, Any] | None = None
+        """``rows`` and ``intervals``, until a subscription changes."""
+
+    def rows(self) -> Any:  # a pyarrow.Table
+        """Return all as the rows of ``interests`` that put them in force, with the columns ``CHANGED``."""
+        return self._current()[0]
+
+    def intervals(self) -> Any:  # a pyarrow.Table
+        """Return the validity intervals of all."""
+        return self._current()[1]
+
+    def _current(self) -> tuple[Any, Any]:
+        if self._tables is None:
+            rows = self.rows_of(self._hold.sessions())
+            self._tables = (rows, open_intervals(rows))
+        return self._tables
+
+    def rows_of(self, sessions: Iterable[str]) -> Any:  # a pyarrow.Table
+        """Return those of some sessions, as ``rows`` does."""
+        return _table(in_force_values(self._node, self._hold, sessions))
+
+    def changing(self, interests: Any, sessions: Any) -> Any:  # pyarrow.Tables
+        """Return the intervals of the subscriptions that a piece of the log begins, changes or ends.
+
+        Called before the piece is folded, with its rows of ``interests`` and ``sessions``; ``changed`` follows.
+        """
+        if not touched(interests, sessions):
+            return self.no_intervals()
+        before = _table(_values(self._node, each) for each in self._replaced(interests, sessions))
+        found = validity_intervals(pa.concat_tables([before, interests]), sessions)
+        columns = ("interest_seq", "session", "subject_filter", "name", "ended_seq")
+        for seq, session, subject_filter, name, ended in zip(
+            *(found.column(name).to_pylist() for name in columns), strict=True
+        ):
+            self.whose[seq] = (session, (subject_filter, name))
+            if ended != INT64_MAX:
+                self._ended.append(seq)
+        return found
+
+    def changed(self) -> None:
+        """Forget what ended in a piece, once it is folded."""
+        for seq in self._ended:
+            del self.whose[seq]
+        self._ended.clear()
+        self._tables = None
+
+    @staticmethod
+    def no_intervals() -> Any:  # a pyarrow.Table
+        """Return the intervals of no subscription."""
+        return open_intervals(changed_schema().empty_table())
+
+    def _replaced(self, interests: Any, sessions: Any) -> Iterator[Subscription]:  # pyarrow.Tables
+        """Yield the subscriptions in force that rows of these tables change or end, each once."""
+        hold, found = self._hold, set[int]()
+        names = ("session", "subject_filter", "name")
+        changed = [
+            hold.subscription(session, (subject_filter, name))
+            for session, subject_filter, name in zip(
+                *(interests.column(name).to_pylist() for name in names), strict=True
+            )
+        ]
+        is_gone = pc.equal(sessions.column("change"), SessionChange.DELETED.value)
+        for session in sessions.filter(is_gone).column("session").to_pylist():
+            changed += hold.subscriptions(session)
+        for each in changed:
+            if each is not None and each.seq is not None and each.seq not in found:
+                found.add(each.seq)
+                yield each
+
+
+def _table(rows: Iterable[tuple[object, ...]]) -> Any:  # a pyarrow.Table
+    columns: list[Any] = list(zip(*rows, strict=True))
+    schema = changed_schema()
+    chosen = [columns[place] for place in _COLUMNS] if columns else [()] * len(CHANGED)
+    return pa.table([pa.array(column, f.type) for column, f in zip(chosen, schema, strict=True)], schema=schema)

@@ -1,0 +1,182 @@
+"""Places of versions: what subscriptions of a log say of places, and who of those that match heard a publication.
+
+Subscriptions of a fleet say few things: versions with the same subject filter, content filter and keys share a *wish*,
+which the matcher holds once. Who of them heard is decided by ``match.proximity.past``.
+Rule: places make a difference where a version has a near, or a publication an area; all else takes no notice of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from whimbrel.errors import InvalidValueError, Phrase
+from whimbrel.match.proximity.ground import earth_points
+from whimbrel.match.proximity.index import Publications
+from whimbrel.match.proximity.kernels import SPOT_OF
+from whimbrel.match.proximity.past.past_versions import PastBounds, PastVersions, PlaceColumns
+from whimbrel.match.proximity.tables import ANY, AROUND, CIRCLE, PLAIN, POLYGON
+from whimbrel.model.near import DEFAULT_STALE_US
+from whimbrel.model.place import Place
+from whimbrel.model.polygon import Polygon
+from whimbrel.model.tables import TIME_TYPE
+from whimbrel.pipeline.subscriptions.moves import NOWHERE, Moves, ShippedMoves
+
+__all__ = ["BOUNDS", "PLACED", "VersionPlaces", "distinct_wishes"]
+
+PLACED = ("near", "around_m", "corners", "hears_anywhere", "stale_us")
+"""The columns of ``interests`` that say something of places."""
+BOUNDS = PastBounds()
+_SAVED = ("kind", "stale_us", "circle", "corner_start", "corners")
+
+
+def distinct_wishes(table: Any) -> tuple[Any, Any]:
+    """Return which wish each row of *table* has, and the wishes: the first row of each."""
+    count = table.num_rows
+    found = np.zeros(count, np.int64)
+    keys = table.column("keys")
+    has_keys = pc.any(pc.greater(pc.list_value_length(keys), 0)).as_py()
+    columns = [table.column(name) for name in ("subject_filter", "filter_text", "accept_insecure")]
+    if has_keys:
+        columns.append(pa.array([repr(sorted(map(_spelled, value or ()))) for value in keys.to_pylist()]))
+    for column in columns:
+        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        codes = pc.dictionary_encode(whole, null_encoding="encode").indices.to_numpy().astype(np.int64)
+        found = np.unique(found * (count + 1) + codes, return_inverse=True)[1].astype(np.int64)
+    first = np.unique(found, return_index=True)[1]
+    return found, table.take(pa.array(first, pa.int64()))
+
+
+def _spelled(key: Mapping[str, Any]) -> tuple[str, bytes]:
+    return key["scheme"], key["digest"]
+
+
+@dataclass(slots=True, kw_only=True)
+class VersionPlaces:
+    """The versions of one packed matcher; *shipped* says where devices were, if the file does."""
+
+    columns: PlaceColumns
+    sessions: Any
+    """An Arrow column: whose each is."""
+    wishes: Any
+    past: PastVersions
+    shipped: ShippedMoves | None = None
+    _numbers: tuple[Moves, Any] | None = field(default=None, init=False)
+
+    @classmethod
+    def of_table(cls, table: Any, *, wishes: Any, wish_count: int) -> VersionPlaces:
+        """Return those of a table of versions."""
+        return cls._of(table, _place_columns(table), wishes, wish_count)
+
+    @classmethod
+    def _of(cls, table: Any, columns: PlaceColumns, wishes: Any, wish_count: int) -> VersionPlaces:
+        begun, ended = (table.column(name).to_numpy() for name in ("interest_seq", "ended_seq"))
+        past = PastVersions(columns, wishes=wishes, wish_count=wish_count, begun=begun, ended=ended, bounds=BOUNDS)
+        return cls(columns=columns, sessions=table.column("session"), wishes=wishes, past=past)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no version says anything of places."""
+        return self.columns.is_plain
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def arrays(self, moves: Moves | None) -> dict[str, Any]:
+        """Return everything as flat arrays, with where devices were if *moves* says so."""
+        found = {f"places.{name}": np.ascontiguousarray(getattr(self.columns, name)).reshape(-1) for name in _SAVED}
+        found["wishes"] = self.wishes
+        if moves is not None:
+            found["numbers"] = moves.numbers(self.sessions.to_pylist())
+            found |= moves.arrays()
+        return found
+
+    @classmethod
+    def of_arrays(cls, table: Any, arrays: Mapping[str, Any], *, wish_count: int) -> VersionPlaces:
+        """Return what ``arrays`` gave, of the versions in *table*; every number that kernels follow is looked at."""
+        saved = [arrays[f"places.{name}"] for name in _SAVED]
+        kind, stale_us, circle, corner_start, corners = saved
+        count, wishes = table.num_rows, arrays["wishes"]
+        if not count == kind.size == stale_us.size == wishes.size == corner_start.size - 1 == circle.size // 3:
+            raise InvalidValueError(
+                "places", Phrase(f"columns of {[each.size for each in saved]}"), f"rows for {count} versions"
+            )
+        if count and not (0 <= wishes.min() <= wishes.max() < wish_count and PLAIN <= kind.min() <= kind.max() <= ANY):
+            raise InvalidValueError("wishes", Phrase("other numbers"), f"numbers below {wish_count}")
+        if corner_start[-1] * 2 != corners.size or corner_start[0] != 0 or (np.diff(corner_start) < 0).any():
+            raise InvalidValueError("corners", corners.size, "as many as the polygons have")
+        columns = PlaceColumns(kind, stale_us, circle.reshape(-1, 3), corner_start, corners.reshape(-1, 2))
+        found = cls._of(table, columns, wishes, wish_count)
+        if "numbers" in arrays:
+            found.shipped = ShippedMoves.of(arrays, arrays["numbers"], versions=count)
+        return found
+
+    # -- who heard ---------------------------------------------------------------------------------------------------
+
+    def heard(self, rows: Any, wishes: Any, batch: Any, moves: Moves | None) -> tuple[Any, Any]:
+        """Return rows and versions, of publications of *batch* and the wishes that they fulfil."""
+        seqs = np.ascontiguousarray(batch.column("seq").to_numpy(), np.int64)
+        where = self._published(batch)
+        if where is None:
+            return self.past.heard(rows, wishes, None, seqs, None, NOWHERE)
+        if moves is not None:
+            if self._numbers is None or self._numbers[0] is not moves:
+                self._numbers = (moves, moves.numbers(self.sessions.to_pylist()))
+            return self.past.heard(rows, wishes, where, seqs, self._numbers[1], moves.tracks)
+        if self.shipped is not None:
+            return self.past.heard(rows, wishes, where, seqs, self.shipped.numbers, self.shipped.tracks)
+        return self.past.heard(rows, wishes, where, seqs, np.full(self.wishes.size, -1, np.int64), NOWHERE)
+
+    def _published(self, batch: Any) -> Publications | None:
+        """Return where publications were made and for which area; None where that makes no difference."""
+        if "place" not in batch.schema.names or batch.column("place").null_count == batch.num_rows:
+            return None
+        radius = batch.column("radius_m")
+        if self.is_plain and radius.null_count == batch.num_rows:
+            return None
+        spots = np.full((batch.num_rows, SPOT_OF), np.nan, np.float64)
+        place = batch.column("place")
+        spots[:, 0], spots[:, 1] = (_reals(pc.struct_field(place, name)) for name in ("latitude", "longitude"))
+        spots[:, 2:5] = earth_points(np.ascontiguousarray(spots[:, 0]), np.ascontiguousarray(spots[:, 1]))
+        spots[:, 5] = np.where(np.isnan(spots[:, 0]), np.nan, _reals(radius))
+        times = batch.column("published_at").cast(TIME_TYPE).cast(pa.int64()).to_numpy()
+        return Publications(spots, np.ascontiguousarray(times, np.int64))
+
+
+def _reals(column: Any) -> Any:
+    """Return numbers, NaN where there is none."""
+    return column.to_numpy(zero_copy_only=False).astype(np.float64)
+
+
+def _place_columns(table: Any) -> PlaceColumns:
+    """Return what versions say of places."""
+    count = table.num_rows
+    near, around, corners, anywhere, stale = (_whole(table.column(name)) for name in PLACED)
+    kind = np.full(count, PLAIN, np.int64)
+    circle = np.full((count, 3), np.nan, np.float64)
+    if near.null_count < count:
+        for place, name in enumerate(("latitude", "longitude", "radius_m")):
+            circle[:, place] = _reals(pc.struct_field(near, name))
+        kind[near.is_valid().to_numpy(zero_copy_only=False)] = CIRCLE
+    if around.null_count < count:
+        is_around = around.is_valid().to_numpy(zero_copy_only=False)
+        circle[is_around, 2] = _reals(around)[is_around]
+        kind[is_around] = AROUND
+    kind[pc.fill_null(anywhere, False).to_numpy(zero_copy_only=False)] = ANY
+    flat: list[tuple[float, float]] = []
+    counts = np.zeros(count, np.int64)
+    for row in np.flatnonzero(corners.is_valid().to_numpy(zero_copy_only=False)).tolist():
+        polygon = Polygon(tuple(Place(each["latitude"], each["longitude"]) for each in corners[row].as_py()))
+        flat += polygon.flat
+        kind[row], counts[row] = POLYGON, len(polygon.flat)
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    stale_us = pc.fill_null(stale, DEFAULT_STALE_US).to_numpy(zero_copy_only=False).astype(np.int64)
+    return PlaceColumns(kind, stale_us, circle, starts, np.array(flat, np.float64).reshape(-1, 2))
+
+
+def _whole(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -1,0 +1,336 @@
+"""Versions of subscriptions: when each was in force, and the matcher of all that overlap a batch.
+
+A subscription is in force for a publication if its seq is lower, and no later change of it came before: clocks never
+decide. ``validity_intervals`` says it, for matching and counting alike. One packed matcher holds every version that
+overlaps the batch; which of the matches were in force is decided afterwards, on whole arrays.
+
+To pack many takes long, so what changes often is a layer of its own: a small matcher that lies over a large one, and
+covers in it all that the changed sessions had (``Over``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from whimbrel.errors import FilterError, InvalidValueError
+from whimbrel.hold.private import asked_for
+from whimbrel.match.index.damage import CorruptIndexError
+from whimbrel.match.matcher import NEVER, Interest, Matcher, check_stored
+from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.facts import SessionChange
+from whimbrel.model.keys import NO_KEYS, KeyHash, KeyHashes, Scheme
+from whimbrel.model.subscription import InterestChange
+from whimbrel.model.tables import TABLES, TIME_TYPE
+from whimbrel.pipeline.subscriptions.moves import Moves
+from whimbrel.pipeline.subscriptions.subject_words import SubjectWords
+from whimbrel.pipeline.subscriptions.version_places import PLACED, VersionPlaces, distinct_wishes
+
+__all__ = [
+    "CHANGED",
+    "DELETED",
+    "Over",
+    "PackedVersions",
+    "keys_of",
+    "open_intervals",
+    "packed",
+    "touched",
+    "validity_intervals",
+    "versions",
+]
+
+_INTEREST = ("session", "subject_filter", "name", "filter_text", "keys", "accept_insecure", *PLACED)
+CHANGED = ("node", "seq", "changed_at", "change", *_INTEREST, "qos", "no_local")
+"""The columns of ``interests`` that matchers are made of,"""
+DELETED = ("node", "seq", "changed_at", "change", "session")
+"""and those of ``sessions``."""
+
+VERSIONS_SCHEMA = pa.schema(
+    [
+        ("session", pa.string()),
+        ("subject_filter", pa.string()),
+        ("name", pa.string()),
+        ("interest_seq", pa.int64()),
+        ("ended_seq", pa.int64()),
+        ("filter_text", pa.string()),
+        ("keys", pa.list_(pa.struct([("scheme", pa.string()), ("digest", pa.binary())]))),
+        ("accept_insecure", pa.bool_()),
+        *((name, TABLES["interests"].schema.field(name).type) for name in PLACED),
+    ]
+)
+
+
+def validity_intervals(interests: Any, sessions: Any = None) -> Any:
+    """Return when each subscription was in force, in the order of node and seq.
+
+    *interests* and *sessions* are Arrow tables of rows of one node or several, at least with node, seq, changed_at,
+    change and what identifies; without *sessions* none was ever deleted. The seq and the time that end an interval are
+    those of the next change, or of the session's deletion.
+    out: node, session, subject_filter, name, interest_seq, ended_seq (``INT64_MAX`` if it goes on), began_at, ended_at
+    (null if it goes on), then the other columns of *interests*
+    """
+    changes = interests.sort_by([("node", "ascending"), ("seq", "ascending")])
+    deleted = [] if sessions is None else _deletions(sessions)
+    seqs, times = (_numbers(changes.column(name)) for name in ("seq", "changed_at"))
+    texts = [changes.column(name).to_pylist() for name in ("change", *_PLACE)]
+    endings = _Endings(changes.num_rows)
+    next_deletion = 0
+    for row, (seq, at, change, *place) in enumerate(zip(seqs, times, *texts, strict=True)):
+        while next_deletion < len(deleted) and deleted[next_deletion][:2] < (place[0], seq):
+            endings.delete(*deleted[next_deletion])
+            next_deletion += 1
+        endings.change(row, tuple(place), seq, at, is_over=change == InterestChange.REMOVED.value)
+    for deletion in deleted[next_deletion:]:
+        endings.delete(*deletion)
+    others = [name for name in changes.column_names if name not in (*_PLACE, "seq", "changed_at")]
+    columns = {
+        **{name: changes.column(name) for name in _PLACE},
+        "interest_seq": changes.column("seq"),
+        "ended_seq": pa.array(endings.seqs),
+        "began_at": changes.column("changed_at").cast(TIME_TYPE),
+        "ended_at": pa.array(endings.times, mask=endings.seqs == INT64_MAX).cast(TIME_TYPE),
+        **{name: changes.column(name) for name in others},
+    }
+    return pa.table(columns).filter(pa.array(endings.is_interval)).combine_chunks()
+
+
+def open_intervals(interests: Any) -> Any:
+    """Return the ``validity_intervals`` of subscriptions none of which was changed or deleted, all at once."""
+    changes = interests.sort_by([("node", "ascending"), ("seq", "ascending")])
+    count = changes.num_rows
+    others = [name for name in changes.column_names if name not in (*_PLACE, "seq", "changed_at")]
+    columns = {
+        **{name: changes.column(name) for name in _PLACE},
+        "interest_seq": changes.column("seq"),
+        "ended_seq": pa.repeat(pa.scalar(INT64_MAX, pa.int64()), count),
+        "began_at": changes.column("changed_at").cast(TIME_TYPE),
+        "ended_at": pa.nulls(count, TIME_TYPE),
+        **{name: changes.column(name) for name in others},
+    }
+    return pa.table(columns).combine_chunks()
+
+
+def touched(interests: Any, sessions: Any) -> set[str]:
+    """Return the sessions of one node whose subscriptions were changed by rows of these tables."""
+    is_gone = pc.equal(sessions.column("change"), SessionChange.DELETED.value)
+    return {*interests.column("session").to_pylist(), *sessions.filter(is_gone).column("session").to_pylist()}
+
+
+_PLACE = ("node", "session", "subject_filter", "name")
+_Place: TypeAlias = tuple[Any, ...]
+"""Values of these: what identifies a subscription."""
+
+
+class _Endings:
+    """By row of the sorted changes, the seq and the time at which what it began was over."""
+
+    def __init__(self, count: int) -> None:
+        self.seqs = np.full(count, INT64_MAX, np.int64)
+        self.times = np.zeros(count, np.int64)
+        self.is_interval = np.zeros(count, np.bool_)
+        self._open: dict[_Place, int] = {}
+        self._by_session: dict[tuple[str, str], set[_Place]] = {}
+
+    def change(self, row: int, place: _Place, seq: int, at: int, *, is_over: bool) -> None:
+        """Take in a change of a subscription: the version before is over, and mostly there is a new one."""
+        self._close(place, seq, at)
+        if not is_over:
+            self._open[place] = row
+            self._by_session.setdefault(place[:2], set()).add(place)
+            self.is_interval[row] = True
+
+    def delete(self, node: str, seq: int, session: str, at: int) -> None:
+        """Take in that a session is gone, and with it its subscriptions; one of the same name begins anew."""
+        for place in self._by_session.pop((node, session), ()):
+            self._close(place, seq, at)
+
+    def _close(self, place: _Place, seq: int, at: int) -> None:
+        row = self._open.pop(place, None)
+        if row is not None:
+            self.seqs[row], self.times[row] = seq, at
+
+
+def _deletions(sessions: Any) -> list[tuple[str, int, str, int]]:
+    """Return node, seq, session and time of each, in order."""
+    columns = [sessions.column(name).to_pylist() for name in ("node", "session", "change")]
+    numbers = [_numbers(sessions.column(name)) for name in ("seq", "changed_at")]
+    rows = zip(*columns, *numbers, strict=True)
+    gone = SessionChange.DELETED.value
+    return sorted((node, seq, session, at) for node, session, change, seq, at in rows if change == gone)
+
+
+def _numbers(column: Any) -> list[int]:
+    """Return numbers, or times in microseconds."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(TIME_TYPE).cast(pa.int64())
+    found: list[int] = column.to_pylist()
+    return found
+
+
+def versions(interests: Any, sessions: Any, *, first: int, last: int) -> Any:
+    """Return the versions of one node's subscriptions that a publication from *first* to *last* may meet.
+
+    *interests* and *sessions* are Arrow tables of the node's rows, as ``validity_intervals`` wants them.
+    """
+    found = validity_intervals(interests, sessions)
+    begun, ended = (found.column(name).to_numpy() for name in ("interest_seq", "ended_seq"))
+    overlapping = found.filter(pa.array((begun < last) & (ended > first)))
+    return overlapping.select(VERSIONS_SCHEMA.names).cast(VERSIONS_SCHEMA).combine_chunks()
+
+
+def keys_of(value: Sequence[Mapping[str, Any]] | None) -> KeyHashes:
+    """Return the key hashes of a value of a ``keys`` column."""
+    if not value:
+        return NO_KEYS
+    return KeyHashes(frozenset(KeyHash(Scheme(each["scheme"]), each["digest"]) for each in value))
+
+
+class Over(NamedTuple):
+    """What a layer lies over."""
+
+    path: str
+    """Another packed matcher, which is itself no layer;"""
+    sessions: Collection[str]
+    """and whose versions in it are covered, because the layer has all there is of these."""
+
+
+def packed(path: Path, table: Any, *, over: Over | None = None, moves: Moves | None = None) -> set[str]:
+    """Write the matcher of the versions in *table* to *path*, with what the workers need of them beside it.
+
+    *moves* says where devices were, where that makes a difference. Return the columns of a publication, beside those
+    that are always needed, that make a difference to it; what lies below may want others.
+    """
+    wishes, distinct = distinct_wishes(table)
+    try:
+        matcher = Matcher.load(_interests(distinct))
+    except FilterError:  # the state of a stream has a filter that only an older version could read
+        matcher = Matcher.load(_interests(distinct, read=_readable))
+    places = VersionPlaces.of_table(table, wishes=wishes, wish_count=distinct.num_rows)
+    extra = places.arrays(moves) | {
+        "versions": _as_bytes(table.select(["session", "subject_filter", "name", "interest_seq", "ended_seq"])),
+    }
+    if over is not None:
+        extra["below"] = np.frombuffer(over.path.encode(), np.uint8)
+        extra["covered"] = _as_bytes(pa.table({"session": pa.array(sorted(over.sessions), pa.string())}))
+    matcher.save(path, extra=extra)
+    needed = ({"subject"} if matcher.needs_subjects else set()) | ({"keys"} if matcher.needs_keys else set())
+    return needed | ({"place", "radius_m"} if moves is not None or not places.is_plain else set())
+
+
+def _interests(
+    table: Any, *, read: Callable[[str | None], str | None] = lambda text: text
+) -> Iterator[tuple[str, Interest]]:
+    columns = (table.column(name).to_pylist() for name in ("subject_filter", "filter_text", "keys", "accept_insecure"))
+    for row, (subject, text, keys, accepts) in enumerate(zip(*columns, strict=True)):
+        interest = Interest(
+            subject_filter=asked_for(subject), filter_text=read(text), keys=keys_of(keys), accept_insecure=accepts
+        )
+        yield str(row), interest
+
+
+def _readable(text: str | None) -> str | None:
+    """Return *text*, or a filter that matches nothing where it cannot be read."""
+    try:
+        check_stored(text)
+    except FilterError:
+        return NEVER
+    return text
+
+
+def _as_bytes(table: Any) -> Any:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return np.frombuffer(sink.getvalue(), np.uint8)
+
+
+def _from_bytes(data: Any) -> Any:
+    return pa.ipc.open_file(pa.py_buffer(data)).read_all().combine_chunks()
+
+
+@dataclass(frozen=True)
+class PackedVersions:
+    """A mapped matcher of versions; every worker of a machine shares one copy of the file."""
+
+    path: str
+    matcher: Matcher
+    table: Any
+    begun: Any
+    ended: Any
+    places: VersionPlaces
+    """What the versions of this layer say of places,"""
+    words: SubjectWords
+    """and of subjects."""
+    below: PackedVersions | None = None
+    """What it lies over: its versions come first, in all arrays."""
+    is_seen: Any = None
+    """Which of the versions below are not covered."""
+
+    @classmethod
+    def map(cls, path: str, node: str) -> PackedVersions:
+        """Map the file at *path*, the matcher of *node*; a process maps it once, and keeps the last of each node."""
+        kept = _last.get(node)
+        if kept is None or kept.path != path:
+            kept = _last[node] = _mapped(path, [] if kept is None else [kept, kept.below])
+        return kept
+
+    def match(self, batch: Any, moves: Moves | None = None) -> tuple[Any, Any]:
+        """Return rows of *batch* and versions in force that want them, rows ascending.
+
+        *batch* is an Arrow batch of publications of one node: seq, attributes, deliver_insecure, and subject, keys,
+        place and radius_m where these make a difference. *moves* says where devices were, unless the file does.
+        """
+        rows, handles = self._match(batch, moves)
+        if self.below is not None:
+            rows_below, handles_below = self.below.match(batch, moves)
+            is_seen = self.is_seen[handles_below]
+            rows = np.concatenate([rows_below[is_seen], rows])
+            handles = np.concatenate([handles_below[is_seen], handles + self.below.begun.size])
+            order = np.argsort(rows, kind="stable")
+            rows, handles = rows[order], handles[order]
+        seqs = batch.column("seq").to_numpy()[rows]
+        in_force = (self.begun[handles] < seqs) & (seqs < self.ended[handles])
+        return (rows, handles) if in_force.all() else (rows[in_force], handles[in_force])
+
+    def _match(self, batch: Any, moves: Moves | None) -> tuple[Any, Any]:
+        """Return rows and versions of this layer alone, in force or not."""
+        count = batch.num_rows
+        subjects = self.words.plain(batch.column("subject")).to_pylist() if self.matcher.needs_subjects else None
+        allowed = batch.column("deliver_insecure")
+        flags = None if allowed.true_count == count else allowed.to_numpy(zero_copy_only=False)
+        keys = None
+        if self.matcher.needs_keys:
+            keys = [keys_of(value) for value in batch.column("keys").to_pylist()]
+        rows, wishes = self.matcher.match_batch(subjects, batch.column("attributes"), keys=keys, deliver_insecure=flags)
+        return self.places.heard(rows, wishes, batch, moves)
+
+
+_last: dict[str, PackedVersions] = {}
+"""By node: matchers are large, and what was replaced is not asked for again."""
+
+
+def _mapped(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions:
+    for each in known:
+        if each is not None and each.path == path:
+            return each
+    matcher, extra = Matcher.map(Path(path))
+    table = _from_bytes(extra["versions"])
+    words = SubjectWords(pc.unique(table.column("subject_filter")).to_pylist())
+    try:
+        places = VersionPlaces.of_arrays(table, extra, wish_count=len(matcher))
+    except InvalidValueError as error:
+        raise CorruptIndexError(path, str(error)) from error
+    below, is_seen = None, None
+    if "below" in extra:
+        below = _mapped(extra["below"].tobytes().decode(), known)
+        covered = _from_bytes(extra["covered"]).column("session")
+        is_seen = ~pc.is_in(below.table.column("session"), covered).to_numpy(zero_copy_only=False)
+        table = pa.concat_tables([below.table, table])
+    begun, ended = (table.column(name).to_numpy() for name in ("interest_seq", "ended_seq"))
+    return PackedVersions(path, matcher, table, begun, ended, places, words, below, is_seen)

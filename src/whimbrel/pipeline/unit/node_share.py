@@ -1,0 +1,267 @@
+"""A node's share of a worker: its core, and what tables need beside it, kept from batch to batch in rows.
+
+A node's log is one sequence and its core is a fold over it, so a node is folded in one place (``take``). The state is
+kept in memory and, in small steps, in a store of its own.
+Rule: the state is that of the seq it says (``applied``), and is committed after everything that was made of a batch
+has been written. A batch that is repeated starts from the same state and makes the same.
+Rule: it is bounded by what is held, who subscribes and which devices report, not by the length of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+import cbor2
+
+from whimbrel.hold.retention import Retention
+from whimbrel.hold.rows import KINDS as HOLD_KINDS
+from whimbrel.hold.sessions import Hold
+from whimbrel.hold.store.interface import RowStore
+from whimbrel.hold.touched_rows import Key
+from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.facts import Fact
+from whimbrel.model.proximity import Sighting
+from whimbrel.node.core import NodeCore
+from whimbrel.node.held import HeldNotifications
+from whimbrel.node.link_quality import LinkQuality
+from whimbrel.node.memory import MemoryCount
+from whimbrel.node.places.last_places import LastPlaces, sighting_of
+from whimbrel.node.policies import Policies
+from whimbrel.pipeline.fold.contact_fold import CONTACT_KINDS, ContactFold, ContactPlan
+from whimbrel.pipeline.fold.described import Described
+from whimbrel.pipeline.fold.events import Seen
+from whimbrel.pipeline.fold.folds import Fold, Rows, events_of
+from whimbrel.pipeline.fold.start_state import STATE_FORMAT
+from whimbrel.pipeline.subscriptions.in_force import InForce
+from whimbrel.pipeline.subscriptions.moves import Moves
+from whimbrel.pipeline.unit.old_rows import upgraded
+
+__all__ = ["Held", "LogMark", "NodeShare"]
+
+_ROWS_AT_ONCE = 50_000
+_FEW = 1_000
+
+
+class Held(NamedTuple):
+    """A notification that has no outcome yet in a session: in flight to a device, or held for the next one."""
+
+    node: str
+    session: str
+    seq: int
+    device: str | None
+
+
+class LogMark(NamedTuple):
+    """The place in a log that a state is of, beside its number."""
+
+    incarnation: str | None = None
+    """That of the log; None if it has none."""
+    digest: str | None = None
+    """That of the last fact."""
+
+
+class LogPosition:
+    """The part of the state that says how far the log was folded: the time of the last fact, and its mark."""
+
+    kinds = frozenset({"time", "log mark"})
+
+    def __init__(self) -> None:
+        self.last_at: int | None = None
+        self.mark = LogMark()
+
+    def keys(self) -> Iterator[Key]:
+        """Yield the keys of both rows."""
+        yield from (("time",), ("log mark",))
+
+    def row(self, key: Key) -> bytes:
+        """Return the row of the time, or of the mark, which also says the format of all rows."""
+        return cbor2.dumps(self.last_at if key[0] == "time" else [*self.mark, STATE_FORMAT])
+
+    def restore(self, rows: Mapping[Key, bytes]) -> None:
+        """Restore both from *rows*."""
+        for key, value in rows.items():
+            found = cbor2.loads(value)
+            if key[0] == "time":
+                self.last_at = found
+            else:
+                self.mark = LogMark(*found[: len(LogMark._fields)])
+
+
+class NodeShare:
+    """One node, as far as its log was folded; *store* has the state that was committed last."""
+
+    def __init__(
+        self,
+        node: str,
+        store: RowStore,
+        *,
+        retention: Retention,
+        assume_receipts: bool,
+        contact: ContactPlan | None = None,
+    ) -> None:
+        self.node, self._store = node, store
+        of_hold, of_contacts, own, self._is_old = _sorted_rows(node, store)
+        hold: Hold[Described] = Hold.restore(node, of_hold, retention=retention)
+        policies = Policies(node, MemoryCount())
+        held = HeldNotifications(hold, Described.row, Described.restored)
+        self._core = core = NodeCore(node, hold, held, policies)
+        self._position = LogPosition()
+        self.moves = Moves()
+        """The places of devices, and the sessions whose members they are."""
+        self.links = LinkQuality(core.rows.touch, MemoryCount(), most=INT64_MAX)
+        core.add([self._position, LastPlaces(self.moves.keeper), self.links])
+        core.restore(own)
+        self.moves.restore((name, device) for name in hold.sessions() for device in hold.members(name))
+        self.contacts = None if contact is None else ContactFold(contact)
+        """The contacts between devices that have not ended; None where no table of them is made."""
+        if self.contacts is not None:
+            for key, row in of_contacts:
+                self.contacts.restore(key, cbor2.loads(row))
+            if not of_contacts and self.last_at is not None:  # the log starts at a checkpoint
+                self.contacts.begin(self.last_at, _places(own))
+        self.in_force = InForce(node, hold)
+        self._decides = assume_receipts
+        self._fold = Fold(core, assume_receipts=assume_receipts, whose=self.in_force.whose)
+        self._held_since = [(kept.published_at, seq) for seq, kept in hold.all_kept() if kept is not None]
+        """A heap: when each held notification was published, and some that are held no more."""
+        heapify(self._held_since)
+
+    @property
+    def last_at(self) -> int | None:
+        """The time of the last fact, in microseconds."""
+        return self._position.last_at
+
+    @property
+    def mark(self) -> LogMark:
+        """The mark of the last fact; to be set before a commit."""
+        return self._position.mark
+
+    @mark.setter
+    def mark(self, mark: LogMark) -> None:
+        self._position.mark = mark
+
+    @property
+    def applied(self) -> int:
+        """The number of the last fact that is in the state that was committed."""
+        return self._store.applied
+
+    @property
+    def size(self) -> int:
+        """How many things are remembered, as of the last commit."""
+        held = sum(self._core.hold.counts().values())
+        return len(self.in_force.whose) + held + len(self.links.state) + self.moves.keeper.size
+
+    @property
+    def oldest_at(self) -> int:
+        """When the oldest notification was published of which something is still held."""
+        hold, since = self._core.hold, self._held_since
+        while since and not hold.is_stored(since[0][1]):
+            heappop(since)
+        return since[0][0] if since else INT64_MAX
+
+    def held(self) -> Iterator[Held]:
+        """Yield what has no outcome yet."""
+        for session, seq, devices in self._core.hold.pending():
+            for device in devices or (None,):
+                yield Held(self.node, session, seq, device)
+
+    def away(self) -> dict[str, int]:
+        """Return, for each device that is away from a session, how many notifications wait there for it."""
+        found: dict[str, int] = {}
+        hold = self._core.hold
+        for session in hold.sessions():
+            for device, (is_present, _) in hold.members(session).items():
+                if not is_present:
+                    found[device] = found.get(device, 0) + hold.pending_count(session)
+        return found
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def seen(self, put: Any) -> Seen:  # a pyarrow.Table
+        """Return how much of publications policies may read: those in force, and those *put*, rows with their texts."""
+        policies = self._fold.policies
+        texts = put.column("text").drop_null().to_pylist()
+        if self._decides or policies.needs_bodies or any(map(policies.reads_bodies, texts)):
+            return Seen.BODIES
+        return Seen.ATTRIBUTES if texts or policies.are_any else Seen.NOTHING
+
+    def fold(self, batches: Iterable[Any], facts: Mapping[int, Fact], end: int | None) -> Iterator[Any]:
+        """Apply events, in the order of seq, advance the time to *end*, and yield rows of ``deliveries``.
+
+        *facts* has, by seq, the facts that some events stand for.
+        """
+        out = Rows()
+        for batch in batches:
+            for event in events_of(batch):
+                self._fold.take(event, facts, out)
+                if len(out) >= _ROWS_AT_ONCE:
+                    yield out.batch()
+        if end is not None:
+            self._fold.close(end, out)
+            self._position.last_at = end if self.last_at is None else max(end, self.last_at)
+        if len(out):
+            yield out.batch()
+
+    def commit(self, last: int) -> None:
+        """Write the changes since the last commit, as the state of the seq *last*."""
+        if self.last_at is not None:
+            self.links.forget(self.last_at)
+        rows, keeper = self._core.rows, self.moves.keeper
+        for device in keeper.changed:
+            rows.touch(("place", device))
+        keeper.changed.clear()
+        for kind in self._position.kinds:
+            rows.touch((kind,))
+        if self._is_old:
+            rows.touch_all()
+        put, drop = rows.changes()
+        self._note_held(put)
+        if self.contacts is not None:
+            met, parted = self.contacts.touched.rows()
+            put |= {key: cbor2.dumps(row) for key, row in self.contacts.rows().items()} if self._is_old else met
+            drop |= parted
+        if self._is_old:
+            self._store.replace(last, put)
+            self._is_old = False
+        else:
+            self._store.commit(last, put, drop)
+        if self.contacts is not None:
+            self.contacts.touched.clear()
+
+    def discard_changes(self) -> None:
+        """Forget the changes since the last commit: there will be none."""
+        self._core.rows.discard_changes()
+        self.moves.keeper.changed.clear()
+
+    def _note_held(self, put: Iterable[Key]) -> None:
+        """Remember when the notifications of *put* rows were published; drop the others once they are the most."""
+        hold = self._core.hold
+        for key in put:
+            if key[0] == "notification" and (kept := hold.kept(int(str(key[1])))) is not None:
+                heappush(self._held_since, (kept.published_at, kept.seq))
+        if len(self._held_since) > 2 * hold.counts()["notifications"] + _FEW:
+            self._held_since = [(kept.published_at, seq) for seq, kept in hold.all_kept() if kept is not None]
+            heapify(self._held_since)
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+
+_Rows = list[tuple[Key, bytes]]
+
+
+def _sorted_rows(node: str, store: RowStore) -> tuple[_Rows, _Rows, _Rows, bool]:
+    """Return the rows of the hold, of contacts and of the other parts, and whether an older version wrote them."""
+    rows, is_old = upgraded(node, list(store.rows()))
+    of_hold, of_contacts, own = _Rows(), _Rows(), _Rows()
+    for key, value in rows:
+        kind = key[0]
+        (of_hold if kind in HOLD_KINDS else of_contacts if kind in CONTACT_KINDS else own).append((key, value))
+    return of_hold, of_contacts, own, is_old
+
+
+def _places(rows: _Rows) -> dict[str, Sighting]:
+    return {str(key[1]): sighting_of(value) for key, value in rows if key[0] == "place"}

@@ -1,0 +1,86 @@
+"""Rows of streams of plan format 3, as a worker of format 4 has them.
+
+Format 3 kept subscriptions twice (in the hold without their filters, and as rows of ``interests``), what policies made
+of a notification in rows of its own, and the last places of devices under another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import cbor2
+
+from whimbrel.hold.rows import Key, subscription_of, subscription_row
+from whimbrel.model.facts import InterestChanged
+from whimbrel.model.rows import fact_of
+from whimbrel.pipeline.fold.described import Described, Known
+from whimbrel.pipeline.fold.policies import KeptContent
+from whimbrel.pipeline.fold.start_state import STATE_FORMAT
+
+__all__ = ["upgraded"]
+
+_Rows: TypeAlias = list[tuple[Key, bytes]]
+_OF_NOTIFICATIONS = frozenset({"notification", "shaped body", "difference", "content"})
+
+
+def upgraded(node: str, rows: _Rows) -> tuple[_Rows, bool]:
+    """Return the *rows* of the node as this version has them, and whether an older one wrote them."""
+    if not rows or _format_of(rows) >= STATE_FORMAT:
+        return rows, False
+    return [*_upgraded(node, rows)], True
+
+
+def _format_of(rows: Sequence[tuple[Key, bytes]]) -> int:
+    for key, value in rows:
+        if key == ("log mark",):
+            _, _, *newer = cbor2.loads(value)
+            return int(newer[0]) if newer else 0
+    return 0
+
+
+def _upgraded(node: str, rows: _Rows) -> Iterator[tuple[Key, bytes]]:
+    facts: dict[tuple[Any, ...], InterestChanged] = {}
+    parts: dict[int, dict[str, Any]] = {}
+    for key, value in rows:
+        if key[0] == "interest":
+            fact = fact_of("interests", {"node": node, **cbor2.loads(value)})
+            assert isinstance(fact, InterestChanged)
+            wanted = fact.subscription
+            facts[wanted.session, wanted.subject_filter, wanted.name] = fact
+        elif key[0] in _OF_NOTIFICATIONS:
+            parts.setdefault(int(str(key[1])), {})[str(key[0])] = cbor2.loads(value)
+    for key, value in rows:
+        if key[0] == "sighting":
+            yield ("place", key[1]), value
+        elif key[0] == "subscription":
+            held = subscription_of(str(key[1]), cbor2.loads(value))
+            found = facts.get(key[1:])
+            if found is None:  # its filter cannot be read
+                wanted = replace(held, seq=None)
+            else:
+                own = found.subscription
+                wanted = replace(
+                    held,
+                    filter_text=own.filter_text,
+                    near=own.near,
+                    stale_us=own.stale_us,
+                    keys=own.keys,
+                    accept_insecure=own.accept_insecure,
+                    seq=found.seq,
+                    changed_at=found.changed_at,
+                )
+            yield key, cbor2.dumps(subscription_row(wanted))
+        elif key[0] != "interest" and key[0] not in _OF_NOTIFICATIONS:
+            yield key, value
+    for seq, found_parts in parts.items():
+        if "notification" in found_parts:
+            content = found_parts.get("content")
+            described = Described(
+                seq,
+                Known(*found_parts["notification"]),
+                content=None if content is None else KeptContent(*content),
+            )
+            described.shaped, described.differences = found_parts.get("shaped body"), found_parts.get("difference")
+            yield ("notification", seq), described.row()

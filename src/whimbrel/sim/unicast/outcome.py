@@ -1,0 +1,20 @@
+"""Outcome of a unicast run, as the kernel and its plain twin in the tests return it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["UnicastOutcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnicastOutcome:
+    """When each message was delivered (not a number: never), transfers begun, done and aborted."""
+
+    delivered_s: NDArray[np.float64]
+    started: int
+    relayed: int
+    aborted: int
