@@ -71,7 +71,7 @@ class _Attacker:
                 air.after(begins_us, self._page_known)
             case Attack.TRACKER:
                 self.attempts = 1
-                self.radio.inquire(is_on=True)
+                air.after(begins_us, lambda: self.radio.inquire(is_on=True))
             case Attack.INSIDER:
                 raise InvalidValueError("attack", attack.value, "an attack by radio")
 
