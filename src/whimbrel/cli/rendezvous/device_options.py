@@ -19,7 +19,7 @@ __all__ = ["MeetingOptions", "MemberOptions", "RadioOptions", "SoughtOptions", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RadioOptions:
-    """The adapter, what the device says of itself, and for how long it runs."""
+    """The adapter, the device's description of itself, and how long it runs."""
 
     transport: Annotated[
         str, typer.Option("--transport", metavar="ADAPTER", help="The adapter: usb:0, hci-socket:0, …")
@@ -42,7 +42,7 @@ class RadioOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoughtOptions:
-    """The device that is sought; what is not given matches anything."""
+    """Template of the device that is sought; an option that is left out matches anything."""
 
     seek_name: Annotated[str | None, typer.Option("--seek-name", metavar="NAME", help="The name that is sought.")] = (
         None
@@ -83,14 +83,14 @@ class MemberOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeetingOptions:
-    """What the device does when it meets another."""
+    """Behaviour at a meeting with another device."""
 
     say: Annotated[str, typer.Option("--say", metavar="TEXT", help="What is sent to each device that is met.")] = ""
     once: Annotated[bool, typer.Option("--once", help="End after one meeting; without, the event is renewed.")] = False
 
 
 def read_keys(texts: list[str] | None, *, what: str, key_of: str = "group") -> tuple[GroupKey, ...]:
-    """Return the public keys that *texts* spell, each of a group or a device as *key_of* says."""
+    """Parse the public keys in *texts*, each of a group or of a device (*key_of*)."""
     from whimbrel.rendezvous.events import KEY_BYTES, GroupKey
 
     keys = []
