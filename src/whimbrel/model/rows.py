@@ -353,6 +353,8 @@ def _interest(row: Row) -> InterestChanged:
             no_local=_or(False, row.get("no_local")),
             retain_as_published=_or(False, row.get("retain_as_published")),
             identifier=row.get("identifier"),
+            seq=_needed(row, "seq"),
+            changed_at=_needed(row, "changed_at"),
         ),
     )
 

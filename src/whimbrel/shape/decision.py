@@ -8,7 +8,6 @@ Rule: the decision is a fact. It is logged before the bytes leave, and what is s
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, Scalar
 from whimbrel.model.notification import Notification, NotificationId
 from whimbrel.model.outcome import Outcome
 from whimbrel.model.policies import Decided
-from whimbrel.shape.bodies import written
+from whimbrel.shape.bodies import digest_of, written
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.transforms import Work, cost_of, needed, perform
 from whimbrel.shape.variables import fit, variable_bytes
@@ -221,7 +220,7 @@ def decided(
         policy=policy,
         outcome=decision.outcome,
         reason=None if decision.fault is None else decision.fault.value,
-        body_hash=hashlib.sha256(decision.body).digest() if is_sent else None,
+        body_hash=digest_of(decision.body) if is_sent else None,
         body_bytes=len(decision.body) if is_sent else None,
         body=decision.body if is_sent and is_kept and not decision.is_original else None,
         attributes=decision.attributes if is_sent else None,

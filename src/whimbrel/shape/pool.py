@@ -49,7 +49,6 @@ class TransformPool:
         self._results: dict[bytes, asyncio.Future[bytes | Fault]] = {}
         self._idle = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asked: set[asyncio.Task[bytes | Fault]] = set()
         self._is_closed = False
         self._wake = asyncio.Event()
         self._ready = _ReadyProcesses(spares)
@@ -60,18 +59,19 @@ class TransformPool:
 
     def begin(self, device: Hashable, work: Work, then: Callable[[bytes | Fault], None]) -> None:
         """Have *work* done, and *then* called with what comes of it; not if the pool is closed before."""
-        task = asyncio.get_running_loop().create_task(self.perform(device, work))
-        self._asked.add(task)
+        loop = asyncio.get_running_loop()
+        found = self._asked_for(device, work)
+        if not isinstance(found, asyncio.Future):
+            loop.call_soon(self._end, then, found)
+        else:
+            found.add_done_callback(lambda done: self._end(then, done.result()))
 
-        def end(done: asyncio.Task[bytes | Fault]) -> None:
-            self._asked.discard(done)
-            if not done.cancelled() and not self._is_closed:
-                then(done.result())
+    def _end(self, then: Callable[[bytes | Fault], None], result: bytes | Fault) -> None:
+        if not self._is_closed:
+            then(result)
 
-        task.add_done_callback(end)
-
-    async def perform(self, device: Hashable, work: Work) -> bytes | Fault:
-        """Return what comes of *work* for *device*: a body, or why there is none."""
+    def _asked_for(self, device: Hashable, work: Work) -> bytes | Fault | asyncio.Future[bytes | Fault]:
+        """Return what comes of *work*, or a future of it that is shared by all who want the same."""
         key = work.key
         known = self._cache.get(key)
         if known is not None:
@@ -82,7 +82,14 @@ class TransformPool:
         if result is None:
             result = self._results[key] = asyncio.get_running_loop().create_future()
         self._start()
-        return await asyncio.shield(result)  # one that gives up must not end it for the others
+        return result
+
+    async def perform(self, device: Hashable, work: Work) -> bytes | Fault:
+        """Return what comes of *work* for *device*: a body, or why there is none."""
+        found = self._asked_for(device, work)
+        if not isinstance(found, asyncio.Future):
+            return found
+        return await asyncio.shield(found)  # one that gives up must not end it for the others
 
     async def close(self) -> None:
         """End the processes; each waiting caller is told that its work failed."""

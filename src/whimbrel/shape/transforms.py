@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from whimbrel.language.policies.limits import PolicyCost, PolicyLimits
 from whimbrel.language.policies.values import Compression, Level, Transform
 from whimbrel.model.attributes import Scalar
-from whimbrel.shape.bodies import BodyKind, decoded_pixels, image_size, kind_of, projected, rewritten
+from whimbrel.shape.bodies import BodyKind, decoded_pixels, digest_of, image_size, kind_of, projected, rewritten
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.images import compressed_image, stays_as_it_is
 from whimbrel.shape.pictures import without_metadata
@@ -54,7 +54,7 @@ class Work:
     @property
     def key(self) -> bytes:
         """What equal work has in common: content, transforms (level, display, names) and changes."""
-        return hashlib.sha256(hashlib.sha256(self.body).digest() + self._asked.encode()).digest()
+        return hashlib.sha256(digest_of(self.body) + self._asked.encode()).digest()
 
     def is_equal(self, other: Work) -> bool:
         """Tell whether *other* is equal work."""

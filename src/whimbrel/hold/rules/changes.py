@@ -44,7 +44,9 @@ class Changes:
                 self._endings.strip(session, seq, identity, _DROPPED, self._state.now, out)
             session.counts.pop(identity, None)
         else:
-            self._state.put(session, replace(subscription, seq=fact.seq, changed_at=fact.changed_at))
+            if subscription.seq != fact.seq or subscription.changed_at is None:  # it was read from no log
+                subscription = replace(subscription, seq=fact.seq, changed_at=fact.changed_at)
+            self._state.put(session, subscription)
         self._view.touch(("session", session.name))
         self._view.touch(("subscription", session.name, *identity))
         for device, member in session.members.items():
