@@ -225,7 +225,7 @@ class ClientSession:
         self.inbound: dict[int, _Inbound] = {}
 
     def publish(self, packet: Publish) -> int:
-        """Queue a QoS 1 or 2 publication; return its packet identifier. It is sent when the next connection opens."""
+        """Queue a QoS 1 or 2 publication, and return its packet identifier; a ``ClientConnection`` sends it."""
         check_publication(packet)
         identifier = self.new_id()
         self.outbound[identifier] = _Outbound(packet._replace(packet_id=identifier, dup=False), self.version)

@@ -80,7 +80,7 @@ def may_need_work(body: bytes) -> bool:
 
 
 def needed(work: Work) -> Work | None:
-    """Return *work* without transforms that would change nothing; None if none is left. Only headers are read."""
+    """Return *work* without the parts that would change nothing; None if nothing is left. Only headers are read."""
     kind = kind_of(work.body)
     if kind is BodyKind.OTHER:
         return None
