@@ -470,7 +470,7 @@ class Client:
             return code == ReasonCode.SUCCESS
 
     def _is_by_request(self, interest: Interest) -> bool:
-        """Tell whether no packet could say it: SUBSCRIBE of 3.1.1 names no session."""
+        """Return whether no packet could say it: SUBSCRIBE of 3.1.1 names no session."""
         return interest.session != PRIVATE and self._connect.version != V5
 
     async def _ask_about(self, interest: Interest, verb: str, members: Members) -> Members:

@@ -51,7 +51,7 @@ _TEMPORARY = frozenset(
 
 
 def is_temporary(code: int) -> bool:
-    """Tell whether a server that said *code* may answer otherwise a little later."""
+    """Return whether a server that said *code* may answer otherwise a little later."""
     return code in _TEMPORARY
 
 

@@ -123,7 +123,7 @@ def _started(point: OwnPoint, path: Path) -> _Running:
     said = TemporaryFile()  # noqa: SIM115 # it is closed with its process
     command = [sys.executable, "-m", "whimbrel.lab.own_processes", point.text, str(path)]
     process = subprocess.Popen(  # noqa: S603 # ourselves
-        command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+        command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, process_group=0
     )
     return _Running(point, process, said)
 

@@ -152,7 +152,7 @@ class _Inbound:
         self.is_handled = False
 
     def is_same(self, packet: Publish) -> bool:
-        """Tell whether *packet*, under the same identifier, is this publication once more.
+        """Return whether *packet*, under the same identifier, is this publication once more.
 
         At QoS 2 the identifier alone should tell. But a server may have given up a message that we still know, and
         have used its identifier again: what is neither marked as a duplicate nor looks like one is a new message.

@@ -55,14 +55,14 @@ def mount_filter(topic_filter: str, mount: str) -> str:
 
 
 def is_mounted(topic_filter: str, mount: str) -> bool:
-    """Tell whether everything that a whole topic filter admits, or its share does, stands below *mount*."""
+    """Return whether everything that a whole topic filter admits, or its share does, stands below *mount*."""
     if topic_filter.startswith(_SHARE):
         topic_filter = topic_filter[len(_SHARE) :].partition("/")[2]
     return topic_filter.startswith(mount)  # a mount point has no wildcards
 
 
 def has_name(topic: str, mount: str) -> bool:
-    """Tell whether a whole topic has a name at *mount*; neither ``home/7`` nor ``home/7/`` has one at ``home/7/``."""
+    """Return whether a whole topic has a name at *mount*; neither ``home/7`` nor ``home/7/`` has one at ``home/7/``."""
     return len(topic) > len(mount) and topic.startswith(mount)
 
 

@@ -193,7 +193,7 @@ class Node:
         return self._producer.members(subject)
 
     def announces(self, subject: str) -> bool:
-        """Tell whether this node announces *subject*."""
+        """Return whether this node announces *subject*."""
         return self._producer.announces(subject)
 
     def subscribes(self, subject: str) -> bool:

@@ -230,6 +230,6 @@ class Vocabulary:
         return tuple(self._types)
 
     def contradicts(self, subject: str, fingerprint: bytes) -> bool:
-        """Tell whether this vocabulary says something else of *subject* than the one *fingerprint* is of."""
+        """Return whether this vocabulary says something else of *subject* than the one *fingerprint* is of."""
         found = self._types.get(subject)
         return found is not None and found.fingerprint != fingerprint

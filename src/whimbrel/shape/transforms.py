@@ -57,7 +57,7 @@ class Work:
         return hashlib.sha256(digest_of(self.body) + self._asked.encode()).digest()
 
     def is_equal(self, other: Work) -> bool:
-        """Tell whether *other* is equal work."""
+        """Return whether *other* is equal work."""
         return self._asked == other._asked and self.body == other.body
 
     @property

@@ -178,7 +178,7 @@ def _members_bytes(values: Mapping[str, Scalar]) -> int:
 
 
 def fit(values: Mapping[str, Scalar], changes: Mapping[str, Scalar | None], limits: PolicyLimits) -> bool:
-    """Tell whether *values* with *changes* (None: removed) are within *limits*."""
+    """Return whether *values* with *changes* (None: removed) are within *limits*."""
     if not changes:
         return True
     after = {**values, **changes}

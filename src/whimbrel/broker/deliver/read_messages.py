@@ -6,7 +6,6 @@ Rule: bounded in number and in bytes; the least recently used go first, and the 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
 
 from whimbrel.language.policies.values import Arrival
 from whimbrel.node.publication import KeptNotification
@@ -20,14 +19,29 @@ _MAX_MESSAGES = 1_024
 _MAX_BYTES = 16 << 20
 
 
-class ReadMessage(NamedTuple):
-    """One message: its attributes and body as policies see them, and whether a transform may have to be made."""
+class ReadMessage:
+    """One message: its attributes and body as policies see them."""
 
-    message: KeptNotification
-    arrival: Arrival
-    body: bytes
-    may_need_work: bool
-    is_picture: bool
+    __slots__ = ("_is_picture", "_may_need_work", "arrival", "body", "message")
+
+    def __init__(self, message: KeptNotification, arrival: Arrival, body: bytes) -> None:
+        self.message, self.arrival, self.body = message, arrival, body
+        self._may_need_work: bool | None = None
+        self._is_picture: bool | None = None
+
+    @property
+    def may_need_work(self) -> bool:
+        """Whether a transform of its body may have to be made; found out when it is first asked."""
+        if self._may_need_work is None:
+            self._may_need_work = may_need_work(self.body)
+        return self._may_need_work
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether its body is a picture; found out when it is first asked."""
+        if self._is_picture is None:
+            self._is_picture = kind_of(self.body) in IMAGES
+        return self._is_picture
 
 
 class ReadMessages:
@@ -48,13 +62,7 @@ class ReadMessages:
             self._read.move_to_end(message.seq)
             return found
         body = message.payload
-        found = ReadMessage(
-            message=message,
-            arrival=Arrival(message.recorded_attributes(), message.subject, len(body)),
-            body=body,
-            may_need_work=may_need_work(body),
-            is_picture=kind_of(body) in IMAGES,
-        )
+        found = ReadMessage(message, Arrival(message.recorded_attributes(), message.subject, len(body)), body)
         before = self._read.pop(message.seq, None)
         self._bytes += len(body) - (0 if before is None else len(before.body))
         self._read[message.seq] = found

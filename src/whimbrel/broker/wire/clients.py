@@ -162,7 +162,6 @@ class Link:
         self.shaping: object | None = None
         self.shaping_since: int | None = None
         """Since when it has been waiting for one body after the other; None if it waits for none."""
-        # Their bodies take room meanwhile.
         self.after_seq = self.unsent = self.unsent_bytes = 0
         self.is_dirty = self.is_ours = False
         """Its CONNECT carried ``whimbrel=1``: see ``own_properties``."""

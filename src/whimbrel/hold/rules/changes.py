@@ -22,7 +22,7 @@ _DROPPED = Outcome.DROPPED
 
 
 class Changes:
-    """Takes in changes of subscriptions and of sessions."""
+    """Applies changes of subscriptions and of sessions."""
 
     def __init__(self, state: State, view: View, endings: Endings, lanes: FastLanes, members: Members) -> None:
         self._state, self._view, self._endings, self._lanes, self._members = state, view, endings, lanes, members

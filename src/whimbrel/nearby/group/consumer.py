@@ -116,7 +116,7 @@ class Consumer:
         return done
 
     def wants(self, event: Event) -> bool:
-        """Tell whether *event* is of a subscribed subject and new here."""
+        """Return whether *event* is of a subscribed subject and new here."""
         if event.subject not in self._subscriptions:
             return False
         found = self._groups.known.get(event.group)
@@ -163,7 +163,7 @@ class Consumer:
         return [Note(kind=kind, group=group, member=beacon.origin, seconds=seconds), Send(objection)]
 
     def knows(self, group: GroupId) -> bool:
-        """Tell whether this node is a member of *group*, or asks for its events."""
+        """Return whether this node is a member of *group*, or asks for its events."""
         return group in self._groups.active
 
     def pass_by(self, frame: Beacon | Event, *, now: int) -> list[Output]:

@@ -163,7 +163,7 @@ class Producer:
         return event, [Send(event)]
 
     def announces(self, subject: str) -> bool:
-        """Tell whether *subject* is announced here."""
+        """Return whether *subject* is announced here."""
         return subject in self._announced
 
     def standing(self, subject: str) -> GroupStanding | None:

@@ -34,7 +34,7 @@ _ROUGHLY = 0.015
 
 
 def is_inside(area: Area, place: Place | None) -> bool:
-    """Tell whether *place* is in *area*, as ``Area.contains`` does; only near the rim is the exact distance needed."""
+    """Return whether *place* is in *area*, as ``Area.contains`` does; exact distance is computed near the rim only."""
     if place is None:
         return False
     centre, radius_m = area.centre, area.radius_m

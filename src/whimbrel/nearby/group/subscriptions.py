@@ -52,7 +52,7 @@ class _Entry:
     steps: int = field(default=0)
 
     def admits(self, place: Place) -> bool:
-        """Tell whether an event from *place* is near enough."""
+        """Return whether an event from *place* is near enough."""
         return self.subscription.near is None or self.subscription.near.contains(place)
 
 
@@ -89,7 +89,7 @@ class SubscriptionTable:
             del self._by_subject[subject]
 
     def admits(self, subject: str, place: Place) -> bool:
-        """Tell whether some subscription to *subject* is near enough for events from *place*."""
+        """Return whether some subscription to *subject* is near enough for events from *place*."""
         return any(each.admits(place) for each in self._by_subject.get(subject, {}).values())
 
     def select(self, event: Event, attributes: Attributes) -> tuple[tuple[str, ...], int]:

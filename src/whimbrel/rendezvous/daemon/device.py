@@ -8,6 +8,7 @@ Rule: a device that wants to join a group asks the one that it sought, and hangs
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from whimbrel.errors import InvalidValueError, Phrase, WhimbrelError
+from whimbrel.log.files import sync_file
 from whimbrel.model.bounds import text, whole
 from whimbrel.rendezvous.daemon.radios import open_radio
 from whimbrel.rendezvous.daemon.settings import check_unpaired
@@ -85,10 +87,15 @@ class TokenFile:
             self.tokens[GroupKey(bytes.fromhex(found[1]))] = bytes.fromhex(found[2])
 
     def keep(self, group: GroupKey, token: bytes) -> None:
-        """Append a token that was issued over the air."""
+        """Append a token that was issued over the air, and wait for the disk: its owner issues it once."""
         self.tokens[group] = token
+        is_new = not self._path.exists()
         with self._path.open("a", encoding="ascii") as stream:
             stream.write(f"{group.hex()} {token.hex()}\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        if is_new:
+            sync_file(self._path.parent)
 
 
 class DeviceDaemon:

@@ -149,7 +149,10 @@ class Peers:
             return [_refuse_join(address, Refusal.WRONG_TOKEN)]
         decision = False if peer.is_denied else self._admission(address, join.device_key)
         if decision is not None:
-            return self._settle(address, peer, join, is_admitted=decision, now=now)
+            is_news = not decision and not peer.is_denied
+            key = f"its public key is {join.device_key.hex()}"
+            told: list[DeviceCommand] = [Tell(what="kept out", address=address, reason=key)] if is_news else []
+            return [*self._settle(address, peer, join, is_admitted=decision, now=now), *told]
         if peer.applied is not None:
             return []  # the owner decides on the key that was shown: a second one would be admitted in its place
         peer.applied = join

@@ -26,7 +26,7 @@ class Link:
     is_waking: bool = False
     """Whether its slave is woken at the next beacon."""
     is_parked_again: bool = False
-    """Whether the slave is parked once more when it was woken and has heard what was held for it."""
+    """Whether the slave is parked again after it was woken and has heard the messages that were held for it."""
     lost_at: int | None = None
     closed_by: Address | None = None
     actor: Address | None = None
