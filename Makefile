@@ -18,7 +18,10 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 FAST := tests/unit tests/property tests/contract tests/differential
 
-.PHONY: help run test check bench docs java clean
+# What the checker of our English reads, and how many hits of each kind each package may have.
+PROSE := src docs README.md --baseline tools/plain_english.json
+
+.PHONY: help run test lint check bench docs java clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -30,11 +33,14 @@ test: $(DEV_STAMP) $(CLASSES_STAMP) ## Set up, then run all tests
 	@source tools/java_home.sh && TIMEFORMAT='core seconds: %U by programs, %S by the system; %R s went by' && \
 	  time $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
 
-check: $(DEV_STAMP) ## Format, lint, strict types, fast tests
+lint: $(DEV_STAMP) ## Format, lint, strict types, plain English, generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tools/plain_english.py $(PROSE) --by 3
 	$(BIN)/python tools/make_docs.py --check
+
+check: lint ## All of lint, and the fast tests
 	$(BIN)/python -m pytest $(FAST) -m "not slow" $(ARGS)
 
 bench: $(DEV_STAMP) ## Measure beside our peers, print ratios, keep results in bench/results

@@ -1,4 +1,4 @@
-"""How fast the policy of the intensive care unit decides, without compression, on one core (micro)."""
+"""How fast the policy of the intensive care unit decides, and hands over with and without compression, on one core."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import io
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 from PIL import Image
 
@@ -19,13 +22,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "referenc
 from policy_interpreter import interpret
 
 from measure import Check, Comparison, Figure, Report, Timing
-from whimbrel.language.policies import DEFAULT_POLICY_LIMITS, Policy
+from whimbrel.language.policies import DEFAULT_POLICY_LIMITS, Policy, PolicyLimits
 from whimbrel.language.policies.values import Arrival, Compression, Level, Run
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.notification import Notification
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.packets import V5, Connect, Publish
+from whimbrel.mqtt.properties import Properties, Property
 from whimbrel.shape.decision import Decision, decide
 from whimbrel.shape.transforms import Work, perform
+from whimbrel.sim.ward import manual_broker
+from whimbrel.sim.ward.doctor import encode_opening, encode_report
+from whimbrel.sim.ward.intensive_care import CONTENT_TYPE, SUBJECT
+from whimbrel.sim.ward.manual_broker import ManualBroker
+from whimbrel.sim.ward.overhead.overhead_run import OverheadRun
 
 __all__ = ["run"]
 
@@ -62,6 +73,7 @@ def run(*, quick: bool) -> Report:
         Figure("share of the decisions that withhold", 100 * outcomes["withheld"] / count, "%"),
     ]
     _add_images(report, 1 if quick else 20)
+    _add_hand_overs(report, is_quick=quick)
     report.checks += [
         Check("both forms decide alike, on every case", _same(decisions["as printed"], decisions["as taught"])),
         Check("the interpreter sends what the compiled form sends", _interpreter_agrees(policies["as printed"], cases)),
@@ -157,6 +169,112 @@ def _add_images(report: Report, repetitions: int) -> None:
             ),
             Figure(f"its bytes at {name}", len(made), ""),
         ]
+
+
+class _Reader:
+    """A doctor's device that reads and does nothing else."""
+
+    def receive(self, data: bytes) -> bytes:
+        """Read *data*."""
+        del data
+        return b""
+
+
+class _Ward:
+    """A broker's core with doctors, and the processor time that its hand-overs and its transforms take."""
+
+    def __init__(self, folder: Path, run: OverheadRun) -> None:
+        self._run, self._broker = run, ManualBroker(folder, now=_NOW)
+        self._bodies = run.bodies()
+        for each in run.crowd():
+            link = self._broker.connect(_Reader())
+            self._broker.send(link, encode_opening(each.doctor, each.policy, 0))
+            if each.reports:
+                self._broker.send(link, encode_report(each.doctor, battery=each.doctor.battery, received=0))
+        self._monitor = self._broker.connect(_Reader())
+        self._broker.send(self._monitor, encode(Connect("monitor"), V5))
+        self.seconds: list[float] = []
+        """Of the broker, without transforms."""
+        self.transform_s = 0.0
+        self.hand_overs = 0
+
+    def publish(self, count: int) -> None:
+        """Publish so many readings, and note what they took."""
+        packets = []
+        for _ in range(count):
+            patient, body = next(self._bodies)
+            properties = Properties({Property.CONTENT_TYPE: CONTENT_TYPE})
+            packets.append(encode(Publish(f"{SUBJECT}/{patient}/1", body, properties=properties), V5))
+        sent, spent, transform_s = self._broker.sent, 0.0, 0.0
+
+        def timed(work: Work, limits: PolicyLimits) -> bytes:
+            nonlocal transform_s
+            begin = time.thread_time()
+            try:
+                return perform(work, limits)
+            finally:
+                transform_s += time.thread_time() - begin
+
+        with patch.object(manual_broker, "perform", timed):
+            begin = time.thread_time()
+            for packet in packets:
+                self._broker.send(self._monitor, packet)
+            spent = time.thread_time() - begin
+        self.hand_overs = self._broker.sent - sent
+        self.seconds.append(spent - transform_s)
+        self.transform_s += transform_s
+
+    @property
+    def transforms(self) -> int:
+        """How many bodies were made."""
+        return self._broker.counts["transforms"] - self._broker.counts["transforms made already"]
+
+    def close(self) -> None:
+        """Close its log."""
+        self._broker.close()
+
+
+def _add_hand_overs(report: Report, *, is_quick: bool) -> None:
+    """Measure hand-overs of 100 KB to doctors: no policy, P_ICU, and P_ICU where nobody shares a body."""
+    doctors, messages, rounds = (6, 2, 1) if is_quick else (50, 10, 5)
+    few = OverheadRun(doctors=doctors, patients=2, own=2, pictures=1)
+    kinds = {
+        "no policies": replace(few, policy="blind"),
+        "P_ICU that sends what arrived": replace(few, policy="unshaped", states="served"),
+        "P_ICU, twelve states": replace(few, states="served"),
+        "P_ICU, each doctor's picture made for that doctor alone": replace(few, states="each"),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        wards = {name: _Ward(Path(folder) / str(at), run) for at, (name, run) in enumerate(kinds.items())}
+        for _ in range(rounds):
+            for ward in wards.values():
+                gc.collect()
+                ward.publish(messages)
+        timings = tuple(
+            Timing(engine=name, items=ward.hand_overs, seconds=tuple(ward.seconds)) for name, ward in wards.items()
+        )
+        title = "hand over 100 KB, without the time of transforms"
+        report.comparisons.append(Comparison(title=title, item="hand-over", timings=timings))
+        published = messages * rounds
+        for name, ward in wards.items():
+            ward.close()
+            if ward.transforms:
+                report.figures += [
+                    Figure(f"{name}: transforms a notification", ward.transforms / published, ""),
+                    Figure(
+                        f"{name}: core time of transforms a hand-over",
+                        1e3 * ward.transform_s / (published * doctors),
+                        "ms",
+                    ),
+                ]
+    made = [ward.transforms / published for ward in wards.values()]
+    report.checks += [
+        Check(
+            "every doctor is handed every reading", {ward.hand_overs for ward in wards.values()} == {doctors * messages}
+        ),
+        Check("doctors in twelve states cost at most twelve transforms a notification", made[2] <= 12),
+        Check("doctors who share nothing cost one transform each", made[3] == doctors),
+    ]
 
 
 def _same(left: Sequence[Decision], right: Sequence[Decision]) -> bool:

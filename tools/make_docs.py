@@ -337,7 +337,7 @@ def _places(places: frozenset[int]) -> str:
     return ", ".join([*packets, "will"] if WILL in places else packets)
 
 
-# -- the README's numbers --------------------------------------------------------------------------------------------
+# -- measured --------------------------------------------------------------------------------------------------------
 
 
 def measured() -> str:
@@ -510,7 +510,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/tables.md": tables_page,
 }
 SECTIONS: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "README.md": {"measured": measured},
+    "docs/reference/measured.md": {"measured": measured},
     "docs/explanation/matching.md": {"matched": matched},
     "docs/reference/mqtt.md": {"reason codes": reason_codes_table, "properties": properties_table},
     "docs/reference/rendezvous.md": {

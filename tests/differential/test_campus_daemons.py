@@ -165,7 +165,7 @@ def test_daemons_carry_what_the_simulator_says_among_real_people(name: str) -> N
     path = SHARED / name
     if not path.exists():
         pytest.skip(f"the trace {name} is not on this machine: its licence is unclear, so it is not in the repository")
-    hello_s, hour_s = 20.0, 3_600.0
+    hello_s, hour_s = 30.0, 3_600.0
     rows = [row for row in read_trace(path).contacts.rows() if row[1] - row[0] > 2 * hello_s]
     hours = Counter(int(start // hour_s) for start, *_ in rows)
     begin = min(hours, key=lambda hour: (-hours[hour], hour)) * hour_s

@@ -37,7 +37,7 @@ from whimbrel.cli.main import main
 from whimbrel.client import Client
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PAPERS = sorted((ROOT / "docs" / "papers").glob("*.md"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 

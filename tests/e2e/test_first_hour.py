@@ -106,6 +106,7 @@ class Shell:
 ELSEWHERE = {
     "$ whimbrel pipeline ": "tests/e2e/test_docs.py::test_every_page_with_spark_shows_what_is_seen, with one Java",
     "make run ": "tests/e2e/test_demo.py starts what it starts; `make test` is what runs these tests",
+    "python3 -m venv ": "`make test` installs so, with the same constraints",
 }
 """How a block begins that is not typed here, and what runs it."""
 
@@ -142,8 +143,8 @@ def test_no_block_of_the_readme_is_left_out() -> None:
     """A block that no test runs is one that will be wrong some day."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     kinds = Counter(step.kind for step in _steps(readme))
-    assert kinds["command"] > 15
-    assert min(kinds["file"], kinds["session"]) > 0
+    assert kinds["command"] > 12
+    assert kinds["session"] > 0
     assert all(f"\n{begin}" in readme for begin in ELSEWHERE), "what is run elsewhere is not in the README any more"
     for block in ("```ruby\nputs 1\n```\n", "```console\nwhimbrel serve\n```\n"):
         with pytest.raises(AssertionError, match="of the README"):

@@ -21,7 +21,7 @@ def test_the_quick_bandwidth_is_a_table_a_plot_and_points(
         main()
     assert not ended.value.code
     found = json.loads(capsys.readouterr().out)
-    assert found["points"] == 2
+    assert found["points"] == 3
     assert "NetworkConnection falls, and compression follows" in found["claims"]
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.glob("icu-bandwidth-points/*.json")]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Long copies, and many at once: QoS 0 reaches a client that reads, whether or not policies decide about it first."""
+"""Long copies, and many at once: they reach a client that reads, whether or not policies decide about them first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker_rig import Peer, Rig, publishing, subscribing
 
 from whimbrel.broker.settings.config import Config, LimitSettings
 from whimbrel.broker.wire.clients import LiveClient
-from whimbrel.mqtt.packets import Publish
+from whimbrel.mqtt.packets import Puback, Publish, Pubrec
 from whimbrel.mqtt.properties import Properties, Property
 
 BOUND = 65_536
@@ -136,3 +136,60 @@ def test_where_memory_is_full_a_client_that_reads_has_the_next_copy(rig: Rig, po
     publisher.send(publishing("a", b"three"))
     rig.work()
     assert not _client(reader).queued_bytes
+
+
+@pytest.mark.parametrize("policy", [None, _SAME])
+def test_one_long_copy_at_qos_1_ends_no_connection(rig: Rig, policy: str | None) -> None:
+    """A client without a lasting session was cut off: before it had the copy where a policy decides, and behind it."""
+    reader, publisher = _reader(rig, policy, qos=1), rig.client("publisher")
+    body = bytes(3 * BOUND)
+    for number in (1, 2):
+        publisher.send(publishing("a", body, 1, number))
+        rig.settle()
+        (copy,) = reader.taken(Publish)
+        assert copy.payload == body
+        reader.send(Puback(copy.packet_id))
+        rig.settle()
+    assert not reader.is_closed
+    for number in (3, 4):  # and one that acknowledges nothing is cut off as before
+        publisher.send(publishing("a", body, 1, number))
+    rig.settle()
+    assert reader.is_closed
+
+
+def test_what_is_decided_and_waits_for_fsync_takes_room(rig: Rig) -> None:
+    """At QoS 2 a decision is fsynced before its bytes leave: a slow disk gathered every copy that there was."""
+    reader, publisher = _reader(rig, _SAME, qos=2, expiry_s=600), rig.client("publisher")
+    body, many = bytes(8_000), 30  # as many as may be in flight at QoS 2
+    for number in range(many):
+        publisher.send(publishing("a", body, 2, number + 1))
+    rig.sync()  # they are accepted, and handed over,
+    rig.work()  # and decided about: nothing of that is fsynced
+    assert not reader.payloads()
+    waiting = reader.link.unsent_bytes
+    assert BOUND - len(body) < waiting <= BOUND + len(body)
+    seen = []
+    for _ in range(many):
+        rig.settle()
+        found = reader.taken(Publish)
+        seen += [each.payload for each in found]
+        reader.send(*(Pubrec(each.packet_id) for each in found))
+        if not found:
+            break
+    assert seen == [body] * many
+    assert reader.link.unsent_bytes == 0
+
+
+def test_what_a_client_takes_none_of_gives_its_room_back(rig: Rig) -> None:
+    """Copies longer than the client's packets are dropped once they are fsynced; nothing is written that would tell."""
+    reader = rig.client("reader", expiry_s=600, options={Property.MAXIMUM_PACKET_SIZE: 4_000})
+    publisher = rig.client("publisher")
+    reader.send(Publish("$whimbrel/policy/p", _SAME.encode()), Publish("$whimbrel/policy", b"p"))
+    reader.send(subscribing("a", qos=2))
+    rig.settle()
+    reader.take()
+    for number in range(20):
+        publisher.send(publishing("a", bytes(8_000), 2, number + 1))
+    publisher.send(publishing("a", b"short", 2, 21))
+    rig.settle()
+    assert reader.payloads() == [b"short"]

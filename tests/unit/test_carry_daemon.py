@@ -285,3 +285,14 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     file.write_text("short", encoding="ascii")
     with pytest.raises(WhimbrelError, match="found 5 characters, allowed is 64 hexadecimal digits"):
         signer_of(file)
+
+
+def test_a_clock_that_was_set_is_written_down(tmp_path: Path) -> None:
+    """A way-server that is restarted where no broker is tells the time again."""
+    daemon, _ = a_daemon(tmp_path)
+    asyncio.run(daemon.save())
+    daemon.set_clock(NOON + S)
+    asyncio.run(daemon.save())
+    memory = read_memory(tmp_path / "memory")
+    assert memory is not None
+    assert (memory.clock_set_at, memory.offset_us) == (NOON + S, S)

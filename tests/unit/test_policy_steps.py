@@ -96,6 +96,33 @@ def test_a_device_waits_when_its_policy_took_too_many_steps(tmp_path: Path, qos:
     assert heard == [2, 1, 0, 1]
 
 
+def test_the_owner_of_a_policy_that_slows_its_device_is_told(tmp_path: Path) -> None:
+    """Or a doctor would think that the ward is quiet. Once a minute, and to the operator too."""
+    rig = dear_rig(tmp_path, steps_per_second=5_000)
+    phone, monitor = rig.peers[0], rig.client("monitor")
+    phone.send(subscribing("$whimbrel/policy/+/slowed"))
+    rig.settle()
+    phone.take()
+    rig.broker.take_notices()
+    for minute in range(2):
+        for _ in range(4):
+            monitor.send(publishing("ward/3", _BODY))
+        rig.settle()
+        for _ in range(6):
+            rig.tick(1)
+            rig.settle()
+        found = [each for each in phone.taken(Publish) if each.topic == "$whimbrel/policy/p/slowed"]
+        (told,) = (json.loads(each.payload) for each in found)
+        assert (told["policy"], told["slowed"], told["device"]) == ("p", True, "phone")
+        assert told["steps"] > FREE_STEPS
+        (notice,) = rig.broker.take_notices()
+        assert notice.client == "phone"
+        assert f"took {told['steps']:,} steps" in notice.text
+        if not minute:
+            rig.tick(60)
+            rig.settle()
+
+
 def test_decisions_of_an_older_version_are_found_again(tmp_path: Path) -> None:
     """It counted fewer steps: the log is not wrong for that; any other number is a difference."""
     rig = dear_rig(tmp_path)

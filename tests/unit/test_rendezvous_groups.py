@@ -102,6 +102,20 @@ def test_a_device_joins_over_the_air_and_a_third_verifies_it_without_the_owner(a
         assert (found.address, found.group, found.skips_authentication) == (other, FAMILY.public, True)
 
 
+def test_an_owner_is_told_once_whom_its_list_kept_out() -> None:
+    """A friend with a new key is not on the list: the owner would wonder why she never came."""
+    town = Town()
+    carol = town.bring(CAROL, owner=FAMILY, admission=admit_listed([KEYS[ALICE].public]))
+    bob = town.bring(BOB)
+    town.introduce(bob, carol)
+    for _ in range(3):
+        bob.do(bob.core.join(CAROL, FAMILY.public, now=town.hall.now()))
+        town.run(1)
+    (told,) = town.told(CAROL, "kept out")
+    assert (told.address, KEYS[BOB].public.hex() in (told.reason or "")) == (BOB, True)
+    assert not town.kept[BOB]
+
+
 def test_who_is_in_no_group_of_a_publisher_is_told_so_by_nobody() -> None:
     """A device that asks about a group which it is not shown gets what proves nothing."""
     town = Town()
@@ -282,10 +296,11 @@ def test_who_owns_no_group_or_does_not_admit_says_so() -> None:
     for owner, message, code in ((None, join, 3114), (FAMILY, join, 3115), (FAMILY, copied, 3116)):
         carol = Device(address=CAROL, name="Carol", keys=KEYS[CAROL], owner=owner, admission=refuse)
         carol.receive(PageEnded(ALICE, is_connected=True), now=0)
-        (said,) = carol.receive(HeardPeer(ALICE, encode(message)), now=0)
+        said, *told = carol.receive(HeardPeer(ALICE, encode(message)), now=0)
         assert isinstance(said, SayPeer)
         assert isinstance(said.message, m.Refused)
         assert said.message.code == code
+        assert [each.what for each in told if isinstance(each, Tell)] == ["kept out"] * (code == 3115)
     assert asked == [ALICE]
 
 

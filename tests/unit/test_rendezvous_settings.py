@@ -86,6 +86,15 @@ def test_tokens_of_a_device_are_kept_in_a_file(tmp_path: Path) -> None:
         TokenFile(path)
 
 
+def test_a_token_is_on_the_disk_before_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner issues it once: a power cut must not take it."""
+    synced: list[bytes] = []
+    path = tmp_path / "tokens"
+    monkeypatch.setattr("whimbrel.rendezvous.daemon.device.os.fsync", lambda _file: synced.append(path.read_bytes()))
+    TokenFile(path).keep(GroupKey(b"g" * 32), b"token")
+    assert synced[0] == path.read_bytes() != b""
+
+
 def test_facts_that_wait_for_a_broker_are_bounded() -> None:
     """The oldest are dropped and counted: the log has them."""
     report = BrokerReport(BrokerSettings(host="x"), client_id="x", told=lambda _line: None)

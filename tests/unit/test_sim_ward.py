@@ -121,7 +121,8 @@ def played(day: BatteryDay, folder: Path) -> Life:
 
 def test_the_policies_are_those_of_the_examples() -> None:
     """They lie beside the simulation, because examples are not installed."""
-    for policy, name in ((DayPolicy.STATELESS, "icu_stateless"), (DayPolicy.STATEFUL, "icu_members")):
+    names = {"STATELESS": "icu_stateless", "STATEFUL": "icu_members", "REMEMBERING": "icu_link_memory"}
+    for policy, name in ((DayPolicy[each], name) for each, name in names.items()):
         text = policy_text(policy)
         assert text == (POLICIES / f"{name}.policy").read_text(encoding="utf-8")
         Policy(text)

@@ -185,6 +185,44 @@ def icu_bandwidth(
     _run_here(bandwidth(is_quick=quick, link=link), out, as_json=as_json)
 
 
+@app.command("icu-overhead")
+def icu_overhead(
+    *,
+    figure: Annotated[
+        str, typer.Option("--figure", metavar="NAME", help="5, 8a, 8b, saturated, account, or all.")
+    ] = "all",
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", metavar="S", help="Seconds that are published in a point; 60 if not given."),
+    ] = None,
+    subscribers: Annotated[
+        list[int] | None,
+        typer.Option("--subscribers", metavar="N", help="Only points of Figures 5 and 8b with so many; repeatable."),
+    ] = None,
+    rates: Annotated[
+        list[int] | None,
+        typer.Option("--rates", metavar="N", help="Only those with so many messages a minute; repeatable."),
+    ] = None,
+    runs: Annotated[int, typer.Option("--runs", metavar="N", help="Runs of each point that is repeated.")] = 3,
+    quick: Quick = False,
+    out: Out = Path("lab"),
+    as_json: AsJson = False,
+) -> None:
+    """SUBLIM, Figures 5, 8a and 8b: what policies cost a server, with and without malicious ones among them.
+
+    In real time, with a broker and up to eight processes of doctors for each point, one point after the other; all of
+    it takes hours. An interrupt keeps the points that are done.
+
+    Example: whimbrel lab icu-overhead --quick --out lab
+    """
+    from whimbrel.lab.sublim.icu_overhead import overhead
+
+    experiment = overhead(
+        is_quick=quick, figure=figure, seconds=seconds, subscribers=subscribers or (), rates=rates or (), runs=runs
+    )
+    _run_here(experiment, out, as_json=as_json)
+
+
 @app.command("rendezvous-energy")
 def rendezvous_energy(
     *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False

@@ -99,7 +99,7 @@ class _Subscriptions:
 
 
 def _is_small(path: Path) -> bool:
-    """Tell whether so few subscriptions are to be matched that the compiled matcher is not worth its loading."""
+    """Return whether so few subscriptions are to be matched that the compiled matcher is not worth its loading."""
     return str(path) != "-" and path.is_file() and path.stat().st_size <= _SMALL_BYTES
 
 

@@ -35,7 +35,7 @@ _Member = TypeVar("_Member", bound=Enum)
 
 
 class Right(Enum):
-    """What can be allowed; the operations of a session, in the paper's groups."""
+    """Permission to perform some operations on a session, grouped as in the paper."""
 
     JOIN = "join"
     """Join, leave, and receive while joined."""
@@ -85,7 +85,7 @@ class AccessControlList:
     def rights(
         self, *, password: str | None = None, user: str | None = None, groups: Collection[str] = ()
     ) -> frozenset[Right]:
-        """Return all that *user* has, by name or by the *groups* the user is in; passwords mean nothing here."""
+        """Return the rights of *user*, by name or through one of the *groups*; passwords mean nothing here."""
         del password
         if user is None:
             return frozenset()

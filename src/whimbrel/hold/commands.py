@@ -47,7 +47,7 @@ class HandOver(NamedTuple):
     device: str
     seq: int
     sessions: tuple[tuple[str, tuple[Identity, ...]], ...]
-    """For which session it counts, and for which of its subscriptions."""
+    """The sessions that it counts for, each with the subscriptions that matched."""
     is_held: bool
     """It was held for the device, not live."""
     is_again: bool
@@ -55,7 +55,7 @@ class HandOver(NamedTuple):
     is_copy: bool = True
     """False: the copy that is on its way already counts for these sessions too, send nothing."""
     qos: int = 2
-    """What it is to be sent with; 2 where MQTT has no say in it, and without a copy."""
+    """The QoS to send it with; 2 for devices that do not use MQTT, and where no copy is sent."""
     is_own_receipt: bool = False
     """The hold has settled it already: it is of quality 0, and the device's hand-overs of that have no receipts."""
     kept: Published | None = None

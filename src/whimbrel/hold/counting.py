@@ -74,7 +74,7 @@ def matches_that_count(state: State, publisher: str | None, matches: Matches) ->
 
 
 def _may_withhold(state: State, session: Session) -> bool:
-    """Tell whether a policy may decide about what is handed over in a session."""
+    """Return whether a policy may decide about what is handed over in a session."""
     return session.with_policy > 0 or not state.shaped.isdisjoint(session.members)
 
 

@@ -30,7 +30,7 @@ def _deliver(_: HandOver) -> Outcome:
 
 
 class Folding:
-    """A hold whose commands are answered on the spot; *judge* says how hand-overs end where no receipt does."""
+    """A hold whose commands are answered at once; *judge* returns the outcome of a delivery that has no receipt."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class Folding:
         self._assume_receipts, self._judge = assume_receipts, judge
 
     def apply(self, fact: Fact, matches: Matches = ()) -> Settled:
-        """Take the next fact in."""
+        """Apply the next fact."""
         return self.answered(self.hold.apply(fact, matches))
 
     def published(self, kept: Published, matches: Matches, *, is_decided: bool = True) -> Settled:
-        """Take a publication in; *is_decided* tells whether *judge* may withhold it."""
+        """Apply a publication; *is_decided* means that *judge* may withhold it."""
         is_received = self._assume_receipts and not is_decided
         take = self.hold.published_and_received if is_received else self.hold.published
         return self.answered(take(kept, matches))
@@ -57,11 +57,11 @@ class Folding:
     def confirmed(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
     ) -> Settled:
-        """Take a receipt in."""
+        """Apply a receipt."""
         return self.answered(self.hold.confirmed(at, session, device, seq, outcome, via=via))
 
     def tick(self, now: int) -> Settled:
-        """Let time pass."""
+        """Advance the time to *now*."""
         return self.answered(self.hold.tick(now))
 
     def answered(self, commands: Iterable[Any]) -> Settled:
@@ -78,6 +78,6 @@ class Folding:
                 outcome = self._judge(command)
                 via = "held" if command.is_held else "live"
                 for session, _ in command.sessions:
-                    # What a policy withheld of a share is handed over to the next who serves it (rule 21).
+                    # A withheld copy of a share is delivered to the next session that serves the share (rule 21).
                     left += self.hold.confirmed(self.hold.now, session, command.device, command.seq, outcome, via=via)
         return settled

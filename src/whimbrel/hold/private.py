@@ -1,4 +1,4 @@
-"""Private sessions and shares: how plain MQTT is said in sessions and subject filters.
+"""Private sessions and shares: plain MQTT, expressed in names of sessions and in subject filters.
 
 A client of plain MQTT knows nothing of our sessions: it has one of its own, the *private session*, whose only device it
 is, and which takes. A *share* is MQTT's way of dividing work (5.0 §4.8.2): ``$share/<group>/<filter>`` is matched as
@@ -11,7 +11,7 @@ from __future__ import annotations
 __all__ = ["PRIVATE", "SHARE", "asked_for", "client_of", "is_private", "is_shared", "private_session"]
 
 PRIVATE = "$mqtt/"
-"""What the name of a private session begins with; the rest is the client id."""
+"""Prefix of the name of a private session; the rest is the client id."""
 
 SHARE = "$share/"
 
@@ -22,7 +22,7 @@ def private_session(client_id: str) -> str:
 
 
 def is_private(session: str) -> bool:
-    """Tell whether a session is a client's own."""
+    """Return whether a session is a client's own."""
     return session.startswith(PRIVATE)
 
 
@@ -32,7 +32,7 @@ def client_of(session: str) -> str | None:
 
 
 def is_shared(subject_filter: str | None) -> bool:
-    """Tell whether a subject filter is a share: with a group, and a filter after it."""
+    """Return whether a subject filter is a share: with a group, and a filter after it."""
     if subject_filter is None or not subject_filter.startswith(SHARE):
         return False
     group, _, wanted = subject_filter[len(SHARE) :].partition("/")

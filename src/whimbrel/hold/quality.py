@@ -1,4 +1,4 @@
-"""Quality of service: what becomes of the publisher's on the way to a subscriber (rules 15 and 16).
+"""Quality of service: the effective QoS of a delivery, from the publisher's and the subscriber's (rules 15 and 16).
 
 Rule: where no subscription was made over MQTT, quality of service means nothing, whatever the publisher's: every
 hand-over is to be confirmed.
@@ -23,7 +23,7 @@ def effective(qos: int, subscription: Subscription | None) -> int:
 
 
 def is_live_only(qos: int, subscription: Subscription | None) -> bool:
-    """Tell whether a notification is not to be held for a subscription of a private session, because of its quality."""
+    """Return whether its QoS keeps a notification from being held for a private session's subscription."""
     if subscription is None or subscription.qos is None:
         return False
     return qos == 0 or subscription.qos == 0

@@ -14,7 +14,7 @@ __all__ = ["DEFAULT_RETENTION", "Lapses", "Retention"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What a deployment holds for subscriptions that do not say; both bounds always exist."""
+    """Default time to live and maximum count of held notifications; both bounds always exist."""
 
     ttl_us: int = 24 * 3_600 * 1_000_000
     max_held: int = 1_000
@@ -24,7 +24,7 @@ class Retention:
         whole("max_held", self.max_held, 0, INT32_MAX)
 
     def of(self, subscription: Subscription | None) -> tuple[int, int]:
-        """Return how long and how many for a subscription; of one that is not known, nothing was said."""
+        """Return time to live and maximum count for a subscription; the defaults for an unknown one."""
         if subscription is None:  # the log was cut: its interest is older than its beginning
             return self.ttl_us, self.max_held
         ttl_us, max_held = subscription.ttl_us, subscription.max_held
@@ -37,9 +37,9 @@ _LITTLE = 1_024
 
 
 class Lapses:
-    """When what is held lapses, the earliest first: the sweep looks only at what is due.
+    """A heap of the times at which held notifications lapse: the expiry pass looks only at those that are due.
 
-    What is delivered before its time stays in the heap until then, or until there is more of it than of the rest.
+    An entry stays in the heap after its delivery until it is due, or until such entries are the majority.
     """
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ Rule: no clock, no I/O, no randomness: the same facts give the same commands, li
 Rule: a notification is its seq here; subscriptions are (subject filter, name). The shell keeps the rest.
 Rule: everything that changes is noted (``view``), so that a store can follow in small steps.
 
-The rules are in ``rules/``, by what they are about; here is who is asked, and told, from outside.
+The rules are in ``rules/``, by subject; this module has the interface to callers.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Hold(Generic[K]):
         return self._state.now
 
     def access(self, session: str) -> str | None:
-        """Return who may do what in a session, as JSON; None if it is open to all, or there is no such session."""
+        """Return the access list of a session, as JSON; None if it is open to all, or does not exist."""
         found = self._state.sessions.get(session)
         return None if found is None else found.access
 
@@ -125,7 +125,7 @@ class Hold(Generic[K]):
         return tuple(self._state.sessions)
 
     def has(self, session: str) -> bool:
-        """Tell whether there is such a session."""
+        """Return whether there is such a session."""
         return session in self._state.sessions
 
     def flight_qos(self, session: str, device: str, seq: int) -> int | None:
@@ -153,7 +153,7 @@ class Hold(Generic[K]):
         return {} if found is None else {d: (m.is_present, m.takes) for d, m in found.members.items()}
 
     def is_member(self, session: str, device: str) -> bool:
-        """Tell whether a device is a member of a session, present or away."""
+        """Return whether a device is a member of a session, present or away."""
         found = self._state.sessions.get(session)
         return found is not None and device in found.members
 
@@ -178,14 +178,14 @@ class Hold(Generic[K]):
         return 0 if found is None else _pending(found)
 
     def pending(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-        """Yield what has no outcome yet: the session, the notification, and the devices that have it in flight."""
+        """Yield each pending notification: the session, the seq, and the devices that have it in flight."""
         self._lanes.land_all()
         for name, session in self._state.sessions.items():
             for seq, pending in session.pending.items():
                 yield name, seq, tuple(sorted(pending.in_flight))
 
     def kept(self, seq: int) -> K | None:
-        """Return what is kept of a notification; None if no device is owed it."""
+        """Return the kept form of a notification; None if it is pending for no device."""
         copy = self._state.copies.get(seq)
         return None if copy is None else cast("K | None", copy.kept)
 
@@ -204,7 +204,7 @@ class Hold(Generic[K]):
         return True
 
     def is_stored(self, seq: int) -> bool:
-        """Tell whether any device is still owed a notification."""
+        """Return whether any device is still owed a notification."""
         return seq in self._state.copies
 
     def counts(self) -> dict[str, int]:
@@ -216,7 +216,7 @@ class Hold(Generic[K]):
         }
 
     def apply(self, fact: Fact, matches: Matches = (), kept: K | None = None) -> list[Command]:
-        """Take the next fact in; return what is to be done about it, in order.
+        """Apply the next fact; return the commands that follow, in order.
 
         Of a notification *kept* is what to keep; the fact itself if it is not given.
         """
@@ -244,7 +244,7 @@ class Hold(Generic[K]):
         return self.tick(time_of(fact))  # of wills and decisions only the time counts here
 
     def applying(self, fact: Fact, matches: Matches = (), kept: K | None = None) -> Work:
-        """Do what ``apply`` does in pieces of some milliseconds, yielding after each; return what it returns.
+        """Apply a fact in pieces of some milliseconds, yielding after each; return what ``apply`` returns.
 
         Until the last piece is done nothing else may be told or asked of the hold.
         """
@@ -274,7 +274,7 @@ class Hold(Generic[K]):
         self._view.discard_changes()
 
     def touch_all(self) -> None:
-        """Let ``changes`` return everything there is, whatever it returned before."""
+        """Mark every row as changed, so that ``changes`` returns all of them."""
         self._lanes.land_all()
         self._view.touch_all()
 

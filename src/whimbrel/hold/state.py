@@ -1,4 +1,4 @@
-"""What the hold remembers: sessions, their members, what is pending in them, and one record per notification."""
+"""State of the hold: sessions, their members, their pending notifications, and one record per notification."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ NO_SHARES: Mapping[str, Matches] = MappingProxyType({})
 
 
 class Flight(NamedTuple):
-    """What a device was handed and has not confirmed."""
+    """A delivery that a device has not confirmed yet."""
 
     identities: tuple[Identity, ...]
-    """For which subscriptions."""
+    """The subscriptions that it is for."""
     qos: int
-    """With which quality; it keeps that until it is finished, whatever becomes of the subscriptions."""
+    """Its QoS, which it keeps until it is confirmed, whatever happens to the subscriptions."""
 
 
 NO_FLIGHTS: Mapping[str, Flight] = MappingProxyType({})
@@ -60,7 +60,7 @@ class Member:
         """By number."""
 
     def confirms_qos_0(self, *, is_expiring: bool) -> bool:
-        """Tell whether a hand-over of quality 0 has a receipt."""
+        """Return whether a hand-over of quality 0 has a receipt."""
         return bool(self.confirms) or (is_expiring and self.confirms is False)
 
 
@@ -82,7 +82,7 @@ class Pending:
 
 
 class LaneTerms:
-    """What some subscriptions of a session say together, worked out once."""
+    """Delivery options of a session for one combination of matching subscriptions; computed once."""
 
     __slots__ = ("handed", "has_policy", "identities", "kept", "longest_us", "qos", "room", "shortest_us")
 
@@ -157,7 +157,7 @@ class Session:
 
 
 class Copy:
-    """What is remembered of a notification while any session has it pending, or in flight in a fast lane."""
+    """Record of a notification while any session has it pending, or in flight in a fast lane."""
 
     __slots__ = (
         "attempted",
@@ -265,13 +265,13 @@ class State:
             self.follower.forgotten(seq, copy)
 
     def is_held(self, seq: int, session: str) -> bool:
-        """Tell whether a notification is held for any subscription of a session."""
+        """Return whether a notification is held for any subscription of a session."""
         found = self.sessions.get(session)
         pending = None if found is None else found.pending.get(seq)
         return pending is not None and bool(pending.held)
 
     def has_policy(self, session: Session, identities: tuple[Identity, ...]) -> bool:
-        """Tell whether any of some subscriptions has a policy."""
+        """Return whether any of some subscriptions has a policy."""
         if not session.with_policy:
             return False
         found = (session.subscriptions.get(identity) for identity in identities)
@@ -284,7 +284,7 @@ class State:
         return session
 
     def delete(self, session: Session) -> None:
-        """Let a session be no more, with its subscriptions; nothing is pending in it."""
+        """Remove a session with its subscriptions; it has no pending notification."""
         for identity in list(session.subscriptions):
             self.remove(session, identity)
         self.privates -= session.is_private
@@ -298,7 +298,7 @@ class State:
         self._count(session, subscription, 1)
 
     def remove(self, session: Session, identity: Identity) -> None:
-        """Take a subscription away, if it is there; a session without the share has no turn in it."""
+        """Remove a subscription, if it exists; a session that leaves a share loses its turn there."""
         self._count(session, session.subscriptions.pop(identity, None), -1)
         share = identity[0]
         if share is not None and share in self.turns and all(other != share for other, _ in session.subscriptions):

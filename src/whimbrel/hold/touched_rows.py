@@ -20,7 +20,7 @@ Key: TypeAlias = tuple[str | int | None, ...]
 ChangedRows: TypeAlias = tuple[dict[Key, bytes], set[Key]]
 """The rows that a store has to put, and the keys of those that it has to drop."""
 RowTable: TypeAlias = Mapping[str, Callable[..., object | None]]
-"""By kind, the function that returns a row from the rest of its key."""
+"""The function that returns a row from the rest of its key, by kind of row."""
 Encode: TypeAlias = Callable[[Any], bytes]
 
 

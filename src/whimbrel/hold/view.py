@@ -44,7 +44,7 @@ class View:
         self._touched.clear()
 
     def touch_all(self) -> None:
-        """Let ``changes`` return every row, whatever it returned before."""
+        """Mark every row as changed, so that ``changes`` returns all of them."""
         self._touched.touch_only(keys(self._state))
 
     def changes(self) -> ChangedRows:

@@ -2,16 +2,18 @@
 
 Rule: a point is named by everything that decides its result: what makes it, its settings, and Whimbrel's source. The
 result of a point is a file, written as a whole; a point that has one is not made again.
-Rule: an interrupt ends the processes that run, and keeps the points that are done.
+Rule: an interrupt ends the processes that run, with all that they started, and keeps the points that are done.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -106,7 +108,8 @@ def make_points(
                 on_progress(len(each_once) - len(missing) - len(running), len(each_once))
     finally:
         for each in running:
-            each.process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(each.process.pid, signal.SIGKILL)  # with what it started, such as a broker
             each.process.wait()
             each.said.close()
     return [json.loads(_path(folder, point.key).read_text(encoding="utf-8")) for point in points]
@@ -119,7 +122,9 @@ def _path(folder: Path, key: str) -> Path:
 def _started(point: OwnPoint, path: Path) -> _Running:
     said = TemporaryFile()  # noqa: SIM115 # it is closed with its process
     command = [sys.executable, "-m", "whimbrel.lab.own_processes", point.text, str(path)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)  # noqa: S603 # ourselves
+    process = subprocess.Popen(  # noqa: S603 # ourselves
+        command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, process_group=0
+    )
     return _Running(point, process, said)
 
 

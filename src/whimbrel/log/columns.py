@@ -120,6 +120,8 @@ def _values(data: Arrow, field: Arrow) -> list[Any]:
             return [None] * data.num_rows
         raise InvalidValueError(field.name, Phrase("no column of this name"), f"a column of {field.type}")
     column = data.column(field.name)
+    if field.nullable and column.null_count == data.num_rows:  # most columns of most tables; Arrow takes its time
+        return [None] * data.num_rows
     try:
         if column.type != field.type:
             column = column.cast(field.type)

@@ -375,6 +375,8 @@ _NESTED: dict[str, tuple[str, type, tuple[str, ...]]] = {
     "wills": ("will", LastWill, ("node", "seq", "changed_at", "device", "change")),
 }
 """The tables whose facts nest a value: its field, its class, and the columns at the head that are not the value's."""
+_SHARED = {"interests": ("seq", "changed_at")}
+"""The columns at the head that the value has too."""
 
 
 def _nesting(spec: TableSpec) -> Callable[[_Given], Any]:
@@ -382,13 +384,17 @@ def _nesting(spec: TableSpec) -> Callable[[_Given], Any]:
     field, part, names = _NESTED[spec.name]
     make: Any = spec.fact
     has_near = "near" in COLUMNS[spec.name]
+    shared = _SHARED.get(spec.name, ())
+    own = [name for name in names if name not in shared]
 
     def build(given: _Given) -> Any:  # noqa: ANN401 # the fact of the table
         if has_near:
             given["near"] = _near(given)
         head = {}
-        for name in names:
+        for name in own:
             head[name] = given.pop(name)
+        for name in shared:
+            head[name] = given[name]
         if head.get("change") is not WillChange.WITHDRAWN:
             head[field] = part(**given)
         return make(**head)

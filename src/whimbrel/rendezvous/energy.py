@@ -61,7 +61,7 @@ INPUTS: Mapping[str, Input] = {
     "fhs_ms": Input(0.366, "ms", f"{_STANDARD}: an FHS packet, 366 bits"),
     "packet_ms": Input(2.871, "ms", f"{_STANDARD}: a DH5 packet of 339 bytes, 2,871 bits"),
 }
-"""What the model takes, by name: value, unit, source. The docs page and the lab's reports print this table."""
+"""Inputs of the model, by name: value, unit, source. The docs page and the lab's reports print this table."""
 
 
 class PowerClass(Enum):

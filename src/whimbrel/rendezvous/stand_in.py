@@ -1,4 +1,4 @@
-"""Standing in for a device: what a radio does with the pages of an address that is not its own (Huang, 5.4.4)."""
+"""Standing in for a device: the treatment of pages for an address that is not the radio's own (Huang, 5.4.4)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["StandIn"]
 
 
 class StandIn(Enum):
-    """What is done with the pages of another device."""
+    """Treatment of the pages of another device."""
 
     OFF = "ignores"
     LISTEN = "listens"

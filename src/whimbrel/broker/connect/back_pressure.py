@@ -71,7 +71,7 @@ class BackPressure:
         if link.closing is not None or link.is_choked:
             return
         most = self._most_outgoing if self._memory.has_room() else _LEAST_BUFFER
-        link.room = max(1, most - unsent_bytes)
+        link.room = max(1, most - unsent_bytes - link.unsent_bytes)
         client = link.client
         if client is not None and client.link is link:
             self._delivering.pump(client, self._commits.now(now))

@@ -21,13 +21,13 @@ from functools import partial
 from itertools import chain as chained
 from typing import NamedTuple
 
+from whimbrel.broker.deliver.read_messages import ReadMessages
 from whimbrel.broker.limits.work_budget import FREE_STEPS, StepBudget
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.policies.limits import PolicyLimits
-from whimbrel.language.policies.values import Arrival
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.facts import Decided, Outcome
 from whimbrel.model.notification import EXACTLY_ONCE, NotificationId
@@ -35,12 +35,10 @@ from whimbrel.mqtt.codes import PacketType
 from whimbrel.mqtt.properties import decode_properties, passed_on
 from whimbrel.node.publication import KeptNotification
 from whimbrel.shape.asking import Asked, Delivery, ask
-from whimbrel.shape.bodies import kind_of
 from whimbrel.shape.decision import SUSPENDED, Decision, decided, finished
 from whimbrel.shape.faults import Fault
-from whimbrel.shape.pictures.members import IMAGES
 from whimbrel.shape.state import PolicyVersion
-from whimbrel.shape.transforms import Work, may_need_work
+from whimbrel.shape.transforms import Work
 
 __all__ = ["LOOK_US", "MOST_WAIT_US", "Shaping", "TransformJob"]
 
@@ -60,6 +58,10 @@ _MOST_TRIES = 3
 _Chain = Sequence[PolicyVersion | None]
 _STEPS_A_MESSAGE = 5
 """As so many steps of a decision as a message counts, of which one turn sends a thousand."""
+_TOLD_AGAIN_US = 60_000_000
+"""For how long the owner of a slowed policy is not told again, for each device."""
+_MAX_TOLD = 10_000
+_Slowed = Callable[[PolicyVersion, str, int, int], None]
 _Suspended = Callable[[PolicyVersion, str, str | None, int], None]
 
 
@@ -113,22 +115,26 @@ class Shaping:
         *,
         send: Callable[[LiveClient, Link, Outgoing, int], None],
         withhold: Callable[[LiveClient, Outgoing, int], None],
-        go_on: Callable[[LiveClient, int], None],
+        go_on: Callable[[LiveClient, int], object],
+        go_on_later: Callable[[LiveClient], None],
     ) -> None:
         self._commits, self._state, self._limits = commits, state, limits
         self._decisions = state.decisions
         self._budget = StepBudget(steps_per_second)
         self._resting: dict[Link, _Rest] = {}
         """Devices whose policies took more steps than they may, and wait."""
-        self._send, self._withhold, self._go_on = send, withhold, go_on
+        self._send, self._withhold, self._go_on, self._go_on_later = send, withhold, go_on, go_on_later
         self._steps = 0
         """Steps of all decisions, to tell those of one."""
         self.jobs: deque[TransformJob] = deque()
         """What the shell is to make."""
-        self._read: tuple[KeptNotification, Arrival] | None = None
-        """The message that was read last: all who get it now share that."""
+        self._messages = ReadMessages()
         self.on_suspended: _Suspended = lambda _version, _device, _publisher, _now: None
         """Tells the owner of a policy for which device and publisher it is suspended."""
+        self.on_slowed: _Slowed = lambda _version, _device, _steps, _now: None
+        """Tells the owner of a policy which device waits because of how many steps."""
+        self._slowed: dict[str, int] = {}
+        """When the owner was last told that a device waits."""
 
     def is_for(self, client: LiveClient, out: Outgoing) -> bool:
         """Tell whether a hand-over is decided about, or was before."""
@@ -162,8 +168,8 @@ class Shaping:
                 link.shaping = None
         return [rest.client for link, rest in woken if rest.client.link is link]
 
-    def _count(self, client: LiveClient, decision: Decision, now: int) -> None:
-        """Count the steps of a decision; a device whose policies took too many waits."""
+    def _count(self, client: LiveClient, version: PolicyVersion | None, decision: Decision, now: int) -> None:
+        """Count the steps of a decision; a device whose policies took too many waits, and the owner is told."""
         steps = decision.steps_needed
         self._steps += steps
         if steps <= FREE_STEPS:
@@ -171,6 +177,11 @@ class Shaping:
         until, link = self._budget.spend(client.id, steps, now), client.link
         if until is not None and link is not None and link.shaping is None:
             link.shaping = self._resting[link] = _Rest(client, until)
+            if version is not None and now - self._slowed.get(client.id, -_TOLD_AGAIN_US) >= _TOLD_AGAIN_US:
+                if len(self._slowed) >= _MAX_TOLD:
+                    self._slowed.clear()
+                self._slowed[client.id] = now
+                self.on_slowed(version, client.id, steps, now)
 
     def _begin(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> None:
         known = () if out.via is RETAINED else self._decisions.kept(client.id, out.message.seq)
@@ -208,7 +219,7 @@ class Shaping:
                 made = None
                 continue
             decision = answer
-            self._count(client, decision, now)
+            self._count(client, version, decision, now)
             if decision.work is not None and made is not None:
                 decision = _with_body(decision, *made)
             if decision.work is not None and self._is_late(client, link, now):
@@ -230,7 +241,8 @@ class Shaping:
     def _answers(self, client: LiveClient, out: Outgoing, chain: _Chain, now: int) -> Iterator[Asked]:
         """Ask the policies of a *chain* about a copy, each with the state of the moment in which it is asked."""
         message, decisions = out.message, self._decisions
-        delivery = Delivery(client.id, message.publisher, self._arrival(message), message.payload)
+        found = self._messages.read(message)
+        delivery = Delivery(client.id, message.publisher, found.arrival, found.body)
         return ask(decisions.shape, decisions.agents, chain, delivery, now=now, limits=self._limits)
 
     def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
@@ -269,12 +281,13 @@ class Shaping:
         """Return the first message that waits for a client and needs no transform, as far as may be looked."""
         runs = {True: 0, False: 0}
         for place, out in enumerate(chained(client.live, client.queue)):
-            body = out.message.payload
-            if place == _MOST_LOOKED_AT or not may_need_work(body) or not self.is_for(client, out):
+            if place == _MOST_LOOKED_AT:
                 return out.message
-            is_picture = kind_of(body) in IMAGES
-            if runs[is_picture] < _MOST_RUN:
-                runs[is_picture] += 1
+            found = self._messages.read(out.message)
+            if not found.may_need_work or not self.is_for(client, out):
+                return out.message
+            if runs[found.is_picture] < _MOST_RUN:
+                runs[found.is_picture] += 1
                 if not self._needs_work(client, out, now):
                     return out.message
         return None
@@ -284,7 +297,7 @@ class Shaping:
         asked = next(self._answers(client, out, self._chain(client, out), now), None)
         if asked is None or asked.decision is None:
             return False
-        self._count(client, asked.decision, now)
+        self._count(client, asked.version, asked.decision, now)
         return asked.decision.work is not None
 
     def _append(
@@ -326,10 +339,11 @@ class Shaping:
     ) -> None:
         """Send what was decided: *body*, if it was decided just now; else what was kept of it."""
         original, is_new = out.message, body is not None
+        payload = self._messages.read(original).body
         if body is None:
-            body = original.payload if fact.body is None else fact.body
+            body = payload if fact.body is None else fact.body
         message = original
-        if body != original.payload or fact.attributes is not None:
+        if body != payload or fact.attributes is not None:
             message = _shaped(original, body, fact.attributes)
         out = out._replace(message=message, is_decided=True)
         link.after_seq = max(link.after_seq, fact.seq)
@@ -344,26 +358,30 @@ class Shaping:
         self._send_in_turn(client, link, out, of=None)
 
     def _send_in_turn(self, client: LiveClient, link: Link, out: Outgoing, *, of: int | None) -> None:
-        """Send when everything before is accepted; *of* is the decision just appended that must be durable first."""
-        send = partial(self._send_now, client, link, out)
+        """Send when everything before is accepted; *of* is the decision just appended that must be durable first.
+
+        Until then it takes room in the connection, as if it were written already.
+        """
+        size = len(out.message.payload)
+        send = partial(self._send_now, client, link, out, size)
         link.unsent += 1
+        link.unsent_bytes += size
+        link.room -= size
         if of is None:
             self._commits.then(send)
         else:
             self._commits.entered(of, send, is_owed=True)
 
-    def _send_now(self, client: LiveClient, link: Link, out: Outgoing) -> None:
+    def _send_now(self, client: LiveClient, link: Link, out: Outgoing, size: int) -> None:
+        was_full = link.room <= 0
         link.unsent -= 1
+        link.unsent_bytes -= size
         if client.link is link and link.closing is None:
+            if not link.is_choked:
+                link.room += size
             self._send(client, link, out, self._commits.last_at)
-
-    def _arrival(self, message: KeptNotification) -> Arrival:
-        """Return what policies see of a message, as its record has it."""
-        if self._read is not None and self._read[0] is message:
-            return self._read[1]
-        arrival = Arrival(message.recorded_attributes(), message.subject, len(message.payload))
-        self._read = message, arrival
-        return arrival
+            if was_full and link.room > 0:  # nothing may have been written, so nobody else asks for more
+                self._go_on_later(client)
 
 
 def _with_body(decision: Decision, job: TransformJob, result: bytes | Fault) -> Decision:

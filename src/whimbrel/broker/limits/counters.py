@@ -45,6 +45,10 @@ class Counters:
     """How often a connection was not read from for that."""
     filters_ended: int = 0
     """Subscriptions that were ended at the start, because their filter cannot be read any more."""
+    transforms: int = 0
+    """Bodies that were made for policies; equal ones are made once."""
+    transforms_wanted: int = 0
+    """Copies that such a body was wanted for."""
     bytes_received: int = 0
     bytes_sent: int = 0
     syncs: int = 0

@@ -60,6 +60,9 @@ _LONG = 1_024
 """Characters of a policy; to read a longer one takes several turns of the loop."""
 _LIMITS = Limits(max_bytes=MAX_POLICY_BYTES)
 _SUSPENDED = "the policy {} failed too often in a row with what {} published; {} gets {} of that until it is put anew"
+_SLOWED = (
+    "the policy {} took {:,} steps for one notification, more than its share of policies.steps_per_second; {} waits"
+)
 _FORM = 'the name of a policy, nothing, or one of {"choose": name or null}, {"list": true} and {"show": name}'
 _LIST_MEMBERS = {"list", "after", "most", "own", "id"}
 
@@ -96,7 +99,7 @@ class Policies:
         shaping: Shaping,
         long_work: LongWork,
     ) -> None:
-        publishing.policy, shaping.on_suspended = self.received, self.suspended
+        publishing.policy, shaping.on_suspended, shaping.on_slowed = self.received, self.suspended, self.slowed
         self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
         self._shape, self._agents = state.decisions.shape, state.decisions.agents
         self._index = PolicyIndex(self._shape.policies.values())
@@ -326,14 +329,25 @@ class Policies:
 
     def suspended(self, version: PolicyVersion, device: str, publisher: str | None, now: int) -> None:
         """Tell the owner of a policy, the device and the operator, that it is suspended for a device and publisher."""
-        user = None if is_private(version.owner) else version.owner
         policy = self._agents.of(version.text)
         gets = "everything as it is" if policy is not None and policy.sends_when_suspended else "nothing"
         text = _SUSPENDED.format(version.name, publisher or "an unknown client", device, gets)
+        self._notify(version, device, text, {"suspended": True, "device": device, "publisher": publisher}, now)
+
+    def slowed(self, version: PolicyVersion, device: str, steps: int, now: int) -> None:
+        """Tell the owner of a policy, the device and the operator, that the device waits because of its steps."""
+        text = _SLOWED.format(version.name, steps, device)
+        self._notify(version, device, text, {"slowed": True, "device": device, "steps": steps}, now)
+
+    def _notify(self, version: PolicyVersion, device: str, text: str, members: Mapping[str, object], now: int) -> None:
+        """Log *text*, and publish *members* to the owner of a policy and to the device, on a topic named by the first.
+
+        Only those get it that subscribe to it.
+        """
+        user = None if is_private(version.owner) else version.owner
         self._notices.append(Notice(text, client_of(version.owner) or "", user))
-        topic = f"{POLICIES}{version.name}/suspended"
-        told = {"policy": version.name, "version": version.seq, "suspended": True}
-        tree = told | {"device": device, "publisher": publisher}
+        topic = f"{POLICIES}{version.name}/{next(iter(members))}"
+        tree = {"policy": version.name, "version": version.seq, **members}
         message = KeptNotification.live(topic, json.dumps(tree, ensure_ascii=False).encode())
         for client in list(self._state.clients.values()):
             link = client.link

@@ -161,6 +161,14 @@ class LimitSettings(Section):
         INT32_MAX,
         "How many bytes may wait in a client's connection; more waits its turn, of QoS 0 as much again at most.",
     )
+    kernel_unsent_bytes: int = setting.whole(
+        0,
+        0,
+        INT32_MAX,
+        "How many bytes the kernel may keep for a client that it has not sent yet (TCP_NOTSENT_LOWAT). With few, the "
+        "rest waits in the broker, where it can still be shaped or dropped; 16,384 suits slow links.",
+        note="0: as many as the kernel likes, up to megabytes",
+    )
     slow_reader_s: float = setting.real(
         60, 0.1, 86_400, "How long a client whose bytes wait may take none of them before it is cut off."
     )

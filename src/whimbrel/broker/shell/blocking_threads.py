@@ -58,6 +58,7 @@ class Transforms:
         jobs = self._running.broker.transforms
         while jobs:
             job = jobs.popleft()
+            self._running.broker.counters.transforms_wanted += 1
             self._pool.begin(job.client.id, job.work, partial(self._end, job))
             self._look_later(job, is_warm=self._pool.is_warm)
 
@@ -85,6 +86,7 @@ class Transforms:
 
     def _end(self, job: TransformJob, result: bytes | Fault) -> None:
         running = self._running
+        running.broker.counters.transforms = self._pool.performed
         if running.failure is None and not running.is_closed:
             running.broker.answered(job, result, running.clock.now())
             self._flush_soon()

@@ -120,6 +120,7 @@ class Link:
         "shell",
         "stalled",
         "unsent",
+        "unsent_bytes",
         "user",
         "user_epoch",
         "verified_user",
@@ -161,7 +162,7 @@ class Link:
         self.shaping: object | None = None
         self.shaping_since: int | None = None
         """Since when it has been waiting for one body after the other; None if it waits for none."""
-        self.after_seq = self.unsent = 0
+        self.after_seq = self.unsent = self.unsent_bytes = 0
         self.is_dirty = self.is_ours = False
         """Its CONNECT carried ``whimbrel=1``: see ``own_properties``."""
         self.is_plain = True

@@ -51,7 +51,14 @@ ANSWERS = f"{SESSIONS}answer"
 """Where requests are answered that cannot say where to."""
 NEAR = f"{OWN}near/"
 """Where a client is told that it enters and leaves an area, each under the name that it gave to the area."""
-TOLD = (ANSWERS, f"{SESSIONS}+/subscriptions", f"{SESSIONS}+/changes", f"{POLICIES}+/suspended", f"{NEAR}+")
+TOLD = (
+    ANSWERS,
+    f"{SESSIONS}+/subscriptions",
+    f"{SESSIONS}+/changes",
+    f"{POLICIES}+/suspended",
+    f"{POLICIES}+/slowed",
+    f"{NEAR}+",
+)
 """All that clients are told: a subscription to any other topic of our own would wait for ever."""
 
 

@@ -118,7 +118,7 @@ class WayServerService:
         daemon.perform(self.way_server.publish_control(read_control(message.payload), own=daemon.own))
 
     def _take_time(self, message: Message) -> None:
-        self.way_server.clock.set(read_time(message.payload), own=self.node.daemon.own)
+        self.node.daemon.set_clock(read_time(message.payload))
 
     def _take_sample(self, message: Message) -> None:
         """Carry a sample from the broker; one without an id waits for that of the administrative server."""

@@ -83,6 +83,11 @@ class CampusDaemon:
         """The time of the node's own clock."""
         return self._own()
 
+    def set_clock(self, at: int) -> None:
+        """Set the clock of the campus: it is *at* now. A restarted node knows that, too."""
+        self.participant.clock.set(at, own=self._own())
+        self._is_changed = True
+
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def read(self) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -31,7 +32,7 @@ from whimbrel.model.clock import microseconds
 from whimbrel.multicast.reach import Reach
 from whimbrel.multicast.sockets import MulticastSocket
 
-__all__ = ["NodeService", "only_interface", "own_clock", "stop_at_signals"]
+__all__ = ["NodeService", "Service", "only_interface", "own_clock", "run_service", "stop_at_signals"]
 
 _log = structlog.get_logger("whimbrel")
 _INTERFACES = Path("/proc/net/if_inet6")
@@ -65,6 +66,34 @@ def stop_at_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
+
+
+class Service(Protocol):
+    """A daemon: a node, a way-server or the administrative server."""
+
+    def open(self) -> None:
+        """Read what it needs; raises an error of ours if a setting or a file cannot be used."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until *stop* is set."""
+
+    def close(self) -> None:
+        """Let everything go."""
+
+
+def run_service(service: Service) -> None:
+    """Run *service* until a signal stops it."""
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        stop_at_signals(stop)
+        await service.run(stop)
+
+    try:
+        service.open()
+        asyncio.run(serve())
+    finally:
+        service.close()
 
 
 def rules_of(settings: NodeSettings) -> Rules:

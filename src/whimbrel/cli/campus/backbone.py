@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from whimbrel.cli.campus.options import AdminOptions, BrokerOptions, GateOptions, NodeOptions, RunOptions
-from whimbrel.cli.campus.running import run_service
 from whimbrel.cli.options.groups import with_option_groups
 
 __all__ = ["admin", "key", "way_server"]
@@ -31,6 +30,7 @@ def way_server(
     """
     from whimbrel.carry.backbone.settings import WayServerSettings  # daemons' parts, which others need not load
     from whimbrel.carry.backbone.way_server_service import WayServerService
+    from whimbrel.carry.daemon.service import run_service
     from whimbrel.carry.daemon.settings import read_settings
     from whimbrel.cli.process.log_lines import set_up_logging
 
@@ -55,6 +55,7 @@ def admin(
     """
     from whimbrel.carry.backbone.admin_service import AdminService  # see above
     from whimbrel.carry.backbone.settings import AdminSettings
+    from whimbrel.carry.daemon.service import run_service
     from whimbrel.carry.daemon.settings import read_settings
     from whimbrel.cli.process.log_lines import set_up_logging
 

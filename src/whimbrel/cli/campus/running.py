@@ -7,19 +7,18 @@ names of files and public keys, no secrets.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from whimbrel.errors import WhimbrelError
 
 if TYPE_CHECKING:  # the command that replaces itself has it loaded
     from whimbrel.carry.daemon.settings import NodeSettings
 
-__all__ = ["become_node", "main", "run_service"]
+__all__ = ["become_node", "main"]
 
 
 def become_node(settings: NodeSettings, log_format: str) -> NoReturn:
@@ -28,38 +27,9 @@ def become_node(settings: NodeSettings, log_format: str) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", __name__, log_format, said])  # noqa: S606 # our own program
 
 
-class Service(Protocol):
-    """A daemon: a node, a way-server or the administrative server."""
-
-    def open(self) -> None:
-        """Read what it needs; raises an error of ours if a setting or a file cannot be used."""
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until *stop* is set."""
-
-    def close(self) -> None:
-        """Let everything go."""
-
-
-def run_service(service: Service) -> None:
-    """Run *service* until a signal stops it."""
-    from whimbrel.carry.daemon.service import stop_at_signals
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        stop_at_signals(stop)
-        await service.run(stop)
-
-    try:
-        service.open()
-        asyncio.run(serve())
-    finally:
-        service.close()
-
-
 def main() -> None:
     """Run a node until a signal stops it; exit 2 if something it needs cannot be used."""
-    from whimbrel.carry.daemon.service import NodeService
+    from whimbrel.carry.daemon.service import NodeService, run_service
     from whimbrel.carry.daemon.settings import NodeSettings
     from whimbrel.cli.process.log_lines import set_up_logging
 

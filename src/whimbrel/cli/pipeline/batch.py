@@ -65,7 +65,7 @@ def run_once(  # what the command was told
 
 
 def _has_no_receipts(log: Path) -> bool:
-    """Tell whether a log that is in Parquet as a whole has no receipts, and does not say why."""
+    """Return whether a log that is in Parquet as a whole has no receipts, and does not say why."""
     from whimbrel.log import layout
 
     has_segments = any(layout.segments(log, node) for node in layout.nodes(log))

@@ -221,7 +221,7 @@ def match(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether a publication answers a subscription, attribute by attribute; exit 1 if it does not.
+    """Return whether a publication answers a subscription, attribute by attribute; exit 1 if it does not.
 
     Address, name and class must be equal (comparison ignores case) or left open by the subscription. Groups are
     names here: a publication with groups is open to members of one of them only, and a controller would ask both

@@ -80,7 +80,7 @@ def group_of(topic: str) -> str:
 
 
 def is_group(text: str) -> bool:
-    """Tell whether *text* can be a group: a level of a topic, which ends at a colon where lines are typed."""
+    """Return whether *text* can be a group: a level of a topic, which ends at a colon where lines are typed."""
     return 0 < len(text) <= _MOST_GROUP_CHARACTERS and clean(text) == text and not set(text) & set("/+#:")
 
 

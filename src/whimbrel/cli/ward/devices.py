@@ -263,7 +263,7 @@ class Devices:
     # -- what is told ------------------------------------------------------------------------------------------------
 
     def is_present(self, device: str) -> bool:
-        """Tell whether a device is there."""
+        """Return whether a device is there."""
         return self._alive[device].line is not None
 
     @property

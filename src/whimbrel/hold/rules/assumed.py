@@ -24,13 +24,13 @@ _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of 
 
 
 class AssumedReceipts:
-    """Takes notifications in that no policy decides about, for a caller that confirms each hand-over at once."""
+    """Applies publications that no policy decides about, for a caller that confirms each delivery at once."""
 
     def __init__(self, state: State, endings: Endings, keeping: Keeping, publications: Publications) -> None:
         self._state, self._endings, self._keeping, self._publications = state, endings, keeping, publications
 
     def published(self, kept: Published, matches: Matches) -> list[Command]:
-        """Do what ``Publications.published`` does; hand-overs that end at once are not among the commands."""
+        """Apply a publication as ``Publications.published`` does, without commands for deliveries that end at once."""
         out: list[Command] = []
         self._endings.advance(kept.published_at, out)
         found = self._settled(kept, matches)
@@ -62,7 +62,7 @@ class AssumedReceipts:
 
 
 def _takes_at_once(session: Session) -> bool:
-    """Tell whether all devices of a session are present, and one takes: nothing would be held for another."""
+    """Return whether all devices of a session are present, and one takes: nothing would be held for another."""
     if session.is_private or session.with_qos or session.with_policy:
         return False
     takes = False

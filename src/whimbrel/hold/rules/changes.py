@@ -22,7 +22,7 @@ _DROPPED = Outcome.DROPPED
 
 
 class Changes:
-    """Takes in changes of subscriptions and of sessions."""
+    """Applies changes of subscriptions and of sessions."""
 
     def __init__(self, state: State, view: View, endings: Endings, lanes: FastLanes, members: Members) -> None:
         self._state, self._view, self._endings, self._lanes, self._members = state, view, endings, lanes, members
@@ -44,7 +44,9 @@ class Changes:
                 self._endings.strip(session, seq, identity, _DROPPED, self._state.now, out)
             session.counts.pop(identity, None)
         else:
-            self._state.put(session, replace(subscription, seq=fact.seq, changed_at=fact.changed_at))
+            if subscription.seq != fact.seq or subscription.changed_at is None:  # it was read from no log
+                subscription = replace(subscription, seq=fact.seq, changed_at=fact.changed_at, parsed=None)
+            self._state.put(session, subscription)
         self._view.touch(("session", session.name))
         self._view.touch(("subscription", session.name, *identity))
         for device, member in session.members.items():

@@ -54,7 +54,7 @@ class Departures:
             self.take_back(session, device, seq, flight, out)
 
     def forget(self, session: Session, device: str) -> dict[int, Flight]:
-        """Return what a device has in flight in a session that it left, and follow it no more."""
+        """Forget that a device left a session; return the notifications that it had in flight there, by seq."""
         gone = session.departed.pop(device, None)
         if gone is None:
             return {}
@@ -65,7 +65,7 @@ class Departures:
         return gone.in_flight
 
     def take_back(self, session: Session, device: str, seq: int, flight: Flight, out: list[Command]) -> None:
-        """Let a device that left have a notification in flight no more; settle it where the session has ended it."""
+        """Take a notification back from a device that left; settle it if the session has ended it."""
         pending = session.pending[seq]
         self._view.touch(("pending", session.name, seq))
         if pending.end is None:
@@ -75,11 +75,11 @@ class Departures:
             self._endings.take_back(session, device, seq, pending, out)
 
     def join(self, session: Session, device: str, member: Member) -> None:
-        """Let a device that joins again have in flight what it had when it left."""
+        """Give a device that joins again the notifications in flight that it had when it left."""
         member.in_flight |= self.forget(session, device)
 
     def come_back(self, session: Session, device: str, seq: int, pending: Pending) -> None:
-        """Let a device that joins again be owed a notification as a member is."""
+        """Treat a notification as pending for a device again, as for any member: the device has joined again."""
         if device in pending.left:
             left = {other: flight for other, flight in pending.left.items() if other != device}
             pending.left = left or NO_FLIGHTS

@@ -91,7 +91,7 @@ class Endings:
         self.close(session, seq, pending, out)
 
     def take_back(self, session: Session, device: str, seq: int, pending: Pending, out: list[Command]) -> None:
-        """Let a device have a notification in flight no more; settle it with the outcome that waits for it, if any."""
+        """Take a notification back from a device that had it in flight; settle it if it has ended meanwhile."""
         pending.in_flight.discard(device)
         if pending.end is not None:
             outcome, identities, moment = pending.end
@@ -130,7 +130,7 @@ class Endings:
         *,
         via: str | None = None,
     ) -> None:
-        """Say what became of a notification for a device of a session, or for no device."""
+        """Append the final outcome of a notification for a device of a session, or for no device."""
         if device is not None:
             pending.settled.add(device)
         kept = self._state.copies[seq].kept

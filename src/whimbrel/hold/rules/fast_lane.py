@@ -1,12 +1,12 @@
-"""The fast lane: what is on its way to a client that is there, and will nearly always be confirmed in a moment.
+"""The fast lane: notifications in flight to a connected client, which nearly always confirms them in a moment.
 
 To hold such a notification by the rules, only to let it go again, is most of the work of a broker. In a lane it is no
 more than an entry of a dictionary, a *flight*; the rules are applied late, when a difference could be seen (it
 *lands*), and until then none can: with one device, which has it in flight, a lapse and an ending give no command.
 Rule: a lane is that of a private session whose one device is present, takes, and is present nowhere else; it is closed
 by any change of these, and of the session's subscriptions.
-Rule: what is in a lane lands before anything looks at the session, its device's sessions or the rows; with and without
-the lanes, the commands are the same.
+Rule: flights land before any code looks at the session, its device's sessions or the rows; with and without lanes, the
+commands are the same.
 Rule: all flights of a session are younger than what is pending there, so that landing keeps the order.
 """
 
@@ -28,7 +28,7 @@ _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of 
 
 
 def terms_of(session: Session, matched: tuple[Identity, ...], retention: Retention) -> LaneTerms:
-    """Return what some subscriptions of a session say together."""
+    """Return the delivery options of a session for one combination of matching subscriptions."""
     terms = LaneTerms(session.name, sorted_identities(matched))
     subscriptions = [session.subscriptions.get(identity) for identity in terms.identities]
     granted = [None if found is None else found.qos for found in subscriptions]
@@ -176,7 +176,7 @@ class FastLanes:
         return pending
 
     def close(self, session: Session) -> None:
-        """Let there be no lane: what it was opened for is about to change."""
+        """Close the lane of a session, if it has one: its conditions are about to change."""
         if session.lane is not None:
             self.land(session.lane)
             session.lane = None

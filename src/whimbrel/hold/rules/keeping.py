@@ -31,7 +31,7 @@ class Keeping:
         self._state, self._endings, self._retention = state, endings, retention
 
     def is_wanted(self, session: Session, identity: Identity, copy: Copy) -> bool:
-        """Tell whether a session has a subscription for which a notification has not lapsed by now."""
+        """Return whether a session has a subscription for which a notification has not lapsed by now."""
         subscription = session.subscriptions.get(identity)
         return subscription is not None and copy.lapse_of(self._retention.of(subscription)[0]) > self._state.now
 
@@ -58,7 +58,7 @@ class Keeping:
         return held, (_EXPIRED, tuple(i for i, lapse in lapsed.items() if lapse == latest), latest)
 
     def has_room(self, session: Session, identities: tuple[Identity, ...]) -> bool:
-        """Tell whether one more can be held for each of some subscriptions, and none is displaced (rule 4)."""
+        """Return whether one more can be held for each of some subscriptions, and none is displaced (rule 4)."""
         counts, of = session.counts, self._retention.of
         return not any(
             identity in counts and len(counts[identity]) >= of(session.subscriptions.get(identity))[1]

@@ -26,11 +26,11 @@ _DELIVERED, _EXPIRED, _TAKEN = Outcome.DELIVERED, Outcome.EXPIRED, Outcome.TAKEN
 _DROPPED, _WITHHELD = Outcome.DROPPED, Outcome.WITHHELD
 _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
 _RECEIPTS = frozenset({_DELIVERED, _WITHHELD, _DROPPED, _EXPIRED})
-"""What a receipt may say; the others are the hold's to find out."""
+"""Outcomes that a receipt may have; the hold finds the others itself."""
 
 
 class Members:
-    """Takes in what becomes of devices, and what they confirm."""
+    """Applies changes of presence and receipts."""
 
     def __init__(self, state: State, view: View, endings: Endings, lanes: FastLanes, keeping: Keeping) -> None:
         self._state, self._view, self._endings, self._lanes = state, view, endings, lanes
@@ -38,7 +38,7 @@ class Members:
         self._departures = Departures(state, view, endings)
 
     def presence(self, fact: PresenceChanged) -> Work:
-        """Take in that a device joins, leaves, goes away, or confirms otherwise from now on."""
+        """Apply that a device joins a session, leaves it, disconnects, or changes whether it sends receipts."""
         if fact.change is PresenceChange.JOINED:
             assert fact.session is not None
             takes = fact.receipt is Mode.TAKE
@@ -56,7 +56,7 @@ class Members:
         return at_once(self._endings.tick(fact.changed_at))
 
     def joined(self, at: int, device: str, name: str, *, takes: bool, confirms: bool | None = None) -> list[Command]:
-        """Let a device be present in a session from now on; it gets what is held (rule 6)."""
+        """Add a device to a session, or mark it present; deliver the held notifications (rule 6)."""
         return all_of(self._join(at, device, name, takes=takes, confirms=confirms))
 
     def _join(self, at: int, device: str, name: str, *, takes: bool, confirms: bool | None) -> Work:
@@ -167,7 +167,7 @@ class Members:
             self.confirm(session, device, session.members[device], seq, _DELIVERED, out)
 
     def choose(self, fact: PolicyChanged) -> list[Command]:
-        """Take in that a device has a policy of its own from now on, or none (rule 16)."""
+        """Apply that a device chose a policy, or none (rule 16)."""
         out: list[Command] = []
         self._endings.advance(fact.changed_at, out)
         if fact.change is PolicyChange.CHOSEN and fact.device is not None:
@@ -176,7 +176,7 @@ class Members:
         return out
 
     def _change_receipts(self, at: int, device: str, name: str, *, confirms: bool) -> list[Command]:
-        """Let hand-overs of quality 0 to a member have receipts from now on, or none (rule 16)."""
+        """Set whether deliveries at QoS 0 to a member have receipts (rule 16)."""
         out: list[Command] = []
         self._endings.advance(at, out)
         session = self._state.sessions.get(name)
@@ -187,7 +187,7 @@ class Members:
         return out
 
     def _on_its_way(self, device: str, seq: int, joining: str) -> Flight | None:
-        """Return what a device has in flight through another session than the one it is joining."""
+        """Return the flight of a notification to a device through a session other than *joining*; None without one."""
         # Only its own sessions are looked at: a notification may be held in thousands.
         joined, departed = self._state.joined.get(device, ()), self._state.departed.get(device, ())
         for name in (*joined, *departed, private_session(device)):
@@ -199,7 +199,7 @@ class Members:
         return None
 
     def _leave(self, at: int, device: str, name: str, sent_seq: int) -> Work:
-        """Let a device be no member of a session any more (rule 10)."""
+        """Remove a device from a session (rule 10)."""
         out: list[Command] = []
         self._endings.advance(at, out)
         session = self._state.sessions.get(name)
@@ -214,7 +214,7 @@ class Members:
         return out
 
     def disconnected(self, at: int, device: str, *, sent_seq: int | None = None) -> list[Command]:
-        """Let a device be away in all its sessions (rules 10 and 19)."""
+        """Mark a device absent in all its sessions (rules 10 and 19)."""
         return all_of(self._disconnect(at, device, sent_seq=sent_seq))
 
     def _disconnect(self, at: int, device: str, *, sent_seq: int | None) -> Work:
@@ -245,7 +245,7 @@ class Members:
                 self._view.touch(("copy", seq))
 
     def _begun(self, session: Session, device: str, member: Member) -> dict[int, Flight]:
-        """Return what was sent and is to be brought to its end, as MQTT has it (rule 19)."""
+        """Return the sent notifications whose delivery MQTT requires to be completed after a reconnect (rule 19)."""
         copies = self._state.copies
         return {
             seq: flight
@@ -255,7 +255,7 @@ class Members:
 
     @staticmethod
     def _must_finish(copy: Copy, flight: Flight, pending: Pending) -> bool:
-        """Tell whether a delivery goes on, whatever ends its notification: exactly once, or unsubscribed from since."""
+        """Return whether a delivery continues after its notification ended: at QoS 2, or after an unsubscribe."""
         if flight.qos == EXACTLY_ONCE:
             return copy.qos == EXACTLY_ONCE
         is_unsubscribed = pending.end is not None and pending.end[0] is _DROPPED and pending.lapses_at is not None
@@ -299,7 +299,7 @@ class Members:
         yield from self._departures.end(session, device, out)
 
     def _serve_shares(self, seq: int, identities: tuple[Identity, ...], out: list[Command]) -> None:
-        """Let others serve the shares of what was withheld from a client (rule 21)."""
+        """Deliver a withheld copy of a share to the next session that serves it (rule 21)."""
         copy = self._state.copies[seq]
         if not copy.shares:
             return
@@ -310,7 +310,7 @@ class Members:
     def confirmed(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
     ) -> list[Command]:
-        """Take in that a device has a notification, or why it was not given it (rule 7)."""
+        """Apply a receipt: a device has a notification, or why it was not delivered (rule 7)."""
         out: list[Command] = []
         state = self._state
         if at > state.now:  # noqa: PLR1730  # ``Endings.advance``, written out: this runs for everything that is handed over

@@ -1,7 +1,7 @@
 """Places: where sessions are, and which of the subscriptions that match hear a notification there (rule 20).
 
 Rule: a place that no subscription may count any more is forgotten (``forget_old``), whether its device comes back or
-not. That is a matter of memory alone: who hears what is the same.
+not. It saves memory alone: every delivery stays the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Follower(Protocol):
     """Learns where devices are as the hold does."""
 
     def moved(self, device: str, sighting: Sighting | None) -> None:
-        """Take in where a device is; None if its place is forgotten."""
+        """Note where a device is; None if its place is forgotten."""
 
 
 class Places:

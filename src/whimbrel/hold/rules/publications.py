@@ -25,7 +25,7 @@ _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of 
 
 
 class Publications:
-    """Takes notifications in; without the fast lane, by the rules alone."""
+    """Applies publications; without the fast lane, by the rules alone."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Publications:
         self._fly = lanes.fly
 
     def published(self, kept: Published, matches: Matches, *, received: Collection[str] = ()) -> list[Command]:
-        """Take in a notification that was accepted, and who wants it (rules 2 to 5, and 15 to 18).
+        """Apply an accepted notification for the sessions that match it (rules 2 to 5, and 15 to 18).
 
         Devices that have *received* it already, for matches that are not given, do not receive it again.
         """
@@ -70,7 +70,7 @@ class Publications:
         return out
 
     def publishing(self, kept: Published, matches: Matches, *, received: Collection[str] = ()) -> Work:
-        """Do what ``published`` does in pieces; see ``applying``."""
+        """Apply a publication in pieces, as ``published`` does at once; see ``applying``."""
         out: list[Command] = []
         matches, others = self._begin(kept, matches, out)
         if matches:

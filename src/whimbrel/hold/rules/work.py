@@ -15,7 +15,7 @@ QUICK_PIECE = 2_000
 """The same where it takes a microsecond or two each."""
 
 Work: TypeAlias = Generator[None, None, list[Command]]
-"""What is done in pieces, and returns what is to be done about it."""
+"""A generator that yields after each piece of work, and returns the commands that follow."""
 
 
 def all_of(work: Work) -> list[Command]:

@@ -83,13 +83,13 @@ class RowStore(Protocol):
         """
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
-        """Have *rows* and no others, and be the view up to *applied*: all of it or, with an error, nothing.
+        """Replace all rows by *rows*, as the view up to *applied*: all of it or, with an error, nothing.
 
         For a shell that lost track of what it had committed: a commit failed, and the changes went on.
         """
 
     def close(self) -> None:
-        """Let go of the store; closing twice does no harm."""
+        """Close the store; closing it twice does no harm."""
 
 
 # The parts after the kind are compared byte by byte: each is a tag and bytes that sort as the part does. A text ends

@@ -43,10 +43,10 @@ class MemoryStore:
         self._applied = applied
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
-        """Have *rows* and no others, and be the view up to *applied*: all of it or nothing."""
+        """Replace all rows by *rows*, as the view up to *applied*: all of it or nothing."""
         whole("applied", applied, self._applied, INT64_MAX)
         self._rows = {encode_key(key): bytes(value) for key, value in rows.items()}
         self._applied = applied
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""

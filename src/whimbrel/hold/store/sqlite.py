@@ -145,7 +145,7 @@ class SqliteStore:
         self._applied = applied
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
-        """Have *rows* and no others, and be the view up to *applied*: all of it or, with an error, nothing."""
+        """Replace all rows by *rows*, as the view up to *applied*: all of it or, with an error, nothing."""
         self.load(applied, rows.items())
 
     def load(self, applied: int, rows: Iterable[tuple[Key, bytes]]) -> None:
@@ -158,7 +158,7 @@ class SqliteStore:
         self._applied = applied
 
     def close(self) -> None:
-        """Let go of the file; closing twice does no harm."""
+        """Close the file; closing it twice does no harm."""
         self._connection.close()
 
     @contextmanager

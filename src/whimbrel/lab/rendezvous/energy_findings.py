@@ -1,4 +1,4 @@
-"""What the rows of ``rendezvous-energy`` say: joules, from which gap and room on we are cheaper, and by how much."""
+"""Findings of ``rendezvous-energy``: joules, from which gap and room on we are cheaper, and by how much."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ VARIED: Mapping[str, dict[str, float]] = {
     "the receiver draws 50 mA, as Socket's Table 5 has it": {"receive_ma": 50.0},
     "a slave without data draws 10 mA": {"slave_ma": 10.0},
 }
-"""What is varied, by what it means: inputs of the model that are assumed, or on which two makers differ."""
+"""Variations of the model, by their meaning: inputs that are assumed, or on which two makers differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is swept."""
+    """The sizes of a sweep: gaps, rooms, and how often plain devices inquire."""
 
     gaps_s: Sequence[float]
     phones: Sequence[int]
@@ -293,7 +293,7 @@ def _wait_table(rows: Rows, plan: Plan) -> Table:
     for first in First:
         for whole, lasts in WHOLE.items():
             every = every_of(plan, first)
-            plain = [
+            told = [
                 waits(
                     [
                         row
@@ -303,7 +303,7 @@ def _wait_table(rows: Rows, plan: Plan) -> Table:
                 )
                 for e in every
             ]
-            plain += ["–"] * (len(plan.every_s) - len(plain)) if first is First.SOUGHT else []
+            plain = [told[list(every).index(each)] if each in every else "–" for each in plan.every_s]
             ours = [
                 waits([row for gap in plan.gaps_s for row in rows.pair(system, first, gap, is_whole=whole)])
                 for system in SERVED

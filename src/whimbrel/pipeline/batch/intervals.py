@@ -29,7 +29,7 @@ _OF_ALL = "dead_letters"
 
 
 def has_intervals(table: str) -> bool:
-    """Tell whether rows of *table* have a time, so that a part of them can be written."""
+    """Return whether rows of *table* have a time, so that a part of them can be written."""
     return table in TIME_COLUMNS and table != _OF_ALL
 
 

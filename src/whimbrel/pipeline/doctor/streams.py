@@ -138,7 +138,7 @@ def _running(folder: Path, record: BatchRecord | None, log: Path, now: float) ->
 
 
 def _is_locked(folder: Path) -> bool:
-    """Tell whether a stream keeps this folder: a shared lock is refused while a stream has the exclusive one."""
+    """Return whether a stream keeps this folder: a shared lock is refused while a stream has the exclusive one."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

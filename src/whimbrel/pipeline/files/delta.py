@@ -122,7 +122,7 @@ def open_table(out: Path, table: str) -> DeltaTable:
 
 
 def _is_plain(folder: Path) -> bool:
-    """Tell whether a folder has Parquet files that no Delta log knows."""
+    """Return whether a folder has Parquet files that no Delta log knows."""
     return not (folder / "_delta_log").is_dir() and next(folder.rglob("*.parquet"), None) is not None
 
 
@@ -167,11 +167,11 @@ class DeltaOutput:
         return -1 if found is None else int(found)
 
     def is_of_a_stream(self) -> bool:
-        """Tell whether a stream may add to the table: it began it, or the table is empty."""
+        """Return whether a stream may add to the table: it began it, or the table is empty."""
         return self.last_batch() >= 0 or not data_files(self._out, self.table)
 
     def has(self, batch: int) -> bool:
-        """Tell whether a batch is in the table."""
+        """Return whether a batch is in the table."""
         return batch <= self.last_batch()
 
     def add(self, batch: int, rows: Any) -> None:  # a pyarrow.Table

@@ -138,7 +138,7 @@ class LogWatch:
 
 
 def _is_sure(looked_ns: int, changed_ns: int, now_ns: int) -> bool:
-    """Tell whether a look was long enough after the last change, and not too long ago."""
+    """Return whether a look was long enough after the last change, and not too long ago."""
     return looked_ns - changed_ns > _COARSE_NS and now_ns - looked_ns < _TRUSTED_NS
 
 

@@ -220,13 +220,13 @@ def _true(values: Arrow) -> Mask:
 
 
 def _has_byte(column: Arrow, byte: int) -> bool:
-    """Tell whether a byte is anywhere in a text column's memory, perhaps beside what the column shows of it."""
+    """Return whether a byte is anywhere in a text column's memory, perhaps beside what the column shows of it."""
     data = column.buffers()[_DATA_BUFFER]
     return data is not None and bool((np.frombuffer(data, np.uint8) == byte).any())
 
 
 def _suspicious_bytes(column: Arrow, *, is_zero_fine: bool = False) -> bool:
-    """Tell whether a text column may have empty texts, U+0000 or what is no Unicode in it."""
+    """Return whether a text column may have empty texts, U+0000 or what is no Unicode in it."""
     if not is_zero_fine:
         sizes = pc.min(pc.binary_length(column)).as_py()
         if sizes == 0 or _has_byte(column, 0):

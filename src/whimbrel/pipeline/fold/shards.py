@@ -71,7 +71,7 @@ class Shard:
         return self._is_own(whose, None) if scope is RowScope.SESSION else self._is_own(None, whose)
 
     def _is_own(self, session: str | None, device: str | None) -> bool:
-        """Tell whether a row about a session, or else a device, is for this shard; a device of none is the first's."""
+        """Return whether a row about a session, or else a device, is for this shard; the first has unknown devices."""
         if session is not None:
             return self.components.group(session) == self.number
         group = None if device is None else self.components.group_of_device(device)

@@ -120,7 +120,7 @@ class LogFrame:
         return self.frame().toArrow()
 
     def may_have(self, column: str) -> bool:
-        """Tell whether a row may have a value in *column*, by what files say of themselves; no row is read."""
+        """Return whether a row may have a value in *column*, by what files say of themselves; no row is read."""
         return any(each.path is None or _has_value(each.path, column) for each in self.portions)
 
     @property
@@ -203,7 +203,7 @@ def _divided(portions: Sequence[_Portion], most: int) -> list[list[_Portion]]:
 
 
 def _has_value(path: str, column: str) -> bool:
-    """Tell whether a file may have a value in a column; one that is gone has been merged with others."""
+    """Return whether a file may have a value in a column; one that is gone has been merged with others."""
     try:
         with pq.ParquetFile(path) as file:
             metadata = file.metadata
@@ -294,7 +294,7 @@ def _numbered(batches: Iterable[Any], columns: Sequence[str]) -> Iterator[Any]:
 
 
 def may_have(rows: LogRows, column: str) -> bool:
-    """Tell whether a row may have a value in *column*."""
+    """Return whether a row may have a value in *column*."""
     if isinstance(rows, LogFrame):
         return rows.may_have(column)
     return not rows.where(rows[column].isNotNull()).isEmpty()

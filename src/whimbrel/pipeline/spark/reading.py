@@ -68,7 +68,7 @@ def read_table(
 
 
 def _are_small(directory: Path, tails: Mapping[str, tuple[int, int]]) -> bool:
-    """Tell whether tails fit into the driver's memory, whatever stands in them."""
+    """Return whether tails fit into the driver's memory, whatever stands in them."""
     if sum(last - settled for settled, last in tails.values()) > SMALL_TAIL:
         return False
     try:

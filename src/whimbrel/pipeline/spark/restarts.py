@@ -30,7 +30,7 @@ class Restarts:
         self._in_a_row = 0
 
     def may_restart(self, error: str) -> bool:
-        """Tell whether a query that ended with *error* is started again, and count it."""
+        """Return whether a query that ended with *error* is started again, and count it."""
         if _TOO_SLOW not in error or self._in_a_row >= MOST_IN_A_ROW:
             return False
         self._in_a_row += 1

@@ -199,7 +199,7 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Tell whether *spark* is a line to a server of Spark Connect, which has no ``sparkContext`` for us."""
+    """Return whether *spark* is a line to a server of Spark Connect, which has no ``sparkContext`` for us."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -208,7 +208,7 @@ def _is_here(spark: SparkSession) -> bool:
 
 
 def is_local(master: str) -> bool:
-    """Tell whether *master* is this process's own machine."""
+    """Return whether *master* is this process's own machine."""
     return master == "local" or master.startswith("local[")
 
 

@@ -56,5 +56,5 @@ def workers_without_zip() -> Iterator[None]:
 
 
 def _is_file(spec: ModuleSpec | None) -> bool:
-    """Tell whether a module is a file, which one in a ZIP is not."""
+    """Return whether a module is a file, which one in a ZIP is not."""
     return spec is not None and spec.origin is not None and Path(spec.origin).is_file()

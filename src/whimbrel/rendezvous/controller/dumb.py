@@ -58,7 +58,7 @@ class DumbPair:
 
 
 def read_pair(text: object) -> DumbPair:
-    """Return the pair that *text* spells: ``DUMB=SMART``, two addresses, with ``/PIN`` behind them or not."""
+    """Parse a pair: ``DUMB=SMART``, two addresses, with ``/PIN`` behind them or not."""
     allowed = "DUMB=SMART, two addresses, and /PIN behind them if it is not 0000"
     if not isinstance(text, str) or text.count("=") != 1:
         raise InvalidValueError("dumb", text, allowed)
@@ -100,7 +100,7 @@ _MODES = {
 
 @dataclass(slots=True)
 class _Smart:
-    """What the controller remembers of a smart device that dumb devices page."""
+    """State of one smart device that dumb devices page."""
 
     pairs: list[DumbPair]
     mode: StandIn = StandIn.OFF

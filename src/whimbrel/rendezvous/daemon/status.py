@@ -1,6 +1,6 @@
 """Status of a controller, folded from its log: how many facts of each kind, and whose addresses it uses (5.4.4).
 
-Rule: what is shown is what was written. A controller that was killed is shown as it was at its last fact.
+Rule: the status shows what was written. A controller that was killed is shown as it was at its last fact.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_ADDRESSES = 1_000
 
 @dataclass(slots=True)
 class AddressUse:
-    """What a controller did, and does, under the address of another device."""
+    """Use of another device's address by a controller."""
 
     does: str = StandIn.OFF.value
     since: int = 0
@@ -57,7 +57,7 @@ class AddressUse:
 
 @dataclass(slots=True)
 class ControllerStatus:
-    """What the log of a controller says."""
+    """Status of a controller, from its log."""
 
     facts: dict[str, int] = field(default_factory=dict)
     addresses: dict[str, AddressUse] = field(default_factory=dict)

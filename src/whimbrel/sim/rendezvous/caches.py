@@ -1,4 +1,4 @@
-"""What two caches of the controller save a device: bytes it sends, with each cache and without (5.4.1).
+"""Savings by two caches of the controller: bytes that a device sends, with each cache and without (5.4.1).
 
 The cache of removed events: a device is carried out of range and back, so that its events are flushed, and renews them
 by their identifiers or sends them again. The list of verified members: a friend asks again and again for a restricted
@@ -20,7 +20,7 @@ from whimbrel.sim.rendezvous.discovery import add_device, address
 __all__ = ["play_caches"]
 
 _OFF_US = 1
-"""As long as a cache remembers that is switched off."""
+"""Time to live of a cache that is switched off, in microseconds."""
 _SEEKER, _SOUGHT = address(2), address(3)
 _FAR = (100.0, 0.0)
 _LOST_S = 22
@@ -73,7 +73,7 @@ def _lose(losses: int, *, has_removed: bool, seed: int) -> dict[str, object]:
 
 
 def _ask(asks: int, *, has_members: bool, seed: int) -> dict[str, object]:
-    """Let a friend ask for a restricted publication several times; the publisher publishes again each time."""
+    """Have a friend ask for a restricted publication several times; its publisher renews it each time."""
     hall = Hall(seed, Parameters(member_ttl_us=600 * US_PER_S if has_members else _OFF_US, pair_ttl_us=_OFF_US))
     owner = GroupOwner(b"o" * 32)
     keys: tuple[GroupKey, ...] = (owner.public,)

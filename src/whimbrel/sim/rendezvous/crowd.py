@@ -1,6 +1,6 @@
 """A crowd at one controller: how long events wait to be processed, with one queue and with two (Huang, 5.4.2, 5.4.3).
 
-The core is the real one; the radio is left out, but for the beacon at which a parked device is woken. The controller's
+The core is the real one; the radio is left out, except the beacon at which a parked device is woken. The controller's
 processor is a server: looking up the candidates of the heads of its queues takes a while, acting on an event another,
 and a flush a third. With two queues the heads of both are looked up at the same time. Devices come in pairs: one
 publishes, the other seeks it by name; once they were introduced each thinks for a while and does so again. Where
@@ -41,7 +41,7 @@ _WARM_UP = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What the controller's processor takes, in microseconds; all of it is assumed, and varied."""
+    """Processor time of the controller, in microseconds; all of it is assumed, and varied."""
 
     look_up_us: int = 10_000
     act_us: int = 1_000
@@ -90,7 +90,7 @@ class Crowd:
         heapq.heappush(self._heap, (self.now + max(0, delay_us), self._count, do))
 
     def run(self, until: int) -> None:
-        """Let time pass."""
+        """Advance the time, and do what is due."""
         while self._heap and self._heap[0][0] <= until:
             at, _, do = heapq.heappop(self._heap)
             self.now = max(self.now, at)
@@ -98,7 +98,7 @@ class Crowd:
         self.now = until
 
     def tell(self, happened: Input) -> None:
-        """Let something happen that the controller hears of when it is free."""
+        """Queue an input that the controller takes when it is free."""
         self._inbox.append(happened)
         if isinstance(happened, Said):
             self.waits.since.setdefault(happened.address, deque()).append(self.now)
@@ -255,7 +255,7 @@ class _Submitted:
 def _bring_pair(
     crowd: Crowd, submitted: _Submitted, sought: Address, seeker: Address, *, think_s: float, is_matching: bool
 ) -> None:
-    """Let one device publish and another seek it, again and again, each after it has thought for a while."""
+    """Register two devices of which one publishes and the other seeks it, each after a pause, repeatedly."""
     name = f"device {sought}"
     publication = Publication(address=sought, clock_offset=0, name=name, device_class=0)
     wanted = Subscription(name=name if is_matching else f"nobody like {seeker}")

@@ -25,12 +25,12 @@ from whimbrel.sim.hall import Hall
 __all__ = ["INQUIRY_US", "PAGE_US", "TALK_US", "PlainSeeker", "Search", "add_device", "address"]
 
 INQUIRY_US = 10_240_000
-"""How long an inquiry lasts that nobody ends: eight times 1.28 s, as Table 2.1 has it without voice links."""
+"""Length of an inquiry that nobody ends: eight times 1.28 s (Table 2.1, no voice links)."""
 
 PAGE_US = 5_120_000
 
 TALK_US = 1_000_000
-"""How long two devices of a room are connected: what they say to each other is no discovery."""
+"""How long two devices of a room are connected: their conversation is not part of discovery."""
 
 _PREFIX = 0x020000000000
 

@@ -3,7 +3,8 @@
 It is paired with one smart device. When it is switched on, or has lost its connection, it pages that device at once; a
 page that was not answered it repeats after a pause, until it is answered or switched off.
 
-Rule: it knows nothing of controllers. Whoever answers its page under the address that it called is its smart device.
+Rule: it knows nothing of controllers. Any device that answers its page under the address that it called is its
+smart device.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ PAGE_US = 5_120_000
 """How long one page goes on: the default page time-out of Bluetooth 1.2, 0x2000 slots."""
 
 PAUSE_US = 10_000_000
-"""How long the device rests after a page in vain; the thesis says *periodically* and no more, so this is assumed."""
+"""How long the device rests after an unanswered page: assumed, the thesis says *periodically* and no more."""
 
 
 class HeadsetFact(Enum):
-    """What happened to a headset."""
+    """Events in the life of a headset."""
 
     PAGES = "pages"
     CONNECTED = "is connected"
@@ -71,7 +72,7 @@ class Headset:
 
     @property
     def is_connected(self) -> bool:
-        """Whether it is connected, to whomever."""
+        """Whether it is connected, to its phone or to a controller in its place."""
         return self._is_connected
 
     def switch_on(self) -> None:

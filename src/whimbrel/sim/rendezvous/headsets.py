@@ -1,7 +1,7 @@
 """A headset and its phone that come one after the other, with a controller that stands in for the phone and without.
 
-Without: the phone is connectable all the time, and a headset that comes first pages in vain, again and again. With: the
-phone publishes and sleeps, and a headset that comes first is held by the controller until the phone is there (5.4.4).
+Without: the phone is connectable all the time, and a headset that comes first repeats its page until it is answered.
+With: the phone publishes and sleeps, and a headset that comes first is held by the controller until the phone comes.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _LIMIT_US = 180 * US_PER_S
 
 
 class Attack(Enum):
-    """What an attacker does."""
+    """Kinds of attack."""
 
     BLUEJACKING = "bluejacking"
     BLUESNARFING = "bluesnarfing"
@@ -71,7 +71,7 @@ class _Attacker:
                 air.after(begins_us, self._page_known)
             case Attack.TRACKER:
                 self.attempts = 1
-                self.radio.inquire(is_on=True)
+                air.after(begins_us, lambda: self.radio.inquire(is_on=True))
             case Attack.INSIDER:
                 raise InvalidValueError("attack", attack.value, "an attack by radio")
 
@@ -114,7 +114,7 @@ def play_attack(
     is_restricted: bool = False,
     has_headset: bool = False,
 ) -> dict[str, object]:
-    """Let a device be available until the one that seeks it comes after *seconds*, beside an attacker.
+    """Play a device that is available until the one that seeks it comes after *seconds*, beside an attacker.
 
     With *is_restricted* it publishes to members of its group. With *has_headset* the controller stands in for it.
     """
@@ -220,7 +220,7 @@ def _report(attacker: _Attacker | _Insider, exposure: Exposure, now: int, *, is_
 
 
 def play_thief(*, is_address_forged: bool, seed: int) -> dict[str, object]:
-    """Let a thief show a friend's group token, which it has copied from the air, and subscribe to the group.
+    """Play a thief that shows a friend's group token, which it has copied from the air, and subscribes to the group.
 
     ``thesis_admits`` is what the check of 2.3 alone says, which knows no challenge: the token is good for the address.
     """

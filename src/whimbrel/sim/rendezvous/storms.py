@@ -27,7 +27,7 @@ _LIMIT_US = 60 * US_PER_S
 
 
 class Priority(Enum):
-    """In which order the controller takes disconnections and events."""
+    """Orders in which a controller takes disconnections and events."""
 
     FIRST = "disconnections first, bounded"
     UNBOUNDED = "disconnections first, all of them"
@@ -43,7 +43,7 @@ class _FairCrowd(Crowd):
 
 
 def play_storm(*, priority: str, devices: int, seed: int, look_up_us: int = 10_000) -> dict[str, object]:
-    """Let half of the devices leave within a second while the others subscribe to them; return what was matched.
+    """Play a storm: half of the devices leave within a second while the others subscribe to them.
 
     A match with a device that had gone before is wasted: its subscriber pages nobody. The wait is that of subscriptions
     to be processed.
@@ -99,7 +99,7 @@ def play_storm(*, priority: str, devices: int, seed: int, look_up_us: int = 10_0
 
 
 def play_removals(*, is_removal_first: bool, devices: int) -> dict[str, object]:
-    """Let devices remove their subscriptions in the very instant in which these expire; count who is told what."""
+    """Play removals of subscriptions in the instant in which they expire; count the messages that follow."""
     begun = time.process_time()
     parameters = Parameters(messages_per_s=1_000, idle_us=3_600 * US_PER_S)
     core = Controller(parameters, address=address(1), nonce_key=b"s" * 32)

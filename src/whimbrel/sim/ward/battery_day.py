@@ -40,10 +40,12 @@ class DayPolicy(Enum):
     """Nothing: everything is sent."""
     STATELESS = "stateless"
     STATEFUL = "stateful"
+    REMEMBERING = "remembering"
+    """The stateful one, which also remembers that the link was bad: ours, and not of the paper."""
 
 
 def policy_text(policy: DayPolicy) -> str | None:
-    """Return the text of a policy of the paper's section 5, or ``None`` if there is none."""
+    """Return the text of a policy of the paper's section 5, or of ours, or ``None`` if there is none."""
     if policy is DayPolicy.BLIND:
         return None
     return (files(__package__) / f"icu_{policy.value}.policy").read_text(encoding="utf-8")

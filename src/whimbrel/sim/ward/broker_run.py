@@ -1,7 +1,9 @@
-"""A real broker in a process of its own, for an experiment: started with its settings, and stopped at the end."""
+"""A real broker in a process of its own, for an experiment: started with its settings, measured, stopped or killed."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
 import subprocess
@@ -11,15 +13,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
+from urllib.request import urlopen
 
 from whimbrel.errors import WhimbrelError
 
-__all__ = ["NODE", "BrokerEndedError", "BrokerRun"]
+__all__ = ["NODE", "BrokerEndedError", "BrokerRun", "CoreTimes"]
 
 NODE = "ward"
-_PORT = re.compile(r"\bmqtt=([0-9]+)")
+_PORT = re.compile(r"\b(mqtt|http)=([0-9]+)")
+_OPTIONS = {"mqtt": "--port", "http": "--http-port"}
 _STOP_S = 60.0
+_WORDS = 200
+_WARNED = re.compile(r"\b(warning|error)\b")
 
 
 class BrokerEndedError(WhimbrelError):
@@ -33,30 +39,65 @@ class BrokerEndedError(WhimbrelError):
         return f"the broker ended; its last words: {self.words}"
 
 
-class BrokerRun:
-    """A broker with its data in *folder*, that listens on *host*; *limits* are of its configuration."""
+class CoreTimes(NamedTuple):
+    """Processor seconds so far: of the broker itself, and of the processes that make bodies for it."""
 
-    def __init__(self, folder: Path, *, host: str, limits: Mapping[str, int]) -> None:
-        data, self.port = folder / "data", 0
+    broker_s: float
+    workers_s: float
+
+
+class BrokerRun:
+    """A broker with its data in *folder*, that listens on *host*; *settings* by section, as in its configuration.
+
+    *module* is what is run with the options of ``whimbrel serve``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        host: str,
+        settings: Mapping[str, Mapping[str, object]],
+        module: tuple[str, ...] = ("whimbrel", "serve"),
+    ) -> None:
+        data = folder / "data"
         self.log = data / "log"
+        self.ports = {"mqtt": 0, "http": 0}
+        self.warnings: list[str] = []
+        """The lines of its log that are warnings, the first of them."""
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "broker.toml"
-        lines = ["[limits]", *(f"{name} = {value}" for name, value in limits.items())]
+        lines = [
+            line
+            for section, values in settings.items()
+            for line in (f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items()))
+        ]
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        options = ["--config", str(config), "--data", str(data), "--node", NODE, "--host", host, "--port", "0"]
-        self._command = [sys.executable, "-m", "whimbrel", "serve", *options, "--insecure"]
+        options = ["--config", str(config), "--data", str(data), "--node", NODE, "--host", host, "--insecure"]
+        self._command = [sys.executable, "-m", *module, *options]
         self._words: deque[str] = deque(maxlen=20)
 
-    def __enter__(self) -> Self:
+    @property
+    def port(self) -> int:
+        """The port of MQTT."""
+        return self.ports["mqtt"]
+
+    def start(self) -> Self:
+        """Start it, and wait until it listens; again on the ports that it had before."""
+        ports = [option for kind, port in self.ports.items() for option in (_OPTIONS[kind], str(port))]
         self._process = subprocess.Popen(  # noqa: S603 # ourselves
-            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            [*self._command, *ports],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self._words.append(line.strip())
-            found = _PORT.search(line) if "listening" in line else None
-            if found is not None:
-                self.port = int(found[1])
+            self._note(line)
+            found = {kind: int(port) for kind, port in _PORT.findall(line)} if "listening" in line else {}
+            if found:
+                self.ports = found
                 break
         else:
             raise BrokerEndedError(" ".join(self._words))
@@ -64,19 +105,74 @@ class BrokerRun:
         self._reading.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
+        """Ask it to stop, and wait until it did; one that does not is killed."""
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+        self._wait()
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        self._process.kill()
+        self._wait()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self.stop()
+
+    def core_times(self) -> CoreTimes:
+        """Return the processor seconds of the broker and of its children, those that ended included."""
+        pid, ticks = self._process.pid, os.sysconf("SC_CLK_TCK")
+        own = _stat(pid)
+        workers = own[2] + own[3] + sum(sum(_stat(child)[:2]) for child in _children(pid))
+        return CoreTimes((own[0] + own[1]) / ticks, workers / ticks)
+
+    def metrics(self) -> dict[str, float]:
+        """Return its metrics that have no labels."""
+        with urlopen(f"http://127.0.0.1:{self.ports['http']}/metrics", timeout=_STOP_S) as answer:  # ours
+            lines = answer.read().decode().splitlines()
+        pairs = (line.split(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs if "{" not in name}
+
+    def _wait(self) -> None:
+        self._process.wait()
         self._reading.join()
 
     def _read(self) -> None:
-        """Take what it says, so that it never waits for somebody to read it."""
+        """Read its log lines, so that it never waits for a reader."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self._words.append(line.strip())
+            self._note(line)
+
+    def _note(self, line: str) -> None:
+        self._words.append(line.strip())
+        if len(self.warnings) < _WORDS and _WARNED.search(line):
+            self.warnings.append(line.strip())
+
+
+def _stat(pid: int) -> tuple[int, int, int, int]:
+    """Return the user and system time of a process and of its children that ended, in ticks; zeros if it is gone."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0, 0, 0, 0
+    user, system, child_user, child_system = (int(each) for each in told[11:15])
+    return user, system, child_user, child_system
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            found += map(int, (task / "children").read_text(encoding="utf-8").split())
+        except OSError:
+            continue
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import cbor2
 
@@ -16,12 +16,12 @@ from whimbrel.errors import WhimbrelError
 from whimbrel.model.device import Display
 from whimbrel.mqtt.codec import Decoder, encode
 from whimbrel.mqtt.packets import V5, Connack, Connect, Packet, Puback, Publish, Suback, Subscribe, SubscriptionRequest
-from whimbrel.mqtt.properties import Properties
+from whimbrel.mqtt.properties import Properties, Property
 from whimbrel.shape.bodies import image_size
 from whimbrel.sim.ward.energy import Battery
 from whimbrel.sim.ward.intensive_care import PICTURE, SUBJECT, Doctor
 
-__all__ = ["DoctorDevice", "RefusedError"]
+__all__ = ["DoctorDevice", "RefusedError", "encode_opening", "encode_report"]
 
 _POLICY, _REPORT = "$whimbrel/policy", "$whimbrel/report"
 _KNOWS_WHIMBREL = (("whimbrel", "1"),)
@@ -36,6 +36,40 @@ class RefusedError(WhimbrelError):
 
     def __str__(self) -> str:
         return f"{self.device}: the broker answered {self.packet}"
+
+
+def encode_opening(
+    doctor: Doctor,
+    policy: str | None,
+    qos: int,
+    *,
+    clean_start: bool = True,
+    expiry_s: int = 0,
+    also: Sequence[str] = (),
+) -> bytes:
+    """Return CONNECT, the policy and its choice, and the subscription to readings and to the topics *also*."""
+    properties = Properties({Property.SESSION_EXPIRY_INTERVAL: expiry_s} if expiry_s else {}, user=_KNOWS_WHIMBREL)
+    packets: list[Packet] = [Connect(doctor.name, clean_start=clean_start, properties=properties)]
+    if policy is not None:
+        name = f"of-{doctor.name}"
+        packets += [
+            Publish(f"{_POLICY}/{name}", policy.encode(), 1, packet_id=1),
+            Publish(_POLICY, name.encode(), 1, packet_id=2),
+        ]
+    wanted = (SubscriptionRequest(f"{SUBJECT}/#", qos), *(SubscriptionRequest(topic, 0) for topic in also))
+    packets.append(Subscribe(3, wanted))
+    return b"".join(encode(packet, V5) for packet in packets)
+
+
+def encode_report(doctor: Doctor, *, battery: float, received: int, packet_id: int = 0) -> bytes:
+    """Return a report of the device: charge, display, received messages, own patients; QoS 1 with a *packet_id*."""
+    told = {
+        "battery": round(battery, 4),
+        "display": {"width": doctor.display.width_px, "height": doctor.display.height_px},
+        "received": received,
+        "responsible": list(doctor.patients),
+    }
+    return encode(Publish(_REPORT, json.dumps(told).encode(), 1 if packet_id else 0, packet_id=packet_id), V5)
 
 
 class DoctorDevice:
@@ -60,15 +94,7 @@ class DoctorDevice:
 
     def begin(self) -> bytes:
         """Return what to send first: CONNECT, the policy and its choice, and the subscription."""
-        packets: list[Packet] = [Connect(self.doctor.name, properties=Properties(user=_KNOWS_WHIMBREL))]
-        if self._policy is not None:
-            name = f"of-{self.doctor.name}"
-            packets += [
-                Publish(f"{_POLICY}/{name}", self._policy.encode(), 1, packet_id=1),
-                Publish(_POLICY, name.encode(), 1, packet_id=2),
-            ]
-        packets.append(Subscribe(3, (SubscriptionRequest(f"{SUBJECT}/#", self._qos),)))
-        return b"".join(encode(packet, V5) for packet in packets)
+        return encode_opening(self.doctor, self._policy, self._qos)
 
     @property
     def is_ready(self) -> bool:
@@ -107,15 +133,8 @@ class DoctorDevice:
 
     def report(self) -> bytes:
         """Return a report of the device: what is left, what it shows, what it received, and whose doctor it is of."""
-        display = self.doctor.display
-        told = {
-            "battery": round(self.battery.share, 4),
-            "display": {"width": display.width_px, "height": display.height_px},
-            "received": self._unreported,
-            "responsible": list(self.doctor.patients),
-        }
+        data = encode_report(self.doctor, battery=self.battery.share, received=self._unreported)
         self._unreported = 0
-        data = encode(Publish(_REPORT, json.dumps(told).encode()), V5)
         self.battery.report(len(data))
         self.counts["reports"] += 1
         return data

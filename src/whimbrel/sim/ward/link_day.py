@@ -48,8 +48,10 @@ class LinkDay:
     """How long a rate of the link lasts."""
     report_s: float = 30.0
     link: str = "relay"
-    send_buffer_bytes: int = 262_144
+    send_buffer_bytes: int = 65_536
     """How much may wait for the device in the broker."""
+    kernel_unsent_bytes: int = 16_384
+    """How much of that the broker's kernel may keep beside it without having sent it; 0: as much as it likes."""
     pictures: int = 24
     seed: int = 1
 
@@ -140,8 +142,10 @@ def make_link_day(*, policy: str, **settings: Any) -> dict[str, Any]:  # noqa: A
     link: SlowLink = LINKS[day.link]()
     device = day.device()
     with tempfile.TemporaryDirectory(prefix="whimbrel-lab-") as folder:
-        limits = {"send_buffer_bytes": day.send_buffer_bytes}
-        with BrokerRun(Path(folder), host=link.host, limits=limits) as broker:
+        settings = {
+            "limits": {"send_buffer_bytes": day.send_buffer_bytes, "kernel_unsent_bytes": day.kernel_unsent_bytes}
+        }
+        with BrokerRun(Path(folder), host=link.host, settings=settings) as broker:
             monitor = socket.create_connection((link.host, broker.port), timeout=_READY_S)
             monitor.sendall(Monitor().begin())
             _some(monitor)
@@ -184,6 +188,7 @@ def _row(day: LinkDay, done: _Day, reports: list[Any]) -> dict[str, Any]:  # of 
         "mean_rate": sum(done.rates) / len(done.rates),
         "queue_bytes": QUEUE_BYTES,
         "send_buffer_bytes": day.send_buffer_bytes,
+        "kernel_unsent_bytes": day.kernel_unsent_bytes,
         "series": series,
     }
 

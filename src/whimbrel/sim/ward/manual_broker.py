@@ -52,6 +52,11 @@ class ManualBroker:
         self.counts: Counter[str] = Counter()
         """Transforms, and those of them that were made already."""
 
+    @property
+    def sent(self) -> int:
+        """How many copies were written to devices."""
+        return self._broker.counters.sent
+
     def connect(self, device: Device) -> Link:
         """Return the link of a device that has said nothing yet."""
         link = self._broker.opened(self, "ward", self.now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import socket
 import sys
 import termios
 from collections.abc import Callable
@@ -116,7 +117,10 @@ class Stream(asyncio.BaseProtocol):
         if not self._admits(self):
             transport.abort()
             return
-        transport.set_write_buffer_limits(high=self.server.config.limits.send_buffer_bytes)
+        limits = self.server.config.limits
+        transport.set_write_buffer_limits(high=limits.send_buffer_bytes)
+        if limits.kernel_unsent_bytes:
+            bound_unsent(transport, limits.kernel_unsent_bytes)
         self.begin()
 
     def begin(self) -> None:
@@ -375,6 +379,19 @@ def unsent_bytes(transport: asyncio.Transport) -> int:
         return int.from_bytes(fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except (OSError, ValueError, AttributeError):
         return 0
+
+
+def bound_unsent(transport: asyncio.Transport, most_bytes: int) -> None:
+    """Have the kernel keep no more than about *most_bytes* of a connection that it has not sent.
+
+    What is written beyond that waits in the broker. Sockets that are not of TCP, and systems without this, have no such
+    bound.
+    """
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    peer = transport.get_extra_info("socket")
+    if option is not None and peer is not None:
+        with suppress(OSError, AttributeError):
+            peer.setsockopt(socket.IPPROTO_TCP, option, most_bytes)
 
 
 def certified_user(certificate: object) -> str | None:

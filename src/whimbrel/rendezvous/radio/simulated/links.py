@@ -18,15 +18,15 @@ class Link:
     slave: Address
     is_parked: bool = False
     waiting: deque[bytes] = field(default_factory=deque)
-    """What a parked slave wants to say."""
+    """Messages of a parked slave that wait for a poll."""
     held: deque[bytes] = field(default_factory=deque)
-    """What the master says to a slave that is being woken."""
+    """Messages of the master to a slave that is waking."""
     free_at: int = 0
     parked_at: int = 0
     is_waking: bool = False
     """Whether its slave is woken at the next beacon."""
     is_parked_again: bool = False
-    """Whether the slave is parked once more when it was woken and has heard what was held for it."""
+    """Whether the slave is parked again after it was woken and has heard the messages that were held for it."""
     lost_at: int | None = None
     closed_by: Address | None = None
     actor: Address | None = None

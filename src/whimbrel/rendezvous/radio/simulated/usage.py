@@ -13,7 +13,7 @@ __all__ = ["RadioState", "Usage"]
 
 
 class RadioState(Enum):
-    """What a radio spends power on."""
+    """States in which a radio draws more than its idle power."""
 
     INQUIRY = "inquiry"
     PAGE = "page"
@@ -26,7 +26,7 @@ class RadioState(Enum):
 
 @dataclass(slots=True)
 class Usage:
-    """What one radio did up to *since*."""
+    """Times in states and counts of packets of one radio, up to *since*."""
 
     since: int
     states: frozenset[RadioState] = frozenset()
