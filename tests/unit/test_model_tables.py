@@ -75,8 +75,8 @@ def test_the_attribute_column_is_the_decided_one() -> None:
     ("name", "value"), [("publications", Notification), ("interests", Subscription), ("reports", DeviceState)]
 )
 def test_values_and_tables_have_the_same_words(name: str, value: type) -> None:
-    """One word per thing in code and columns."""
-    assert {field.name for field in fields(value)} <= set(TABLES[name].schema.names)
+    """One word per thing in code and columns; only a filter's parsed form is in no row."""
+    assert {field.name for field in fields(value)} - {"parsed"} <= set(TABLES[name].schema.names)
 
 
 def test_every_log_table_begins_with_its_identity() -> None:
