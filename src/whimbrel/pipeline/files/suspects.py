@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from whimbrel.errors import InvalidInputError
-from whimbrel.match.matcher import check_stored
+from whimbrel.match.prepared import check_stored
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, AttributeType
 from whimbrel.model.bounds import FIRST_TIME, INT64_MAX, LAST_TIME, MAX_NAME_BYTES
