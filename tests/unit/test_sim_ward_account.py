@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,8 +25,8 @@ def rig(tmp_path: Path) -> Rig:
     return Rig(tmp_path)
 
 
-def _doctor(rig: Rig, name: str, **how: bool) -> Peer:
-    return rig.subscriber(name, "icu/#", qos=1, expiry_s=3_600, **how)  # type: ignore[arg-type]  # versions are 5
+def _doctor(rig: Rig, name: str) -> Peer:
+    return rig.subscriber(name, "icu/#", qos=1, expiry_s=3_600)
 
 
 def _publish(rig: Rig, number: int, *, expires: bool = False) -> None:
@@ -45,7 +46,7 @@ def _facts(rig: Rig) -> list[Fact]:
     return list(read(rig.folder, NODE))
 
 
-def _judged(facts: list[Fact], *, marked: int = 0, **came: int) -> tuple[Copies, list[str]]:
+def _judged(facts: Sequence[Fact], *, marked: int = 0, **came: int) -> tuple[Copies, list[str]]:
     """Return the copies, and what is wrong if each doctor saw reading 0 as often as told, *marked* times with DUP."""
     copies = fold_copies(facts, NODE, below="icu/")
     arrived = {name: Counter({0: count}) for name, count in came.items()}
