@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
+
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import filters, trees
 
 from whimbrel.errors import FilterError
-from whimbrel.language.ast import Predicate
+from whimbrel.language.ast import And, Not, Predicate, height
 from whimbrel.language.codes import ErrorCode
-from whimbrel.language.filters import parse, parse_without_shapes
+from whimbrel.language.filters import Filter, can_be_read, parse, parse_stored, parse_without_shapes
+from whimbrel.language.parser import MAX_HEIGHT, MAX_TEXT
 from whimbrel.language.printer import print_filter
+from whimbrel.match.subjects import with_subject
 
 _WORDS = st.sampled_from(
     "a b == != < <= > >= && || ^^ ! ( ) , + - * / % << >> >>> | ^ & ~ "
@@ -75,3 +80,47 @@ def test_white_space_around_operators_never_matters(text: str, cut: int) -> None
     outcome, again = _parse_or_error(text), _parse_or_error(padded)
     if isinstance(outcome, Predicate):
         assert again == outcome or "\\" in text or "'" in text or '"' in text
+
+
+@given(filters(), st.sampled_from(["a", "ward/+/pulse", "#", "+", "a/" * 10 + "#"]))
+def test_whether_a_joined_tree_can_be_read_is_known_without_parsing_it(tree: Predicate, topic_filter: str) -> None:
+    """Subject and content are joined as trees; what the parser would say of the text is decided on the tree."""
+    _check_joined(with_subject(topic_filter, tree))
+
+
+@pytest.mark.parametrize("levels", range(MAX_HEIGHT - 4, MAX_HEIGHT + 2))
+@pytest.mark.parametrize("leaf", ["-(-a) > 1", "require(a)", "contains(fold-case(a), 'x')", "a == -1", "size(a) > 1"])
+def test_height_is_counted_as_the_parser_counts_it(levels: int, leaf: str) -> None:
+    """At the bound, one level decides."""
+    tree = parse(leaf)
+    while height(tree) < levels:
+        tree = Not(And((tree, tree))) if height(tree) < 8 else Not(tree)
+    _check_joined(tree)
+    _check_joined(with_subject("ward/+", tree))
+
+
+@pytest.mark.parametrize("spare", [-1, 0, 1])
+def test_a_joined_text_may_be_as_long_as_any(spare: int) -> None:
+    """The parser counts characters, and so does the matcher."""
+    length = len(print_filter(with_subject("ward/3", parse("a == ''"))))
+    tree = with_subject("ward/3", parse(f"a == '{'x' * (MAX_TEXT - length + spare)}'"))
+    assert len(print_filter(tree)) == MAX_TEXT + spare
+    _check_joined(tree)
+
+
+def _check_joined(tree: Predicate) -> None:
+    text = print_filter(tree)
+    try:
+        is_read = parse_stored(text) == tree
+    except FilterError:
+        is_read = False
+    assert can_be_read(tree, text) is is_read
+
+
+def test_a_filter_is_its_text() -> None:
+    """So it can stand in a set, and goes to another process as what was said."""
+    one, other = Filter("a  > 1"), Filter("a > 1")
+    assert one != other
+    assert {one, Filter("a  > 1")} == {one}
+    assert pickle.loads(pickle.dumps(one)) == one  # noqa: S301 # our own
+    assert one != "a  > 1"

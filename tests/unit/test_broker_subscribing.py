@@ -14,6 +14,7 @@ from whimbrel.broker.subscribe.requested import (
     options_of,
     subscription_of,
 )
+from whimbrel.language.filters import Filter
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
@@ -40,7 +41,7 @@ def test_options_are_user_properties() -> None:
     """Others are of no concern: clients may have their own."""
     user = (("filter", "n > 1"), ("ttl", "5"), ("max", "7"), ("name", "x"), ("colour", "red"), ("colour", "blue"))
     options = options_of(user, LIMITS, is_ours=True)
-    assert options == Options(filter_text="n > 1", ttl_us=5_000_000, max_held=7, name="x")
+    assert options == Options(filter=Filter("n > 1"), ttl_us=5_000_000, max_held=7, name="x")
     found = _asked("a", options)
     assert (found.filter_text, found.ttl_us, found.max_held, found.name) == ("n > 1", 5_000_000, 7, "x")
 

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from whimbrel.language.filters import Filter
+from whimbrel.language.filters import filter_of
 from whimbrel.match.select import Selection
 from whimbrel.model.keys import KeyHashes, Scheme
 from whimbrel.model.near import Around
@@ -97,7 +97,7 @@ def test_all_must_admit() -> None:
 def test_a_filter_is_read_once_and_only_if_it_is_asked() -> None:
     """There may be thousands of retained messages, and keys or places refuse most of them."""
     selection = Selection(_asks(subject_filter="#", filter_text="pulse > 100", keys=KEY, accept_insecure=False), list)
-    with patch("whimbrel.match.select.Filter", wraps=Filter) as made:
+    with patch("whimbrel.match.select.filter_of", wraps=filter_of) as made:
         for keys in (KeyHashes(), KEY, KEY):
             selection.admits(
                 lambda: _publication().attributes, keys=keys, deliver_insecure=True, place=None, area=None, now=NOW

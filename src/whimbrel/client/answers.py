@@ -1,7 +1,7 @@
-"""Answers: what a broker says of named sessions, as values (docs/reference/sessions.md).
+"""Answers of a broker to requests about named sessions, as values (docs/reference/sessions.md).
 
-Rule: a member that is missing or of another kind is a ``MalformedAnswerError``; one that is not known is left alone, so
-that a newer broker can say more.
+Rule: a member that is missing or of another type is a ``MalformedAnswerError``; unknown members are ignored, so that a
+newer broker can add some.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Members: TypeAlias = Mapping[str, object]
-"""An object of JSON."""
+"""A JSON object."""
 
 _T = TypeVar("_T")
 _Cursor = TypeVar("_Cursor", int, str)
@@ -39,9 +39,9 @@ _CHANGES = ("added", "modified", "removed", "left", "deleted")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSubscription:
-    """A subscription of a named session; it is known by its topic filter and name.
+    """A subscription of a named session, identified by its topic filter and name.
 
-    Of one that was removed there may be nothing else.
+    If it was removed, all other fields may have their defaults.
     """
 
     topic_filter: str
@@ -53,7 +53,7 @@ class SessionSubscription:
     keys: tuple[str, ...] = ()
     """Hashes of keys, as ``scheme:hex``."""
     insecure: bool = True
-    """Whether notifications are accepted whose keys do not match."""
+    """Whether notifications without matching keys are accepted."""
     near: str | None = None
     stale_s: float | None = None
 
@@ -69,7 +69,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSummary:
-    """One line of a list of sessions."""
+    """One entry of a list of sessions."""
 
     session: str
     is_joined: bool
@@ -77,12 +77,12 @@ class SessionSummary:
     devices: int
     subscriptions: int
     held: int
-    """Notifications that are held for a device."""
+    """Number of notifications held for its devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDetails:
-    """What a session has."""
+    """Details of a named session: subscriptions, devices and the number of held notifications."""
 
     session: str
     subscriptions: tuple[SessionSubscription, ...]
@@ -92,21 +92,21 @@ class SessionDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionChange:
-    """Something that another device did to a session.
+    """A change that another device made to a session.
 
-    *change* is ``added``, ``modified`` or ``removed``, of *subscription*; or ``left``: this device was put out; or
-    ``deleted``: the session is gone.
+    *change* is ``added``, ``modified`` or ``removed`` for *subscription*; or ``left`` if this device was put out; or
+    ``deleted`` if the session was.
     """
 
     session: str
     change: str
     subscription: SessionSubscription | None
     device: str
-    """The device that did it; empty if unknown."""
+    """The device that made the change; empty if unknown."""
 
 
 def members_of(payload: bytes) -> Members:
-    """Return the object of JSON that *payload* spells."""
+    """Return the JSON object in *payload*."""
     try:
         found = json.loads(payload)
     except (ValueError, RecursionError):
@@ -117,7 +117,7 @@ def members_of(payload: bytes) -> Members:
 
 
 def subscription_of(found: object) -> SessionSubscription:
-    """Return the subscription that an answer speaks of."""
+    """Return the subscription in an answer."""
     members = _object("subscription", found)
     filter_text, ttl_s, most, qos = (members.get(name) for name in ("filter", "ttl", "max", "qos"))
     return SessionSubscription(
@@ -135,7 +135,7 @@ def subscription_of(found: object) -> SessionSubscription:
 
 
 def subscriptions_of(members: Members) -> tuple[SessionSubscription, ...]:
-    """Return the subscriptions that an answer lists."""
+    """Return the list of subscriptions in an answer."""
     return _array(members, "subscriptions", subscription_of)
 
 
@@ -145,7 +145,7 @@ def summaries_of(members: Members) -> tuple[SessionSummary, ...]:
 
 
 def next_of(members: Members, kind: type[_Cursor], after: _Cursor) -> _Cursor | None:
-    """Return where the next page begins, which is behind *after*; None if this is the last."""
+    """Return the cursor of the next page, which must be above *after*; None if this is the last page."""
     found = members.get("next")
     if found is None:
         return None
@@ -165,7 +165,7 @@ def details_of(members: Members) -> SessionDetails:
 
 
 def change_of(members: Members) -> SessionChange:
-    """Return what a device is told about a session."""
+    """Return the change of a session that a broker reports to a device."""
     change = _text(members, "change")
     if change not in _CHANGES:
         raise MalformedAnswerError("change", ", ".join(_CHANGES))

@@ -1,7 +1,7 @@
-"""Backing off: how long to wait before the next attempt.
+"""Exponential back-off with jitter: the time to wait before the next attempt to connect.
 
-Rule: the wait doubles up to a bound and is drawn from its upper half, so that a thousand clients that lost one broker
-do not come back in one moment.
+Rule: the bound of the wait doubles up to a maximum, and the wait is drawn at random from the upper half of the bound,
+so that a thousand clients that lost one broker do not reconnect at the same moment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_DOUBLINGS = 62
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits between attempts to connect."""
+    """Waits between attempts to connect, in seconds: the bound of the first, and the largest bound."""
 
     first_s: float = 0.5
     most_s: float = 60.0
@@ -28,9 +28,9 @@ class Backoff:
             raise InvalidValueError("backoff", Phrase(f"{self.first_s} to {self.most_s} s"), "0 < first_s <= most_s")
 
     def bound_s(self, attempt: int) -> float:
-        """Return the longest wait before *attempt*, counted from 0."""
+        """Return the longest wait before *attempt*, in seconds; attempts count from 0."""
         return min(self.most_s, self.first_s * float(1 << min(attempt, _MAX_DOUBLINGS)))
 
     def wait_s(self, attempt: int, rng: random.Random) -> float:
-        """Return how long to wait before *attempt*, counted from 0."""
+        """Return the random wait before *attempt*, in seconds; attempts count from 0."""
         return self.bound_s(attempt) * rng.uniform(0.5, 1.0)

@@ -1,7 +1,7 @@
-"""Changes: what other devices do to the sessions in which this device is present.
+"""Changes that other devices make to the sessions in which this device is present.
 
-Rule: each iterator has a queue of its own, and is forgotten when no reference to it is left: a loop that was
-left must not fill up for ever.
+Rule: each iterator has a queue of its own, and is removed when no reference to it is left: the queue of an abandoned
+loop must not fill up for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ChangeQueues", "SessionChanges"]
 
 
 class SessionChanges(AsyncIterator[SessionChange]):
-    """An iterator over changes. It listens from the first step on; or from ``async with`` on, where one is used.
+    """An iterator over changes. It receives them from its first step on, or from ``async with`` on, where that is used.
 
     >>> async def report(changes: SessionChanges) -> None:
     ...     async with changes:
@@ -61,7 +61,7 @@ class SessionChanges(AsyncIterator[SessionChange]):
         return found
 
     def put(self, change: SessionChange) -> None:
-        """Take in *change*."""
+        """Add *change* to the queue, and wake the iterator."""
         self._queue.append(change)
         self._arrived.set()
 
@@ -71,11 +71,11 @@ class SessionChanges(AsyncIterator[SessionChange]):
 
     @property
     def size(self) -> int:
-        """How many changes wait to be taken."""
+        """Number of changes in the queue."""
         return len(self._queue)
 
     def __del__(self) -> None:
-        self._queues.taken()  # the client may have stopped reading because of this one
+        self._queues.taken()  # the client may have stopped reading because this queue was full
 
 
 class ChangeQueues:
@@ -86,24 +86,24 @@ class ChangeQueues:
         self._all: weakref.WeakSet[SessionChanges] = weakref.WeakSet()
         self._is_subscribed = False
         self.taken = taken
-        """Called whenever there is room again."""
+        """Callback for when a queue may have room again."""
         self.is_over = False
         self.failure: ClientError | None = None
 
     async def listen(self, changes: SessionChanges) -> None:
-        """Have *changes* told what comes from now on."""
+        """Register *changes* for changes from now on; subscribe to them at the broker if it is the first."""
         self._all.add(changes)
         if not self._is_subscribed and not self.is_over:
             await self._subscribe()
             self._is_subscribed = True
 
     def forget(self, changes: SessionChanges) -> None:
-        """Tell *changes* nothing more."""
+        """Remove the registration of *changes*."""
         self._all.discard(changes)
         self.taken()
 
     def put(self, change: SessionChange) -> None:
-        """Give a change to all iterators."""
+        """Add a change to the queues of all iterators."""
         for changes in list(self._all):
             changes.put(change)
 
@@ -113,7 +113,7 @@ class ChangeQueues:
         return any(changes.size >= self._bound for changes in self._all)
 
     def end(self, failure: ClientError | None) -> None:
-        """Wake all iterators that wait."""
+        """Wake all iterators that wait; they raise *failure*, or end if it is None."""
         self.is_over, self.failure = True, failure
         for changes in list(self._all):
             changes.wake()

@@ -1,11 +1,11 @@
-"""The client: an application's connection to a broker, made again whenever it is lost.
+"""The client: an application's connection to a broker, with automatic reconnect.
 
-Rule: what to send and what it means is decided in ``mqtt.client``; here are the socket, the clock and the waiting.
+Rule: the protocol is in ``mqtt.client``; this module has the socket, the clock and the waiting.
 Rule: one task (``_run``) reads, and makes new connections. A caller that publishes or subscribes waits for a future
-that this task resolves; nothing is locked.
+that this task resolves; there are no locks.
 Rule: while the queue of messages is full nothing is read, unless a caller waits for an answer of the broker: the answer
-stands behind the messages, and an application that publishes while it handles a message would wait for ever.
-Rule: a connection is used for what depends on named sessions when the client is back in all of them.
+is behind the messages, and an application that publishes while it handles a message would wait for ever.
+Rule: callers use a connection only after the client has rejoined all its named sessions.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _REPORT = "$whimbrel/report"
 _FIRST_WAITS = Backoff(first_s=0.1, most_s=0.5)
 _NAMED = "a session keeps messages for its devices by name"
 _ONCE = frozenset({"create", "delete", "access"})
-"""Requests that are not made twice."""
+"""Requests that must not be sent twice."""
 
 
 class Client:
@@ -84,25 +84,25 @@ class Client:
     ...     async with Client("127.0.0.1", 1883, client_id="thermometer") as client:
     ...         await client.publish("ward/3/bed/4", {"temperature": 39.2}, qos=1)
 
-    Entering connects, and raises ``CannotConnectError`` or ``ConnectRefusedError`` if that fails. A connection that is
-    lost later is made again with *reconnect*'s waits (None: not at all), subscriptions are renewed if the broker has
-    forgotten them, and calls that wait go on waiting; use ``asyncio.timeout`` to bound them. If the broker sends the
-    client away for good, they and ``messages`` raise.
+    Entering connects, and raises ``CannotConnectError`` or ``ConnectRefusedError`` if that fails. After a lost
+    connection the client reconnects with the waits of *reconnect* (None: not at all) and renews subscriptions that the
+    broker has forgotten; waiting calls continue to wait, use ``asyncio.timeout`` to bound them. If the broker dismisses
+    the client for good, waiting calls and ``messages`` raise.
 
-    *version* is 5, or 4 for MQTT 3.1.1. *session_expiry_s* is how long the broker keeps the session of a client that is
-    away (5 only); *clean_start* forgets an earlier one, and is the default where no session is to be kept. *told* is
-    called with a sentence whenever the connection is lost or made again.
+    *version* is 5, or 4 for MQTT 3.1.1. *session_expiry_s* is the time for which the broker keeps the session of an
+    absent client (5 only); *clean_start* discards an earlier session, and is the default without *session_expiry_s*.
+    *told* is called with a sentence when the connection is lost or restored, or a background task was refused.
 
-    *join* are named sessions, by ``Join`` or by name: every connection is in all of them before it is used, and the
-    first is its home, where ``subscribe`` subscribes if it is told nothing else. *keys* are those of every connection.
-    ``sessions`` has the rest. A client that joins needs a *client_id*: a session keeps messages for its devices by
-    name, and one without a name would never come for them.
+    *join* are named sessions, by ``Join`` or by name: every connection joins all of them before it is used, and the
+    first is the home, the default session of ``subscribe``. *keys* are the keys of every connection. ``sessions`` has
+    further operations. A client that joins needs a *client_id*: a session holds messages for its devices by name, and a
+    device without a name could never fetch them.
 
-    *tls* is a ``Tls``, or a context of your own. *first_retry_s* is for how long entering tries again if the broker
+    *tls* is a ``Tls``, or a context of your own. *first_retry_s* is the time for which entering retries if the broker
     cannot be reached yet, or is not ready.
 
-    *policy* decides what this device gets (5 only); ``policies`` has the rest. *reports* says what the client reports
-    of its device by itself; with a policy and nothing said, its battery every 30 seconds.
+    *policy* is the policy that decides about deliveries to this device (5 only); ``policies`` has further operations.
+    *reports* are the settings of automatic reports; the default with a policy is the battery every 30 seconds.
     """
 
     def __init__(
@@ -170,19 +170,19 @@ class Client:
         )
         self._session = ClientSession(version, first_id=self._rng.randrange(1, 65_536))
         self._interests: dict[tuple[str, str], Interest] = {}
+        """Subscriptions of the private session; those of a named session belong to it, and others may change them."""
         self._places = Places()
-        """The subscriptions of the private session; those of a named one are the session's, which others may change."""
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
         self._failure: ClientError | None = None
         self._settled = asyncio.Event()
-        """There is a link, in all sessions; or there never will be."""
+        """Set when there is a link that has joined all sessions, or the client has ended."""
         self._has_entered = False
         self._room = asyncio.Event()
         self._inbox = Inbox(self._confirm, self._room.set, bound=queue_messages)
         self._received = self._reported = 0
-        """How many messages came, and how many of them were reported."""
+        """Number of received messages, and number of them that were reported."""
         self._asking: dict[int, asyncio.Future[Answered]] = {}
         self._outbox = Outbox(self._session, self._perform)
         self._joins = Joins(join, keys)
@@ -215,7 +215,7 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is None:
-            self._inbox.acknowledge()  # a block left without an error has handled what it took
+            self._inbox.acknowledge()  # a block that ends without an error has handled its last message
         await self.close()
 
     async def close(self) -> None:
@@ -230,7 +230,7 @@ class Client:
             await link.leave()
 
     def _end(self, failure: ClientError | None) -> None:
-        """Wake all callers that wait."""
+        """Record the end of the client, and wake all waiting callers."""
         if self._is_over:
             return
         self._is_over, self._failure = True, failure
@@ -243,14 +243,14 @@ class Client:
 
     @property
     def terms(self) -> ServerLimits:
-        """What was agreed with the broker, e.g. the client identifier it assigned."""
+        """The limits and parameters agreed with the broker, e.g. the assigned client identifier."""
         if self._link is None:
             raise self._failure or self._closed()
         return self._link.connection.terms
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection now."""
+        """Whether the client has a connection now."""
         return self._link is not None
 
     # -- publishing --------------------------------------------------------------------------------------------------
@@ -275,13 +275,13 @@ class Client:
     ) -> ReasonCode:
         """Publish, and return the broker's code: success, or that there are no subscribers.
 
-        At QoS 1 and 2 the call returns when the broker has accepted the publication. A call that is cancelled, as by a
-        timeout, does not take it back. At QoS 0 it returns when the publication is on its way, which is no promise.
-        *keys* are added to those of the connection; *insecure* says whether subscriptions without matching keys may
-        have it (5 only).
+        At QoS 1 and 2 the call returns when the broker has accepted the publication. Cancelling the call, as by a
+        timeout, does not withdraw the publication. At QoS 0 it returns when the publication was passed to the socket,
+        which does not guarantee delivery. *keys* are added to those of the connection; *insecure* allows delivery to
+        subscriptions without matching keys (5 only).
 
-        *place* is where it is published, ``lat,lon`` in degrees; with *radius_m* only sessions at most so many metres
-        from there hear it. A copy that is sent later than *deadline_s* is counted as late (5 only).
+        *place* is the place of publication, ``lat,lon`` in degrees; with *radius_m* only sessions within this distance
+        of it receive the publication. A copy that is sent later than *deadline_s* is counted as late (5 only).
         """
         packet = publication(
             topic, payload, version=self._connect.version, qos=qos, retain=retain, expiry_s=expiry_s,
@@ -306,12 +306,12 @@ class Client:
         members: Mapping[str, object] | None = None,
         qos: int = 1,
     ) -> ReasonCode:
-        """Tell the broker the state of this device, and how many messages it received since its last report.
+        """Report to the broker the state of this device, and the number of messages received since its last report.
 
-        *battery* is what is left of its charge, 0 to 1, *display* a width and height in pixels, *place* ``lat,lon`` in
-        degrees; None is not known. A report of a place alone only moves the device: it is short, and says nothing of
-        how many messages were received. *members* are other variables that a policy of this device reads. A report is
-        a fact of the broker's log and is not published.
+        *battery* is the charge, 0 to 1, *display* width and height in pixels, *place* ``lat,lon`` in degrees; None is
+        unknown. A report of a place alone only moves the device: it is short, and has no number of received messages.
+        *members* are other variables that a policy of this device reads. A report is a fact of the broker's log and is
+        not published.
         """
         is_move = place is not None and battery is None and display is None and not members
         count = 0 if is_move else self._received - self._reported
@@ -321,7 +321,7 @@ class Client:
         if display is not None:
             said["display"] = {"width": display[0], "height": display[1]}
         body = payload_of({name: value for name, value in said.items() if value is not None})
-        DeviceState.from_report(body, device="this", now=0)  # raises what the broker would refuse
+        DeviceState.from_report(body, device="this", now=0)  # raises for a report that the broker would refuse
         self._reported += count
         try:
             return await self.publish(_REPORT, body, qos=qos)
@@ -330,7 +330,7 @@ class Client:
             raise
 
     async def _report_regularly(self, reporting: Reporting) -> None:
-        """Report now and then, as long as the connection lasts; a broker that wants no reports is asked no more."""
+        """Report at the interval of *reporting* while the connection lasts; stop if the broker refuses a report."""
         while True:
             try:
                 await self.report(
@@ -347,7 +347,7 @@ class Client:
             await asyncio.sleep(reporting.every_s)
 
     def _link_now(self) -> Link | None:
-        """Return the connection if there is one, for a publication that a caller waits for."""
+        """Return the connection, or None, for a caller about to publish; reading resumes for its answer."""
         self._check_open()
         self._room.set()
         return self._link
@@ -376,27 +376,28 @@ class Client:
         since: str | int | None = None,
         modify: bool = False,
     ) -> int:
-        """Subscribe, and return the QoS that was granted.
+        """Subscribe, and return the granted QoS.
 
-        *filter* selects by content, e.g. ``temperature > 38.5``. While the client is away the broker keeps messages for
-        it, at most *max* of them and each for *ttl_s*. Subscriptions of one topic filter differ by *name*. *session* is
-        one that was joined, or empty for the client's private one; None: the home. *insecure* says whether messages
-        are wanted whose keys do not match *keys* and those of the connection. *policy* decides what is handed over for
-        it, if the device has chosen none.
+        *filter* selects by content, e.g. ``temperature > 38.5``. While the client is absent the broker holds messages
+        for it, at most *max* of them and each for *ttl_s*. Subscriptions to one topic filter differ by *name*.
+        *session* is a joined session, or empty for the client's private one; None: the home. *insecure* accepts
+        messages without keys that match *keys* and those of the connection. *policy* is the policy that decides about
+        deliveries for this subscription, if the device has chosen none.
 
-        *near* says where the messages are that are wanted: ``lat,lon,R`` in a circle of R metres,
-        ``lat,lon;lat,lon;…`` in a polygon, ``R`` within so many metres of the session, ``any`` also those for areas
-        elsewhere. A place that a device of the session reported counts for *stale_s*, 120 seconds if it is not said.
+        *near* is the area of the wanted messages: ``lat,lon,R`` in a circle of R metres, ``lat,lon;lat,lon;…`` in a
+        polygon, ``R`` within R metres of the session, ``any`` also those for areas elsewhere. A place that a device of
+        the session reported counts for *stale_s*, default 120 seconds.
 
-        A named session's subscription of the same topic filter and name belongs to all its devices. If it has other
-        options, the broker refuses (0x83) unless *modify* says that it is to change.
+        A named session's subscription with the same topic filter and name belongs to all its devices. If it has other
+        options, the broker refuses (0x83), unless *modify* allows it to change.
 
-        With *since* the broker first sends what its log has: of so many seconds, of a duration such as ``"15m"`` or
-        ``"7d"``, or what came after ``Message.id``. All copies then carry their id, and after a lost connection it goes
-        on behind the last message that came, so that each comes once. For MQTT 5, and the client's private session.
+        With *since* the broker first sends messages of its log: of a number of seconds, of a duration such as ``"15m"``
+        or ``"7d"``, or those after a ``Message.id``. All copies then have their id, and after a lost connection the
+        subscription continues behind the last received message, so that each comes once. Only in MQTT 5, and in the
+        client's private session.
 
-        MQTT 3.1.1 has *filter* and *near* only, except in a named session. In the private session, a subscription that
-        was granted is renewed whenever the broker has forgotten it; in a named one it is the session's.
+        MQTT 3.1.1 has *filter* and *near* only, except in a named session. In the private session the client renews a
+        granted subscription whenever the broker has forgotten it; in a named session it belongs to the session.
         """
         interest = Interest(
             topic_filter=topic_filter, qos=qos, filter_text=filter, ttl_s=ttl_s, max_held=max, name=name,
@@ -409,7 +410,7 @@ class Client:
         version = self._connect.version
         if self._is_by_request(interest):
             return _granted(await self._ask_about(interest, "subscribe", interest.members()))
-        interest.properties(version)  # raises what can be known before there is a connection
+        interest.properties(version)  # raises for options that are invalid without asking the broker
         while True:
             link = await self._linked()
             try:
@@ -432,7 +433,7 @@ class Client:
         if code >= ReasonCode.UNSPECIFIED_ERROR:
             raise SubscriptionRefusedError(interest.topic_filter, code, answer.reason)
         if interest.since is not None and answer.reason:
-            self._told(answer.reason)  # what is older than the log
+            self._told(answer.reason)  # the log does not reach back far enough
         return code
 
     async def unsubscribe(
@@ -443,10 +444,10 @@ class Client:
         name: str = "",
         session: str | None = None,
     ) -> bool:
-        """Give up a subscription; tell whether there was one, as far as the version says so.
+        """Remove a subscription; return whether it existed (always true in MQTT 3.1.1, which cannot tell).
 
-        It is known by topic filter and *name*; in the private session of MQTT 3.1.1, by topic filter and *filter*.
-        *session* is as in ``subscribe``; in a named one the subscription is removed for all members.
+        It is identified by topic filter and *name*; in the private session of MQTT 3.1.1, by topic filter and *filter*.
+        *session* is as in ``subscribe``; in a named session the subscription is removed for all members.
         """
         version = self._connect.version
         where = self._joins.session_for(topic_filter, session)
@@ -470,7 +471,7 @@ class Client:
             return code == ReasonCode.SUCCESS
 
     def _is_by_request(self, interest: Interest) -> bool:
-        """Return whether no packet could say it: SUBSCRIBE of 3.1.1 names no session."""
+        """Return whether *interest* needs a request: SUBSCRIBE of 3.1.1 cannot name a session."""
         return interest.session != PRIVATE and self._connect.version != V5
 
     async def _ask_about(self, interest: Interest, verb: str, members: Members) -> Members:
@@ -483,7 +484,7 @@ class Client:
         await self.subscribe(CHANGES, 0)
 
     async def _ask(self, request: Request) -> Members:
-        """Make a request, again if the connection is lost meanwhile, unless it must not be done twice."""
+        """Make a request; retry after a lost connection, unless it must not be done twice."""
         while True:
             link = await self._linked()
             self._room.set()
@@ -507,19 +508,19 @@ class Client:
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def messages(self) -> AsyncIterator[Message]:
-        """Iterate over the messages of all subscriptions, in the order in which they came.
+        """Iterate over the messages of all subscriptions, in the order of arrival.
 
-        A QoS 1 or 2 message is acknowledged when the iteration asks for the next, or when ``async with`` is left
-        without an error: then the application has handled it. If the application dies before, the broker delivers it
-        again to a session that it keeps. The iteration ends when the client is closed. It is for one task at a time;
-        one that was left can be taken up again.
+        A QoS 1 or 2 message is acknowledged when the iteration requests the next, or when ``async with`` ends without
+        an error: then the application has handled it. If the application dies before, the broker delivers it again to a
+        session that it keeps. The iteration ends when the client is closed. It is for one task at a time; after a loop
+        was left, another can continue it.
         """
         if self._task is None and not self._is_over:
             raise self._closed()  # nothing would ever come
         return self._inbox
 
     def _confirm(self, delivery: Delivery) -> None:
-        """Take in that the application is done with *delivery*."""
+        """Acknowledge *delivery*, which the application has handled."""
         if self._link is None:
             self._session.handled(delivery)
         else:
@@ -536,7 +537,7 @@ class Client:
         return ClientClosedError(is_new=self._task is None and not self._is_over)
 
     async def _linked(self) -> Link:
-        """Return the connection; wait until there is one, and until it is in all sessions."""
+        """Return the connection; wait until there is one that has joined all sessions."""
         while True:
             self._check_open()
             if self._link is not None and self._settled.is_set():
@@ -544,7 +545,7 @@ class Client:
             await self._settled.wait()
 
     async def _first_dial(self) -> Link:
-        """Connect for the first time, trying again for a while if that was asked for."""
+        """Connect for the first time; retry temporary failures for *first_retry_s*."""
         clock, attempt = asyncio.get_running_loop().time, 0
         until = clock() + self._first_retry_s
         while True:
@@ -559,7 +560,7 @@ class Client:
             attempt += 1
 
     async def _dial(self) -> Link:
-        """Connect."""
+        """Connect, with the sessions, keys and policy of the client in CONNECT."""
         version = self._connect.version
         connect, given = self._connect, self._joins.in_connect(version)
         if self._policy is not None:
@@ -572,12 +573,12 @@ class Client:
     def _adopt(self, link: Link) -> None:
         self._link = link
         if self._connect.version == V5:
-            # From now on the session is to go on. An identifier that was assigned is ours as long as it does.
+            # Later connections resume the session. An assigned identifier is ours as long as the session lasts.
             client_id = link.connection.terms.client_id
             self._connect = self._connect._replace(clean_start=False, client_id=client_id)
 
     async def _run(self, link: Link) -> None:
-        """Read until the connection is lost, make another, and so on."""
+        """Read from the broker; reconnect with back-off whenever the connection is lost."""
         attempt, clock = 0, asyncio.get_running_loop().time
         try:
             while True:
@@ -586,12 +587,12 @@ class Client:
                 if self._reconnect is None:
                     raise self._dialling.unreachable(reason)
                 if clock() - link.opened_at > self._reconnect.bound_s(attempt):
-                    attempt = 0  # it was no broker that lets clients in only to throw them out
+                    attempt = 0  # the connection lasted: this broker does not accept clients only to drop them
                 link, attempt = await self._again(f"connection lost: {reason}", attempt, self._reconnect)
         except ClientError as error:
             self._drop(link)
             self._end(error)
-        except Exception:  # a defect, of ours or of *told*: no caller may wait for a client that has failed
+        except Exception:  # a defect, ours or in *told*: no caller may wait for a failed client
             self._drop(link)
             self._end(None)
             raise
@@ -617,7 +618,7 @@ class Client:
             return link, attempt
 
     def _drop(self, link: Link) -> None:
-        """Take in that *link* is lost."""
+        """Clean up after the loss of *link*: close it, and wake the callers that wait for an answer on it."""
         self._link = None
         if not self._is_over:
             self._settled.clear()
@@ -626,15 +627,15 @@ class Client:
         self._requests.lost()
 
     def _break_off(self, error: ClientError) -> None:
-        """Wake the callers that wait for an answer to SUBSCRIBE or UNSUBSCRIBE."""
+        """Wake with *error* the callers that wait for an answer to SUBSCRIBE or UNSUBSCRIBE."""
         for future in self._asking.values():
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # the caller may be gone, which is no mistake
+                future.exception()  # retrieved, so that asyncio logs nothing if the caller is gone
         self._asking.clear()
 
     async def _serve(self, link: Link) -> str:
-        """Read and ping; return why the connection ended."""
+        """Read, ping, report and renew until the connection ends; return the reason."""
         answers = self._requests.ask_first(link, starmap(Request, self._joins.by_request(self._connect.version)))
         tasks = [asyncio.create_task(self._keep_alive(link))]
         if self._reporting is not None:
@@ -648,7 +649,7 @@ class Client:
         try:
             reason = await self._read(link)
             if renewing is not None and renewing.done() and not renewing.cancelled():
-                renewing.result()  # a refusal for good is why
+                renewing.result()  # raises if the cause was a permanent refusal
             return reason
         finally:
             for task in tasks:
@@ -698,12 +699,12 @@ class Client:
                 link.abort()
 
     def _to_renew(self, link: Link) -> list[Interest]:
-        """Return the subscriptions that a new connection has to make again: also what came from the log is over."""
+        """Return the subscriptions to renew on a new connection: all if the session was lost, else with ``since``."""
         found = self._interests.values()
         return [each for each in found if not link.is_session_present or each.since is not None]
 
     async def _renew(self, link: Link, answers: Sequence[asyncio.Future[Members]]) -> None:
-        """Come back to all sessions and subscriptions; if that fails, the link is given up."""
+        """Wait until all sessions are joined, then renew subscriptions; abort the link if that fails."""
         timeout_s = self._dialling.timeout_s
         try:
             async with asyncio.timeout(timeout_s if answers else None):
@@ -745,10 +746,10 @@ class Client:
                     if future is not None and not future.done():
                         future.set_result(event)
                 case Accepted() | Refused() | Dismissed():
-                    pass  # the task that dials or reads looks at them
+                    pass  # handled by the task that dials or reads
 
     def _hear(self, delivery: Delivery) -> None:
-        """Take in what is said about sessions, which is not for the application's queue."""
+        """Handle a publication about sessions, which is not for the application's queue."""
         self._confirm(delivery)
         try:
             self.sessions.heard(delivery.packet)
@@ -757,5 +758,5 @@ class Client:
 
 
 def _granted(answer: Members) -> int:
-    """Return the QoS that a request to subscribe was granted."""
+    """Return the granted QoS in the answer to a request to subscribe."""
     return subscription_of(answer.get("subscription")).qos or 0

@@ -1,7 +1,7 @@
-"""What can go wrong for a client, one class per reaction of its application.
+"""Errors of a client, one class per reaction of its application.
 
-Rule: what the application itself did wrong is an ``InvalidValueError`` or a ``FilterError``, as everywhere; these speak
-of the broker and of the way to it.
+Rule: these are about the broker and the connection to it. Errors of the application itself are an
+``InvalidValueError`` or a ``FilterError``, as everywhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RETURN_CODES = {
     4: "bad user name or password",
     5: "not authorized",
 }
-"""Answers to CONNECT in 3.1.1."""
+"""Return codes of CONNACK in 3.1.1."""
 
 _TEMPORARY = frozenset(
     {
@@ -51,7 +51,7 @@ _TEMPORARY = frozenset(
 
 
 def is_temporary(code: int) -> bool:
-    """Return whether a server that said *code* may answer otherwise a little later."""
+    """Return whether *code* is temporary: the server may accept the same request a little later."""
     return code in _TEMPORARY
 
 
@@ -64,11 +64,11 @@ def _shown(code: int, reason: str | None) -> str:
 
 
 class ClientError(WhimbrelError):
-    """The root of what this module has."""
+    """The base class of the client's errors."""
 
 
 class CannotConnectError(ClientError):
-    """There is no answer, or not that of a broker. Reaction: look at address and network, or try later."""
+    """There is no answer, or not that of a broker. Reaction: check address and network, or try later."""
 
     def __init__(self, host: str, port: int, why: str) -> None:
         super().__init__(host, port, why)
@@ -79,7 +79,7 @@ class CannotConnectError(ClientError):
 
 
 class ConnectRefusedError(ClientError):
-    """The broker does not let the client in. Reaction: by *code*; in 3.1.1 it is a return code, 1 to 5."""
+    """The broker refused CONNECT. Reaction: by *code*; in 3.1.1 it is a return code, 1 to 5."""
 
     def __init__(self, code: int, reason: str | None = None) -> None:
         super().__init__(code, reason)
@@ -90,7 +90,7 @@ class ConnectRefusedError(ClientError):
 
 
 class DismissedError(ClientError):
-    """The broker ended the connection, and coming back would not help (e.g. another client has the same name)."""
+    """The broker ended the connection, and reconnecting would not help (e.g. another client has the same id)."""
 
     def __init__(self, code: int, reason: str | None = None) -> None:
         super().__init__(code, reason)
@@ -137,10 +137,10 @@ class SubscriptionRefusedError(ClientError):
 
 
 class SessionRefusedError(ClientError):
-    """The broker did not do what was asked of a named session. Reaction: by *code*.
+    """The broker refused a request about a named session. Reaction: by *code*.
 
-    Whether there is no such session or no right to it is one code, 0x87: a client cannot learn which sessions exist.
-    *session* is empty if the request was about none.
+    A session that does not exist and a missing right have the same code, 0x87, so that a client cannot learn which
+    sessions exist. *session* is empty if the request was not about one.
     """
 
     def __init__(self, session: str, code: int, reason: str | None = None) -> None:
@@ -153,9 +153,9 @@ class SessionRefusedError(ClientError):
 
 
 class RequestLostError(ClientError):
-    """The connection was lost before a request was answered that must not be made twice.
+    """The connection was lost before the answer to a request that must not be made twice.
 
-    Reaction: look (``sessions.show``, ``sessions.list``) before asking again. The client does not come back to the
+    Reaction: check (``sessions.show``, ``sessions.list``) before repeating the request. The client does not rejoin the
     session by itself; join it again.
     """
 
@@ -168,7 +168,7 @@ class RequestLostError(ClientError):
 
 
 class MalformedAnswerError(ClientError):
-    """The broker's answer about a session cannot be read. Reaction: look what kind of broker it is."""
+    """The broker's answer cannot be parsed. Reaction: check which broker it is."""
 
     def __init__(self, what: str, expected: str) -> None:
         super().__init__(what, expected)
@@ -179,7 +179,7 @@ class MalformedAnswerError(ClientError):
 
 
 class ClientClosedError(ClientError):
-    """The client was closed while, or before, something was asked of it; or it was never connected."""
+    """The client was closed before or during a call, or was never connected."""
 
     def __init__(self, *, is_new: bool = False) -> None:
         super().__init__()

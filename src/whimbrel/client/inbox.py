@@ -1,7 +1,7 @@
-"""The inbox: messages that came and wait for the application.
+"""The inbox: a queue of received messages for the application.
 
-Rule: a message is confirmed to the broker when the application asks for the next, not when it came: only then has it
-been handled.
+Rule: a message is acknowledged to the broker when the application requests the next one, not when it arrives: only then
+has it been handled.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["Inbox"]
 
 
 class Inbox(AsyncIterator[Message]):
-    """The messages of a client; a generator could not be taken up again after a loop was left.
+    """Iterator over the messages of a client. Not a generator, which could not continue after a loop was left.
 
-    *confirm* is called with what was handled, and *taken* whenever there is room again.
+    *confirm* is called with each handled message, and *taken* after each message that the application takes.
     """
 
     def __init__(self, confirm: Callable[[Delivery], None], taken: Callable[[], None], *, bound: int) -> None:
@@ -45,22 +45,22 @@ class Inbox(AsyncIterator[Message]):
         return message_of(delivery.packet)
 
     def acknowledge(self) -> None:
-        """Take in that the application has handled the message that it took last."""
+        """Acknowledge the message that the application took last, since it has handled it."""
         delivery, self._in_hand = self._in_hand, None
         if delivery is not None and delivery.inbound is not None:
             self._confirm(delivery)
 
     def put(self, delivery: Delivery) -> None:
-        """Let *delivery* wait for the application."""
+        """Add *delivery* to the queue."""
         self._queue.append(delivery)
         self._arrived.set()
 
     @property
     def is_full(self) -> bool:
-        """Whether the application is too slow."""
+        """Whether the queue is full: the application is too slow."""
         return len(self._queue) >= self._bound
 
     def end(self, failure: ClientError | None) -> None:
-        """Let the application wait no longer."""
+        """End the iteration: wake the application, which gets *failure* if there is one."""
         self._is_over, self._failure = True, failure
         self._arrived.set()

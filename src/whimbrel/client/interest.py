@@ -1,10 +1,10 @@
-"""Interests: what an application wants to hear of, and how each version of MQTT says it (docs/reference/mqtt.md).
+"""Subscriptions of an application, and their encoding in each version of MQTT (docs/reference/mqtt.md).
 
-Version 5 says a content filter and its options as user properties. Version 3.1.1 has no place for options, and says a
-content filter as ``$filter/<base64url of its text>/<topic filter>`` and a near as ``$near/<near>/`` before it; in a
-named session it subscribes by a request, which has them all (docs/reference/sessions.md).
+Version 5 transmits a content filter and options as user properties. Version 3.1.1 has no place for options: a content
+filter becomes ``$filter/<base64url of its text>/<topic filter>``, with ``$near/<near>/`` before it for a near; in a
+named session it subscribes by a request, which can have all options (docs/reference/sessions.md).
 
-Rule: a key stands in no ``repr`` and in no error.
+Rule: a key never appears in a ``repr`` or an error.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["Interest", "Places"]
 
 _IN_TOPIC, _NEAR = "$filter/", "$near/"
 _HIGHEST = 268_435_455
-"""The largest subscription identifier there is (MQTT 5, 3.8.2.1.2)."""
+"""The largest valid subscription identifier (MQTT 5, 3.8.2.1.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interest:
-    """One subscription, checked: a bad filter is a ``FilterError`` here, before anything is sent."""
+    """One checked subscription: a bad filter raises ``FilterError`` here, before anything is sent."""
 
     topic_filter: str
     qos: int = 1
@@ -47,16 +47,16 @@ class Interest:
     session: str = PRIVATE
     keys: tuple[str, ...] = field(default=(), repr=False)
     insecure: bool | None = None
-    """Whether notifications are accepted whose keys do not match; None: the broker's default."""
+    """Whether to accept notifications without matching keys; None: the broker's default."""
     policy: str | None = None
     near: str | None = None
-    """Where the messages are that are wanted: ``lat,lon,R``, a polygon, ``R`` metres from the session, or ``any``."""
+    """Area of the wanted messages: ``lat,lon,R``, a polygon, ``R`` metres around the session, or ``any``."""
     stale_s: float | None = None
-    """For how long a reported place counts; None: the broker's default."""
+    """Most age of a reported place, in seconds; None: the broker's default."""
     modifies: bool = False
-    """Whether a named session's subscription with other options is to change; a request always changes it."""
+    """Whether to change a named session's subscription that has other options; a request always changes it."""
     since: str | None = None
-    """From when on the broker's log is wanted first: a duration, or the id of the last message that is known."""
+    """Start in the broker's log, which is sent first: a duration back, or the id of the last known message."""
 
     def __post_init__(self) -> None:
         try:
@@ -77,18 +77,18 @@ class Interest:
                 raise InvalidValueError(what, number, "a whole number from 0 on")
 
     def key(self, version: int) -> tuple[str, str]:
-        """Return what the broker knows the subscription by: topic filter and name; in 3.1.1 the filter names it."""
+        """Return the identity of the subscription at the broker: topic filter (in 3.1.1 with the filter) and name."""
         return self.wire_filter(version), self.name
 
     def request(self, version: int) -> SubscriptionRequest:
-        """Return what stands in SUBSCRIBE."""
+        """Return the entry of the subscription in SUBSCRIBE."""
         if version == V5:
             options = (self.qos, self.no_local, self.retain_as_published, self.retain_handling)
             return SubscriptionRequest(self.topic_filter, *options)
         return SubscriptionRequest(self.wire_filter(version), self.qos)
 
     def wire_filter(self, version: int) -> str:
-        """Return the topic filter as it stands in a packet."""
+        """Return the topic filter in the form of a packet."""
         if version == V5:
             return self.topic_filter
         wanted = self.topic_filter
@@ -100,7 +100,7 @@ class Interest:
     def properties(self, version: int, *, home: str = PRIVATE) -> Properties:
         """Return the properties of SUBSCRIBE on a connection whose home is *home*.
 
-        What 3.1.1 has no place for is refused rather than dropped.
+        Options that 3.1.1 cannot transmit are refused, not dropped.
         """
         options = {"ttl": self.ttl_s, "max": self.max_held, "name": self.name or None, "policy": self.policy}
         given = [(name, str(value)) for name, value in options.items() if value is not None]
@@ -136,7 +136,7 @@ class Interest:
         return Properties(user=tuple(given)) if version == V5 and given else NO_PROPERTIES
 
     def members(self) -> dict[str, object]:
-        """Return the members of a request that subscribes; what it has no place for is refused rather than dropped."""
+        """Return the members of a request to subscribe; options that it cannot transmit are refused, not dropped."""
         if self._has_packet_options():
             allowed = "a topic filter, a QoS, filter, ttl, max, name, keys, insecure, policy, near and stale"
             raise InvalidValueError("request to subscribe", Phrase("other options of MQTT 5"), allowed)
@@ -153,7 +153,7 @@ class Interest:
         return {**self.naming_members(), "qos": self.qos, **members}
 
     def naming_members(self) -> dict[str, object]:
-        """Return what a request names the subscription by."""
+        """Return the members that identify the subscription in a request."""
         return {"topic": self.topic_filter, **({"name": self.name} if self.name else {})}
 
     def _has_packet_options(self) -> bool:
@@ -161,17 +161,17 @@ class Interest:
 
 
 class Places:
-    """Up to where a client has the log, for each subscription with ``since``: a lost connection costs nothing then.
+    """Positions in the broker's log, one per subscription with ``since``, so that a reconnect continues without a gap.
 
-    Each such subscription has an identifier, which the broker puts on its copies: only so is it certain which of
-    several subscriptions a copy is of.
+    Each such subscription has an identifier, which the broker adds to its copies: it is the only certain way to tell
+    to which of several subscriptions a copy belongs.
     """
 
     def __init__(self) -> None:
         self._last: dict[int, str | None] = {}
 
     def begin(self, interest: Interest, others: Iterable[Interest]) -> Interest:
-        """Return *interest* with an identifier of its own, if it needs one; from now on its place is known."""
+        """Start to track *interest* if it has ``since``; return it with a subscription identifier of its own."""
         if interest.since is None:
             return interest
         if interest.identifier is None:
@@ -183,12 +183,12 @@ class Places:
         return interest
 
     def end(self, interest: Interest | None) -> None:
-        """Forget a subscription."""
+        """Stop tracking a subscription."""
         if interest is not None and interest.identifier is not None:
             self._last.pop(interest.identifier, None)
 
     def arrived(self, packet: Publish) -> None:
-        """Take in a message."""
+        """Record the position of a received message."""
         if not self._last:
             return
         for identifier in packet.properties.identifiers:
@@ -197,6 +197,6 @@ class Places:
                 self._last[identifier] = found or self._last[identifier]
 
     def resumed(self, interest: Interest) -> Interest:
-        """Return *interest* as it goes on where it was."""
+        """Return *interest* with ``since`` set to the last message that was received."""
         last = None if interest.identifier is None else self._last.get(interest.identifier)
         return interest if interest.since is None or last is None else replace(interest, since=last)

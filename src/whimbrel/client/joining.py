@@ -1,11 +1,11 @@
-"""Joining: the named sessions and the keys that every connection of a client is to have (docs/reference/sessions.md).
+"""Named sessions and keys that every connection of a client joins and presents (docs/reference/sessions.md).
 
-Rule: a password or a key stands in no ``repr`` and in no error.
-Rule: the *home* of a client is the first session it was made with, for good; without one it is the private session,
-whose name is the empty text. What a connection takes for its home may differ after sessions were left or joined: then
-the client says which session it means.
+Rule: a password or a key never appears in a ``repr`` or an error.
+Rule: the *home* of a client is the first session in its constructor, for good; without one it is the private session,
+whose name is the empty text. The home of a connection may differ after sessions were left or joined; the client then
+names the session in its packets.
 
-Version 5 says sessions and keys in CONNECT; 3.1.1, and anything CONNECT has no room for, by requests.
+Version 5 transmits sessions and keys in CONNECT; requests transmit them in 3.1.1, and joins beyond CONNECT's maximum.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from whimbrel.mqtt.packets import V5
 __all__ = ["PRIVATE", "Join", "Joins", "Receipt", "check_session", "checked_keys", "checked_password", "join_members"]
 
 Receipt: TypeAlias = Literal["take", "keep"]
-"""Whether what this device acknowledges is taken from the others who are away."""
+"""Receipt mode: with ``take``, a message that this device acknowledges is removed for the absent devices too."""
 
 _MARK = ("whimbrel", "1")
-"""What a broker knows our client by: its user properties have no prefix (docs/reference/mqtt.md)."""
+"""User property by which a broker recognises our client, whose user properties have no prefix
+(docs/reference/mqtt.md)."""
 
 PRIVATE = ""
 """The name of a connection's private session."""
 
 _IN_CONNECT = 16
-"""Sessions that CONNECT may name."""
+"""Most sessions in CONNECT."""
 _RECEIPTS = ("take", "keep")
 _MAX_NAME_BYTES = 255
 _MAX_PASSWORD_BYTES = 1_024
@@ -44,7 +45,7 @@ _KEY = re.compile(rf"(?:{_SCHEMES}):(?:private:.+|[0-9a-fA-F]{{40}}|[0-9a-fA-F]{
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A session to be joined.
+    """A session to join.
 
     >>> Join("ward", "secret")
     Join(session='ward', receipt='take')
@@ -62,7 +63,7 @@ class Join:
 
 
 def check_session(session: str) -> None:
-    """Raise ``InvalidValueError`` if *session* is no name of a session."""
+    """Raise ``InvalidValueError`` if *session* is not a valid name of a session."""
     bounded_name("session", session, max_bytes=_MAX_NAME_BYTES)
     if session.startswith("$") or not session.isprintable() or set(session) & set("/+#"):
         allowed = "text without /, +, # and what cannot be printed, that does not begin with $"
@@ -70,7 +71,7 @@ def check_session(session: str) -> None:
 
 
 def checked_password(password: str | None) -> str | None:
-    """Return *password* if it can be one; the error does not show it."""
+    """Return *password* if it is valid, or raise ``InvalidValueError`` without showing it."""
     if password is None:
         return None
     try:
@@ -81,8 +82,8 @@ def checked_password(password: str | None) -> str | None:
 
 
 def checked_keys(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return *keys* if all can be keys; the error does not show them."""
-    if isinstance(keys, str):  # which is a sequence of texts too
+    """Return *keys* if all are valid, or raise ``InvalidValueError`` without showing them."""
+    if isinstance(keys, str):  # a text is a sequence of texts too
         raise InvalidValueError("keys", Phrase("one text"), "a sequence of texts")
     found = tuple(keys)
     for key in found:
@@ -93,7 +94,7 @@ def checked_keys(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 class Joins:
-    """What the next connection is to be given."""
+    """Sessions and keys for the next connection."""
 
     def __init__(self, joins: Sequence[Join | str] = (), keys: Sequence[str] = ()) -> None:
         self._joins: dict[str, Join] = {}
@@ -113,15 +114,15 @@ class Joins:
     # -- what changes it ---------------------------------------------------------------------------------------------
 
     def add(self, join: Join) -> None:
-        """Take in that a session was joined."""
+        """Record a joined session."""
         self._joins[join.session] = join
 
     def remove(self, session: str) -> Join | None:
-        """Take in that a session is left; return how it was joined."""
+        """Remove a session that was left; return its ``Join``."""
         return self._joins.pop(session, None)
 
     def change_keys(self, *, add: Sequence[str], remove: Sequence[str]) -> None:
-        """Take in that the keys of the connection changed."""
+        """Record a change of the connection's keys."""
         for key in remove:
             self._keys.pop(key, None)
         self._keys.update(dict.fromkeys(add))
@@ -129,13 +130,13 @@ class Joins:
     # -- what a connection is given ----------------------------------------------------------------------------------
 
     def in_connect(self, version: int) -> tuple[tuple[str, str], ...]:
-        """Return the user properties of CONNECT; the mark makes names without a prefix the broker's."""
+        """Return the user properties of CONNECT; with ``_MARK`` the broker accepts names without a prefix."""
         if version != V5:
             return ()
         joins = self._first()
         said = [("session", join.session) for join in joins]
         if any(join.password is not None for join in joins):
-            said += [("password", join.password or "") for join in joins]  # empty: this one has none
+            said += [("password", join.password or "") for join in joins]  # empty: no password for this session
         if any(join.receipt != "take" for join in joins):
             said += [("receipt", join.receipt) for join in joins]
         return (_MARK, *said, *(("key", key) for key in self._keys))
@@ -150,11 +151,11 @@ class Joins:
         return [*requests, *(("join", join.session, join_members(join)) for join in joins)]
 
     def home_of_connection(self, version: int) -> str:
-        """Return what the broker takes for the connection's home."""
+        """Return the home session that the broker assumes for a connection."""
         return next((join.session for join in self._first()), PRIVATE) if version == V5 else PRIVATE
 
     def session_for(self, topic_filter: str, session: str | None) -> str:
-        """Return the session that a subscription is for; None says the client's home."""
+        """Return the session of a subscription; the default for None is the client's home."""
         if topic_filter.startswith(_BROKERS_OWN):
             return PRIVATE
         if session is None:
@@ -168,7 +169,7 @@ class Joins:
 
 
 def join_members(join: Join) -> dict[str, object]:
-    """Return the members of the request that joins."""
+    """Return the members of a request to join."""
     members: dict[str, object] = {"session": join.session, "receipt": join.receipt}
     if join.password is not None:
         members["password"] = join.password

@@ -1,6 +1,6 @@
-"""A link: one connection to the broker, and what carries its bytes.
+"""A link: one connection to the broker, with its socket streams, and TLS and dialling.
 
-Rule: a link is made once and never mended; the client makes another. The task that reads it sees that it is broken.
+Rule: a link is never reconnected; the client makes a new one. The task that reads it notices that it is broken.
 """
 
 from __future__ import annotations
@@ -27,55 +27,55 @@ _NO_TLS = "the connection was closed during the TLS handshake; a port without TL
 
 
 class BrokenLinkError(ClientError):
-    """A connection ended; the client makes another; this never leaves the package."""
+    """A connection ended, and the client makes another. This error never leaves the package."""
 
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """A connection that was accepted."""
+    """An accepted connection."""
 
     connection: ClientConnection
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     opened_at: float
     first_events: list[Event]
-    """What came with CONNACK."""
+    """Events of packets that were received together with CONNACK."""
     is_session_present: bool
     home: str
-    """The session that a SUBSCRIBE is for which names none; empty: the private one."""
+    """The default session of SUBSCRIBE; empty: the private session."""
     is_held: bool = False
-    """Whether the connection has to wait with what it has to say."""
+    """Whether the connection's output is held back until ``release``."""
 
     def flush(self) -> None:
-        """Send what the connection has to say."""
+        """Send the connection's output, unless it is held back."""
         if self.is_held:
             return
         data = self.connection.take(now=asyncio.get_running_loop().time())
-        if data and not self.writer.is_closing():  # if it is, the reading task will see
+        if data and not self.writer.is_closing():  # a closing one is noticed by the reading task
             self.writer.write(data)
 
     async def sent(self) -> None:
-        """Send, and wait while the broker reads too slowly."""
+        """Flush, and wait while the socket's buffer is full (back-pressure)."""
         self.flush()
         with suppress(ConnectionError):
             await self.writer.drain()
 
     def say_first(self, data: bytes) -> None:
-        """Send *data* before all that the connection has to say, which waits until it is released."""
+        """Send *data* before the connection's output, which is held back until ``release``."""
         self.is_held = True
         self.writer.write(data)
 
     def release(self) -> None:
-        """Let the connection say what it has to say."""
+        """Send the connection's output, and hold it back no longer."""
         self.is_held = False
         self.flush()
 
     def abort(self) -> None:
-        """Close it without DISCONNECT; the reading task notices."""
+        """Close the link without DISCONNECT; the reading task notices."""
         self.writer.transport.abort()
 
     async def leave(self) -> None:
-        """Say DISCONNECT, and read until the broker closes: unread bytes could make the system drop what we said."""
+        """Send DISCONNECT, and read until the broker closes: unread bytes could make the system drop our output."""
         self.connection.disconnect()
         self.release()
         with suppress(OSError, TimeoutError):
@@ -91,10 +91,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How a client speaks TLS.
+    """TLS settings of a client.
 
-    *ca* is a file of certificates (PEM) that may sign the broker's; the system's if None. *certificate* and *key* are
-    the client's own. *server_name* is the name that the broker's certificate must have, if it is not the host.
+    *ca* is a PEM file of the authorities trusted to sign the broker's certificate; the system's if None. *certificate*
+    and *key* are the client's own. *server_name* is the name in the broker's certificate, if it is not the host.
     """
 
     ca: Path | str | None = None
@@ -103,7 +103,7 @@ class Tls:
     server_name: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return what makes connections; raise ``CertificateError`` if a file cannot be used."""
+        """Return the SSL context; raise ``CertificateError`` if a file cannot be used."""
         if self.key is not None and self.certificate is None:
             raise CertificateError("a TLS key needs its certificate")
         context = ssl.create_default_context()
@@ -118,17 +118,17 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialling:
-    """Where a broker is, and how long to wait for it."""
+    """Address of a broker, TLS context, and time limit for connecting."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None
     timeout_s: float
     server_name: str | None = None
-    """The name that the certificate of the broker must have; the host if None."""
+    """The name required in the broker's certificate; the host if None."""
 
     async def dial(self, session: ClientSession, connect: Connect, limits: ClientLimits, *, home: str) -> Link:
-        """Connect; *home* is what the link is to have as its home."""
+        """Connect, send CONNECT and wait for the answer; *home* becomes the home of the link."""
         clock = asyncio.get_running_loop().time
         writer = None
         try:
@@ -161,12 +161,12 @@ class Dialling:
             raise
 
     def unreachable(self, reason: str) -> CannotConnectError:
-        """Return the error that says so."""
+        """Return the error for *reason*, with host and port."""
         return CannotConnectError(self.host, self.port, reason)
 
 
 def why(error: OSError) -> str:
-    """Return what the system says of *error*."""
+    """Return the system's description of *error*."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

@@ -1,4 +1,4 @@
-"""Messages: what an application sends and gets, and the packets that carry it."""
+"""Messages that an application publishes and receives, converted to and from PUBLISH packets."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 __all__ = ["ID_PROPERTY", "Message", "Payload", "message_of", "payload_of", "publication"]
 
 _BROKERS_OWN = ("key", "insecure")
-"""User properties that speak to the broker where a client says that it knows Whimbrel, as ours does."""
+"""User properties that the broker interprets if a client declares that it knows Whimbrel, as ours does."""
 
 _MAX_DEADLINE_S = 7 * 86_400
 
 ID_PROPERTY = "whimbrel.id"
-"""The user property that says which notification a copy is of."""
+"""The user property with the notification id of a copy."""
 
 Payload: TypeAlias = bytes | str | float | Mapping[str, object] | Sequence[object] | None
-"""Bytes as they are, text as UTF-8, and everything else as JSON: mappings, lists, numbers, True, False and None."""
+"""Bytes unchanged, text as UTF-8, and everything else as JSON: mappings, lists, numbers, True, False and None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A publication as it came."""
+    """A received publication."""
 
     topic: str
     payload: bytes
@@ -42,14 +42,14 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The payload as text; what is not UTF-8 raises ``MalformedBodyError``."""
+        """The payload as text; raises ``MalformedBodyError`` if it is not UTF-8."""
         try:
             return self.payload.decode()
         except UnicodeDecodeError as error:
             raise MalformedBodyError("text", "not UTF-8", offset=error.start) from error
 
-    def json(self) -> Any:  # noqa: ANN401 # whatever it is
-        """Return what the payload says in JSON; what is no JSON raises ``MalformedBodyError``."""
+    def json(self) -> Any:  # noqa: ANN401 # any JSON value
+        """Return the payload parsed as JSON, or raise ``MalformedBodyError``."""
         try:
             return json.loads(self.text)
         except json.JSONDecodeError as error:
@@ -59,7 +59,7 @@ class Message:
 
     @property
     def id(self) -> str | None:
-        """Which notification of the broker's log this is, ``node:seq``; known where something has ``since``."""
+        """Notification id, ``node:seq``, on copies for a subscription with ``since``; else None."""
         return next((value for name, value in self.properties.user if name == ID_PROPERTY), None)
 
     @property
@@ -69,7 +69,7 @@ class Message:
 
 
 def message_of(packet: Publish) -> Message:
-    """Return what an application sees of *packet*."""
+    """Return *packet* as a message for the application."""
     return Message(
         topic=packet.topic, payload=packet.payload, qos=packet.qos, retain=packet.retain, dup=packet.dup,
         properties=packet.properties,
@@ -96,7 +96,7 @@ def payload_of(payload: Payload) -> bytes:
 def _placed(
     topic: str, place: str | None, radius_m: float | None, deadline_s: float | None, *, version: int
 ) -> tuple[str, list[tuple[str, str]]]:
-    """Return the topic and the user properties that say where a publication is heard, and by when it is due."""
+    """Return the topic and the user properties that carry place, radius and deadline of a publication."""
     if place is None:
         if radius_m is not None:
             raise InvalidValueError("radius_m", radius_m, "none without a place")
@@ -133,7 +133,7 @@ def publication(
     radius_m: float | None = None,
     deadline_s: float | None = None,
 ) -> Publish:
-    """Return the packet; what 3.1.1 has no place for is refused rather than dropped."""
+    """Return the PUBLISH packet; options that 3.1.1 cannot transmit are refused, not dropped."""
     topic, placed = _placed(topic, place, radius_m, deadline_s, version=version)
     values = {
         Property.MESSAGE_EXPIRY_INTERVAL: expiry_s,

@@ -1,4 +1,4 @@
-"""The outbox: publications of QoS 1 and 2 that wait for their last answer, and the callers that wait for it."""
+"""The outbox: QoS 1 and 2 publications without their last answer, and the callers that wait for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whimbrel.mqtt.packets import Publish
 __all__ = ["Outbox"]
 
 _MAX_UNANSWERED = 1_024
-"""Publications that wait for their answer at a time; further ones wait for their turn."""
+"""Most unanswered publications at a time; further callers wait."""
 
 
 class _Answer(NamedTuple):
@@ -26,7 +26,7 @@ class _Answer(NamedTuple):
 
 
 class Outbox:
-    """The publications of one client; *perform* is called with what happens at once."""
+    """The unanswered publications of one client; *perform* is called with the events of sending one."""
 
     def __init__(self, session: ClientSession, perform: Callable[[list[Event]], None]) -> None:
         self._session, self._perform = session, perform
@@ -39,7 +39,7 @@ class Outbox:
         return bool(self._waiting)
 
     async def publish(self, packet: Publish, link_now: Callable[[], Link | None]) -> ReasonCode:
-        """Publish on the link that there is when its turn comes, or on the next; return the broker's code."""
+        """Publish on the link at the time of its turn, or on the next link; return the broker's code."""
         async with self._turns:
             link = link_now()
             future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
@@ -63,14 +63,14 @@ class Outbox:
         return code
 
     def answered(self, packet_id: int, code: ReasonCode | None, reason: str | None = None) -> None:
-        """Take in the last answer to a publication; None: the broker lost the session before it gave one."""
+        """Pass the last answer to the waiting caller; *code* None: the broker lost the session before it answered."""
         future = self._waiting.pop(packet_id, None)
         if future is not None and not future.done():
             future.set_result(_Answer(code, reason))
 
     def end(self, failure: ClientError) -> None:
-        """Wake all callers that wait."""
+        """Wake all waiting callers with *failure*."""
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(failure)
-                future.exception()  # the caller may be gone, which is no mistake
+                future.exception()  # retrieved, so that asyncio logs nothing if the caller is gone

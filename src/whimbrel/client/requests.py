@@ -1,9 +1,9 @@
-"""Requests: what a client asks of a broker about named sessions, and the answers it waits for.
+"""Requests of a client to a broker, by publications (named sessions, policies, clients), and their answers.
 
-Rule: request and answer find each other by the member ``id``, in both versions of MQTT.
-Rule: a request belongs to the link it was sent on. If the link is lost it is withdrawn, or the MQTT session would send
-it again: whether it may be made twice is for the caller to say.
-Rule: a request is a secret, for it may have a password: it stands in no error.
+Rule: the member ``id`` correlates request and answer, in both versions of MQTT.
+Rule: a request belongs to the link on which it was sent. If the link is lost it is withdrawn, since the MQTT session
+would send it again: the caller decides whether it may be made twice.
+Rule: a request is a secret, since it may have a password: it never appears in an error.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from whimbrel.mqtt.packets import V5, Publish
 __all__ = ["ANSWERS", "TOPICS", "Request", "Requests"]
 
 TOPICS = "$whimbrel/session/"
-"""What topics of requests and of all that is told about sessions begin with."""
+"""Topic prefix of requests about sessions, of their answers and of notices of changes."""
 ANSWERS = f"{TOPICS}answer"
-"""Where answers come to: the topic of 3.1.1, and the response topic that we give in version 5."""
+"""Topic of answers: fixed in 3.1.1, and our response topic in version 5."""
 _MAX_BYTES = 65_536
 _GRACE_S = 1.0
-"""How long an answer may come behind the acknowledgement of a request that was refused."""
+"""Seconds to wait for the answer after the negative acknowledgement of a request."""
 
 
 class Request(NamedTuple):
-    """Something to be asked; *session* is what a refusal speaks of."""
+    """A request; *session* is the session that a ``SessionRefusedError`` names."""
 
     verb: str
     session: str
     members: Members
     topic: str | None = None
-    """Where it is published to; None: the topic of requests about sessions, with the verb."""
+    """Topic to publish to; None: the topic of requests about sessions, with the verb."""
 
 
 class _Waiting(NamedTuple):
-    """A caller that waits for an answer."""
+    """A caller that waits for an answer, as a future."""
 
     session: str
     future: asyncio.Future[Members]
 
 
 class Requests:
-    """The requests of one client that have no answer yet."""
+    """The unanswered requests of one client."""
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
         self._packets: dict[int, int] = {}
-        """The number of the request, by the identifier of a packet that is not acknowledged."""
+        """Numbers of the requests by the packet identifier of their unacknowledged publication."""
 
     @property
     def is_waiting(self) -> bool:
@@ -70,7 +70,7 @@ class Requests:
     # -- asking ------------------------------------------------------------------------------------------------------
 
     async def ask(self, link: Link, request: Request, perform: Callable[[list[Event]], None]) -> Members:
-        """Ask on *link*, and return the answer; a refusal is a ``SessionRefusedError``."""
+        """Send a request on *link* and return the answer; a refusal raises ``SessionRefusedError``."""
         number = next(self._numbers)
         packet = self._packet(number, request, qos=1)
         future = self._wait(number, request.session)
@@ -84,15 +84,15 @@ class Requests:
             self._waiting.pop(number, None)
 
     def ask_first(self, link: Link, requests: Iterable[Request]) -> list[asyncio.Future[Members]]:
-        """Ask before anything else is sent on *link*, even what the session sends again; return the answers to come.
+        """Send requests before anything else on *link*, even before retransmissions; return futures of the answers.
 
-        A publication that is sent again must not overtake the keys that protect it. The receiver of the answers
-        releases the link.
+        A retransmitted publication must not overtake the keys that protect it. The caller releases the link after the
+        answers.
         """
         futures: list[asyncio.Future[Members]] = []
         for request in requests:
             number = next(self._numbers)
-            packet = self._packet(number, request, qos=0)  # it would wait for its turn at QoS 1
+            packet = self._packet(number, request, qos=0)  # QoS 1 would have to wait for the receive maximum
             futures.append(self._wait(number, request.session))
             link.say_first(encode(packet, self._session.version))
         return futures
@@ -119,7 +119,7 @@ class Requests:
     # -- being answered ----------------------------------------------------------------------------------------------
 
     def answered(self, payload: bytes) -> None:
-        """Take in an answer."""
+        """Pass an answer to the caller that waits for it."""
         members = members_of(payload)
         number = members.get("id")
         waiting = self._waiting.pop(number, None) if isinstance(number, int) else None
@@ -136,10 +136,10 @@ class Requests:
                 _fail(waiting, MalformedAnswerError("ok", "true, or false with a code"))
 
     def acknowledged(self, packet_id: int, code: ReasonCode, reason: str | None) -> None:
-        """Take in that a packet is acknowledged; one that was refused is perhaps not answered otherwise."""
+        """Handle the acknowledgement of a packet; after a refusal, fail the request without an answer."""
         number = self._packets.pop(packet_id, None)
         if number is not None and code.is_error:
-            # The answer says more than the acknowledgement, and comes behind it; not every broker has one.
+            # The answer has more details than the acknowledgement, and comes after it; not every broker sends one.
             asyncio.get_running_loop().call_later(_GRACE_S, self._refuse, number, code, reason)
 
     def _refuse(self, number: int, code: ReasonCode, reason: str | None) -> None:
@@ -148,14 +148,14 @@ class Requests:
             _fail(waiting, SessionRefusedError(waiting.session, code, reason))
 
     def lost(self) -> None:
-        """Take in that the link is lost."""
+        """Withdraw all requests after the link was lost, and wake their callers."""
         for packet_id in self._packets:
             self._session.outbound.pop(packet_id, None)
         self._packets.clear()
         self.end(BrokenLinkError())
 
     def end(self, failure: Exception) -> None:
-        """Wake all callers that wait."""
+        """Wake all waiting callers with *failure*."""
         for waiting in self._waiting.values():
             _fail(waiting, failure)
         self._waiting.clear()
@@ -164,4 +164,4 @@ class Requests:
 def _fail(waiting: _Waiting, failure: Exception) -> None:
     if not waiting.future.done():
         waiting.future.set_exception(failure)
-        waiting.future.exception()  # the caller may be gone, which is no mistake
+        waiting.future.exception()  # retrieved, so that asyncio logs nothing if the caller is gone

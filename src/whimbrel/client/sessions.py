@@ -1,9 +1,9 @@
-"""Named sessions, as an application uses them: made, joined, looked at and changed (docs/reference/sessions.md).
+"""Named sessions for an application: create, join, inspect and change them (docs/reference/sessions.md).
 
-Rule: a session that was joined is joined again on every new connection, until it is left or heard to be gone.
-Rule: what must not be done twice (``create``, ``delete``, ``access``) is asked once; if the connection is lost
-meanwhile the client is in doubt, says so, and does not come back to the session: one that cannot be joined any longer
-would keep it from everything else.
+Rule: a joined session is joined again on every new connection, until it is left or the broker reports its end.
+Rule: requests that must not be done twice (``create``, ``delete``, ``access``) are sent once. If the connection is lost
+meanwhile, the outcome is unknown: the client raises ``RequestLostError`` and does not rejoin the session, because a
+session that cannot be joined any longer would make every new connection fail.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _LEVELS = {("owner",), ("user", "admin"), ("user", "admin", "owner")}
 
 
 class Sessions:
-    """The named sessions of a broker, for one client; it is ``client.sessions``.
+    """The named sessions of a broker, for one client; available as ``client.sessions``.
 
-    A client that has joined a session has the rights it joined with; *password* gives those of that password instead.
-    A refusal is a ``SessionRefusedError``.
+    A client that has joined a session has the rights with which it joined; the argument *password* gives the rights of
+    that password instead. A refusal raises ``SessionRefusedError``.
     """
 
     def __init__(
@@ -69,12 +69,14 @@ class Sessions:
         acl: AccessControlList | None = None,
         exist_ok: bool = False,
     ) -> bool:
-        """Create the session *name*, without joining it; tell whether it was created now.
+        """Create the session *name*, without joining it; return whether it was created now.
 
-        A session that exists is refused with 0x87; with *exist_ok* it is left as it is, if this client may see it.
+        If the session exists, the broker refuses with 0x87; with *exist_ok* it stays as it is, if this client may see
+        it.
 
-        Passwords are *owner*'s; or *user*'s and *admin*'s; or all three. With none, and without a list (*acl*), the
-        session belongs to the user who is connected; or is open to every client if the broker has verified no user.
+        The passwords are for *owner*; or for *user* and *admin*; or for all three. Without passwords and without a list
+        (*acl*), the session belongs to the connected user, or is open to every client if the broker has verified no
+        user.
         """
         try:
             await self._asked("create", name, _access(owner=owner, admin=admin, user=user, acl=acl))
@@ -91,9 +93,9 @@ class Sessions:
     async def join(
         self, name: str, *, password: str | None = None, receipt: Receipt = "take"
     ) -> tuple[SessionSubscription, ...]:
-        """Join, and return the session's subscriptions; what it has held for this device follows as messages.
+        """Join, and return the session's subscriptions; notifications held for this device follow as messages.
 
-        With the *receipt* ``take``, what this device acknowledges is taken from the others who are away.
+        With the *receipt* ``take``, a message that this device acknowledges is removed for the absent devices too.
         """
         join = Join(name, password, receipt)
         answer = await self._ask(Request("join", name, join_members(join)))
@@ -101,18 +103,18 @@ class Sessions:
         return await self._all_subscriptions(name, answer, None)
 
     async def leave(self, name: str, *, device: str | None = None) -> None:
-        """Leave, so that nothing is held for this device any longer; or put another *device* out."""
+        """Leave the session, so that nothing is held for this device any longer; or put another *device* out of it."""
         await self._asked("leave", name, {} if device is None else {"device": device})
         if device is None or device == self._device():
             self._joins.remove(name)
 
     async def delete(self, name: str, *, password: str | None = None) -> None:
-        """Delete the session and all that it holds."""
+        """Delete the session and its held notifications."""
         await self._in_doubt_out("delete", name, {}, password)
         self._joins.remove(name)
 
     async def release(self, client_id: str) -> str | None:
-        """Let the private session of *client_id* have no owner; return the user whose it was. For operators.
+        """Remove the owner of the private session of *client_id*; return that user, or None. For operators.
 
         The right to it is ``operate`` on ``$whimbrel/session/release`` in the broker's rights file.
         """
@@ -121,7 +123,7 @@ class Sessions:
         return owner if isinstance(owner, str) else None
 
     async def list(self) -> tuple[SessionSummary, ...]:
-        """Return the sessions that this device is a member of or that its user owns, by name, a page at a time."""
+        """Return the sessions that this device is a member of or that its user owns, by name; requested in pages."""
         answer = await self._ask(Request("list", "", {}))
         found, after = summaries_of(answer), ""
         while (following := next_of(answer, str, after)) is not None:
@@ -131,7 +133,7 @@ class Sessions:
         return found
 
     async def show(self, name: str, *, password: str | None = None) -> SessionDetails:
-        """Return what the session has: subscriptions, a page at a time, devices, and how much is held."""
+        """Return the session's subscriptions (requested in pages), devices, and number of held notifications."""
         answer = await self._asked("show", name, {}, password)
         subscriptions = await self._all_subscriptions(name, answer, password)
         return replace(details_of(answer), subscriptions=subscriptions)
@@ -139,7 +141,7 @@ class Sessions:
     async def _all_subscriptions(
         self, name: str, answer: Members, password: str | None
     ) -> tuple[SessionSubscription, ...]:
-        """Return the subscriptions of an answer, and those of the pages behind it."""
+        """Return the subscriptions of an answer and of all following pages."""
         found, after = subscriptions_of(answer), 0
         while (following := next_of(answer, int, after)) is not None:
             after = following
@@ -162,10 +164,10 @@ class Sessions:
         acl: AccessControlList | None = None,
         is_open: bool = False,
     ) -> None:
-        """Give the session other passwords, or a list, or open it to every client; *password* is one that is valid now.
+        """Set new passwords or a list for the session, or open it to every client; *password* is a current one.
 
-        All other devices are put out, and have to join again. If this device has joined the session, it comes back to
-        it with the highest of the new passwords.
+        All other devices are put out, and have to join again. If this device has joined the session, it rejoins with
+        the highest of the new passwords.
         """
         members = _access(owner=owner, admin=admin, user=user, acl=acl)
         if is_open == bool(members):
@@ -193,7 +195,7 @@ class Sessions:
         stale_s: float | None = None,
         password: str | None = None,
     ) -> SessionSubscription:
-        """Subscribe in the session *name*, which need not be joined; *subscription* is the subscription's name."""
+        """Subscribe in the session *name*, which need not be joined; *subscription* is the name of the subscription."""
         interest = Interest(
             topic_filter=topic_filter, qos=qos, filter_text=filter, ttl_s=ttl_s, max_held=max, name=subscription,
             keys=checked_keys(keys), insecure=insecure, session=name, near=near, stale_s=stale_s,
@@ -204,16 +206,16 @@ class Sessions:
     async def unsubscribe(
         self, name: str, topic_filter: str, *, subscription: str = "", password: str | None = None
     ) -> None:
-        """Remove the subscription of *topic_filter* that is named *subscription*."""
+        """Remove the subscription to *topic_filter* with the name *subscription*."""
         members = Interest(topic_filter=topic_filter, name=subscription, session=name).naming_members()
         await self._asked("unsubscribe", name, members, password)
 
     # -- keys --------------------------------------------------------------------------------------------------------
 
     async def set_keys(self, add: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
-        """Add and remove keys of the connection; they are those of every later connection too.
+        """Add and remove keys of this connection and of every later one.
 
-        A key is removed by the text it was added with.
+        A key is removed by the text with which it was added.
         """
         added, removed = checked_keys(add), checked_keys(remove)
         await self._ask(Request("keys", "", {"add": list(added), "remove": list(removed)}))
@@ -222,16 +224,16 @@ class Sessions:
     # -- being told --------------------------------------------------------------------------------------------------
 
     def changes(self) -> SessionChanges:
-        """Iterate over what other devices do to the sessions in which this device is present.
+        """Iterate over the changes that other devices make to the sessions in which this device is present.
 
-        It is told from the first step of the iteration on; or from ``async with client.sessions.changes() as …`` on.
-        While changes are not taken, sooner or later nothing is read from the broker: leave the iterator alone no longer
-        than you would ``messages``.
+        Changes are received from the first step of the iteration on, or from ``async with client.sessions.changes() as
+        …`` on. A full queue of changes stops all reading from the broker, as a full queue of ``messages`` does: keep
+        iterating.
         """
         return SessionChanges(self._queues)
 
     def heard(self, packet: Publish) -> None:
-        """Take in a publication about sessions. For the client itself."""
+        """Handle a publication about sessions. For internal use by the client."""
         if packet.topic == ANSWERS:
             self._requests.answered(packet.payload)
         elif packet.topic.endswith("/changes"):
@@ -250,7 +252,7 @@ class Sessions:
         return await self._ask(Request(verb, name, given))
 
     async def _in_doubt_out(self, verb: str, name: str, members: Members, password: str | None) -> Join | None:
-        """Ask, and do not come back to the session if its state is unknown; return how it was joined."""
+        """Make a request, and do not rejoin the session if the outcome is unknown; return its ``Join``."""
         joined = self._joins.remove(name)
         try:
             await self._asked(verb, name, members, password)
@@ -267,7 +269,7 @@ class Sessions:
 def _access(
     *, owner: str | None, admin: str | None, user: str | None, acl: AccessControlList | None
 ) -> dict[str, object]:
-    """Return the members that say who may do what; none if nothing is said."""
+    """Return the members of a request for passwords or an access list; empty without either."""
     words = {"user": user, "admin": admin, "owner": owner}
     passwords = {level: checked_password(word) for level, word in words.items() if word is not None}
     if passwords and acl is not None:

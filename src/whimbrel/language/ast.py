@@ -276,6 +276,11 @@ def children(node: Node) -> tuple[Node, ...]:
             return ()
 
 
+def height(node: Node) -> int:
+    """Return how many levels the tree of *node* has, counted as the parser does: a chain of ``&&`` counts once."""
+    return 1 + max(map(height, children(node)), default=0)
+
+
 def walk(node: Node) -> Iterator[Node]:
     """Yield *node* and every term below it."""
     pending = [node]

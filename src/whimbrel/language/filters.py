@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
-from whimbrel.errors import FilterError
-from whimbrel.language.ast import Predicate
-from whimbrel.language.backends.python import compile_filter
-from whimbrel.language.budget import ADMITTED, STORED, PatternBounds
+from whimbrel.language.ast import Predicate, height
+from whimbrel.language.backends.python import VerdictFunction, compile_filter
+from whimbrel.language.budget import ADMITTED, STORED, PatternBounds, program
 from whimbrel.language.check import StaticError, check
 from whimbrel.language.codes import ErrorCode
-from whimbrel.language.parser import Parser
+from whimbrel.language.parser import MAX_HEIGHT, MAX_TEXT, Parser
 from whimbrel.language.printer import print_filter
 from whimbrel.language.rewrites import normal_form
 from whimbrel.language.shapes import ShapeCache, Template
 from whimbrel.model.attributes import Attributes, checked
+from whimbrel.model.subscription import Subscription
 
-__all__ = ["Filter", "parse", "parse_stored", "recognise"]
+__all__ = ["Filter", "can_be_read", "filter_of", "parse", "parse_stored", "recognise"]
 
-_LONG = 512
 _shapes = ShapeCache()
 
 
 def parse(text: str) -> Predicate:
     """Return the checked tree of *text*, or raise ``FilterError`` with its code and place."""
-    return _read_long(text, ADMITTED) if len(text) > _LONG else _read(text, ADMITTED)
+    return _read(text, ADMITTED)
 
 
 def parse_stored(text: str) -> Predicate:
@@ -33,18 +31,15 @@ def parse_stored(text: str) -> Predicate:
 
     The indexes read filters so: whether one may come in is asked where it comes in, with ``parse``.
     """
-    if len(text) <= _LONG:
-        return _read(text, STORED)
-    try:
-        return _read_long(text, ADMITTED)  # it was most probably read so a moment ago
-    except FilterError:
-        return _read_long(text, STORED)
+    return _read(text, STORED)
 
 
-@lru_cache(maxsize=16)
-def _read_long(text: str, bounds: PatternBounds) -> Predicate:
-    """Parse a long text once where it is asked about several times in a row: checked, counted, indexed."""
-    return _read(text, bounds)
+def can_be_read(tree: Predicate, text: str) -> bool:
+    """Return whether the parser accepts *text*, which is how *tree* is printed: it may be too long or too deep.
+
+    For a tree that was joined from conditions that passed the static check. No parse is needed to know.
+    """
+    return len(text) <= MAX_TEXT and height(tree) <= MAX_HEIGHT
 
 
 def _read(text: str, bounds: PatternBounds) -> Predicate:
@@ -82,21 +77,48 @@ def _parsed(text: str, bounds: PatternBounds = ADMITTED) -> tuple[Parser, Predic
 
 
 class Filter:
-    """A checked filter, ready to be asked.
+    """A checked filter: its text, parsed once, and the tree and the verdict that are asked from then on.
+
+    Two are equal if their texts are, and it is pickled as its text.
 
     >>> fever = Filter("temperature > 38.5 && begins-with(bed, 'ICU-')")
     >>> fever.matches({"temperature": 39.2, "bed": "ICU-4"})
     True
     """
 
-    __slots__ = ("text", "tree", "verdict")
+    __slots__ = ("_verdict", "text", "tree")
 
     def __init__(self, text: str, *, is_stored: bool = False) -> None:
         """Read *text*; one that *is_stored* was accepted before, so today's bounds for patterns do not refuse it."""
         self.text = text
         self.tree = parse_stored(text) if is_stored else parse(text)
-        self.verdict = compile_filter(self.tree)
-        """Attributes (already checked) to true, false, or None for undefined."""
+        self._verdict: VerdictFunction | None = None
+
+    @property
+    def verdict(self) -> VerdictFunction:
+        """The function from attributes (already checked) to true, false, or None for undefined; compiled on demand."""
+        if self._verdict is None:
+            self._verdict = compile_filter(self.tree)
+        return self._verdict
+
+    @property
+    def instructions(self) -> int:
+        """How many instructions its regular expressions and wildcards have together."""
+        return program(self.tree) if self._has_patterns else 0
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this version would not accept it as a new filter, or None; only patterns had other bounds before."""
+        if self._has_patterns:
+            try:
+                check(self.tree, ADMITTED)
+            except StaticError as error:
+                return error.reason
+        return None
+
+    @property
+    def _has_patterns(self) -> bool:
+        return "regex" in self.text or "wildcard" in self.text
 
     def matches(self, values: Mapping[str, object] | Attributes) -> bool:
         """Tell whether *values* are selected: only a true verdict delivers."""
@@ -106,5 +128,28 @@ class Filter:
         """Return the text of the normal form."""
         return print_filter(normal_form(self.tree))
 
+    def __eq__(self, other: object) -> bool:
+        return self.text == other.text if isinstance(other, Filter) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _stored, (self.text,)
+
     def __repr__(self) -> str:
         return f"Filter({self.text!r})"
+
+
+def _stored(text: str) -> Filter:
+    return Filter(text, is_stored=True)
+
+
+def filter_of(subscription: Subscription) -> Filter | None:
+    """Return the content filter of a subscription: the one that came with it, or else what its text says.
+
+    Raise ``FilterError`` for a text that cannot be read.
+    """
+    if isinstance(subscription.parsed, Filter):
+        return subscription.parsed
+    return None if subscription.filter_text is None else Filter(subscription.filter_text, is_stored=True)

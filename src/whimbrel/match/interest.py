@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.language.filters import Filter
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.near import Anywhere, Around, Near
 from whimbrel.model.place import Place
@@ -26,10 +27,18 @@ class Interest:
     """How long a reported place counts; ``None``: the default."""
     session: str | None = None
     """Whose members' places count; ``None``: it has no place, and areas of publications make no difference."""
+    parsed: Filter | None = field(default=None, compare=False, repr=False)
+    """What ``filter_text`` says, where it has been parsed already."""
 
     def __post_init__(self) -> None:
         if self.session is None and isinstance(self.near, Around):
             raise InvalidValueError("near", str(self.near), "a circle or polygon where no session is given")
+
+    def content(self) -> Filter | None:
+        """Return the content filter, or None if there is none; ``FilterError`` if its text is none in any version."""
+        if self.parsed is not None or self.filter_text is None:
+            return self.parsed
+        return Filter(self.filter_text, is_stored=True)
 
     @property
     def is_placed(self) -> bool:

@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from whimbrel.errors import FilterError, InvalidValueError, Phrase
+from whimbrel.language.ast import Predicate
 from whimbrel.language.codes import ErrorCode
-from whimbrel.language.filters import parse_stored, recognise
+from whimbrel.language.filters import Filter, can_be_read
 from whimbrel.language.needs import names
 from whimbrel.language.printer import print_filter
 from whimbrel.match.index.content import Beside, ContentIndex, Pack, Run, pack_here
 from whimbrel.match.index.damage import DAMAGE, CorruptIndexError
-from whimbrel.match.index.delta import ReadFilter, finished, reading
+from whimbrel.match.index.delta import ReadFilter, anchors_of, finished, reading, shared_anchor
 from whimbrel.match.index.texts import Texts
 from whimbrel.match.interest import Interest, PublishedAt
 from whimbrel.match.keys import KeyTable, may_deliver
-from whimbrel.match.subjects import is_exact, subject_attributes, with_subject
+from whimbrel.match.subjects import is_exact, subject_attributes, subject_filter, with_subject
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.bounds import whole
@@ -59,6 +60,7 @@ class _Indexed(NamedTuple):
     """The filter that stands in the content index for a topic filter and a content filter."""
 
     text: str
+    tree: Predicate
     has_subject: bool
 
 
@@ -66,22 +68,38 @@ NEVER = "never == 1 && never == 2"
 """A filter that matches nothing: what stands for one that was accepted once and cannot be read any more."""
 
 
-def _check(interest: Interest) -> None:
-    check_stored(interest.filter_text)
+def _checked(interest: Interest) -> Filter | None:
+    """Return the content filter of *interest*, or raise what ``Matcher.add`` raises."""
+    content = interest.content()
+    _check_names(content)
     if interest.subject_filter is not None:
         check_topic_filter(interest.subject_filter)
+    return content
 
 
-def _joining(subject: str, text: str) -> Generator[None, None, _Indexed]:
+def _joined(subject: str | None, content: Filter) -> _Indexed:
     """Return subject and content as one filter, or the content alone where the two are too much for one."""
-    joined = print_filter(with_subject(check_topic_filter(subject), parse_stored(text)))
+    if subject is not None:
+        tree = with_subject(check_topic_filter(subject), content.tree)
+        text = print_filter(tree)
+        if can_be_read(tree, text):
+            return _Indexed(text, tree, has_subject=True)
+    return _Indexed(content.text, content.tree, has_subject=False)
+
+
+def _preparing(interest: Interest, content: Filter) -> Generator[None, None, ReadInterest]:
+    """Prepare what the index keeps of an interest with a content filter, yielding after each step.
+
+    A publication must show the subject, whatever the content says: where the topic filter names a level, or how many
+    there are, the filter hangs on that. Otherwise it hangs where the content alone would.
+    """
+    subject = interest.subject_filter
+    indexed = _joined(subject, content)
     yield
-    try:
-        if recognise(joined) is None:  # a shape that is known is neither too long nor too deep
-            parse_stored(joined)
-    except FilterError:
-        return _Indexed(text, has_subject=False)
-    return _Indexed(joined, has_subject=True)
+    anchor = shared_anchor(subject_filter(subject)) if subject is not None and indexed.has_subject else None
+    anchors = anchors_of(content.text, content.tree) if anchor is None else [anchor]
+    yield
+    return ReadInterest(interest, indexed, (yield from reading(indexed.text, indexed.tree, anchors)))
 
 
 def check_stored(text: str | None) -> None:
@@ -89,9 +107,14 @@ def check_stored(text: str | None) -> None:
 
     A log may have one: an older version accepted it. Readers of a log check this first.
     """
-    if text is None:
+    if text is not None:
+        _check_names(Filter(text, is_stored=True))
+
+
+def _check_names(content: Filter | None) -> None:
+    if content is None:
         return
-    tree = parse_stored(text)
+    text, tree = content.text, content.tree
     if "\0" in text and any(name.startswith("\0") for name in names(tree)):
         at = text.find("\\\0")
         reason = "a name that begins with U+0000, as no attribute's does"
@@ -171,11 +194,17 @@ class Matcher:
         for subscription, interest in interests:
             if subscription in self._handles:
                 raise InvalidValueError("subscription id", subscription, "one that was not used before")
-            if interest.filter_text is not None and ("\0" in interest.filter_text or interest.is_placed):
-                check_stored(interest.filter_text)
+            text, subject, content = interest.filter_text, interest.subject_filter, None
+            if text is not None and (subject is not None or "\0" in text or interest.is_placed):
+                content = interest.content()
+                _check_names(content)
             handle = self._new_handle(subscription)
-            text = self._put(handle, interest)
-            if text is not None:
+            if self._put(handle, interest):
+                if content is not None:
+                    indexed = _joined(subject, content)
+                    self._note(handle, subject, indexed)
+                    text = indexed.text
+                assert text is not None
                 yield handle, text
 
     # -- changes -----------------------------------------------------------------------------------------------------
@@ -186,15 +215,17 @@ class Matcher:
         A bad filter raises ``FilterError`` (a bad topic filter ``InvalidValueError``) and changes nothing. What
         ``reading`` returned for the interest may be given: the rest is quick.
         """
-        if read is not None and read.interest != interest:
-            read = None
-        if read is None:
-            _check(interest)
+        content: Filter | None = None
+        if read is None or read.interest != interest:
+            content, read = _checked(interest), None
         self.remove(subscription)
         handle = self._new_handle(subscription)
-        text = self._put(handle, interest, None if read is None else read.indexed)
-        if text is not None:
-            self._content.add(handle, text, None if read is None else read.read)
+        if self._put(handle, interest):
+            if read is None:
+                assert content is not None
+                read = finished(_preparing(interest, content))
+            self._note(handle, interest.subject_filter, read.indexed)
+            self._content.add(handle, read.indexed.text, read.read)
         return handle
 
     @staticmethod
@@ -203,13 +234,11 @@ class Matcher:
 
         Raise what ``add`` raises.
         """
-        _check(interest)
-        text, subject = interest.filter_text, interest.subject_filter
-        if text is None:
+        content = _checked(interest)
+        if content is None:
             return None
         yield
-        indexed = _Indexed(text, has_subject=False) if subject is None else (yield from _joining(subject, text))
-        return ReadInterest(interest, indexed, (yield from reading(indexed.text)))
+        return (yield from _preparing(interest, content))
 
     def remove(self, subscription: str) -> bool:
         """Remove a subscription; return whether there was one."""
@@ -246,28 +275,27 @@ class Matcher:
         self._handles[subscription] = handle
         return handle
 
-    def _put(self, handle: int, interest: Interest, indexed: _Indexed | None = None) -> str | None:
-        """Note everything but the content; return the text to index, if there is one."""
+    def _put(self, handle: int, interest: Interest) -> bool:
+        """Note everything but the content; return whether there is a content to be indexed."""
         if interest.keys is not NO_KEYS or not interest.accept_insecure:
             self._keys.put(handle, interest.keys, accept_insecure=interest.accept_insecure)
             self._interests[handle] = (interest.keys, interest.accept_insecure)
         subject, text = interest.subject_filter, interest.filter_text
         if interest.is_placed and self._with_places().put(handle, interest):
-            return None
+            return False
         if text is None and subject is None:
             self._everything[handle] = None
         elif text is None and subject is not None:
             self._topics.add(subject, handle)
             self._subjects[handle] = subject
-        elif subject is not None and text is not None:
-            if indexed is None:
-                indexed = finished(_joining(subject, text))
-            if indexed.has_subject:
-                self._with_subject.add(handle)
-            if not indexed.has_subject or not is_exact(subject):
-                self._looked_at_again[handle] = subject
-            return indexed.text
-        return text
+        return text is not None
+
+    def _note(self, handle: int, subject: str | None, indexed: _Indexed) -> None:
+        """Note how far what is indexed decides about the subject."""
+        if indexed.has_subject:
+            self._with_subject.add(handle)
+        if subject is not None and not (indexed.has_subject and is_exact(subject)):
+            self._looked_at_again[handle] = subject
 
     # -- matching ----------------------------------------------------------------------------------------------------
 

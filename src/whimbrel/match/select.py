@@ -3,14 +3,15 @@
 Rule: the plain way, by the reference closures, ``topics.matches``, ``may_deliver`` and ``hears``. The index is for many
 subscriptions and one publication; here it is the other way round.
 Rule: a subject filter admits no publication without a subject; ``None`` admits all.
-Rule: the filter is parsed once, when a publication is first asked about that keys and places let pass.
+Rule: the filter that came with the subscription is asked. One that was stored as text is parsed once, when a
+publication is first asked about that keys and places let pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from whimbrel.language.filters import Filter
+from whimbrel.language.filters import Filter, filter_of
 from whimbrel.match.keys import may_deliver
 from whimbrel.match.topics import matches
 from whimbrel.model.attributes import Attributes
@@ -57,5 +58,6 @@ class Selection:
         if asked.filter_text is None:
             return True
         if self._filter is None:
-            self._filter = Filter(asked.filter_text, is_stored=True)
+            self._filter = filter_of(asked)
+            assert self._filter is not None
         return self._filter.matches(attributes())

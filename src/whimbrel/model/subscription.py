@@ -2,6 +2,7 @@
 
 Rule: within a session a subscription is known by (subject filter, name); the same identity again replaces it.
 Rule: the filter is text here. ``language`` says whether it is a filter, ``match`` what a subject filter admits.
+Rule: what was parsed where a subscription enters travels with it until it is stored, so that nobody parses it again.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class Subscription:
     """The number of the fact by which it is in force; ``None``: in no log yet, or in a view that does not say."""
     changed_at: int | None = field(default=None, compare=False, repr=False)
     """Time of that fact, in microseconds; ``None`` as for ``seq``."""
+    parsed: object | None = field(default=None, compare=False, repr=False)
+    """The filter as ``language`` read it from ``filter_text`` a moment ago; in no row, and never in a hold."""
 
     def __post_init__(self) -> None:
         name("session", self.session)

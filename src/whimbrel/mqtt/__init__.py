@@ -1,1 +1,1 @@
-"""The wire: MQTT 5.0 and 3.1.1 as bytes and as packets, for both sides, without any input or output of its own."""
+"""MQTT 5.0 and 3.1.1: codec, packets and protocol state of client and server, without any input or output."""

@@ -1,6 +1,6 @@
-"""Certificates for TLS, and what is said where they do not fit; for both sides of a connection.
+"""Certificates for TLS, loaded into an SSL context, with readable errors; for client and server.
 
-Rule: an error names the file that cannot be used, and never what is in it.
+Rule: an error names the file that cannot be used, and never its content.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CertificateError(InvalidInputError):
 
 
 def load_authorities(context: ssl.SSLContext, ca: Path | str) -> None:
-    """Let *context* trust what the certificates of *ca* signed."""
+    """Add the certificates in *ca* to *context* as trusted authorities."""
     try:
         context.load_verify_locations(ca)
     except ssl.SSLError:
@@ -37,15 +37,15 @@ def load_authorities(context: ssl.SSLContext, ca: Path | str) -> None:
 
 
 def load_revoked(context: ssl.SSLContext, revoked: Path | str) -> None:
-    """Let *context* refuse the certificates that the revocation lists of *revoked* name.
+    """Add the certificate revocation lists in *revoked* to *context*, which then refuses the certificates in them.
 
-    A list that is out of date lets no certificate of its authority pass: what was revoked since is not known.
+    An expired list refuses every certificate of its authority: later revocations are unknown.
     """
     before = context.cert_store_stats()["crl"]
     try:
         context.load_verify_locations(revoked)
     except ssl.SSLError:
-        pass  # said below
+        pass  # reported below
     except OSError as error:
         raise CertificateError(f"{revoked}: {error.strerror or error}") from None
     if context.cert_store_stats()["crl"] == before:
@@ -54,12 +54,12 @@ def load_revoked(context: ssl.SSLContext, revoked: Path | str) -> None:
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Path | str, key: Path | str | None) -> None:
-    """Let *context* prove who we are; without *key* it stands in the same file as the certificate."""
+    """Load our own certificate and private key into *context*; without *key*, the key is in the certificate's file."""
     for path in (certificate, key):
         if path is not None:
             try:
                 Path(path).open("rb").close()
-            except OSError as error:  # ssl does not say which of the two files it means
+            except OSError as error:  # errors of ssl do not name the file
                 raise CertificateError(f"{path}: {error.strerror or error}") from None
     try:
         context.load_cert_chain(certificate, key or None)
@@ -71,7 +71,7 @@ def load_certificate(context: ssl.SSLContext, certificate: Path | str, key: Path
 
 
 def valid_until(certificate: Path | str) -> int | None:
-    """Return until when the first certificate in a file of PEM is valid, in seconds since 1970; None if unreadable."""
+    """Return the end of validity of the first certificate in a PEM file, in seconds since 1970; None if unreadable."""
     from cryptography import x509  # only a service with TLS needs it
 
     try:

@@ -1,17 +1,17 @@
-"""The client's side: one session, and its connections one after the other (twin of ``server``).
+"""The client's side of MQTT: one session, and its successive connections (the counterpart of ``server``).
 
-Rule: no socket, no clock and no random number. Bytes and the time come in; events come out, and ``take`` has the bytes
-to send. A breach of the protocol is ``failure``, once and for all.
-Rule: what outlives a connection is in ``ClientSession``: publications without their last answer, and identifiers of
-what was received. Everything else is in ``ClientConnection``, and a new connection begins it anew.
+Rule: no socket, no clock and no random number. Bytes and the time come in; events come out, and ``take`` returns the
+bytes to send. A protocol error is kept in ``failure``, for good.
+Rule: ``ClientSession`` has the state that outlives a connection: publications without their last answer, and received
+publications that are not finished. All other state is in ``ClientConnection``, and each connection starts empty.
 Rule: a publication keeps its packet identifier until its last answer. On the next connection it is sent again with DUP,
-in the order of old, releases first (MQTT 5, 4.4 and 4.6).
-Rule: a publication that was received is confirmed when the application says that it is handled, and on a connection on
-which it came. If it comes again before it was confirmed, it is not given to the application a second time.
+in the original order, after the PUBRELs (MQTT 5, 4.4 and 4.6).
+Rule: a received publication is confirmed when the application has handled it, and only on the connection on which it
+came last. If it comes again before it was confirmed, it is not given to the application a second time.
 
-If the server has lost the session, QoS 1 publications are sent as new ones. A QoS 2 publication that was released is
-done. One without an answer is ``Lost``: sent again it might be accepted twice, so its publisher has to decide.
-Topics of publications that are sent are not shortened to aliases.
+If the server has lost the session, QoS 1 publications are sent as new ones. A QoS 2 publication after PUBREL counts as
+accepted. One that was sent and has no PUBREC is ``Lost``: sent again it might be accepted twice, so its publisher has
+to decide. The client sends no topic aliases.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ _DUP = 0x08
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """What the client lets the server do; version 5 tells it, 3.1.1 cannot."""
+    """Limits that the client sets for the server; only version 5 can transmit them."""
 
     packet_bytes: int = 16 << 20
     receive_maximum: int = 64
-    """QoS 1 and 2 publications at a time. A server that sends more is not left: there are some (mosquitto 2.0.11, when
+    """Most QoS 1 and 2 publications in flight. A server that sends more is tolerated: some do (mosquitto 2.0.11, when
     many wait), and a program that reads no more than it can hold needs no other bound."""
     topic_alias_maximum: int = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What the server lets the client do on one connection."""
+    """Limits that the server sets for the client on one connection, and the agreed session parameters."""
 
     client_id: str
     keep_alive_s: int
@@ -111,7 +111,7 @@ class Refused(NamedTuple):
 
 
 class Dismissed(NamedTuple):
-    """The server said DISCONNECT."""
+    """The server sent DISCONNECT."""
 
     code: ReasonCode
     reason: str | None
@@ -140,7 +140,7 @@ class Answered(NamedTuple):
 
 
 class _Inbound:
-    """A QoS 1 or 2 publication that came and is not over."""
+    """A received QoS 1 or 2 publication whose exchange has not ended."""
 
     __slots__ = ("connection", "content", "is_handled", "qos")
 
@@ -148,14 +148,14 @@ class _Inbound:
         self.qos = packet.qos
         self.content = hash((packet.topic, packet.payload))
         self.connection = connection
-        """The number of the connection on which it came last."""
+        """Number of the connection on which it came last."""
         self.is_handled = False
 
     def is_same(self, packet: Publish) -> bool:
-        """Return whether *packet*, under the same identifier, is this publication once more.
+        """Return whether *packet* retransmits this publication (same identifier).
 
-        At QoS 2 the identifier alone should tell. But a server may have given up a message that we still know, and
-        have used its identifier again: what is neither marked as a duplicate nor looks like one is a new message.
+        At QoS 2 the identifier alone should decide. But a server may have dropped a message that we still know, and
+        have used its identifier again: a packet without DUP and with other content is a new message.
         """
         is_alike = self.content == hash((packet.topic, packet.payload))
         if packet.qos != self.qos:
@@ -165,7 +165,7 @@ class _Inbound:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A publication for the application, to be given back to ``acknowledge`` when it is handled."""
+    """A received publication for the application, which passes it to ``acknowledge`` when it is handled."""
 
     packet: Publish
     inbound: _Inbound | None = field(default=None, repr=False, compare=False)
@@ -173,7 +173,7 @@ class Delivery:
 
 
 class Arrived(NamedTuple):
-    """A publication came."""
+    """A publication was received."""
 
     delivery: Delivery
 
@@ -185,7 +185,7 @@ Event: TypeAlias = Accepted | Refused | Dismissed | Published | Lost | Answered 
 
 
 class _Outbound:
-    """A QoS 1 or 2 publication on its way to the server, as bytes: sent again it differs in one bit."""
+    """A QoS 1 or 2 publication in flight to the server, as bytes: a retransmission differs in one bit."""
 
     __slots__ = ("is_retained", "qos", "was_sent", "wire")
 
@@ -195,7 +195,7 @@ class _Outbound:
         self.was_sent = False
 
     def next_wire(self) -> bytes:
-        """Return the bytes to send now."""
+        """Return the bytes to send now, with DUP if they were sent before."""
         if not self.was_sent:
             self.was_sent = True
             return self.wire
@@ -203,10 +203,10 @@ class _Outbound:
 
 
 class ClientSession:
-    """What client and server know of each other, whatever becomes of their connections.
+    """Session state of a client, which outlives its connections.
 
-    It lives in memory: a client that dies and resumes its session at the server begins with nothing, so it should pass
-    another *first_id* than it did the last time, or the server may take a new QoS 2 publication for an old one.
+    It lives in memory: a client that restarts and resumes its session at the server begins with an empty state. It
+    should pass another *first_id* than before, or the server may take a new QoS 2 publication for an old one.
     """
 
     __slots__ = ("connections", "inbound", "last_id", "outbound", "releasing", "requests", "version")
@@ -215,34 +215,34 @@ class ClientSession:
         self.version: Final = version
         self.last_id = first_id - 1
         self.connections = 0
-        """How many there have been."""
+        """Number of connections so far."""
         self.outbound: dict[int, _Outbound] = {}
         """Publications without PUBACK or PUBREC, in order."""
         self.releasing: dict[int, None] = {}
         """Packet identifiers between PUBREL and PUBCOMP, in order."""
         self.requests: dict[int, int] = {}
-        """SUBSCRIBE and UNSUBSCRIBE of this connection that have no answer, and how many topic filters they have."""
+        """Unanswered SUBSCRIBE and UNSUBSCRIBE of this connection: number of topic filters per packet identifier."""
         self.inbound: dict[int, _Inbound] = {}
 
     def publish(self, packet: Publish) -> int:
-        """Take in a QoS 1 or 2 publication; return its packet identifier. ``ClientConnection.pump`` sends it."""
+        """Queue a QoS 1 or 2 publication, and return its packet identifier; a ``ClientConnection`` sends it."""
         check_publication(packet)
         identifier = self.new_id()
         self.outbound[identifier] = _Outbound(packet._replace(packet_id=identifier, dup=False), self.version)
         return identifier
 
     def handled(self, delivery: Delivery) -> None:
-        """Take in that the application is done with *delivery*, while there is no connection to confirm it on."""
+        """Record that the application has handled *delivery*, while there is no connection on which to confirm it."""
         if delivery.inbound is not None:
             delivery.inbound.is_handled = True
 
     @property
     def unanswered(self) -> int:
-        """How many publications have no last answer."""
+        """Number of publications without their last answer."""
         return len(self.outbound) + len(self.releasing)
 
     def new_id(self) -> int:
-        """Return a packet identifier that is free."""
+        """Return a free packet identifier."""
         for step in range(1, _MAX_ID + 1):
             identifier = (self.last_id + step - 1) % _MAX_ID + 1
             if not (identifier in self.outbound or identifier in self.releasing or identifier in self.requests):
@@ -251,7 +251,7 @@ class ClientSession:
         raise InvalidValueError("packets without an answer", _MAX_ID, f"fewer than {_MAX_ID}")
 
     def begin_again(self) -> list[Event]:
-        """Take in that the server knows nothing of the session."""
+        """Reset the session after the server has lost it; return the events of publications that ended by this."""
         events: list[Event] = [Published(identifier, ReasonCode.SUCCESS) for identifier in self.releasing]
         self.releasing.clear()
         self.inbound.clear()
@@ -264,12 +264,12 @@ class ClientSession:
 
 
 def check_publication(packet: Publish) -> None:
-    """Raise ``InvalidValueError`` if the topic of *packet* is not one: here the mistake is ours, not a peer's."""
+    """Raise ``InvalidValueError`` if the topic of *packet* is invalid: the error is the caller's, not a peer's."""
     check_own_topic(packet.topic)
 
 
 def check_own_topic(topic: str) -> None:
-    """Raise ``InvalidValueError`` if nothing can be published under *topic*."""
+    """Raise ``InvalidValueError`` if *topic* is not a valid topic name."""
     try:
         check_topic_name(topic)
     except ProtocolError as error:
@@ -280,7 +280,7 @@ def check_own_topic(topic: str) -> None:
 
 
 class ClientConnection:
-    """One connection, from CONNECT on; *connect* is completed with the client's *limits*."""
+    """One connection, from CONNECT on; the client's *limits* are added to *connect*."""
 
     __slots__ = (
         "_aliases",
@@ -308,24 +308,24 @@ class ClientConnection:
         self._session, self._connect, self._limits = session, connect, limits
         self._decoder = Decoder(max_packet_bytes=limits.packet_bytes, version=connect.version)
         session.connections += 1
-        session.requests.clear()  # they will not be answered
+        session.requests.clear()  # their answers were lost with the last connection
         self._number = session.connections
         self._aliases: dict[int, str] = {}
         self._to_send: deque[int] = deque()
-        """Publications that have not been sent on this connection."""
+        """Packet identifiers of publications to send on this connection."""
         self._in_flight: set[int] = set()
         self._sent_at = self._received_at = self._pinged_at = now
         self._is_pinging = self._is_deaf = False
         self.phase = Phase.CONNECTING
         self.failure: ProtocolError | None = None
         self.terms = ServerLimits(client_id=connect.client_id, keep_alive_s=connect.keep_alive_s)
-        """What was asked for; from ``Accepted`` on, what was agreed."""
+        """The limits that the client requested; from ``Accepted`` on, those agreed with the server."""
         self._out = [encode(_with_limits(connect, limits), connect.version)]
 
     # -- bytes -------------------------------------------------------------------------------------------------------
 
     def take(self, *, now: float) -> bytes:
-        """Return the bytes to send, which the caller sends at once."""
+        """Remove and return the bytes to send; the caller sends them immediately."""
         if not self._out:
             return b""
         self._sent_at = now
@@ -334,9 +334,9 @@ class ClientConnection:
         return data
 
     def receive(self, data: bytes, *, now: float) -> list[Event]:
-        """Take in *data*; return what it means, in order."""
+        """Handle bytes received from the server; return the events, in order."""
         self._received_at = now
-        self._is_pinging = False  # whatever the server says, it is there
+        self._is_pinging = False  # any bytes prove that the server is alive
         events: list[Event] = []
         if self.is_closed:
             return events
@@ -353,7 +353,7 @@ class ClientConnection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is over: refused, dismissed, left, or broken by the server."""
+        """Whether the connection has ended: refused, closed by either side, or failed by a protocol error."""
         return self.phase is Phase.CLOSED
 
     def _fail(self, error: ProtocolError) -> None:
@@ -370,9 +370,10 @@ class ClientConnection:
 
     @property
     def ping_due_at(self) -> float | None:
-        """When PINGREQ is to be sent, if nothing happens until then; None if there is no keep alive.
+        """Time to send PINGREQ, if no packet is sent or received until then; None without keep alive.
 
-        Silence of either side counts: a client that only sends would otherwise never notice a dead peer.
+        It counts from the last bytes sent or the last received, whichever is older: a client that only sends would
+        otherwise never notice a dead server.
         """
         keep_alive_s = self.terms.keep_alive_s
         if not keep_alive_s or self.phase is not Phase.OPEN:
@@ -382,13 +383,13 @@ class ClientConnection:
 
     @property
     def dead_at(self) -> float | None:
-        """When the server is taken for dead, unless it is heard of: half a keep alive after a ping."""
+        """Time at which the server counts as dead unless bytes come: half a keep alive (at least 1 s) after a ping."""
         if not self._is_pinging or self._is_deaf or self.phase is not Phase.OPEN:
             return None
         return self._pinged_at + max(1.0, self.terms.keep_alive_s / 2)
 
     def timer(self, *, now: float) -> None:
-        """Let time pass: send a ping that is due; fail if the server does not answer one."""
+        """Send a ping that is due; fail the connection if the server did not answer one in time."""
         if self.dead_at is not None and now >= self.dead_at:
             self._fail(ProtocolError(ReasonCode.KEEP_ALIVE_TIMEOUT, "no answer to a ping"))
             return
@@ -398,18 +399,18 @@ class ClientConnection:
             self._send(Pingreq())
 
     def stop_listening(self) -> None:
-        """Take in that nothing is read for now, so that silence means nothing."""
+        """Suspend the check for a dead server while the caller reads nothing."""
         self._is_deaf = True
 
     def listen(self, *, now: float) -> None:
-        """Take in that the caller reads again."""
+        """Resume the check for a dead server: the caller reads again."""
         self._is_deaf = self._is_pinging = False
         self._received_at = now
 
     # -- what the client says ----------------------------------------------------------------------------------------
 
     def publish_once(self, packet: Publish) -> ReasonCode:
-        """Send a QoS 0 publication; return why it cannot be sent, or success."""
+        """Send a QoS 0 publication; return ``SUCCESS``, or the reason for which it cannot be sent."""
         check_publication(packet)
         data = encode(packet, self._session.version)
         code = self._unfit(data, packet.qos, is_retained=packet.retain)
@@ -418,7 +419,7 @@ class ClientConnection:
         return code
 
     def pump(self) -> list[Event]:
-        """Send the publications of the session that the server takes now."""
+        """Send queued publications, as far as the server's receive maximum allows."""
         session, events = self._session, list[Event]()
         if self.phase is not Phase.OPEN:
             return events
@@ -437,7 +438,7 @@ class ClientConnection:
         return events
 
     def publish(self, packet: Publish) -> tuple[int, list[Event]]:
-        """Take in a QoS 1 or 2 publication, and send it if the server takes it now; return its identifier."""
+        """Queue a QoS 1 or 2 publication; send it if the receive maximum allows. Return its identifier and events."""
         identifier = self._session.publish(packet)
         if self.phase is Phase.OPEN:  # else CONNACK will find it in the session
             self._to_send.append(identifier)
@@ -467,19 +468,19 @@ class ClientConnection:
         return identifier
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Take in that the application is done with *delivery*, and confirm it if it came on this connection."""
+        """Record that the application has handled *delivery*; confirm it if it came on this connection."""
         inbound, identifier = delivery.inbound, delivery.packet.packet_id
         if inbound is None or inbound.is_handled:
             return
         inbound.is_handled = True
-        # If it came on an earlier connection the server will send it again, and is answered then: it would not
-        # understand an answer to what it has not sent on this one.
+        # If it came on an earlier connection, the server sends it again and is answered then: it would not
+        # understand an answer to a packet that it has not sent on this connection.
         is_here = inbound.connection == self._number and self.phase is Phase.OPEN
         if is_here and self._session.inbound.get(identifier) is inbound:
             self._confirm(identifier, inbound)
 
     def disconnect(self) -> None:
-        """Say goodbye."""
+        """Send DISCONNECT and close."""
         if self.phase is Phase.OPEN:
             self._send(Disconnect())
         self.phase = Phase.CLOSED
@@ -547,7 +548,7 @@ class ClientConnection:
         events.append(Arrived(Delivery(packet, new)))
 
     def _resolved(self, packet: Publish) -> Publish:
-        """Return *packet* with its topic, where it came under an alias (MQTT 5, 3.3.2.3.4)."""
+        """Return *packet* with the topic that its alias stands for, if it has an alias (MQTT 5, 3.3.2.3.4)."""
         alias = packet.properties.integer(Property.TOPIC_ALIAS) if packet.properties else None
         if alias is None:
             return packet
@@ -579,7 +580,7 @@ class ClientConnection:
     def _acknowledged(self, packet: Puback, events: list[Event]) -> None:
         out = self._session.outbound.get(packet.packet_id)
         if out is None and packet.packet_id not in self._session.releasing:
-            return  # answered twice: nothing is left to be done
+            return  # answered twice: nothing is left to do
         if out is None or out.qos != 1:
             raise _breach("PUBACK to a QoS 2 publication")
         self._over(packet, events)
@@ -602,7 +603,7 @@ class ClientConnection:
 
     def _completed(self, packet: Pubcomp, events: list[Event]) -> None:
         if packet.packet_id in self._session.releasing:
-            # "Not found" is no failure here: the server had forgotten that it was done (3.7.2.1).
+            # "Not found" is not a failure here: the server has forgotten a completed exchange (3.7.2.1).
             self._over(packet._replace(code=ReasonCode.SUCCESS), events)
         elif packet.packet_id in self._session.outbound:
             raise _breach("PUBCOMP to a publication that was not released")
@@ -643,7 +644,7 @@ def _with_limits(connect: Connect, limits: ClientLimits) -> Connect:
 
 
 def _terms(connect: Connect, told: Properties) -> ServerLimits:
-    """Return what was agreed: what the server told, and where it told nothing what the client asked for."""
+    """Return the agreed limits: the server's values, and the client's own where the server states none."""
 
     def either(which: Property, otherwise: int) -> int:
         value = told.integer(which)

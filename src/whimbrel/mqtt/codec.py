@@ -1,11 +1,11 @@
 """The codec: packets to bytes, and a stream of bytes to packets.
 
-Rule: ``Decoder.receive`` never raises for what a peer sends: the packets before a break are returned, the break stands
-in ``failure``, and what comes after it is ignored.
-Rule: how the stream is cut makes no difference, and no byte is copied more than a few times, however small the pieces.
-Rule: what is refused for its size is refused when its length is known, before it is kept.
+Rule: ``Decoder.receive`` never raises for bytes of a peer: the packets before a protocol error are returned, the error
+is in ``failure``, and all later bytes are ignored.
+Rule: how the stream is cut makes no difference, and no byte is copied more than a few times, however small the reads.
+Rule: a packet that is too large is refused as soon as its length is known, before its bytes are kept.
 
-``decoding`` and ``encoding`` have the packets; this module has the stream.
+``decoding`` and ``encoding`` handle single packets; this module handles the stream.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from whimbrel.mqtt.properties import NO_PROPERTIES
 __all__ = ["MAX_PACKET_BYTES", "Decoder", "decode", "encode", "publish_parts"]
 
 MAX_PACKET_BYTES = MAX_VARINT + 5
-"""The largest packet there can be: a byte, four bytes of length, and what they can say."""
+"""Largest size of an MQTT packet: one byte, four bytes of length, and the largest length that these can encode."""
 
 
 _PACKET_BYTES = 96
-"""A packet takes as long to decode and handle as so many bytes more."""
-_new = tuple.__new__  # the shortest PUBACK is as frequent as PUBLISH, and is read here at once
+"""Cost of decoding and handling one packet, in bytes that take as long to decode."""
+_new = tuple.__new__  # the shortest PUBACK is as frequent as PUBLISH, and is decoded here directly
 _SUCCESS = ReasonCode.SUCCESS
 
 
 class Decoder:
-    """The packets of one stream.
+    """Decoder of the packets of one stream.
 
-    With a *version* it reads what follows a CONNECT. Without, it is a server's: the first packet must be a CONNECT,
-    and says the version. One that *stops_after_connect* leaves what comes behind it undecoded until ``go_on``, in
-    order and as bytes, so that a CONNECT can be answered before anything else is looked at.
+    With a *version* it decodes the packets after a CONNECT. Without, it is a server's: the first packet must be a
+    CONNECT, which has the version. One that *stops_after_connect* keeps the bytes behind CONNECT undecoded, in order,
+    until ``go_on``, so that a CONNECT is answered before anything else is decoded.
 
     >>> Decoder(version=5).receive(bytes.fromhex("c000 d0"))
     [Pingreq()]
@@ -63,18 +63,18 @@ class Decoder:
     ) -> None:
         self.version = version
         self._piece_bytes = piece_bytes
-        """Packets that begin behind so many bytes are left for the next ``receive``; each counts as some more."""
+        """Bytes after which ``receive`` leaves later packets for the next call; each packet adds ``_PACKET_BYTES``."""
         self.has_more = False
-        """Whether the next ``receive`` may return packets although it is given nothing."""
+        """Whether the next ``receive`` may return packets even if it is passed no bytes."""
         self._stops_after_connect = stops_after_connect
         self.is_stopped = False
-        """A CONNECT came: nothing behind it is decoded before ``go_on``."""
+        """Whether a CONNECT came and ``go_on`` was not called: the bytes behind it are not decoded."""
         self.failure: ProtocolError | None = None
         self._max_packet_bytes = max_packet_bytes
         self._held = bytearray()
-        """The beginning of a packet that is not there yet; while stopped, everything behind CONNECT."""
+        """Bytes of an incomplete packet; while stopped, all bytes behind CONNECT."""
         self._needed = 0
-        """How many bytes must be there before it is worth looking again."""
+        """Bytes that must have come before decoding is tried again."""
 
     def receive(self, data: bytes) -> list[Packet]:
         """Return the packets that *data* completes."""
@@ -102,12 +102,12 @@ class Decoder:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes are kept undecoded."""
+        """Number of bytes kept undecoded."""
         return len(self._held)
 
     @property
     def held(self) -> bytearray:
-        """The bytes that are kept undecoded; the same object all the time, and not to be changed."""
+        """The bytes kept undecoded; always the same object, which callers must not change."""
         return self._held
 
     def hold(self, data: bytes) -> None:
@@ -117,17 +117,17 @@ class Decoder:
             self.has_more, self._needed = True, 0
 
     def take_held(self) -> bytes:
-        """Return, once, the bytes that are kept undecoded; the caller brings them again."""
+        """Remove and return the bytes kept undecoded; the caller passes them to ``receive`` later."""
         held = bytes(self._held)
         self._held.clear()
         return held
 
     def go_on(self) -> None:
-        """Decode what came behind the CONNECT it stopped after, with what ``receive`` is given next."""
+        """Resume decoding behind CONNECT, at the next ``receive``."""
         self.is_stopped, self._needed = False, 0
 
     def _read(self, data: bytes, packets: list[Packet]) -> int:
-        """Append the whole packets of *data*; return where the first that is not whole begins."""
+        """Append the complete packets of *data*; return the offset of the first incomplete one."""
         at, end, version, most = 0, len(data), self.version, self._max_packet_bytes
         self.has_more = False
         last = self._piece_bytes

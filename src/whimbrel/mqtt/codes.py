@@ -1,7 +1,7 @@
 """Numbers of the wire: packet types, reason codes, and which code may stand in which packet (MQTT 5.0, 2.1.2 and 2.4).
 
-Rule: ``PACKETS_OF`` is the one table of codes and packets; everything else about them is made from it.
-Rule: 3.1.1 has codes of its own, fewer; the functions at the end translate, and only towards 3.1.1.
+Rule: ``PACKETS_OF`` is the only table of codes and packets; every other table is derived from it.
+Rule: 3.1.1 has fewer codes, of its own; the functions at the end translate 5.0 codes to them, and never back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PacketType(IntEnum):
 
 
 class ReasonCode(IntEnum):
-    """How an operation ended; from 0x80 on it failed."""
+    """Result of an operation; from 0x80 on it failed."""
 
     SUCCESS = 0x00
     NORMAL_DISCONNECTION = 0x00
@@ -89,7 +89,7 @@ class ReasonCode(IntEnum):
 
     @property
     def title(self) -> str:
-        """The name as a sentence has it."""
+        """The name in lower case, for use in a sentence."""
         return self.name.replace("_", " ").lower()
 
 
@@ -154,9 +154,9 @@ CODES_IN: tuple[tuple[ReasonCode | None, ...], ...] = tuple(
     tuple(_CODES.get(value) if packet in _PACKETS.get(value, ()) else None for value in range(256))
     for packet in range(16)
 )
-"""The same table the other way round: by packet type and byte, the code that the byte is there, None if it is none.
+"""The inverse table: reason code per packet type and byte, None where the byte is not a valid code.
 
-Tuples, because an enum's hash is a call of Python and stands in the hot path of a dict.
+Tuples, because an enum's hash is a Python call, which is too slow as a dict key in the hot path.
 """
 
 _RETURN_CODES = {
@@ -171,14 +171,14 @@ _SERVER_UNAVAILABLE = 3
 
 
 def connect_return_code(code: ReasonCode) -> int:
-    """Return what a CONNACK of 3.1.1 has for *code*: 0, or 1 to 5.
+    """Return the return code of a 3.1.1 CONNACK for *code*: 0, or 1 to 5.
 
-    What has no counterpart becomes 3, server unavailable. For malformed packets that would be a lie, but 3.1.1 answers
-    those with no CONNACK at all (3.2.2.3), so it is never asked for.
+    A code without a counterpart becomes 3, server unavailable. That would be wrong for malformed packets, but 3.1.1
+    answers those without a CONNACK (3.2.2.3), so they never get here.
     """
     return _RETURN_CODES.get(code, _SERVER_UNAVAILABLE) if code.is_error else 0
 
 
 def suback_return_code(code: int) -> int:
-    """Return what a SUBACK of 3.1.1 has for *code*: the granted QoS, or 0x80 for every failure."""
+    """Return the return code of a 3.1.1 SUBACK for *code*: the granted QoS, or 0x80 for every failure."""
     return 0x80 if code >= 0x80 else int(code)

@@ -1,9 +1,9 @@
-"""Decoding: the bytes of one packet to the packet (MQTT 5.0, chapter 3; the same of 3.1.1).
+"""Decoding: the bytes of one packet to a packet (chapter 3 of MQTT 5.0 and of 3.1.1).
 
-Rule: whatever the bytes are, a packet comes out or a ``ProtocolError``.
-Rule: all that a packet says alone is checked here. What needs a memory (is this the first packet, is the identifier in
-use, how large is the alias maximum) or knows which side we are on is the connection's.
-Rule: the text of topic filters is not checked: a bad one is answered in SUBACK, the others of the packet still count.
+Rule: for any bytes, the result is a packet or a ``ProtocolError``.
+Rule: every check that needs the packet alone is made here. Checks that need state (is this the first packet, is the
+identifier in use, how large is the alias maximum) or the side that we are on are made by the connection.
+Rule: the text of topic filters is not checked: SUBACK refuses a bad one, and the others of the packet still count.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ _Ack = TypeVar("_Ack", Puback, Pubrec, Pubrel, Pubcomp)
 # Names of an enum are looked up through its metaclass; these stand in the hot path.
 _SUCCESS, _PUBLISH, _TOPIC_ALIAS = ReasonCode.SUCCESS, PacketType.PUBLISH, Property.TOPIC_ALIAS
 _FLAGS = tuple((flags >> 1 & 3, flags & 1 != 0, flags & 8 != 0) for flags in range(16))
-"""QoS, retain and DUP of a PUBLISH."""
+"""QoS, retain and DUP of a PUBLISH, by its flags."""
 _new = tuple.__new__  # a named tuple's own constructor costs twice as much; used for the packets of the hot path
 
 MAX_FILTERS = 10_000
-"""How many topic filters one packet may have: each takes a microsecond to read, in which no other client is served."""
+"""Most topic filters of one packet: each takes a microsecond to decode, in which no other client is served."""
 _MAX_TOPICS = 8_192
 _MAX_TOPIC_BYTES = 256
 _TLS_HANDSHAKE = 0x16
-"""The first byte of a client that speaks TLS (RFC 8446, 5.1): a CONNECT with flags that are reserved."""
+"""First byte of a TLS client (RFC 8446, 5.1); in MQTT it would be a CONNECT with reserved flags."""
 _topics: dict[bytes, str] = {}
-"""Topic names that were checked; see ``_topic``."""
+"""Cache of checked topic names, by their bytes; see ``_topic``."""
 
 
 def decode(first: int, body: bytes, version: int) -> Packet:
     """Return the packet whose first byte is *first* and whose bytes after the length are *body*.
 
-    A CONNECT says its own version; for it *version* does not matter.
+    A CONNECT has its own version; for it *version* is ignored.
     """
     decoder = _DECODERS.get(first)
     if decoder is not None:
@@ -77,7 +77,7 @@ def decode(first: int, body: bytes, version: int) -> Packet:
 
 
 def publish_at(data: bytes, first: int, at: int, end: int, version: int) -> Publish:
-    """Return the PUBLISH whose body is ``data[at:end]``; given in place, so that no byte is copied twice."""
+    """Return the PUBLISH whose body is ``data[at:end]``; decoded in place, so that no byte is copied twice."""
     qos, retain, dup = _FLAGS[first & 15]
     if qos == 3:
         raise MalformedPacketError("PUBLISH with QoS 3")
@@ -111,10 +111,10 @@ def publish_at(data: bytes, first: int, at: int, end: int, version: int) -> Publ
 
 
 def _topic(raw: bytes) -> str:
-    """Return the topic name of *raw*, checked; the empty one passes, as an alias may stand for it.
+    """Return the checked topic name in *raw*; it may be empty, since an alias may stand for it.
 
-    The same topics come again and again. Remembering them saves reading and checking, and gives all later code
-    the same string, whose hash is then computed once. When full, all are forgotten: the busy ones are back at once.
+    The same topics come again and again. The cache saves decoding and checking, and gives all later code the same
+    string, whose hash is then computed once. A full cache is emptied; topics in use are back at once.
     """
     topic = text_from(raw)
     if topic:
@@ -133,7 +133,7 @@ def _no_topic(version: int) -> ProtocolError:
 
 
 def _properties_at(data: bytes, at: int, place: int, end: int | None = None) -> tuple[Properties, int]:
-    """Read properties and their length; *end* is where the packet ends, if *data* goes on."""
+    """Read properties and their length; *end* is the end of the packet, if *data* is longer."""
     size, start = varint_at(data, at)
     stop = start + size
     if stop > (len(data) if end is None else end):
@@ -155,7 +155,7 @@ def _connect(body: bytes, _version: int) -> Connect:
 
 
 def _connect_at(body: bytes, at: int, version: int) -> Connect:
-    """Read what stands behind the version."""
+    """Read the rest of a CONNECT, behind the version."""
     flags, at = byte_at(body, at)
     _check_connect_flags(flags, version)
     keep_alive_s, at = uint16_at(body, at)
@@ -219,7 +219,7 @@ def _connack(body: bytes, version: int) -> Connack:
 
 
 def _acknowledgement(packet: type[_Ack], place: PacketType) -> Callable[[bytes, int], _Ack]:
-    """Return the decoder of PUBACK, PUBREC, PUBREL or PUBCOMP; they differ in their codes only."""
+    """Return a decoder of PUBACK, PUBREC, PUBREL or PUBCOMP, which differ only in their codes."""
 
     def decoder(body: bytes, version: int) -> _Ack:
         size = len(body)
@@ -264,7 +264,7 @@ def _too_many_filters(packet: str) -> ProtocolError:
 
 
 def _options(options: int, version: int) -> tuple[int, bool, bool, int]:
-    """Return QoS, no local, retain as published and retain handling."""
+    """Return QoS, no local, retain as published and retain handling from a byte of subscription options."""
     if options & (0xC0 if version == V5 else 0xFC):
         raise MalformedPacketError(f"reserved bits of subscription options {options:08b} are set")
     qos, no_local, retain_handling = options & 3, options & 4 != 0, options >> 4
@@ -305,7 +305,7 @@ def _unsuback(body: bytes, version: int) -> Unsuback:
 
 
 def _identified(body: bytes, version: int, place: PacketType) -> tuple[int, Properties, int]:
-    """Read what SUBSCRIBE, UNSUBSCRIBE and their answers begin with."""
+    """Read the packet identifier and properties of SUBSCRIBE, UNSUBSCRIBE and their answers."""
     packet_id, at = uint16_at(body, 0)
     if not packet_id:
         raise _no_packet_id(place)

@@ -1,8 +1,8 @@
 """Encoding: a packet to its bytes.
 
-Rule: what is written can be read: lengths, text, codes, places of properties and identifiers are checked, and what
-fails is an ``InvalidValueError``, a mistake of ours. That topics have no wildcards is left to the caller.
-Rule: what 3.1.1 does not have is left out; codes are translated to its own.
+Rule: encoded packets can be decoded: lengths, text, codes, places of properties and identifiers are checked, and an
+invalid one raises ``InvalidValueError``, an error of ours. Only wildcards in topic names are left to the caller.
+Rule: for 3.1.1, fields that only 5.0 has are left out, and codes are translated.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from whimbrel.mqtt.properties import WILL, Properties, check_places, encode_prop
 __all__ = ["encode", "publish_parts"]
 
 _SMALL = struct.Struct(">BBH")
-"""First byte, a length below 128, and the two bytes after it: of an acknowledgement all, of a PUBLISH the head."""
+"""First byte, a length below 128, and two bytes: a whole acknowledgement, or the head of a PUBLISH."""
 
 
 def encode(packet: Packet, version: int) -> bytes:
-    """Return the bytes of *packet*; a CONNECT says its own version, for it *version* does not matter."""
+    """Return the bytes of *packet*; a CONNECT has its own version, for it *version* is ignored."""
     return _ENCODERS[type(packet)](packet, version)
 
 
@@ -60,8 +60,8 @@ def publish_parts(
 ) -> tuple[bytes, bytes]:
     """Return a PUBLISH in two halves, between which the packet identifier stands; at QoS 0 the second is empty.
 
-    So a broker encodes a message once and joins ``head + identifier + tail`` per receiver. *topic* is checked text as
-    UTF-8, *properties* are encoded without their length (``passed_on`` and the like) and left out in 3.1.1.
+    So a broker encodes a message once and joins ``head + identifier + tail`` per receiver. *topic* is checked text in
+    UTF-8; *properties* are encoded, without their length (as by ``passed_on``), and left out in 3.1.1.
     """
     if not 0 <= qos <= 2 or (dup and not qos):
         raise InvalidValueError("PUBLISH", Phrase(f"QoS {qos}, DUP {dup}"), "QoS 0 to 2, DUP only from 1 on")
@@ -214,12 +214,12 @@ def _framed(first: int, body: bytes) -> bytes:
 
 
 def _identified(packet_id: int, properties: Properties, version: int, place: PacketType) -> bytes:
-    """Write what SUBSCRIBE, UNSUBSCRIBE and their answers begin with."""
+    """Write the packet identifier and properties of SUBSCRIBE, UNSUBSCRIBE and their answers."""
     return _packet_id(packet_id) + (_block(properties, place) if version == V5 else b"")
 
 
 def _block(properties: Properties, place: int) -> bytes:
-    """Write properties with their length, if they may stand in *place*."""
+    """Write properties with their length; raise ``InvalidValueError`` if one must not stand in *place*."""
     if not properties:
         return b"\0"
     check_places(properties, place)

@@ -1,6 +1,7 @@
-"""What a peer can do wrong on the wire, one class per answer it gets.
+"""Protocol errors of a peer, one class per answer to it.
 
-Rule: these speak of the *peer*'s bytes. What our own side may not send is refused with ``InvalidValueError``.
+Rule: they are about the *peer*'s bytes. Packets that our own side must not send are refused with
+``InvalidValueError``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class ProtocolError(WhimbrelError):
 
 
 class MalformedPacketError(ProtocolError):
-    """The bytes are not a packet."""
+    """The bytes are not a valid packet."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(ReasonCode.MALFORMED_PACKET, reason)
@@ -37,7 +38,7 @@ class MalformedPacketError(ProtocolError):
 
 
 class PacketTooLargeError(ProtocolError):
-    """The packet is larger than we said we take."""
+    """The packet is larger than our maximum packet size."""
 
     def __init__(self, size_bytes: int, max_bytes: int) -> None:
         super().__init__(ReasonCode.PACKET_TOO_LARGE, f"a packet of {size_bytes} bytes; at most {max_bytes} are taken")
@@ -48,12 +49,12 @@ class PacketTooLargeError(ProtocolError):
 class InvalidConnectError(ProtocolError):
     """A CONNECT of MQTT 5 that breaks a rule. Reaction: CONNACK with the code if it is the first, then close (4.13.1).
 
-    One of 3.1.1 is closed without a CONNACK [MQTT-3.1.4-1], like any other packet of that version.
+    For a bad CONNECT of 3.1.1 the connection is closed without a CONNACK [MQTT-3.1.4-1], as for any other bad packet.
     """
 
 
 class UnsupportedVersionError(ProtocolError):
-    """The peer speaks another protocol, or another version of this one."""
+    """The peer uses another protocol, or another version of MQTT."""
 
     def __init__(self, protocol: str, level: int) -> None:
         reason = f"protocol {protocol[:40]!r}, level {level}; spoken here are 'MQTT' 4 (3.1.1) and 5"

@@ -1,9 +1,9 @@
-"""Mount points: the topics of some clients stand below a topic that these clients never see.
+"""Mount points: a topic prefix for some clients, which these clients never see.
 
-Rule: what comes from a client is mounted, what goes to it is unmounted, and everything between sees whole topics:
-rights, the log and other clients. So ``lamp`` from a client at the mount point ``home/7/`` is ``home/7/lamp``.
-Rule: all topics of a packet are mounted: that of a publication, of a will and of a response, and every topic filter.
-A topic of the broker's own, such as ``$SYS/…``, is one like any other then, so these clients do not reach it.
+Rule: the prefix is added to topics from the client and removed from topics to it; everything else (rights, the log,
+other clients) sees whole topics. So ``lamp`` from a client at the mount point ``home/7/`` is ``home/7/lamp``.
+Rule: the prefix is added to all topics of a packet: of a publication, of a will and of a response, and to every topic
+filter. That includes the broker's own topics, such as ``$SYS/…``, so these clients cannot reach them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["has_name", "is_mounted", "mount_filter", "mount_packet", "unmount_pr
 _MAX_BYTES = 65_535
 _SHARE = "$share/"
 _BEFORE_FILTERS = ("$near/", "$filter/", _SHARE)
-"""What may stand before a topic filter, each with one level behind it, in this order."""
+"""Prefixes that may precede a topic filter, in this order; each is followed by one level."""
 _BEFORE_TOPICS = "$place/"
 
 
 def mount_packet(packet: Packet, mount: str) -> Packet:
-    """Return *packet*, which came from a client at *mount*, with whole topics."""
+    """Return *packet*, received from a client at *mount*, with whole topics."""
     if type(packet) is Publish:
         return packet._replace(
             topic=_mount_topic(packet.topic, mount), properties=_mount_response(packet.properties, mount)
@@ -39,7 +39,7 @@ def mount_packet(packet: Packet, mount: str) -> Packet:
 
 
 def mount_filter(topic_filter: str, mount: str) -> str:
-    """Return the whole topic filter of a client at *mount*; what stands before a filter stays before it.
+    """Return the whole topic filter of a client at *mount*; prefixes such as ``$share/name/`` stay in front.
 
     >>> mount_filter("$share/workers/lamp/#", "home/7/")
     '$share/workers/home/7/lamp/#'
@@ -50,26 +50,26 @@ def mount_filter(topic_filter: str, mount: str) -> str:
             word, slash, behind = rest[len(prefix) :].partition("/")
             before, rest = before + prefix + word + slash, behind
             if not slash:
-                return topic_filter  # it is refused as it stands
+                return topic_filter  # unchanged: it is refused later
     return before + mount + rest if rest else topic_filter
 
 
 def is_mounted(topic_filter: str, mount: str) -> bool:
-    """Return whether everything that a whole topic filter admits, or its share does, stands below *mount*."""
+    """Return whether all topics that a whole filter (or a shared one) matches are below *mount*."""
     if topic_filter.startswith(_SHARE):
         topic_filter = topic_filter[len(_SHARE) :].partition("/")[2]
     return topic_filter.startswith(mount)  # a mount point has no wildcards
 
 
 def has_name(topic: str, mount: str) -> bool:
-    """Return whether a whole topic has a name at *mount*; neither ``home/7`` nor ``home/7/`` has one at ``home/7/``."""
+    """Return whether a whole topic is visible at *mount*; neither ``home/7`` nor ``home/7/`` is at ``home/7/``."""
     return len(topic) > len(mount) and topic.startswith(mount)
 
 
 def unmount_properties(properties: bytes, mount: str) -> bytes:
     """Return the properties of a publication as a client at *mount* sees them.
 
-    A response topic that does not stand below the mount point is left out: the client could not publish to it.
+    A response topic that is not below the mount point is left out: the client could not publish to it.
     """
     if not properties:
         return properties
@@ -81,7 +81,7 @@ def unmount_properties(properties: bytes, mount: str) -> bytes:
 
 
 def _mount_topic(topic: str, mount: str) -> str:
-    """Return the whole topic; it may be longer than the limits allow, and is refused for that like any other."""
+    """Return the whole topic; if it is longer than the limits allow, it is refused later, like any other."""
     if topic.startswith(_BEFORE_TOPICS):
         where, slash, plain = topic[len(_BEFORE_TOPICS) :].partition("/")
         return _BEFORE_TOPICS + where + slash + mount + plain if plain else topic  # without one it is refused

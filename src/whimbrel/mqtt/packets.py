@@ -1,10 +1,10 @@
-"""Packets: what MQTT peers say to each other, as values.
+"""Packets of MQTT as immutable values.
 
 Rule: one class serves both versions. What 3.1.1 does not have (properties, most reason codes) is left at its default
 by the decoder and not written by the encoder.
 Rule: these are named tuples, not data classes: a broker builds one per packet, and they are quicker to build.
-Rule: so packets of different classes can be equal, and a PINGREQ is an empty tuple: ask for the class, not for truth.
-Rule: a packet is not checked when it is built; the decoder checks what it reads, the encoder what it writes.
+Rule: so packets of different classes can be equal, and a PINGREQ is an empty tuple: test the class, not the truth.
+Rule: a packet is not checked when it is built; the decoder checks received packets, the encoder those to send.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = [
 ]
 
 V311, V5 = 4, 5
-"""Versions, by the level that stands in CONNECT."""
+"""Protocol versions, as the level in CONNECT."""
 
 
 class Will(NamedTuple):
-    """What the server publishes for a client that is lost."""
+    """Message that the server publishes when the client is lost."""
 
     topic: str
     payload: bytes = b""
@@ -52,7 +52,7 @@ class Will(NamedTuple):
 
 
 class Connect(NamedTuple):
-    """A client introduces itself. *clean_start* is called clean session in 3.1.1."""
+    """Request of a client to open a session. *clean_start* is called clean session in 3.1.1."""
 
     client_id: str
     clean_start: bool = True
@@ -65,7 +65,7 @@ class Connect(NamedTuple):
 
 
 class Connack(NamedTuple):
-    """The server's answer to CONNECT; read from 3.1.1, *code* is its return code, 0 to 5."""
+    """The server's answer to CONNECT; decoded from 3.1.1, *code* is its return code, 0 to 5."""
 
     session_present: bool = False
     code: ReasonCode | int = ReasonCode.SUCCESS
@@ -85,7 +85,7 @@ class Publish(NamedTuple):
 
 
 class Puback(NamedTuple):
-    """QoS 1: the message was taken, or not."""
+    """QoS 1: the receiver accepted or refused the message."""
 
     packet_id: int
     code: ReasonCode = ReasonCode.SUCCESS
@@ -127,7 +127,7 @@ class SubscriptionRequest(NamedTuple):
 
 
 class Subscribe(NamedTuple):
-    """A client asks for messages."""
+    """Request of a client for messages."""
 
     packet_id: int
     requests: tuple[SubscriptionRequest, ...]
@@ -135,7 +135,7 @@ class Subscribe(NamedTuple):
 
 
 class Suback(NamedTuple):
-    """The answer to SUBSCRIBE, a code for each request."""
+    """The answer to SUBSCRIBE, with a code for each request."""
 
     packet_id: int
     codes: tuple[int, ...]
@@ -143,7 +143,7 @@ class Suback(NamedTuple):
 
 
 class Unsubscribe(NamedTuple):
-    """A client wants no more of them."""
+    """Request of a client to end subscriptions."""
 
     packet_id: int
     topic_filters: tuple[str, ...]
@@ -151,7 +151,7 @@ class Unsubscribe(NamedTuple):
 
 
 class Unsuback(NamedTuple):
-    """The answer to UNSUBSCRIBE, a code for each topic filter; none in 3.1.1."""
+    """The answer to UNSUBSCRIBE, with a code for each topic filter; without codes in 3.1.1."""
 
     packet_id: int
     codes: tuple[int, ...] = ()
@@ -159,22 +159,22 @@ class Unsuback(NamedTuple):
 
 
 class Pingreq(NamedTuple):
-    """A client says it is there."""
+    """Keep-alive request of a client."""
 
 
 class Pingresp(NamedTuple):
-    """The server says it is there too."""
+    """The server's answer to PINGREQ."""
 
 
 class Disconnect(NamedTuple):
-    """The last packet; in 3.1.1 only from the client, and without a code."""
+    """The last packet of a connection; in 3.1.1 only from the client, and without a code."""
 
     code: ReasonCode = ReasonCode.NORMAL_DISCONNECTION
     properties: Properties = NO_PROPERTIES
 
 
 class Auth(NamedTuple):
-    """A step of an extended authentication (5.0 only)."""
+    """One step of enhanced authentication (5.0 only)."""
 
     code: ReasonCode = ReasonCode.SUCCESS
     properties: Properties = NO_PROPERTIES

@@ -3,8 +3,8 @@
 Rule: ``…_at`` read: they take the bytes and a place in them, and return the value and the place after it, or raise
 ``MalformedPacketError``. The bytes end where the packet (or its properties) ends.
 Rule: ``encode_…`` write, and raise ``InvalidValueError`` for what the wire cannot carry.
-Rule: a variable byte integer has the fewest bytes its value needs, four at most. 5.0 says so (1.5.5); 3.1.1 gives the
-same algorithm without the sentence, and is held to it too.
+Rule: a variable byte integer has the fewest bytes that its value needs, four at most. 5.0 requires it (1.5.5); 3.1.1
+has the same algorithm without that sentence, and the same check applies to it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def uint32_at(data: bytes, at: int) -> tuple[int, int]:
 
 
 def partial_varint_at(data: bytes, at: int) -> tuple[int, int] | None:
-    """Read a variable byte integer, or return None if its last byte is yet to come."""
+    """Read a variable byte integer; return None if its last byte has not come yet."""
     value = 0
     for place, byte in enumerate(data[at : at + 4]):
         value |= (byte & 0x7F) << 7 * place
@@ -87,7 +87,7 @@ def varint_at(data: bytes, at: int) -> tuple[int, int]:
 
 
 def binary_at(data: bytes, at: int) -> tuple[bytes, int]:
-    """Read binary data: a length of two bytes, and as many bytes."""
+    """Read binary data: a length in two bytes, then the bytes."""
     start = at + 2
     if start > len(data):
         raise _cut("a length")
@@ -109,7 +109,7 @@ def text_at(data: bytes, at: int) -> tuple[str, int]:
 
 
 def text_from(raw: bytes) -> str:
-    """Return the text of *raw*; Python's strict UTF-8 refuses surrogates and overlong forms, as MQTT does."""
+    """Return the text in *raw*; Python's strict UTF-8 refuses surrogates and overlong forms, as MQTT requires."""
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -134,7 +134,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def utf8(text: str) -> bytes:
-    """Return the bytes of *text* without their length, if it is an MQTT string."""
+    """Return *text* in UTF-8, without a length; raise ``InvalidValueError`` if it is not a valid MQTT string."""
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:

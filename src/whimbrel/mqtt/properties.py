@@ -1,10 +1,10 @@
 """Properties: the optional fields of 5.0 packets (MQTT 5.0, 2.2.2).
 
-Rule: ``KINDS`` is the one table: how a property is written, where it may stand, where it may stand more than once, and
-which numbers it may have. Reading, writing and building all ask it.
+Rule: ``KINDS`` is the only table of a property's encoding, the places where it may stand, those where it may repeat,
+and the bounds of its number. Decoding, encoding and building all use it.
 Rule: a *place* is a packet type, or ``WILL`` for the will inside CONNECT, which has properties of its own.
-Rule: a property in the wrong place is a malformed packet (2.2.2.2); one that is repeated, or has a number that is not
-allowed, is a protocol error. Topic alias 0 has a code of its own.
+Rule: a property in the wrong place is a malformed packet (2.2.2.2); a repeated property, or a number out of bounds,
+is a protocol error. Topic alias 0 has a code of its own.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ __all__ = [
 ]
 
 WILL = 0
-"""The place of a will's properties."""
+"""The place number of a will's properties; other places are packet types."""
 MAX_USER_PROPERTIES = 8_192
-"""How many one packet may have: each takes two microseconds to read, in which no other client is served."""
+"""Most user properties of one packet: each takes two microseconds to decode, in which no other client is served."""
 
 _Value: TypeAlias = int | str | bytes
 
 
 class Property(IntEnum):
-    """The byte that stands before a property's value."""
+    """Identifier of a property: the byte before its value."""
 
     PAYLOAD_FORMAT_INDICATOR = 1
     MESSAGE_EXPIRY_INTERVAL = 2
@@ -91,7 +91,7 @@ class Property(IntEnum):
 
 
 class Wire(Enum):
-    """How a property's value is written."""
+    """Encoding of a property's value."""
 
     BYTE = "byte"
     UINT16 = "two byte integer"
@@ -103,13 +103,13 @@ class Wire(Enum):
 
 
 class Kind(NamedTuple):
-    """What the specification says of one property."""
+    """Specification of one property: its encoding, its places, its bounds, and the places where it may repeat."""
 
     wire: Wire
     places: frozenset[int]
     low: int = 0
     high: int = 0
-    """Bounds of the number, both allowed."""
+    """Bounds of a number, inclusive."""
     repeats_in: frozenset[int] = frozenset()
 
 
@@ -177,14 +177,14 @@ _NO_VALUES: Mapping[Property, _Value] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Properties:
-    """The properties of one packet; the two that may be repeated are tuples of their own.
+    """The properties of one packet; the two that may be repeated have tuples of their own.
 
     >>> Properties({Property.TOPIC_ALIAS: 3}, user=(("ward", "3"),)).integer(Property.TOPIC_ALIAS)
     3
     """
 
     _values: tuple[tuple[Property, _Value], ...]
-    """Ascending by property, so that equal properties have equal bytes. There are few: searching is quick enough."""
+    """Sorted by property, so that equal properties have equal bytes; few enough for a linear search."""
     user: tuple[tuple[str, str], ...]
     identifiers: tuple[int, ...]
 
@@ -202,29 +202,29 @@ class Properties:
         _fill(self, tuple(checked), tuple(user), tuple(identifiers))
 
     def integer(self, which: Property) -> int | None:
-        """Return a property that is a number, None if it is absent."""
+        """Return the value of a numeric property, None if it is absent."""
         value = self._value(which)
         assert value is None or isinstance(value, int), f"{which.name} is not a number"
         return value
 
     def text(self, which: Property) -> str | None:
-        """Return a property that is text, None if it is absent."""
+        """Return the value of a text property, None if it is absent."""
         value = self._value(which)
         assert value is None or isinstance(value, str), f"{which.name} is not text"
         return value
 
     def binary(self, which: Property) -> bytes | None:
-        """Return a property that is binary data, None if it is absent."""
+        """Return the value of a binary property, None if it is absent."""
         value = self._value(which)
         assert value is None or isinstance(value, bytes), f"{which.name} is not binary data"
         return value
 
     def with_user(self, user: tuple[tuple[str, str], ...]) -> Properties:
-        """Return these properties with *user* in place of its own user properties."""
+        """Return these properties with *user* in place of their user properties."""
         return _fill(Properties(), self._values, user, self.identifiers)
 
     def once(self) -> tuple[tuple[Property, int | str | bytes], ...]:
-        """Return the properties that stand once, ascending; ``user`` and ``identifiers`` are not among them."""
+        """Return the properties that cannot repeat, sorted; ``user`` and ``identifiers`` are not among them."""
         return self._values
 
     def _value(self, which: Property) -> _Value | None:
@@ -269,7 +269,7 @@ NO_PROPERTIES = Properties()
 
 
 def check_places(properties: Properties, place: int) -> None:
-    """Raise ``InvalidValueError`` if not all of *properties* may stand in *place*: we were about to send them."""
+    """Raise ``InvalidValueError`` if one of our own *properties* must not stand in *place*."""
     kinds = _KINDS_AT[place]
     for which in _present(properties):
         if kinds[which] is None:
@@ -288,7 +288,7 @@ def _present(properties: Properties) -> Iterator[Property]:
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """Return the bytes of *properties*, without the length that stands before them."""
+    """Return the bytes of *properties*, without the length before them."""
     parts = [_encoded(which, value) for which, value in properties.once()]
     parts += [b"\x0b" + encode_varint(number) for number in properties.identifiers]
     parts += [b"\x26" + encode_text(name) + encode_text(value) for name, value in properties.user]
@@ -306,10 +306,10 @@ _PASSED_ON = frozenset(
 
 
 def passed_on(properties: Properties) -> bytes:
-    """Return the bytes of what a server hands on of a PUBLISH as it came (3.3.2.3), without the length.
+    """Return the bytes of the properties of a PUBLISH that a server forwards unchanged (3.3.2.3), without the length.
 
-    The rest is between two peers: topic alias and subscription identifiers. The message expiry interval goes on too,
-    but less the time the message waited, so the sender writes it.
+    Topic alias and subscription identifiers belong to one connection, and are left out. So is the message expiry
+    interval: it is forwarded less the time that the message waited, so the sender writes it.
     """
     if not properties:
         return b""
@@ -331,7 +331,7 @@ def _encoded(which: Property, value: _Value) -> bytes:
 
 
 def decode_properties(data: bytes, context: int) -> Properties:
-    """Return the properties whose bytes, without the length, are *data*; they stand in *context*, a place."""
+    """Decode the properties in *data*, bytes without the length; *context* is the place in which they stand."""
     if not data:
         return NO_PROPERTIES
     kinds = _KINDS_AT[context]
@@ -340,7 +340,7 @@ def decode_properties(data: bytes, context: int) -> Properties:
     identifiers: list[int] = []
     at, end, seen = 0, len(data), 0
     while at < end:
-        found = kinds[data[at]]  # identifiers are variable byte integers on paper, but all below 128
+        found = kinds[data[at]]  # identifiers are variable byte integers in the standard, but all below 128
         if found is None:
             raise MalformedPacketError(f"property {data[at]} does not stand in {_place_name(context)}")
         which, (wire, _, low, high, repeats_in), reader = found

@@ -1,7 +1,7 @@
-"""The server's side of one connection: what a client may send now, and how much may be sent to it.
+"""The server's side of one connection: checks on the client's packets, topic aliases and flow control.
 
-Rule: no socket and no clock. Bytes come in, packets come out; a breach of the protocol is ``failure``, for good.
-Rule: what comes behind a CONNECT is kept as bytes, in order, until the CONNECT is answered and ``go_on`` is called.
+Rule: no socket and no clock. Bytes come in, packets come out; a protocol error is kept in ``failure``, for good.
+Rule: bytes behind a CONNECT are kept, in order, until the CONNECT is answered and ``go_on`` is called.
 Rule: everything that belongs to the connection and not to the session is here: version, aliases, flow control, limits.
 """
 
@@ -20,15 +20,15 @@ from whimbrel.mqtt.properties import NO_PROPERTIES, Property
 __all__ = ["MAX_RECEIVE", "Phase", "ServerConnection", "ServerLimits"]
 
 MAX_RECEIVE = 65_535
-"""The receive maximum of a client that does not give one."""
+"""The receive maximum of a peer that states none."""
 
 _FROM_SERVERS = (Connack, Suback, Unsuback, Pingresp)
 _ALIAS_BYTES = 200
-"""Memory of an alias beside its topic, about."""
+"""Approximate memory of an alias besides its topic, in bytes."""
 
 
 class Phase(Enum):
-    """How far a connection is."""
+    """Phase of a connection."""
 
     NEW = "new"
     """Waiting for CONNECT."""
@@ -40,14 +40,14 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What the server lets one client do."""
+    """Limits that the server sets for one client."""
 
     packet_bytes: int = 1_048_576
     receive_maximum: int = 32
     topic_alias_maximum: int = 32
     outbound_topic_aliases: int = 32
     piece_bytes: int = 131_072
-    """How much of what came is decoded at once: tens of thousands of the shortest packets take tens of milliseconds."""
+    """Most bytes decoded in one call: tens of thousands of the shortest packets take tens of milliseconds."""
 
 
 class ServerConnection:
@@ -81,28 +81,28 @@ class ServerConnection:
         self._outbound: dict[str, int] = {}
         self._outbound_maximum = 0
         self.alias_bytes = 0
-        """How much memory the topics take that are known by an alias, in both directions, about."""
+        """Approximate memory of the topics with an alias, in both directions, in bytes."""
         self.phase = Phase.NEW
         self.version = V5
         self.failure: ProtocolError | None = None
         self.receive_maximum = MAX_RECEIVE
-        """How many QoS 1 and 2 publications the client takes before it answers."""
+        """Most QoS 1 and 2 publications to the client without its answer."""
         self.max_packet_bytes = 0
-        """The longest packet the client takes; 0: any."""
+        """Largest packet that the client accepts, in bytes; 0: no limit."""
         self.wants_reasons = True
-        """Whether answers may say why in words (3.1.2.11.7)."""
+        """Whether answers may have a reason string (3.1.2.11.7)."""
         self.unanswered = 0
-        """Publications of the client, QoS 1 and 2, that it has no last answer to."""
+        """Number of the client's QoS 1 and 2 publications without our last answer."""
 
     def receive(self, data: bytes) -> list[Packet]:
-        """Take in *data*; return the packets that are whole and allowed. Aliases are resolved, topics mounted."""
+        """Decode *data*; return the complete, allowed packets, with aliases resolved and topics mounted."""
         if self.failure is not None:
             return []
         packets = self._received(data)
         return self._mounted(packets) if self.mount else packets
 
     def _mounted(self, packets: list[Packet]) -> list[Packet]:
-        """Return *packets* with whole topics, up to the first whose topics are too long for that."""
+        """Return *packets* with whole topics, up to the first whose mounted topics are too long."""
         for at, packet in enumerate(packets):
             try:
                 packets[at] = mount_packet(packet, self.mount)
@@ -131,7 +131,7 @@ class ServerConnection:
 
     @property
     def has_more(self) -> bool:
-        """Whether the next ``receive`` may return packets although it is given nothing."""
+        """Whether the next ``receive`` may return packets even if it is passed no bytes."""
         return self._decoder.has_more and self.failure is None
 
     def hold(self, data: bytes) -> None:
@@ -140,20 +140,20 @@ class ServerConnection:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes are kept undecoded: the beginning of a packet, or everything behind CONNECT."""
+        """Number of bytes kept undecoded: the beginning of a packet, or all bytes behind CONNECT."""
         return self._decoder.held_bytes
 
     @property
     def held(self) -> bytearray:
-        """The bytes that are kept undecoded; the same object all the time, and not to be changed."""
+        """The bytes kept undecoded; always the same object, which callers must not change."""
         return self._decoder.held
 
     def take_held(self) -> bytes:
-        """Return, once, the bytes that are kept undecoded; the caller brings them again."""
+        """Remove and return the bytes kept undecoded; the caller passes them to ``receive`` later."""
         return self._decoder.take_held()
 
     def go_on(self) -> None:
-        """Let the next ``receive`` return the packets that came behind CONNECT, which is answered now."""
+        """Resume decoding behind CONNECT, which is answered now, at the next ``receive``."""
         self._decoder.go_on()
 
     def _trouble(self, packet: Packet) -> ProtocolError | None:
@@ -178,7 +178,7 @@ class ServerConnection:
         self._outbound_maximum = min(aliases, self._limits.outbound_topic_aliases)
 
     def _resolved(self, packet: Publish) -> Publish:
-        """Return *packet* with its topic, where it came under an alias (MQTT 5, 3.3.2.3.4)."""
+        """Return *packet* with the topic that its alias stands for, if it has an alias (MQTT 5, 3.3.2.3.4)."""
         if packet.properties.identifiers:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a subscription identifier in a client's PUBLISH")
         alias = packet.properties.integer(Property.TOPIC_ALIAS)
@@ -200,16 +200,16 @@ class ServerConnection:
 
     @property
     def may_begin(self) -> bool:
-        """Whether the client may have one more QoS 1 or 2 publication without an answer."""
+        """Whether the client's receive maximum allows one more QoS 1 or 2 publication without an answer."""
         return self.version != V5 or self.unanswered < self._limits.receive_maximum
 
     def publication_begins(self) -> bool:
-        """Count a QoS 1 or 2 publication of the client; tell whether it may have that many (4.9)."""
+        """Count a QoS 1 or 2 publication of the client; return whether it is within the receive maximum (4.9)."""
         self.unanswered += 1
         return self.version != V5 or self.unanswered <= self._limits.receive_maximum
 
     def publication_ends(self) -> None:
-        """Count the last answer to one."""
+        """Count our last answer to a QoS 1 or 2 publication."""
         if self.unanswered:
             self.unanswered -= 1
 
@@ -217,11 +217,11 @@ class ServerConnection:
 
     @property
     def has_outbound_aliases(self) -> bool:
-        """Whether topics to this client may be shortened."""
+        """Whether topics to this client may be sent as aliases."""
         return self._outbound_maximum > 0
 
     def outbound_alias(self, topic: str) -> tuple[int, bool]:
-        """Return the alias of *topic*, and whether the client knows it already; 0 if there is none left."""
+        """Return the alias of *topic*, and whether the client knows it already; alias 0 if none is free."""
         alias = self._outbound.get(topic)
         if alias is not None:
             return alias, True

@@ -1,6 +1,6 @@
-"""Topics as text: what a topic name and a topic filter may look like (MQTT 5.0, 4.7 and 4.8.2; 4.7 of 3.1.1).
+"""Syntax checks of topic names and topic filters (MQTT 5.0, 4.7 and 4.8.2; 4.7 of 3.1.1).
 
-Rule: which filter admits which topic is not decided here, only whether a text is one.
+Rule: only the syntax of a text is checked here; matching topics against filters is not.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def check_topic_name(topic: str) -> None:
 
 
 def check_topic_filter(topic_filter: str) -> None:
-    """Raise ``ProtocolError`` (0x8F) if *topic_filter* is not one that can be subscribed to.
+    """Raise ``ProtocolError`` (0x8F) if *topic_filter* is not a valid topic filter.
 
-    A shared one is checked as it stands; ``split_share`` looks at its parts.
+    A shared subscription (``$share/…``) is checked as one text; ``split_share`` checks its parts.
     """
     _check_text(topic_filter, "topic filter", ReasonCode.TOPIC_FILTER_INVALID)
     if "+" not in topic_filter and "#" not in topic_filter:
@@ -50,15 +50,15 @@ def check_topic_filter(topic_filter: str) -> None:
 def disallowed_in(text: str) -> str | None:
     """Return the first code point of *text* that 1.5.4 disallows, as ``U+001B``; None if there is none.
 
-    It need not end a connection. But a subscriber may close its own for a topic with one, again and again, so what is
-    passed on to others should have none (5.4.9).
+    Such a code point need not end the connection. But a subscriber may close its connection for each topic with one,
+    so topics that are forwarded to others should not have any (5.4.9).
     """
-    found = None if text.isprintable() else _DISALLOWED.search(text)  # what can be printed has none
+    found = None if text.isprintable() else _DISALLOWED.search(text)  # printable text has none
     return None if found is None else f"U+{ord(found[0]):04X}"
 
 
 def split_share(topic_filter: str) -> tuple[str | None, str]:
-    """Return the share name, None if it is not a shared subscription, and the filter that topics are held against."""
+    """Return the share name (None if the subscription is not shared) and the filter that topics must match."""
     if not topic_filter.startswith(SHARE_PREFIX):
         return None, topic_filter
     share, _, rest = topic_filter[len(SHARE_PREFIX) :].partition("/")

@@ -1,13 +1,13 @@
-"""Cells: the ground divided into squares of equal size, which a deployment shares.
+"""Cells: a grid of squares of equal size over the ground, shared by a deployment; multicast addresses depend on it.
 
 A cell is named by level, row and column. Level 0 has the deployment's cells (500 m); each further level doubles the
 side. Rows are bands of latitude from the south pole; a row has as many columns as fit its edge nearer to a pole, so a
 cell is never narrower than its side. The last level has one cell, the whole Earth.
 
 Rule: a place is in exactly one cell of each level. Every place of an area is in one of the cells of ``cover``.
-Rule: an area touches at most ``MAX_CELLS`` cells: where the finest level has more, a coarser one is used. Each cell is
-a datagram more for each frame, and a cell too large costs a look at frames from further away. The exact area is held
-against the receiver's place in any case; cells only decide who has to look.
+Rule: ``cover`` uses at most ``MAX_CELLS`` cells: if the area touches more on a level, a coarser level is used. Each
+further cell costs a datagram per frame; a larger cell makes nodes decode frames from further away. The receiver always
+checks its place against the exact area; cells only decide which nodes receive a frame at all.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from whimbrel.nearby.deployment import Deployment
 __all__ = ["MAX_CELLS", "MAX_LEVEL", "Cell", "cell_of", "check_radius", "cover", "levels"]
 
 _DEGREE_M = 111_000.0
-"""Metres of a degree of latitude, roughly: rows need the same number everywhere, not the true one."""
+"""Approximate metres per degree of latitude: rows need the same number everywhere, not the true one."""
 _LEAST_DEGREE_M = 110_567.0
-"""Metres of the shortest degree of latitude, at the equator: an area is never taken for smaller than it is."""
+"""Metres of the shortest degree of latitude, at the equator: the size of an area is never underestimated."""
 MAX_CELLS = 4
-"""A circle that is no wider than a cell touches two rows and, in each, two columns."""
+"""Most cells of an area: a circle at most as wide as a cell touches two rows and, in each, two columns."""
 MAX_LEVEL = 16
 """The level of the one cell that is the whole Earth."""
 
@@ -67,9 +67,10 @@ def cover(area: Area, *, deployment: Deployment) -> frozenset[Cell]:
 
 @lru_cache(maxsize=64)
 def levels(*, deployment: Deployment) -> tuple[int, ...]:
-    """Return the levels that areas of the deployment can use: a consumer listens on its cell of each.
+    """Return the levels that areas of the deployment can use: a consumer listens on its own cell of each.
 
-    The whole Earth is one of them: near a pole, where a row has few columns, an area may touch too many of any other.
+    The whole Earth is one of them: near a pole, where a row has few columns, an area may touch too many cells of any
+    other level.
     """
     level = 0
     while _most_touched(deployment.max_radius_m, deployment.cell_m << level) > MAX_CELLS and level < MAX_LEVEL - 1:
@@ -84,13 +85,13 @@ def check_radius(area: Area, *, deployment: Deployment) -> None:
 
 
 def _most_touched(radius_m: float, side_m: float) -> int:
-    # The bounding box of a circle is wider than the circle in the rows nearer to the equator; a third is ample.
+    # The bounding box of a circle is wider than the circle in the rows nearer to the equator; a third more is ample.
     across = 2 * radius_m / side_m
     return math.ceil(across * 1.01 + 1) * math.ceil(across * 1.33 + 1)
 
 
 def _height(level: int, deployment: Deployment) -> float:
-    """Return the degrees of latitude of a row."""
+    """Return the height of a row in degrees of latitude."""
     return (deployment.cell_m << level) / _DEGREE_M
 
 
@@ -99,7 +100,7 @@ def _row(latitude: float, height: float) -> int:
 
 
 def _columns(row: int, height: float) -> int:
-    """Return how many columns *row* has: as many sides as fit the circle of latitude at its edge nearer to a pole."""
+    """Return the number of columns of *row*: the sides that fit the circle of latitude at its edge nearer to a pole."""
     south = row * height - 90
     north = min(south + height, 90.0)
     furthest = max(abs(south), abs(north))
@@ -130,7 +131,7 @@ def _touched(area: Area, level: int, deployment: Deployment) -> frozenset[Cell] 
 
 
 def _spanned(longitude: float, half: float, columns: int) -> range:
-    """Return the columns within *half* degrees of *longitude*; they may lie below 0 or beyond the last."""
+    """Return the columns within *half* degrees of *longitude*; the numbers may be below 0 or beyond the last column."""
     if half >= 180 or columns == 1:
         return range(columns)
     west, east = ((longitude + side + 180) / 360 * columns for side in (-half, half))
@@ -139,8 +140,8 @@ def _spanned(longitude: float, half: float, columns: int) -> range:
 
 
 def _half_width(latitude: float, reach: float) -> float:
-    """Return how many degrees of longitude a circle of *reach* degrees extends to either side, at most."""
+    """Return an upper bound of the half width, in degrees of longitude, of a circle of *reach* degrees."""
     if abs(latitude) + reach >= 90:
-        return 180.0  # it holds a pole
+        return 180.0  # it contains a pole
     sine = math.sin(math.radians(reach)) / math.cos(math.radians(latitude))
     return math.degrees(math.asin(min(sine, 1.0))) * 1.01 + 1e-9

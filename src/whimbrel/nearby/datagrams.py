@@ -1,10 +1,11 @@
-"""Datagrams: how many of them one frame is on a link, and how long they take.
+"""Datagrams: their number for one frame on a link, and their transmission time.
 
-Rule: a frame is one datagram for each cell that its area touches, and as many again for the relays of these cells while
-it may be repeated. One own beacon in five has one more, for nodes with other cells. A frame for one node is one.
-Rule: no frame is more than ``MAX_DATAGRAMS``, whatever the radius of its area.
-Rule: the datagrams of a frame leave one after the other, so a receiver may hear the last of them: that long is taken
-off the remaining time of a frame, and counted in what is promised.
+Rule: a frame needs one datagram for each cell that its area touches, and as many again for the relays of these cells
+while it may be repeated. One own beacon in five needs one more, for nodes with other cells. A frame for one node needs
+one.
+Rule: no frame needs more than ``MAX_DATAGRAMS``, whatever the radius of its area.
+Rule: the datagrams of a frame leave one after the other, and a receiver may hear only the last: the time of all of them
+is subtracted from the remaining time of a frame, and included in latency bounds.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from whimbrel.nearby.frames.values import Asked, Frame
 __all__ = ["MAX_DATAGRAMS", "datagrams_for", "datagrams_of", "tells_deployment", "travel_us"]
 
 _TELLS_DEPLOYMENT = 5
-"""One beacon in five also goes where nodes with other cells hear it."""
+"""Interval of beacons (one in five) that also go to the address that nodes with other cells hear."""
 MAX_DATAGRAMS = 2 * MAX_CELLS + 1
 
 
 def datagrams_for(area: Area, *, is_repeated: bool, deployment: Deployment) -> int:
-    """Return how many datagrams a frame with *area* is; *is_repeated* if it may be repeated."""
+    """Return the number of datagrams of a frame with *area*; *is_repeated* if it may be repeated."""
     return len(cover(area, deployment=deployment)) * (2 if is_repeated else 1)
 
 
 def datagrams_of(frame: Frame, *, deployment: Deployment) -> int:
-    """Return how many datagrams *frame* is, without the one that tells the cells of the deployment."""
+    """Return the number of datagrams of *frame*, without the one that announces the deployment's cells."""
     if isinstance(frame, Asked):
         return 1
     return datagrams_for(frame.area, is_repeated=frame.hops > 0, deployment=deployment)
@@ -39,5 +40,5 @@ def tells_deployment(number: int) -> bool:
 
 
 def travel_us(frame: Frame, *, deployment: Deployment) -> int:
-    """Return how long it takes at most from the start of a transmission of *frame* to its receipt."""
+    """Return the longest time from the start of a transmission of *frame* to its receipt, in microseconds."""
     return datagrams_of(frame, deployment=deployment) * deployment.airtime_us

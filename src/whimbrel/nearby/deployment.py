@@ -1,8 +1,7 @@
-"""The deployment: numbers that all nodes of one place share, and what each of them may keep in memory.
+"""The deployment: settings that all nodes of one place share, and the bounds of each node's memory.
 
-Rule: cell size, period, hop bound, the time of one transmission and that of one step of a filter must be equal
-everywhere. The cell size is in every
-beacon, so that a node that was set up otherwise is noticed.
+Rule: cell size, period, hop bound, the time of one transmission and that of one filter step must be equal everywhere.
+The cell size is in every beacon, so that a node with other settings is noticed.
 Rule: every table that strangers can fill has a bound here.
 """
 
@@ -22,48 +21,48 @@ _HOUR_US = 3_600 * US_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What the nodes of one deployment agree on; the defaults suit a town and a radio of some hundred metres."""
+    """Settings of one deployment, equal on all nodes; the defaults suit a town and a radio of some hundred metres."""
 
     cell_m: int = 500
-    """The side of a cell of the finest level."""
+    """Side of a cell of the finest level."""
     max_radius_m: float = 5_000.0
-    """The largest area that may be announced, and that is believed."""
+    """Largest radius of an area that may be announced, and that receivers accept."""
     period_us: int = US_PER_S
-    """From beacon to beacon, and from join to join."""
+    """Interval of beacons, and of joins."""
     missed_periods: int = 3
-    """A member or producer that is silent for so many periods is out."""
+    """Periods without a frame after which a member or producer is removed."""
     max_hops: int = 8
-    """The largest hop bound of an announcement."""
+    """Largest hop bound of an announcement."""
     airtime_us: int = 2_000
-    """The longest time that one datagram takes; it is taken off the remaining time for each datagram of a frame."""
+    """Longest transmission time of one datagram; subtracted from the remaining time for each datagram of a frame."""
     slot_us: int = 500
     slots: int = 16
-    """A node repeats a frame after 0 to ``slots - 1`` slots, fixed by its id and the frame's."""
+    """Number of slots: a node repeats a frame after 0 to ``slots - 1`` of them, fixed by its id and the frame's."""
     repair_us: int = 50_000
-    """From one request for a missing event to the next."""
+    """Interval of requests for a missing event."""
     filter_step_ns: int = 1_000
-    """The longest time that one step of a content filter takes on the slowest node."""
+    """Longest time of one step of a content filter on the slowest node."""
     signed_age_us: int = 60 * US_PER_S
-    """How old a signed frame may be where the clock is set, and how far clocks may differ."""
+    """Most age of a signed frame at a node whose clock is set, and most difference of clocks."""
     max_speed_m_s: float = 100.0
-    """A faster fix is no movement: heading and speed are unknown until the next."""
+    """A fix that implies a higher speed is a jump: heading and speed stay unknown until the next fix."""
     max_frame_bytes: int = 1_200
-    """Below the smallest packet that every IPv6 link carries whole (1,280 bytes), headers taken off."""
+    """Largest frame: the smallest MTU of IPv6 (1,280 bytes) without headers."""
     max_groups: int = 256
     max_members: int = 100_000
     max_listed: int = 64
-    """How many members a beacon lists; of larger views it tells the digest alone."""
+    """Most members in a beacon; for a larger view it has the digest alone."""
     max_origins: int = 4_096
     max_queue: int = 1_024
     max_kept: int = 1_024
     max_missing: int = 32
-    """How many missing events of one group are asked for at a time."""
+    """Most missing events of one group that are requested at a time."""
     max_waiting: int = 1_024
-    """How many events wait for the application."""
+    """Most events in the queue to the application."""
     max_sender_frames: int = 128
-    """How many new beacons, joins and requests of one sender are looked at in a period."""
+    """Most new beacons, joins, requests and objections of one sender that are processed in a period."""
     max_sender_events: int = 1_024
-    """How many new events of one sender are looked at in a period."""
+    """Most new events of one sender that are processed in a period."""
 
     def __post_init__(self) -> None:
         whole("cell_m", self.cell_m, 50, 100_000)
@@ -97,10 +96,10 @@ class Deployment:
 
     @property
     def silence_us(self) -> int:
-        """How long a member or producer may be silent."""
+        """Time without a frame after which a member or producer is removed."""
         return self.missed_periods * self.period_us
 
     @property
     def longest_delay_us(self) -> int:
-        """The longest that a node waits before it repeats a frame."""
+        """Longest delay before a node repeats a frame."""
         return (self.slots - 1) * self.slot_us

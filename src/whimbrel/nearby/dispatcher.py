@@ -1,7 +1,7 @@
-"""The dispatcher: gives events to the application by deadline (4.3; T28).
+"""The dispatcher: a queue of events to the application, earliest deadline first (4.3; T28).
 
 Rule: the earliest deadline goes first, ties by arrival. An event whose deadline has passed is expired, never delivered.
-Rule: when too many wait, the one with the latest deadline is dropped: it was the last in line.
+Rule: when the queue is full, the last event in it, the one with the latest deadline, is dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Dispatcher", "Waiting"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """An event that the application is to get."""
+    """An event that waits for the application."""
 
     event: Event
     subscriptions: tuple[str, ...]
@@ -30,12 +30,12 @@ class Waiting:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """What orders the line."""
+        """Sort key of the queue: deadline, then arrival."""
         return self.dies_at, self.order
 
 
 class Dispatcher:
-    """The line before the application; with *by_deadline* off it is first come, first served, to compare with."""
+    """The queue of events; with *by_deadline* off it is first in, first out, for comparison."""
 
     def __init__(self, *, max_waiting: int, by_deadline: bool = True) -> None:
         self._max_waiting = max_waiting
@@ -56,7 +56,7 @@ class Dispatcher:
         now: int,
         is_age_known: bool = False,
     ) -> Waiting | None:
-        """Put *event* in line; return the one that had to be dropped for it."""
+        """Queue *event*; return the event that was dropped because the queue was full, or None."""
         self._order += 1
         waiting = Waiting(
             event=event,
@@ -71,7 +71,7 @@ class Dispatcher:
         return self._line.pop() if len(self._line) > self._max_waiting else None
 
     def take(self, *, now: int) -> tuple[Waiting | None, list[Waiting]]:
-        """Return the next event to deliver, and those before it whose deadline has passed."""
+        """Remove and return the next event to deliver, and those before it whose deadline has passed."""
         for index, waiting in enumerate(self._line):
             if now < waiting.dies_at:
                 expired = self._line[:index]

@@ -1,9 +1,9 @@
-"""Far events: what a consumer takes from a broker, where listeners let events out of their areas.
+"""Far events: events that a consumer receives from a broker, to which listeners forward them out of their areas.
 
-Rule: an event that comes both ways, or from several listeners, is one: the first copy counts, by ``node:seq``.
-Rule: the area does not apply to an event that was let out of it; the consumer's ``near``, keys and content filter do.
-Rule: an event is expired at the instant that its listener gave it, by this node's own clock, and never delivered late.
-Rule: any body is an event of the vocabulary or counted.
+Rule: copies that come both ways, or from several listeners, are one event: the first copy counts, by ``node:seq``.
+Rule: the area does not apply to a forwarded event; the consumer's ``near``, keys and content filter do.
+Rule: an event expires at the instant that its listener wrote, by this node's own clock, and is never delivered late.
+Rule: a body that is not an event of the vocabulary is dropped and counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_SEEN = 65_536
 
 
 class FarEvents:
-    """The copies that one consumer has taken, and those that it may still take."""
+    """Filter of forwarded events for one consumer, with the ids that it has seen."""
 
     def __init__(
         self, *, vocabulary: Vocabulary, subscriptions: tuple[NearbySubscription, ...], motion: Motion
@@ -42,7 +42,7 @@ class FarEvents:
         self.counts: Counter[str] = Counter()
 
     def is_first(self, event: NotificationId) -> bool:
-        """Remember *event*; tell whether this is its first copy."""
+        """Record *event*; return whether this is its first copy."""
         if event in self._seen:
             self.counts["copies"] += 1
             return False
@@ -52,7 +52,7 @@ class FarEvents:
         return True
 
     def receive(self, event_type: str, body: bytes, *, at: int) -> Deliver | None:
-        """Take a message of *event_type* at the instant *at*; return the event if the application is to get it."""
+        """Handle a message of *event_type* at the instant *at*; return the event to deliver, or None."""
         try:
             event = _event(self._vocabulary[event_type], body, at=at)
         except InvalidInputError:
@@ -72,16 +72,16 @@ class FarEvents:
 
 
 def _event(kind: EventType, body: bytes, *, at: int) -> Event:
-    """Return the event in a message, as ``listening.body_of`` wrote it.
+    """Return the event in a message that ``listening.body_of`` wrote.
 
-    A listener of an older version said nothing of the producer's place: the centre of the area stands for it.
+    A listener of an older version did not write the producer's place: the centre of the area is used instead.
     """
     told = {str(name): value for name, value in read_json(body).items()}
     node_seq, place, deadline_at = (_text(told, name) for name in ("event", "place", "deadline_at"))
     area = Area(Place.parse(place), real("radius_m", told.pop("radius_m", None), 0, 1e8))
     producer = Place.parse(_text(told, "producer_place")) if "producer_place" in told else area.centre
     told.pop("remaining_ms", None)
-    if "age_known" not in kind.parameters:  # a listener's mark, for other readers of the broker
+    if "age_known" not in kind.parameters:  # the listener's own attribute, for other readers of the broker
         told.pop("age_known", None)
     for name, value in told.items():
         if kind.parameters.get(name) is AttributeType.OPAQUE and isinstance(value, str):

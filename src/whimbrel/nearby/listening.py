@@ -1,11 +1,11 @@
-"""Listening in: the way out of the area. What a node hears goes to its log, or to a broker, with place and deadline.
+"""Listening in: forwarding of events out of their area, to the node's log or to a broker, with place and deadline.
 
-Rule: an event keeps its identity as the attribute ``event`` (``node:seq``): by it, copies that came both ways are one.
+Rule: an event keeps its identity as the attribute ``event`` (``node:seq``), by which duplicates are recognised.
 Rule: the place of the producer is the attribute ``producer_place``, a text such as ``53.34,-6.25``.
-Rule: a signed event whose age the listener could not judge, because its clock is not set, has ``age_known`` = 0: it may
-be a recording.
-Rule: the log has the area as place and radius and the deadline as an instant of the listener's own clock. On a broker
-they are members of the JSON body, because MQTT has no place for them; the message expires with the deadline.
+Rule: a signed event whose age the listener could not check, because its clock is not set, has ``age_known`` = 0: it may
+be a replayed recording.
+Rule: the log has the area as place and radius, and the deadline as an instant of the listener's own clock. On a broker
+they are members of the JSON body, because MQTT has no fields for them; the message expires with the deadline.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SUBJECT = "nearby"
 
 
 def subject_of(event_type: str) -> str:
-    """Return what events are published under: ``nearby/<event type>``; wildcards in a type's name become ``_``."""
+    """Return the subject of events of a type: ``nearby/<event type>``; wildcards in a type's name become ``_``."""
     return f"{SUBJECT}/{event_type}".translate(str.maketrans("+#", "__"))
 
 
@@ -41,7 +41,7 @@ def _attributes(heard: Deliver) -> Attributes:
 
 
 def notification_of(heard: Deliver, *, node: str, seq: int, at: int) -> Notification:
-    """Return an event as the publication number *seq* of the node that listens in, heard at *at*."""
+    """Return an event, heard at *at*, as a publication of the listening node with the seq *seq*."""
     event = heard.event
     return Notification(
         node=node,
@@ -57,7 +57,7 @@ def notification_of(heard: Deliver, *, node: str, seq: int, at: int) -> Notifica
 
 
 def append_event(log: LogWriter, heard: Deliver, *, at: int) -> Notification:
-    """Append an event to the log of the node that listens in."""
+    """Append an event to the log of the listening node, and fsync."""
     fact = notification_of(heard, node=log.node, seq=log.next_seq, at=later(log.last_at, at))
     log.append(fact)
     log.sync()

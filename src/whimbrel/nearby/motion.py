@@ -1,9 +1,9 @@
-"""Motion: where a node is and where it is heading, from its own fixes, for its own filters only.
+"""Motion: place, heading and speed of a node, from its own fixes, for its own filters only.
 
-Rule: none of this is ever sent. What a filter sees of it (``OWN_ATTRIBUTES``) is computed when an event arrives.
+Rule: none of this is ever sent. The attributes for filters (``OWN_ATTRIBUTES``) are computed when an event arrives.
 Rule: *the light I am driving towards* compares the distance to the producer from the previous place with that from the
 current one (4.3). A node that stands keeps the direction of its last movement: a car at a red light still faces it.
-Rule: a fix that is too far from the last one is no movement: the place counts, heading and speed are unknown.
+Rule: a fix that is too far from the last one is a jump: the place counts, but heading and speed are unknown.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from whimbrel.nearby.vocabulary import OWN_ATTRIBUTES
 __all__ = ["Motion", "bearing"]
 
 _STANDING_M = 1.0
-"""Less is the noise of a receiver, not a movement."""
+"""Shorter distances are noise of the receiver, not a movement."""
 
 
 def bearing(here: Place, there: Place) -> float:
-    """Return the direction from *here* to *there* in degrees, clockwise from north; good for a town."""
+    """Return the direction from *here* to *there* in degrees, clockwise from north; approximate, for a town."""
     east = (there.longitude - here.longitude + 180) % 360 - 180
     east *= math.cos(math.radians((here.latitude + there.latitude) / 2))
     return math.degrees(math.atan2(east, there.latitude - here.latitude)) % 360
@@ -37,15 +37,15 @@ class Motion:
         self._max_speed_m_s = max_speed_m_s
         self.place: Place | None = None
         self.previous: Place | None = None
-        """Where the last movement began."""
+        """Place at which the last movement began."""
         self.speed_m_s: float | None = None
         self.teleported = 0
-        """How many fixes were too far from the one before."""
+        """Number of fixes that were too far from the one before."""
         self._anchor: Place | None = None
         self._fixed_at = 0
 
     def move(self, place: Place | None, *, now: int) -> None:
-        """Take a fix; ``None`` if the place is no longer known."""
+        """Apply a fix; ``None`` if the place is unknown now."""
         before, took_s = self.place, seconds(now - self._fixed_at)
         self.place, self._fixed_at = place, now
         if place is None or before is None or self._anchor is None:
@@ -65,15 +65,15 @@ class Motion:
         self._anchor, self.previous, self.speed_m_s = place, None, None
 
     def seen(self, published: Attributes, there: Place) -> Attributes:
-        """Return what a filter sees of an event from *there*: its attributes, and this node's own.
+        """Return the attributes for filters of an event from *there*: the published ones, and this node's own.
 
-        A published attribute of such a name is never seen, also where this node does not know its own.
+        A published attribute with the name of one of ``OWN_ATTRIBUTES`` is dropped, even if this node's own is unknown.
         """
         others = {name: value for name, value in published.items() if name not in OWN_ATTRIBUTES}
         return FrozenAttributes({**others, **self.attributes(there)})
 
     def attributes(self, there: Place) -> dict[str, Scalar]:
-        """Return what a filter sees of this node with respect to an event from *there*; what is unknown is absent."""
+        """Return this node's own attributes for an event from *there*; unknown ones are absent."""
         if self.place is None:
             return {}
         away_m = distance_m(self.place, there)

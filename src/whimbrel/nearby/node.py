@@ -1,11 +1,11 @@
-"""A node: producer, consumer and relay in one core, with the door at which every frame is looked at.
+"""A node: producer, consumer and relay in one core, with the checks of every received frame.
 
-Rule: the area in a frame is held against this node's own place before anything else. A frame from outside, from an area
-larger than the deployment allows, or without a believed signature where one is required, changes nothing but a count.
-So does a frame beyond the rate of its sender, and a join of a group that is not believed.
-Rule: time is what has elapsed on this node. A clock that is set back takes nothing back and delays nothing; one that
-jumps ahead lets things expire, which is counted like any other expiry.
-Rule: outputs are performed in order; after each input the shell asks ``next_due`` again.
+Rule: a frame's area is checked against this node's own place first. A frame from outside, with an area larger than the
+deployment allows, or without a believed signature where one is required, only changes a count. So does a frame beyond
+the rate limit of its sender, and a join of a group that is not believed.
+Rule: time is the time elapsed on this node. A clock that is set back reverts nothing and delays nothing; one that jumps
+ahead lets things expire, which is counted like any other expiry.
+Rule: outputs are performed in order; after each input the shell reads ``next_due`` again.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _TIMED_SENDS = 64
 class Node:
     """One node of a deployment; *first_seq* must be above every seq that a former run of it gave out.
 
-    *signer* signs what this node announces, *member_signer* (else the same) its joins and requests in the groups of
-    others that sign. *trusted* has the public keys that are believed, each with the time at which it expires or none;
-    without it a node believes anyone whose signature, if there is one, is valid.
+    *signer* signs this node's beacons and events, *member_signer* (default: the same) its joins and requests in groups
+    whose producers sign. *trusted* has the trusted public keys, each with its time of expiry or None; without it a node
+    believes every frame that is unsigned or validly signed.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Node:
         self.motion = Motion(max_speed_m_s=self.deployment.max_speed_m_s)
         self.bounds = LatencyBounds(self.deployment, percentile=percentile)
         self._reported: dict[tuple[str, NoteKind], int] = {}
-        """The objections to own announcements that were reported, and until when they are not reported again."""
+        """Reported objections to own announcements, and the time until which they are not reported again."""
         self._day = TimeOfDay()
         self._trust = Trust(trusted, deployment=self.deployment, day=self._day)
         period_us, most = self.deployment.period_us, self.deployment.max_origins
@@ -84,12 +84,12 @@ class Node:
         }
         self._now: int | None = None
         self._set_back = 0
-        """By how much the clock was set back so far."""
+        """Total time by which the clock was set back so far."""
         self._due: int | None = None
         self._is_due_known = False
-        """Most frames are duplicates or from outside, and change no timer."""
+        """Whether ``_due`` is valid: most frames are duplicates or from outside, and change no timer."""
         self._timed: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
-        """When a frame was transmitted here, and with how many hops: a neighbour's repeat of it measures one hop."""
+        """Time and hops of frames transmitted here: a neighbour's repetition measures the duration of one hop."""
         self._relay = Relay(name, deployment=self.deployment, is_repeating=relays, counts=self.counts)
         numbering = Numbering(first_seq)
         self._producer = Producer(
@@ -128,9 +128,9 @@ class Node:
         centre: Place | None = None,
         lifetime_us: int | None = None,
     ) -> tuple[Prediction, list[Output]]:
-        """Announce *subject* around this node, or around *centre*; return how late its events can be.
+        """Announce *subject* around this node, or around *centre*; return the latency bound of its events, and outputs.
 
-        An area that moves is centred on its producer: another centre would be on another side with every turn.
+        An area that moves is centred on its producer: any other centre would change sides with the producer's turns.
         """
         now = self._elapse(now)
         if self.motion.place is None:
@@ -153,12 +153,12 @@ class Node:
         return prediction, self._timed_sends(outputs, now)
 
     def _predict(self, area: Area, *, hops: int, moves: bool, steps: int) -> Prediction:
-        """Return how late events in *area* can be; one that moves may touch as many cells as an area can."""
+        """Return the latency bound of events in *area*; a moving area may touch ``MAX_CELLS`` cells."""
         cells = MAX_CELLS if moves else len(cover(area, deployment=self.deployment))
         return self.bounds.predict(hops, cells=cells, steps=steps)
 
     def predict(self, subject: str) -> Prediction:
-        """Return what could be promised of the announced *subject* now, by what was measured meanwhile."""
+        """Return the latency bound of the announced *subject* from the current measurements."""
         found = self._producer.announcement(subject)
         steps = found.type.max_filter_steps
         return self._predict(found.area, hops=found.hops, moves=found.moves, steps=steps)
@@ -177,19 +177,19 @@ class Node:
         return event, self._timed_sends(outputs, now)
 
     def subscribe(self, subscription: NearbySubscription) -> None:
-        """Receive the events of a type wherever this node comes near."""
+        """Receive the events of a type in every area that this node enters."""
         self._consumer.subscribe(subscription)
 
     def unsubscribe(self, subject: str, name: str = "", *, now: int) -> list[Output]:
-        """Receive them no longer."""
+        """Remove a subscription."""
         return self._consumer.unsubscribe(subject, name, now=self._elapse(now))
 
     def take(self, *, now: int) -> tuple[Deliver | None, list[Output]]:
-        """Return the next event for an application that is ready for one, by deadline."""
+        """Return the next event for the application, the earliest deadline first, and notes of expired ones."""
         return self._consumer.take(now=self._elapse(now, changes_nothing=True))
 
     def members(self, subject: str) -> View:
-        """Return who is in this producer's group of *subject*."""
+        """Return the members of this producer's group of *subject*."""
         return self._producer.members(subject)
 
     def announces(self, subject: str) -> bool:
@@ -201,25 +201,25 @@ class Node:
         return self._consumer.subscribes(subject)
 
     def memberships(self) -> dict[GroupId, Membership]:
-        """Return the groups that this node is a member of."""
+        """Return the groups of which this node is a member."""
         return self._consumer.memberships()
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def move(self, place: Place | None, *, now: int) -> list[Output]:
-        """Take a fix, or learn that there is none."""
+        """Apply a fix; ``None`` if the place is unknown now."""
         self.motion.move(place, now=self._elapse(now))
         self._producer.move(place)
         return self._consumer.move()
 
     def set_clock(self, utc: int | None, *, now: int) -> None:
-        """Learn the time of day, in microseconds UTC; ``None`` while this node's clock is not set."""
+        """Set the time of day, in microseconds UTC; ``None`` while this node's clock is not set."""
         self._day.tell(utc, now=self._elapse(now, changes_nothing=True))
 
     def receive(self, frame: Frame, *, now: int, source: str | None = None) -> list[Output]:
-        """Take what was heard; return what to do.
+        """Handle a received frame; return the outputs.
 
-        *source* is what the network calls the transmitter. Rates are counted by it, or else by the sender's name.
+        *source* is the network address of the transmitter. Rates are limited by it, or without it by the sender's name.
         """
         now = self._elapse(now, changes_nothing=True)
         source = frame.sender if source is None else source
@@ -235,7 +235,7 @@ class Node:
             self.counts["outside"] += 1
             if isinstance(frame, Join) or not self._consumer.knows(frame.group):
                 return []
-            if not self._is_within_rate(frame, source, now):  # before its signature is looked at, which takes time
+            if not self._is_within_rate(frame, source, now):  # before its signature is verified, which takes time
                 return []
             if self._trust.judge(frame, now=now) is not Verdict.BELIEVED:
                 return []
@@ -289,7 +289,7 @@ class Node:
                 return self._consumer.receive_event(frame, now=now) if is_wanted else []
 
     def _is_within_rate(self, frame: Frame, source: str, now: int) -> bool:
-        """Return whether *source* may have one more frame looked at; one beyond its rate is counted."""
+        """Return whether the rate limit of *source* allows one more frame; a frame beyond it is counted."""
         is_admitted = self._rates[isinstance(frame, Event)].admits(source, now=now)
         self.counts["beyond the rate of a sender"] += not is_admitted
         return is_admitted
@@ -307,7 +307,7 @@ class Node:
         return self._relay.answer(frame, is_members_own=is_members_own, place=place, now=now)
 
     def _report(self, objection: Objection, now: int) -> list[Output]:
-        """Report why a consumer does not take this producer's beacons."""
+        """Report a consumer's reason for refusing this producer's beacons."""
         standing, utc = self._producer.standing(objection.subject), self._day.at(now)
         if standing is None:
             return []
@@ -318,7 +318,7 @@ class Node:
             kind, seconds = NoteKind.CLOCKS_DIFFER, (objection.clock_us - utc) / US_PER_S
         self.counts["objections"] += 1
         if self._reported.get((objection.subject, kind), 0) > now:
-            return []  # nobody signs an objection: it is worth a line now and then, and nothing else
+            return []  # objections are unsigned: worth a line in the log now and then, and nothing else
         self._reported[objection.subject, kind] = now + self.deployment.silence_us
         return [Note(kind=kind, group=objection.group, member=objection.sender, seconds=seconds)]
 
@@ -329,7 +329,7 @@ class Node:
         return self._consumer.object_to(beacon, NoteKind.EARLIER, now=now)
 
     def _is_join_believed(self, join: Join, now: int) -> bool:
-        """Return whether *join* is of a group that is believed here, and signed if that group's producer signs."""
+        """Return whether *join* is for a group that is believed here, and signed if that group's producer signs."""
         if join.producer == self.name:
             standing = self._producer.standing(join.subject)
         else:
@@ -351,7 +351,7 @@ class Node:
 
     @property
     def next_due(self) -> int | None:
-        """When ``timer`` should be called, by this node's clock."""
+        """Time at which ``timer`` should be called, by this node's clock."""
         if not self._is_due_known:
             found = [self._producer.next_due, self._consumer.next_due, self._relay.next_due]
             self._due = min((each for each in found if each is not None), default=None)
@@ -359,7 +359,7 @@ class Node:
         return None if self._due is None else self._due - self._set_back
 
     def timer(self, *, now: int) -> list[Output]:
-        """Do what is due: repeats first, then joins and requests, then beacons."""
+        """Perform due work: repetitions first, then joins and requests, then beacons."""
         now, place = self._elapse(now), self.motion.place
         outputs = self._relay.timer(place=place, now=now)
         outputs += self._consumer.timer(now=now)
@@ -368,13 +368,13 @@ class Node:
 
     @property
     def clock(self) -> int:
-        """The time that this node was last told, by its own clock."""
+        """The last time passed to this node, by its own clock."""
         return self._now or 0
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _elapse(self, now: int, *, changes_nothing: bool = False) -> int:
-        """Return the time that has elapsed here when the clock says *now*."""
+        """Return the elapsed (monotonic) time when the clock reads *now*."""
         self._is_due_known &= changes_nothing
         if self._now is not None and now < self._now:
             self._set_back += self._now - now

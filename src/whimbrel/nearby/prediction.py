@@ -1,18 +1,18 @@
-"""Prediction: how late an event can be, said when it is announced (4.3; T29).
+"""Prediction: the latency bound of events, stated at their announcement (4.3; T29).
 
 The bound is (hop bound + 1 transmissions) x the bound of one hop + the bound of matching + the bound of dispatching.
 A transmission is all datagrams of a frame, one after the other: one for each cell that the area touches, and as many
-for relays where the frame is repeated. Hops and dispatching are measured as percentiles, hops apart for each number of
-cells. Python and a radio give no hard real time: the percentile belongs to the answer.
+for relays where the frame is repeated. Hops and dispatching are measured as percentiles, hops separately for each
+number of cells. Python and a radio give no hard real time: the percentile is part of the answer.
 
-Matching is bounded by what the event type allows its consumers' filters (4.3): they are counted in steps, each of which
-takes ``filter_step_ns`` at most. What a producer measures of its own matching says nothing of its consumers.
+Matching is bounded by the step limit of the event type for its consumers' filters (4.3); a step takes at most
+``filter_step_ns``. A producer's measurements of its own matching would not apply to its consumers.
 
-A hop is measured without a common clock: from a node's own transmission to its hearing a neighbour repeat the frame.
-That is the neighbour's delay and two transmissions, so never less than what the hop took.
+A hop is measured without a common clock: from a node's own transmission until it hears a neighbour repeat the frame.
+That is the neighbour's delay and two transmissions, so never less than the duration of the hop.
 
-Assumptions, outside of which the bound does not hold: the frame was not lost on all ways of at most the hop bound (an
-event that had to be asked for comes later), the members stay inside and reachable, and nodes are not overloaded.
+Assumptions, without which the bound does not hold: the frame was not lost on all paths within the hop bound (an event
+that had to be requested comes later), the members stay inside and reachable, and nodes are not overloaded.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from whimbrel.nearby.deployment import Deployment
 __all__ = ["DeadlineTooShortError", "DurationHistogram", "LatencyBounds", "Prediction", "matching_us"]
 
 _STEPS = 8
-"""Buckets for each doubling: a bound read from them is at most 9 % too high."""
+"""Buckets per doubling: a percentile read from them is at most 9 % too high."""
 _BUCKETS = 48 * _STEPS
 _LOOK_UP_US = 1_000
-"""What a consumer does with an event besides asking its filters."""
+"""Longest time of a consumer's work on an event besides evaluating its filters."""
 
 
 class DeadlineTooShortError(InvalidInputError):
-    """A deadline is below what can be promised. Reaction: announce a longer one, or fewer hops."""
+    """A deadline is below the latency bound. Reaction: announce a longer one, or fewer hops."""
 
     def __init__(self, deadline_us: int, predicted_us: int, percentile: float) -> None:
         super().__init__(deadline_us, predicted_us, percentile)
@@ -48,7 +48,7 @@ class DeadlineTooShortError(InvalidInputError):
 
 
 class DurationHistogram:
-    """Durations in microseconds, counted in buckets that grow with them; the memory is fixed."""
+    """Histogram of durations in microseconds, with exponential buckets and fixed memory."""
 
     __slots__ = ("_counts", "total")
 
@@ -63,7 +63,7 @@ class DurationHistogram:
         self.total += 1
 
     def percentile(self, percentile: float) -> int:
-        """Return a duration that at least *percentile* per cent of those counted did not exceed."""
+        """Return a duration that at least *percentile* per cent of the counted ones did not exceed; 0 without any."""
         real("percentile", percentile, 0, 100)
         wanted, reached = math.ceil(self.total * percentile / 100), 0
         for bucket, count in enumerate(self._counts):
@@ -75,7 +75,7 @@ class DurationHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What can be promised of the events of an announcement."""
+    """Latency bound of the events of an announcement, with its parts."""
 
     hops: int
     hop_us: int
@@ -85,7 +85,7 @@ class Prediction:
 
     @property
     def worst_us(self) -> int:
-        """The bound: this many per cent of the events are delivered within it."""
+        """The bound, within which *percentile* per cent of the events are delivered."""
         return (self.hops + 1) * self.hop_us + self.matching_us + self.dispatch_us
 
     def check(self, deadline_us: int) -> None:
@@ -95,12 +95,12 @@ class Prediction:
 
 
 def matching_us(steps: int, *, deployment: Deployment) -> int:
-    """Return how long a consumer takes at most to match an event: its own work, and the steps of its filters."""
+    """Return the longest time of a consumer to match an event: its own work, and the steps of its filters."""
     return _LOOK_UP_US + math.ceil(steps * deployment.filter_step_ns / 1_000)
 
 
 class LatencyBounds:
-    """What a node has measured; until it has *enough*, it takes what its deployment is set to."""
+    """Measured latencies of a node; with fewer than *enough*, bounds come from the deployment's settings."""
 
     __slots__ = ("_deployment", "_enough", "_hops", "dispatch", "percentile")
 
@@ -111,20 +111,20 @@ class LatencyBounds:
         self._enough = whole("enough", enough, 1, 1_000_000)
         self.dispatch = DurationHistogram()
         self._hops: dict[int, DurationHistogram] = {}
-        """By how many cells the area of the frame touched."""
+        """Durations of hops, per number of cells that the frame's area touches."""
 
     def add_hop(self, duration_us: int, *, cells: int) -> None:
-        """Count one hop of a frame whose area touched so many cells."""
+        """Count one hop of a frame whose area touches *cells* cells."""
         self.hops(cells).add(duration_us)
 
     def hops(self, cells: int) -> DurationHistogram:
-        """Return the hops that were measured of frames whose areas touched so many cells."""
+        """Return the measured hops of frames whose areas touch *cells* cells."""
         return self._hops.setdefault(cells, DurationHistogram())
 
     def predict(self, hops: int, *, cells: int, steps: int) -> Prediction:
-        """Return the bound for events with this hop bound, in an area that touches so many cells.
+        """Return the bound for events with at most *hops* hops, in an area that touches *cells* cells.
 
-        The filters of a consumer take so many *steps* at most on one event.
+        *steps* is the most steps that the filters of a consumer take on one event.
         """
         datagrams = cells * (2 if hops else 1)
         assumed_us = self._deployment.longest_delay_us + 2 * datagrams * self._deployment.airtime_us

@@ -1,10 +1,10 @@
-"""The vocabulary: event types and the types of their parameters, which producers and consumers agree on (STEAM, 4.3).
+"""The vocabulary: event types and the types of their parameters, shared by producers and consumers (STEAM, 4.3).
 
 Rule: an event or a filter that does not fit its type is refused where it is made.
-Rule: a type says how many steps the filters of a consumer may take on one event. Producers promise by it, so it is
+Rule: a type has a limit of the steps of a consumer's filters on one event. Producers' latency bounds use it, so it is
 part of the type (4.3: "an upper bound on the computation time for the content filter for each specific subject").
-Rule: types are compared by a fingerprint that every beacon carries; two vocabularies that say different things of one
-name contradict each other, and neither node believes the other.
+Rule: types are compared by a fingerprint that every beacon carries; two vocabularies with different types of one name
+contradict each other, and a node does not join such a group.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ __all__ = [
 
 MAX_TYPE_BYTES = 128
 MAX_FILTER_STEPS = 20_000
-"""Of a type that says nothing else."""
+"""Default limit of filter steps of an event type."""
 FINGERPRINT_BYTES = 8
 _MAX_TYPES, _MAX_PARAMETERS = 1_024, 64
 _LIMITS = Limits(max_names=_MAX_PARAMETERS, max_bytes=4_096, max_name_bytes=128)
 _LONGEST_TEXT = 1_024
-"""Bytes of a text in an event: more does not fit a frame of the usual size."""
+"""Most bytes of a text in an event: a longer one does not fit a frame of the usual size."""
 _TEXT_STEPS = _LONGEST_TEXT // 4
-"""Steps of a function from text to text: the slowest takes 60 µs for the longest text, at up to 1 µs a step."""
+"""Steps of a function from text to text: the slowest takes 60 µs for the longest text, at up to 1 µs per step."""
 _CONVERT_STEPS = 4
 
 OWN_ATTRIBUTES: Mapping[str, AttributeType] = {
@@ -61,7 +61,7 @@ OWN_ATTRIBUTES: Mapping[str, AttributeType] = {
     "heading_difference": AttributeType.REAL64,
     "speed": AttributeType.REAL64,
 }
-"""What a consumer adds of its own; they win over parameters of the same name."""
+"""Attributes that a consumer adds for its filters; they replace parameters with the same names."""
 
 _INTEGERS = frozenset({AttributeType.INT32, AttributeType.INT64})
 _NUMBERS = _INTEGERS | {AttributeType.REAL64}
@@ -90,7 +90,7 @@ class FilterTooCostlyError(InvalidInputError):
 
 
 def filter_steps(tree: Predicate) -> int:
-    """Return how many steps *tree* takes at most on one event: its nodes, and patterns and texts byte by byte.
+    """Return the most steps that *tree* takes on one event: its nodes, and patterns and texts byte by byte.
 
     The count is made before any event comes. It bounds the work because the language has no loops.
     """
@@ -111,12 +111,12 @@ def _steps_of(node: Node) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventType:
-    """One type of event: its name, the types of its parameters, and what a content filter on it may cost."""
+    """One type of event: its name, the types of its parameters, and the step limit of content filters."""
 
     name: str
     parameters: Mapping[str, AttributeType]
     max_filter_steps: int = MAX_FILTER_STEPS
-    """How many steps the filters of one consumer may take together on one event."""
+    """Most steps that all filters of one consumer together may take on one event."""
     fingerprint: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -163,7 +163,7 @@ class EventType:
         raise InvalidValueError(f"{parameter} of an event of type {self.name}", kind.word, wanted.word)
 
     def check_filter(self, text: str) -> Filter:
-        """Return the content filter that *text* is, or raise: it must speak of this type and stay within its bound."""
+        """Parse *text* as a content filter; raise if it does not fit this type or exceeds its step limit."""
         found = Filter(text)
         for need in needs(found.tree):
             declared = OWN_ATTRIBUTES.get(need.name, self.parameters.get(need.name))
@@ -180,7 +180,7 @@ class EventType:
 
 
 def _type_of(subject: str, found: object) -> EventType:
-    """Return the event type *subject* that a vocabulary file spells."""
+    """Return the event type *subject* from its entry in a vocabulary file."""
     words = {kind.word: kind for kind in AttributeType}
     parameters, bound = found, MAX_FILTER_STEPS
     if isinstance(found, Mapping) and isinstance(found.get("parameters"), Mapping):
@@ -209,9 +209,9 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tree: Mapping[str, object]) -> Self:
-        """Return the vocabulary that *tree* spells: for each event type its parameters and the words of their types.
+        """Return the vocabulary in *tree*: for each event type its parameters and the words of their types.
 
-        A type that also says what its filters may cost has ``parameters`` and ``max_filter_steps`` instead.
+        The entry of a type with a step limit has ``parameters`` and ``max_filter_steps`` instead.
         """
         return cls(_type_of(subject, found) for subject, found in tree.items())
 
@@ -226,10 +226,10 @@ class Vocabulary:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The event types, by name."""
+        """The names of the event types."""
         return tuple(self._types)
 
     def contradicts(self, subject: str, fingerprint: bytes) -> bool:
-        """Return whether this vocabulary says something else of *subject* than the one *fingerprint* is of."""
+        """Return whether this vocabulary has *subject* with another fingerprint than *fingerprint*."""
         found = self._types.get(subject)
         return found is not None and found.fingerprint != fingerprint

@@ -311,7 +311,9 @@ class Node(NodeCore[KeptNotification], Generic[C]):
             self.listener.unsubscribed(session, identity)
         else:
             self.listener.subscribed(subscription)
-            crossed += [Crossed(*each) for each in self.fences.put(subscription, fact.changed_at)]
+            stored = self.hold.subscription(session, identity)  # as it is kept: without what was parsed of it
+            assert stored is not None
+            crossed += [Crossed(*each) for each in self.fences.put(stored, fact.changed_at)]
             if self.areas:  # what is retained where the session is comes with SUBSCRIBE
                 for each in self.hold.places.sightings(session):
                     for _ in self.areas.entered(session, each.place):

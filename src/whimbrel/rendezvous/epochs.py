@@ -1,9 +1,9 @@
 """The file in which a controller keeps the highest epoch of each group: a restart accepts no revoked token (2.3).
 
 Rule: on disk first. ``keep`` returns when the epoch is fsynced; only then does anything follow from the proof.
-Rule: one line an epoch, the newest last; a line that a crash cut short is left out. When the file has twice as many
-lines as groups are kept, it is written anew beside the old one, and takes its place.
-Rule: group keys are public, but who meets whom is not to be read from them: the file is readable by its owner only.
+Rule: one line per epoch, the newest last; a torn line after a crash is ignored. When the file has twice as many lines
+as there are groups, a new file is written and replaces it atomically.
+Rule: group keys are public, but they would show which groups meet here: the file is readable by its owner only.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Kind(Enum):
 
 
 def read_address(value: object) -> Address:
-    """Return the address that *value* spells: six pairs of hexadecimal digits, joined by ``:``, ``-`` or nothing."""
+    """Parse an address: six pairs of hexadecimal digits, joined by ``:``, ``-`` or nothing."""
     if not isinstance(value, str) or not _ADDRESS.fullmatch(value):
         raise InvalidValueError("address", value, "six pairs of hexadecimal digits such as 00:1A:7D:DA:71:0B")
     return address_from(bytes.fromhex(re.sub("[:-]", "", value)))
@@ -90,7 +90,7 @@ def event_id(kind: Kind, number: int) -> EventId:
 
 
 def read_event_id(value: object) -> EventId:
-    """Return the identifier that *value* spells."""
+    """Parse an identifier: P or S and a number."""
     if not isinstance(value, str) or not _EVENT_ID.fullmatch(value) or int(value[1:]) > MAX_NUMBER:
         raise InvalidValueError("id", value, f"P or S and a number from 1 to {MAX_NUMBER}")
     return EventId(value)
@@ -140,7 +140,7 @@ class Publication:
 
     @property
     def contents(self) -> tuple[object, ...]:
-        """What it says, without the clock offset, which is different each time it is read."""
+        """Values to compare for equality: all but the clock offset, which is different each time it is read."""
         return (frozenset(self.keys), fold(self.name), self.device_class)
 
 
@@ -170,7 +170,7 @@ class Subscription:
 
     @property
     def contents(self) -> tuple[object, ...]:
-        """What it says, with letters folded, so that a repeated one is recognised."""
+        """Values to compare for equality, with the name case-folded, so that a repeated subscription is recognised."""
         name = None if self.name is None else fold(self.name)
         return (frozenset(self.keys), self.address, name, self.device_class)
 

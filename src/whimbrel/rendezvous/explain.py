@@ -18,7 +18,7 @@ _ANYWHERE = Address("00:00:00:00:00:00")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is found about one attribute."""
+    """Result of the comparison of one attribute."""
 
     attribute: str
     is_consistent: bool

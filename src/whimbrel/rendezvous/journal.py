@@ -1,8 +1,9 @@
-"""The controller's log: what became of events, as publications under ``rendezvous/…``.
+"""The controller's log: the changes of events, as publications under ``rendezvous/…``.
 
 Rule: the controller is a node with a log like any other (``log/``). Opened, matched, listed, notified, expired, renewed
-and flushed are facts; keys, tokens and challenges are none, and a restricted event names no device (``commands.Note``).
-Rule: on disk first. What is published to a broker has been written before.
+and flushed are facts; keys, tokens and challenges are never logged, and a restricted event names no device
+(``commands.Note``).
+Rule: on disk first. A fact is durable before it is published to a broker.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _NAMES = {"id": "event", "address": "device", "other_id": "other_event", "other_
 
 
 def subject_of(note: Note) -> str:
-    """Return what *note* is published under: ``rendezvous/matched``."""
+    """Return the subject of *note*, such as ``rendezvous/matched``."""
     return f"{SUBJECT}/{note.kind.value}"
 
 
 def attributes_of(note: Note) -> dict[str, str | int]:
-    """Return what *note* says, without what it leaves open."""
+    """Return the fields of *note* that are not None, as attributes."""
     said = ((each.name, getattr(note, each.name)) for each in fields(note) if each.name != "kind")
     return {_NAMES.get(name, name): value for name, value in said if value is not None}
 
@@ -68,7 +69,7 @@ class NoteLog:
         return fact
 
     def sync(self) -> None:
-        """Write what is remembered, and wait for the disk."""
+        """Write the buffered facts, and fsync."""
         self._log.sync()
 
 

@@ -2,9 +2,9 @@
 
 Rule: NULL is a wildcard on the subscription's side only; for KEYS the publication decides how narrow it is.
 Rule: attributes are compared before keys, though the thesis begins with keys (Figure 4-10): the verdict is the same,
-and no device is asked for a token in vain. The clock offset is ignored, and comparison ignores case.
+and no token is requested without need. The clock offset is ignored, and comparison ignores case.
 Rule: never a device with itself.
-Rule: this is no filter of ``language/`` and these are not Elvin's keys: a template is four comparisons.
+Rule: a template is four comparisons, not a filter of ``language/``, and its keys are not Elvin's keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["common_groups", "has_common_key", "is_compatible", "is_consistent"]
 
 
 def is_consistent(publication: Publication, subscription: Subscription) -> bool:
-    """Tell whether address, name and class agree: equal, or left open by the subscription."""
+    """Return whether address, name and class agree: each is equal, or NULL in the subscription."""
     return (
         (subscription.address is None or subscription.address == publication.address)
         and (subscription.name is None or fold(subscription.name) == fold(publication.name))
@@ -30,12 +30,12 @@ def common_groups(publication: Publication, subscription: Subscription) -> tuple
 
 
 def has_common_key(publication: Publication, subscription: Subscription) -> bool:
-    """Tell whether the lists of keys share an element once NULL is appended to the subscription's (Table 4.2)."""
+    """Return whether the lists of keys share an element once NULL is appended to the subscription's (Table 4.2)."""
     return not publication.keys or bool(common_groups(publication, subscription))
 
 
 def is_compatible(publication: Publication, subscription: Subscription, subscriber: Address) -> bool:
-    """Tell whether the two match but for the proof of membership, which takes a conversation."""
+    """Return whether the two match, before the proof of membership, which takes a conversation."""
     return (
         publication.address != subscriber
         and is_consistent(publication, subscription)

@@ -86,7 +86,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The answer to the ``Ask`` of this challenge. Without a token a device says that it is no member of that group."""
+    """The answer to the ``Ask`` of this challenge. Without a token: the device is not a member of that group."""
 
     group: GroupKey = field(repr=False)
     challenge: bytes = field(repr=False)
@@ -105,7 +105,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """To a device that is no controller: bytes of the application."""
+    """Bytes of the application, to a peer."""
 
     data: bytes = field(repr=False)
 

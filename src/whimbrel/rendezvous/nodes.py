@@ -79,14 +79,14 @@ class ControllerNode:
             raise InvalidValueError("dumb pairs", len(core.pairs), allowed)
 
     def start(self) -> None:
-        """Be discoverable and inquire, always; be connectable when the core says so (4.1)."""
+        """Start to inquire and be discoverable, for ever; the core switches being connectable (4.1)."""
         self._radio.inquire(is_on=True)
         self._radio.set_scans(inquiry=True, page=False)
         self._take(())
 
     def handle(self, event: RadioEvent, now: int) -> None:
-        """Take what happened to the radio."""
-        del now  # the clock is asked, so that a late event does not move time back
+        """Handle an event of the radio."""
+        del now  # the clock is read, so that a late event does not move time back
         match event:
             case InquiryResult():
                 found = Found(
@@ -189,7 +189,7 @@ class DeviceNode:
         self.exposure = Exposure(now())
 
     def show(self) -> None:
-        """Be discoverable and connectable, as a device is that does not look for a controller by itself."""
+        """Make the device discoverable and connectable, for one that does not look for a controller itself."""
         self._scan(inquiry=True, page=True)
 
     def _scan(self, *, inquiry: bool, page: bool) -> None:
@@ -201,7 +201,7 @@ class DeviceNode:
         self._radio.send(address, encode(m.Data(data)))
 
     def hang_up(self, address: Address) -> None:
-        """Close the connection to a device that is no controller."""
+        """Close the connection to a peer."""
         self._radio.disconnect(address)
         self.do(self.core.receive(d.LostPeer(address), now=self._now()))
 
@@ -219,7 +219,7 @@ class DeviceNode:
             self.do(self.core.timer(now=self._now()))
 
     def handle(self, event: RadioEvent, now: int) -> None:
-        """Take what happened to the radio."""
+        """Handle an event of the radio."""
         del now  # see above
         happened = self._input_of(event)
         if happened is not None:

@@ -1,6 +1,6 @@
-"""Tokens: who is a member of which group, provable to a stranger (Huang, 2.3).
+"""Tokens: proofs of a device's membership in a group, which a stranger can verify (Huang, 2.3).
 
-What the thesis calls encrypting with a private key is signing; here with Ed25519. A *device token* is a device's
+The thesis calls signing "encrypting with a private key"; here it is done with Ed25519. A *device token* is a device's
 signature over its address; a *group token* is the owner's signature over that device token, an epoch and an expiry.
 Two things are added. The signatures are separated by domain, so that one can never stand for another. And a member
 answers a fresh challenge with its device key: in the thesis, any device that has overheard a token can replay it.
@@ -8,7 +8,7 @@ answers a fresh challenge with its device key: in the thesis, any device that ha
 Rule: a token is bound to an address, a device key, a group, an epoch and an expiry; any other bit is refused.
 Rule: a new group key revokes every token of the old one. A higher epoch under the same key revokes the lower ones
 wherever it has been seen, so that one member can be left out without a new name for the group.
-Rule: errors say which check failed and never what was in the token.
+Rule: errors name the check that failed, never the content of the token.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _private(seed: bytes) -> Ed25519PrivateKey:
 
 
 def _signed_by_group(group: bytes, token: bytes) -> bytes:
-    """Return what the owner signs: everything in *token* but the owner's signature, for this group."""
+    """Return the bytes that the owner signs: all of *token* except the owner's signature, for this group."""
     return _OF_GROUP + group + token[:-_SIGNATURE_BYTES]
 
 
@@ -186,5 +186,5 @@ def _challenged(challenge: bytes, group: bytes, address: Address, controller: Ad
 def _check(key: bytes, signature: bytes, signed: bytes, fault: TokenFault) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, signed)
-    except (InvalidSignature, ValueError):  # a key that is no point of the curve signs nothing
+    except (InvalidSignature, ValueError):  # a key that is not a point of the curve verifies nothing
         raise TokenError(fault) from None

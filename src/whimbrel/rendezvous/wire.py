@@ -60,7 +60,7 @@ _Read: TypeAlias = Callable[[str, object], Any]
 
 
 class MalformedMessageError(InvalidInputError):
-    """Bytes are no message of the rendezvous: the code of the refusal, and why."""
+    """The bytes are not a valid message of the rendezvous; with the code of the refusal and the reason."""
 
     def __init__(self, reason: str, refusal: Refusal = Refusal.MALFORMED) -> None:
         super().__init__(reason, refusal)
@@ -213,7 +213,7 @@ _NAMES = {made: name for name, (made, _) in MESSAGES.items()}
 
 
 def name_of(message: m.Message) -> str:
-    """Return what *message* is called on the wire."""
+    """Return the name of *message* on the wire."""
     return _NAMES[type(message)]
 
 

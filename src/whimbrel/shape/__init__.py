@@ -1,4 +1,4 @@
-"""What a device gets: its state, its policy's decisions, and transforms of bodies (SUBLIM)."""
+"""Shaping of deliveries for each device: device state, policy decisions and transforms of bodies (SUBLIM)."""
 
 from whimbrel.shape.agents import Agents, admit
 from whimbrel.shape.decision import Decision, decide, decided, finished

@@ -1,7 +1,7 @@
 """Agents: policies compiled once and kept while they are in force (the paper's DLL, sections 4.1 and 6.1).
 
-Rule: a text that was accepted once must run for ever, whatever today's limits are: they bound what is put, not what is
-replayed. One that no version of ours can read any more is as good as none.
+Rule: a policy text that was accepted once runs for ever: today's limits bound new policies, not replayed ones. A text
+that this version cannot parse any more counts as no policy.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _UNBOUNDED = PolicyLimits(steps=INT64_MAX, bytes=INT64_MAX, pixels=INT64_MAX)
 
 
 def admit(text: str, limits: PolicyLimits = DEFAULT_POLICY_LIMITS, *, has_images: bool | None = None) -> Policy:
-    """Return the policy that is put, or raise ``PolicyError``; ``compress`` is refused where it could not be done."""
+    """Compile a new policy, or raise ``PolicyError``; ``compress`` is refused where no image library is installed."""
     return _with_images(Policy(text, limits=limits), has_images=has_images)
 
 
 def admitting(text: str, limits: PolicyLimits) -> Generator[None, None, Policy]:
-    """Do what ``admit`` does in pieces, yielding after each."""
+    """Compile and check a policy like ``admit``, in short steps: yield after each, return the policy."""
     return _with_images((yield from Policy.reading(text, limits)))
 
 
@@ -42,15 +42,15 @@ def _with_images(policy: Policy, *, has_images: bool | None = None) -> Policy:
 
 
 class Agents:
-    """Compiled policies by their text, the least recently used ones forgotten."""
+    """Cache of compiled policies by their text; the least recently used is evicted first."""
 
     def __init__(self, most: int = 1_024) -> None:
         self.most = most
-        """How many are kept."""
+        """Most policies in the cache."""
         self._kept: OrderedDict[str, Policy | None] = OrderedDict()
 
     def of(self, text: str) -> Policy | None:
-        """Return the policy of a *text* that was accepted once; None if it cannot be read any more."""
+        """Return the compiled policy of a *text* that was accepted once; None if it cannot be parsed any more."""
         if text in self._kept:
             self._kept.move_to_end(text)
             return self._kept[text]
@@ -62,7 +62,7 @@ class Agents:
         return policy
 
     def put(self, policy: Policy) -> None:
-        """Keep a policy that was compiled when it was admitted."""
+        """Cache a policy that ``admit`` has compiled."""
         self._keep(policy.text, policy)
 
     def _keep(self, text: str, policy: Policy | None) -> None:

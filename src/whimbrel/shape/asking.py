@@ -1,10 +1,10 @@
-"""Asking the policies of a delivery, one after the other, until one sends something (SUBLIM, section 4).
+"""Evaluation of the policies of a delivery, one after the other, until one sends something (SUBLIM, section 4).
 
-The broker asks as it delivers, a worker where a log has no decisions, and the check of a log's decisions evaluates one
-of them again: all with these functions.
-Rule: a policy that is suspended for a device and publisher withholds, unless its text says that it then sends.
-Rule: the state that a policy sees is that of the moment in which it is asked, so a caller applies what one decided
-before it asks the next.
+These functions have three callers: the broker when it delivers, a pipeline worker where a log has no decisions, and the
+check of a log's decisions, which evaluates each of them again.
+Rule: a policy that is suspended for a device and publisher withholds, unless its text calls ``sendWhenSuspended()``.
+Rule: a policy sees the state of the moment in which it is evaluated, so a caller applies one decision before it
+evaluates the next policy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Asked", "Delivery", "ask", "evaluate"]
 
 
 class Delivery(NamedTuple):
-    """A notification of *publisher* for *device*, about which policies decide."""
+    """A notification from *publisher* to *device*, before its policies have decided."""
 
     device: str
     publisher: str | None
@@ -37,9 +37,9 @@ class Asked(NamedTuple):
     version: PolicyVersion | None
     """None: a subscription without a policy."""
     decision: Decision | None
-    """None if the policy was not run: there is none, it cannot be read, or it is suspended."""
+    """None if no policy was run: there is none, it cannot be parsed, or it is suspended."""
     sends_original: bool
-    """Without a decision: what arrived is sent; else it is withheld as far as this policy goes."""
+    """Only without a decision: whether the notification is sent unchanged; if false, this policy withholds it."""
 
 
 def ask(
@@ -51,7 +51,10 @@ def ask(
     now: int,
     limits: PolicyLimits,
 ) -> Iterator[Asked]:
-    """Yield the answers of the policies of a *chain* (``ShapeState.asked``), in order; the first that sends is last."""
+    """Evaluate the policies of a *chain* (``ShapeState.asked``) in order, yielding each answer.
+
+    An answer without a decision that sends ends the chain; after a decision that sends, the caller stops.
+    """
     for version in chain:
         policy = None if version is None else agents.of(version.text)
         if version is None or policy is None:

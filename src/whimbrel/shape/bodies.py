@@ -1,4 +1,4 @@
-"""Bodies: what kind a body is, how large an image says it is, and the transforms of JSON. Pure, and without Pillow.
+"""Bodies: the kind of a body, the size in an image's header, and the transforms of JSON. Pure, and without Pillow.
 
 Rule: a header may lie; the decoder checks the size again before it reads a pixel.
 """
@@ -37,30 +37,30 @@ _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _OBJECT = re.compile(rb"[ \t\n\r]*+\{")
 _CBOR_MAPS = range(0xA0, 0xC0)
 _PNG_DEPTH = 25
-"""Where a PNG's header says its colour type, behind the bits of a channel."""
+"""Offset of the colour type in a PNG's header; the byte before it has the bits per channel."""
 _PNG_HEADER = struct.Struct(">II")
 _SIZE = struct.Struct(">HH")
 _LENGTH = struct.Struct(">H")
 _SCAN = b"\xff\xda"
 _SCANS_A_DECODING = 8
-"""So many more scans of a JPEG take as long as decoding it once, at most: each goes over all of the picture."""
+"""Additional scans of a JPEG that take at most as long as decoding it once; each goes over the whole picture."""
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""Of a PNG, by its colour type."""
+"""Channels of a PNG, by its colour type."""
 _PIXEL_BITS = 24
-"""Of a PNG's pixel, up to which it counts as one."""
+"""Most bits per pixel of a PNG that count as one pixel; deeper pixels count in proportion."""
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""The JPEG markers that tell a size; the three are tables."""
+"""The JPEG markers of frames, whose segments have the size; the three exceptions are tables and an extension."""
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})
-"""Those without a length."""
+"""The JPEG markers without a length."""
 
 
 _SHORT, _LONG = 4 << 10, 1 << 20
-"""Between these lengths in bytes the digest of a body is remembered: others are quick to make, or too long to keep."""
+"""Lengths in bytes between which a body's digest is cached: shorter ones hash fast, longer ones use much memory."""
 _REMEMBERED = 32
 
 
 class BodyKind(Enum):
-    """What a body begins as."""
+    """The kind of a body, by its first bytes."""
 
     JPEG = "JPEG"
     PNG = "PNG"
@@ -77,12 +77,12 @@ class ImageSize(NamedTuple):
 
     @property
     def pixels(self) -> int:
-        """How many it has."""
+        """Width times height."""
         return self.width * self.height
 
 
 def kind_of(body: bytes) -> BodyKind:
-    """Return what *body* begins as."""
+    """Return the kind of *body* by its first bytes."""
     if body.startswith(_JPEG):
         return BodyKind.JPEG
     if body.startswith(_PNG):
@@ -93,7 +93,7 @@ def kind_of(body: bytes) -> BodyKind:
 
 
 def digest_of(body: bytes) -> bytes:
-    """Return the SHA-256 of *body*; two hundred devices that are sent one body have it made once."""
+    """Return the SHA-256 of *body*; cached, so that one body for two hundred devices is hashed once."""
     return _known_digest(body) if _SHORT < len(body) <= _LONG else hashlib.sha256(body).digest()
 
 
@@ -103,7 +103,7 @@ def _known_digest(body: bytes) -> bytes:
 
 
 def image_size(body: bytes) -> ImageSize:
-    """Return the size that the header of a JPEG or PNG says, or raise ``TransformError``."""
+    """Return the size in the header of a JPEG or PNG, or raise ``TransformError``."""
     found = _png_size(body) if body.startswith(_PNG) else _jpeg_size(body)
     if found is None or not found.pixels:
         raise TransformError(Fault.UNREADABLE)
@@ -160,7 +160,7 @@ def _dumped(tree: Mapping[str, object]) -> bytes:
 
 
 def projected(body: bytes, names: tuple[str, ...]) -> bytes:
-    """Return the JSON object *body* with the named members alone; ``a.b`` is the member b of a. Else *body*."""
+    """Return the JSON object *body* with only the named members (``a.b``: member b of a); another *body* as it is."""
     if kind_of(body) is not BodyKind.JSON:
         return body
     tree = _read(body)
@@ -171,7 +171,7 @@ def projected(body: bytes, names: tuple[str, ...]) -> bytes:
 
 
 def _copy(tree: Mapping[str, object], kept: dict[str, object], name: str) -> None:
-    """Copy the member *name*: of that very name, or down its path."""
+    """Copy the member *name* from *tree* to *kept*: the member of exactly that name, else the one at that path."""
     if name in tree:
         kept[name] = tree[name]
         return

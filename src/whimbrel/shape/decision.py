@@ -1,9 +1,9 @@
-"""Decisions: a policy, what arrived, the device's state and the moment; what is sent comes out (section 4.1).
+"""Decisions: the result of running a policy on a notification, the device's variables and the time (section 4.1).
 
-Rule: the program runs at once, on the caller's thread, within its bound. A transform that is not light is returned as
-``work``: its performer reports the result with ``finished``, and only then the decision is whole.
+Rule: the program runs synchronously, on the caller's thread, within its step limit. A transform that is not light is
+returned as ``work``: the worker's result is added with ``finished``, and only then the decision is complete.
 Rule: a decision that fails withholds, changes no variable, and says why; nothing is raised.
-Rule: the decision is a fact. It is logged before the bytes leave, and what is sent again is what was decided.
+Rule: the decision is a fact. It is logged before the bytes leave, and a redelivery sends the logged decision.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["MAX_SET_BYTES", "SUSPENDED", "Decision", "decide", "decide_on", "dec
 
 
 MAX_SET_BYTES = 65_536
-"""Names and values of the attributes that a policy may set: they are written on the broker's loop."""
+"""Most bytes of names and values of the attributes that a policy sets: they are encoded on the broker's loop."""
 _NOTHING = PolicyCost()
 
 
 class Decision(NamedTuple):
-    """What a policy decided; the body is that to hand over once ``work`` is done. A tuple: one is made a hand-over."""
+    """Decision of a policy; *body* is final once ``work`` is done. A tuple, because each hand-over creates one."""
 
     outcome: Outcome
     fault: Fault | None = None
@@ -42,19 +42,19 @@ class Decision(NamedTuple):
     """Whether the body is the notification's own."""
     work: Work | None = None
     attributes: Attributes | None = None
-    """Those of what is handed over; None if they are the notification's own."""
+    """Attributes to hand over; None if they are the notification's own."""
     read: Attributes = NO_ATTRIBUTES
     changed: Attributes = NO_ATTRIBUTES
     removed: tuple[str, ...] = ()
     cost: PolicyCost = _NOTHING
     plain_steps: int = 0
-    """The steps without characters that were compared, which older versions did not count."""
+    """Steps without those for compared characters, which older versions did not count."""
     steps_needed: int = 0
-    """The steps without those that string functions did not need: what the run really took."""
+    """Steps that the run really took: *steps* without those charged for string functions but not needed."""
 
 
 SUSPENDED = Decision(Outcome.WITHHELD, Fault.SUSPENDED)
-"""Made without running the policy."""
+"""The decision of a suspended policy, which is not run."""
 
 
 def decide(
@@ -82,9 +82,9 @@ def decide_on(
     limits: PolicyLimits = DEFAULT_POLICY_LIMITS,
     takes_empty_for_none: bool = False,
 ) -> Decision:
-    """Do what ``decide`` does for what is known of a notification; what is no image, JSON or CBOR may be b"".
+    """Run *policy* on the known parts of a notification; a *body* that is not an image, JSON or CBOR may be b"".
 
-    An older version took an empty string in ``setData`` for no data: *takes_empty_for_none* finds its decisions again.
+    An older version treated an empty string in ``setData`` as no data: *takes_empty_for_none* reproduces its decisions.
     """
     run = Run(arrival, automatic, manual, now)
     try:
@@ -124,7 +124,7 @@ def _shaped(
 
 
 def _performed(work: Work, limits: PolicyLimits) -> bytes | Fault:
-    """Return what comes of light work; whatever it fails by is the body's fault, as in a worker."""
+    """Perform light work and return the new body, or the fault; any exception is the body's fault, as in a worker."""
     try:
         return perform(work, limits)
     except TransformError as error:
@@ -147,7 +147,7 @@ def _made(
     work: Work | None = None,
     cost: PolicyCost = _NOTHING,
 ) -> Decision:
-    """Return the decision with what the run read, changed and counted."""
+    """Return the decision with the variables that the run read and changed, and its step counts."""
     steps, compared = run.steps, run.compared // COMPARED_A_STEP
     needs = steps - run.spared + compared
     counted = PolicyCost(steps + compared, cost.bytes, cost.pixels)
@@ -176,7 +176,7 @@ def _failed(run: Run, fault: Fault) -> Decision:
 
 
 def finished(decision: Decision, result: bytes | Fault) -> Decision:
-    """Return *decision* with what came of its work: the body, or why there is none, never by the policy's fault."""
+    """Return *decision* with the result of its work: the body, or a fault, which is never one of the policy."""
     if isinstance(result, Fault):
         result = Fault.DECODER if result.is_of_policy else result
         return decision._replace(
@@ -207,7 +207,7 @@ def decided(
     is_kept: bool,
     publisher: str | None = None,
 ) -> Decided:
-    """Return the fact that *decision*, which is whole, is; *is_kept* says whether it may have to be sent again."""
+    """Return the log fact of a complete *decision*; *is_kept* stores the body, since it may have to be sent again."""
     is_sent = decision.outcome is Outcome.DELIVERED
     return Decided(
         node=node,

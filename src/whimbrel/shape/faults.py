@@ -1,7 +1,7 @@
-"""Faults: why a policy could not decide. Reaction: the notification is withheld, and the decision says why.
+"""Faults: reasons for which a policy could not decide. Reaction: withhold the notification and log the reason.
 
-Rule: a body that cannot be transformed, or takes too long, is the fault of who published it, never of the policy.
-Rule: texts stay as they are: older logs have them.
+Rule: a body that cannot be transformed, or takes too long, is the fault of its publisher, never of the policy.
+Rule: the texts never change: older logs contain them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Fault", "TransformError"]
 
 
 class Fault(Enum):
-    """Why a decision failed; the ``reason`` column of ``decisions``."""
+    """Reason of a failed decision; the ``reason`` column of ``decisions``."""
 
     VARIABLES = "the policy keeps more variables, or longer ones, than a device may have"
     ATTRIBUTES = "the attributes that the policy set are longer than it may send"
@@ -30,12 +30,12 @@ class Fault(Enum):
 
     @property
     def is_of_policy(self) -> bool:
-        """Whether the policy itself failed, and not a transform of a body; one that keeps failing is suspended."""
+        """Whether the policy itself failed, not a transform of a body; a policy that keeps failing is suspended."""
         return self in {Fault.VARIABLES, Fault.ATTRIBUTES, Fault.ERROR}
 
 
 class TransformError(WhimbrelError):
-    """A transform cannot be made of a body. Reaction: withhold it."""
+    """A body cannot be transformed. Reaction: withhold the notification."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault)

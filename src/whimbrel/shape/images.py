@@ -1,12 +1,13 @@
 """Images: JPEG and PNG made smaller, by quality and display. The only file that imports Pillow (extra ``images``).
 
-Rule: only the two formats are opened, and the size is looked at before a pixel is decoded.
-Rule: what comes out has no metadata, fits the display, and is never of a higher quality than what came in.
-Rule: it is no longer than what came in either: of the level and those below it the first counts that makes it so. Where
-none does, it is the picture as it came, or, if that does not fit the display, half the size is tried, and so on.
+Rule: only the two formats are opened, and the size is checked before a pixel is decoded.
+Rule: the result has no metadata, fits the display, and is never of a higher quality than the source.
+Rule: the result is no longer than the source either: the wanted level and those below it are tried in order, and the
+first short enough is taken. If none is, the source is sent; if that does not fit the display, half the size is tried,
+and so on.
 
-The level chooses JPEG's quality, and the colours of a PNG, which knows no other loss (the formula that the paper leaves
-open). A JPEG is quantized by the coarser of its own tables and those of the level.
+The level chooses the quality of a JPEG, and the number of colours of a PNG, which has no other lossy setting (the
+formula that the paper leaves open). A JPEG is quantized by the coarser of its own tables and those of the level.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ __all__ = [
 ]
 
 QUALITIES = MappingProxyType({Level.WHOLE: 90, Level.MOST: 60, Level.HALF: 35, Level.QUARTER: 15})
-"""Of a JPEG."""
+"""JPEG quality of each level."""
 COLOURS = MappingProxyType({Level.MOST: 128, Level.HALF: 32, Level.QUARTER: 8})
-"""Of a PNG; the whole keeps all."""
+"""Most colours of a PNG at each level; ``Level.WHOLE`` keeps all."""
 
 
 _TRANSPARENCY = "transparency"
 _MOST_COLOURS = 256
 _EXIF_HEAD = b"Exif\0\0"
 _MIDDLE = 50
-"""The quality at which the tables are those of the standard."""
+"""The JPEG quality at which the quantization tables are those of the standard."""
 # fmt: off
 _BRIGHTNESS = (
     16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56, 14, 17, 22, 29, 51,
@@ -68,7 +69,7 @@ def are_supported() -> bool:
 
 
 def load_decoders() -> None:
-    """Import what ``compressed_image`` uses, if it is there: a process that may open no file cannot do so later."""
+    """Import the decoders of ``compressed_image``, if installed: a process that may open no file cannot do so later."""
     try:
         from PIL import Image  # an extra
     except ImportError:
@@ -95,7 +96,7 @@ def fitting(size: ImageSize, wanted: Compression) -> ImageSize:
 
 
 def stays_as_it_is(size: ImageSize, wanted: Compression, *, is_sideways: bool = False) -> bool:
-    """Return whether an image of *size* is sent as it was published, but for its metadata."""
+    """Return whether an image of *size* is sent as it was published, except for its metadata."""
     return wanted.level is Level.WHOLE and _target(size, wanted, is_sideways=is_sideways) == size
 
 
@@ -108,7 +109,7 @@ def _target(size: ImageSize, wanted: Compression, *, is_sideways: bool) -> Image
 
 
 def compressed_image(picture: Picture, kind: BodyKind, size: ImageSize, wanted: Compression) -> bytes:
-    """Return *picture*, an image of *kind* whose header says *size*, as *wanted*; or raise ``TransformError``."""
+    """Return *picture*, of *kind* and of *size* in its header, compressed as *wanted*; or raise ``TransformError``."""
     if stays_as_it_is(size, wanted, is_sideways=picture.is_sideways):
         return picture.body
     try:
@@ -130,7 +131,10 @@ def compressed_image(picture: Picture, kind: BodyKind, size: ImageSize, wanted: 
 
 
 def _first_short(made: Iterator[bytes], source: bytes, *, must_shrink: bool) -> bytes:
-    """Return the first of the bodies that were *made* which is no longer than *source*."""
+    """Return the first of the *made* bodies that is no longer than *source*; else *source*.
+
+    If it must shrink, because *source* does not fit the display, the fallback is the shortest of *made*.
+    """
     shortest: bytes | None = None
     for body in made:
         if len(body) <= len(source):
@@ -155,7 +159,7 @@ def _levels(level: Level) -> Iterator[Level]:
 
 
 def _kept(picture: Picture, profile: bytes | None) -> dict[str, Any]:
-    """Return what a picture that is made anew says of itself: its profile and its orientation."""
+    """Return Pillow's options for the metadata of a re-encoded picture: its colour profile and its orientation."""
     kept: dict[str, Any] = {} if profile is None else {"icc_profile": profile}
     if picture.orientation != UPRIGHT:
         kept["exif"] = _EXIF_HEAD + written_orientation(picture.orientation)
@@ -182,10 +186,10 @@ def _jpegs(image: Image.Image, sizes: Sequence[ImageSize], level: Level, picture
 
 
 def _own_tables(image: Image.Image) -> list[list[int]]:
-    """Return the coarsest steps of *image* for brightness and, if it has colours, for these.
+    """Return the coarsest quantization steps of *image* for brightness and, if it has colours, for these.
 
-    A component names its table; Pillow gives one to the first component and one to the others, and a picture without
-    brightness (CMYK) one to all.
+    Each component of a source names its table; when writing, Pillow uses one table for the first component and one for
+    the others, and in a picture without brightness (CMYK) one for all.
     """
     used = [image.quantization[layer[3]] for layer in image.layer]  # type: ignore[attr-defined]  # of a JPEG
     shared = [used] if image.mode == "CMYK" else [used[:1], used[1:]]
@@ -235,7 +239,7 @@ def _resized(image: Image.Image, target: ImageSize) -> Image.Image:
 
 
 def _with_colours(image: Image.Image, colours: int) -> Image.Image:
-    """Return *image* with so many colours at most, in a palette, or as so many greys."""
+    """Return *image* with at most *colours* colours in a palette, or greys."""
     match image.mode:
         case "1":
             return image

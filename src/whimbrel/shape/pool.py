@@ -1,9 +1,10 @@
-"""The pool: a few processes that perform transforms, and can be killed and replaced. A shell: it awaits, by the clock.
+"""Process pool for transforms: a few worker processes that can be killed and replaced. A shell, with asyncio and time.
 
-Rule: counted bytes and pixels decide what is begun. The last resort is the core time that a piece of work takes (half a
-second, the paper's time-out in 4.3): what takes more is killed, withheld, and said to be so. Waiting counts nothing.
+Rule: counted bytes and pixels decide which work is begun. The last resort is a limit of core time for one piece of work
+(half a second, the paper's time-out in 4.3): beyond it the worker is killed, the notification is withheld, and the
+reason is logged. Waiting does not count.
 Rule: a spare process stands ready, with everything imported, so that a killed one is replaced at once.
-Rule: equal work is done once, whether its result is known or a caller waits for it already.
+Rule: equal work is done once, if its result is cached or another caller waits for it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from whimbrel.shape.worker import FAULTS, LENGTH, OUT_OF_TIME, framed
 __all__ = ["TIME_OUT_S", "TransformPool"]
 
 TIME_OUT_S = 0.5
-"""Core time of one piece of work, in seconds."""
+"""Most core time of one piece of work, in seconds."""
 _START_S = 30.0
 _STUCK_S = 60.0
-"""A worker that does not answer for so long is stuck, whatever core time it took."""
+"""Seconds without an answer after which a worker is stuck, whatever core time it took."""
 
 
 class TransformPool:
-    """Performs work in processes; started on first use."""
+    """Pool of processes that perform transforms; they are started on first use."""
 
     def __init__(
         self,
@@ -54,11 +55,11 @@ class TransformPool:
         self._ready = _ReadyProcesses(spares)
         self._at_work: set[Process] = set()
         self.performed = 0
-        """How many transforms were made, not counting those that were known."""
+        """Pieces of work that ended, failed ones included; results from the cache do not count."""
         self.killed = 0
 
     def begin(self, device: Hashable, work: Work, then: Callable[[bytes | Fault], None]) -> None:
-        """Have *work* done, and *then* called with what comes of it; not if the pool is closed before."""
+        """Queue *work*; *then* is called with its result or fault, except if the pool is closed before."""
         loop = asyncio.get_running_loop()
         found = self._asked_for(device, work)
         if not isinstance(found, asyncio.Future):
@@ -71,7 +72,7 @@ class TransformPool:
             then(result)
 
     def _asked_for(self, device: Hashable, work: Work) -> bytes | Fault | asyncio.Future[bytes | Fault]:
-        """Return what comes of *work*, or a future of it that is shared by all who want the same."""
+        """Return the result of *work* if it is cached, a fault if the queue is full, else the future for equal work."""
         key = work.key
         known = self._cache.get(key)
         if known is not None:
@@ -85,14 +86,14 @@ class TransformPool:
         return result
 
     async def perform(self, device: Hashable, work: Work) -> bytes | Fault:
-        """Return what comes of *work* for *device*: a body, or why there is none."""
+        """Perform *work* for *device* and return the new body, or the fault."""
         found = self._asked_for(device, work)
         if not isinstance(found, asyncio.Future):
             return found
-        return await asyncio.shield(found)  # one that gives up must not end it for the others
+        return await asyncio.shield(found)  # a caller that is cancelled must not cancel it for the others
 
     async def close(self) -> None:
-        """End the processes; each waiting caller is told that its work failed."""
+        """End the processes; callers of ``perform`` get ``OVERLOADED``, the callbacks of ``begin`` are not called."""
         self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -105,25 +106,25 @@ class TransformPool:
 
     @property
     def spares(self) -> int:
-        """How many processes stand ready beside those at work."""
+        """Idle processes that are ready to replace one at work."""
         return len(self._ready)
 
     @property
     def pids_at_work(self) -> list[int]:
-        """The processes that perform transforms, or wait for the next."""
+        """Ids of the processes that perform transforms, or wait for the next one."""
         return [process.pid for process in self._at_work]
 
     @property
     def is_warm(self) -> bool:
-        """Whether any process has been started: before that, work waits for longer than it takes."""
+        """Whether a process has been started: before that, work waits for the start for longer than it takes."""
         return self._ready.has_started
 
     def prepare(self) -> None:
-        """Start the spares now: work is to be expected."""
+        """Start the spare processes now, since work is expected."""
         self._ready.fill()
 
     async def ready(self) -> None:
-        """Wait until as many spares stand ready as should."""
+        """Wait until no spare process is being started any more."""
         await self._ready.filled()
 
     def _start(self) -> None:
@@ -171,7 +172,7 @@ class TransformPool:
                 process.stdin.write(framed(work, self._limits, self._time_out_s))
                 await process.stdin.drain()
                 (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
-                if not 0 < length <= 1 + 2 * max(len(work.body), 1 << 20):  # no transform makes that of it
+                if not 0 < length <= 1 + 2 * max(len(work.body), 1 << 20):  # no transform lengthens a body that much
                     return Fault.DECODER
                 answer = await process.stdout.readexactly(length)
         except TimeoutError:
@@ -195,7 +196,7 @@ class TransformPool:
 
 
 class _ReadyProcesses:
-    """Processes that were started and wait for work; as many as *wanted* are kept."""
+    """Started processes that wait for work; *wanted* of them are kept ready."""
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
@@ -208,7 +209,7 @@ class _ReadyProcesses:
         return self._waiting.qsize()
 
     async def take(self) -> Process | None:
-        """Return a process that is ready, None if none can be started; another is started in its place."""
+        """Return a ready process and start another in its place; None if none could be started."""
         self._asked += 1
         try:
             self.fill()
@@ -218,12 +219,12 @@ class _ReadyProcesses:
             self.fill()
 
     async def filled(self) -> None:
-        """Wait until as many as wanted are ready."""
+        """Wait until no process is being started any more."""
         while self._starting:
             await asyncio.gather(*self._starting)
 
     async def close(self) -> None:
-        """End them."""
+        """End the ready processes, and those that are being started."""
         self._wanted = 0
         starting = list(self._starting)
         for task in starting:
@@ -235,7 +236,7 @@ class _ReadyProcesses:
                 await _killed(process)
 
     def fill(self) -> None:
-        """Start as many as are missing."""
+        """Start the missing processes: for *wanted* and for each waiting caller."""
         while len(self) + len(self._starting) < self._wanted + self._asked:
             task = asyncio.create_task(self._start_one())
             self._starting.add(task)
@@ -267,7 +268,7 @@ async def _started() -> Process | None:
 
 
 async def _ended_by(process: Process) -> int | None:
-    """Return the signal that ended a process which closed its pipes; None if none did."""
+    """Return the signal that ended a process which closed its pipes; None if it exited or still runs."""
     try:
         async with asyncio.timeout(1.0):
             code = await process.wait()

@@ -1,7 +1,7 @@
-"""Rows: how the state of policies is kept in a view, row by row; a row is known by its kind and whose it is.
+"""Rows of ``ShapeState`` in a stored view; a row's key is its kind and the policy or device to which it belongs.
 
-Rule: the last value of a policy's row is 0. Older views have there how often the policy failed in a row, for whatever
-device and publisher; that is read and not used, because it cannot be told whose failures those were.
+Rule: the last value of a policy's row is 0. Older views have a failure count there, for all devices and publishers
+together; it is read and ignored, since the device and publisher of those failures are unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def keys(state: ShapeState) -> Iterable[Key]:
 
 
 def row_of(state: ShapeState, key: Key) -> bytes | None:
-    """Return what is kept under *key*; None if there is nothing."""
+    """Return the encoded row of *key*; None if *state* has nothing to store there."""
     kind, whose = key[0], str(key[1])
     if kind == "policy":
         version = state.policies.get(whose)
@@ -55,7 +55,7 @@ def row_of(state: ShapeState, key: Key) -> bytes | None:
 
 
 def restore_row(state: ShapeState, key: Key, value: bytes) -> None:
-    """Take in a row of a view."""
+    """Restore in *state* one row of a view."""
     kind, whose = key[0], str(key[1])
     row: Any = cbor2.loads(value)
     if kind == "policy":

@@ -1,12 +1,12 @@
-"""State: everything that policies depend on, as the fold of a node's log: policies, choices, reports and decisions.
+"""State of policies and devices, folded from a node's log: policies, devices' choices, reports and decisions.
 
-Rule: nothing else changes it, so the broker, a replay after a crash and the pipeline have the same state at a seq.
+Rule: only facts of the log change it, so the broker, a replay after a crash and the pipeline have equal state at a seq.
 Rule: manual variables belong to a device and the name of a policy. They go with the policy when it is removed, and
 when the device chooses another; a new version of the same name keeps them.
 Rule: a policy that failed ``FAILURES`` times in a row by its own fault, with what one publisher sent to one device, is
-suspended for these two alone, and its owner is told, until a new version is put. What is suspended withholds, unless
-the policy says ``sendWhenSuspended()``.
-Rule: decisions that do not say who published (older logs) are not counted.
+suspended for these two alone, and its owner is told, until a new version is put. A suspended policy withholds, unless
+its text calls ``sendWhenSuspended()``.
+Rule: decisions without a publisher (older logs) are not counted.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from whimbrel.shape.variables import DEVICE_BYTES, AutomaticVariables, Choices, 
 __all__ = ["FAILURES", "MOST_PUBLISHERS", "Failures", "PolicyVersion", "ShapeState", "policy_bytes"]
 
 FAILURES = 10
-"""After so many failures in a row a policy is suspended."""
+"""Failures in a row after which a policy is suspended for a device and publisher."""
 MOST_PUBLISHERS = 64
-"""Publishers that are remembered of each device and policy; of one that is forgotten, counting begins anew."""
+"""Most publishers with a failure count, per device and policy; for a forgotten publisher the count restarts at 0."""
 _CHOICE_BYTES, _POLICY_BYTES, _CHARACTER_BYTES, _FAILURE_BYTES = 250, 2_000, 24, 300
-"""Memory of a device's choice, of a policy and each character of it (it is there as text and compiled), and of the
-failures for one publisher."""
+"""Approximate memory in bytes of a device's choice, of a policy, of each character of its text (kept as text and
+compiled), and of the failures for one publisher."""
 _BLAMED = frozenset(fault.value for fault in Fault if fault.is_of_policy)
 
 
 class Failures:
-    """Failures in a row of policies, by device, policy and publisher; a publisher that is not known is None."""
+    """Failures in a row per device, policy and publisher; an unknown publisher is None."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], dict[str | None, int]] = {}
         self._size = 0
         self._suspended: Counter[str] = Counter()
-        """By policy, for how many pairs of device and publisher it is suspended."""
+        """Pairs of device and publisher for which a policy is suspended, counted per policy."""
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._counts)
@@ -65,7 +65,7 @@ class Failures:
             self._forget(policy, counts.pop(next(iter(counts))))
 
     def end(self, device: str, policy: str, publisher: str | None) -> bool:
-        """Take in a success, which ends the failures in a row; return whether there were any."""
+        """Reset the failures in a row after a success; return whether there were any."""
         if not self._counts:
             return False
         counts = self._counts.get((device, policy))
@@ -93,11 +93,11 @@ class Failures:
         return policy in self._suspended
 
     def listed(self, device: str, policy: str) -> list[tuple[str | None, int]]:
-        """Return each publisher and its failures, the one that failed last at the end."""
+        """Return each publisher and its number of failures; the one that failed last stands at the end."""
         return [*self._counts.get((device, policy), {}).items()]
 
     def restore(self, device: str, policy: str, listed: list[tuple[str | None, int]]) -> None:
-        """Take in what ``listed`` returned."""
+        """Restore the counts in *listed*, which the method ``listed`` returned."""
         self._counts[device, policy] = dict(listed)
         self._size += len(listed)
         suspended = sum(count >= FAILURES for _, count in listed)
@@ -123,7 +123,7 @@ class PolicyVersion:
 
 
 def policy_bytes(text: str) -> int:
-    """Return how much memory a policy takes, about."""
+    """Return the approximate memory of a policy, in bytes."""
     return _POLICY_BYTES + _CHARACTER_BYTES * len(text)
 
 
@@ -137,14 +137,14 @@ class ShapeState:
         self.variables: dict[tuple[str, str], ManualVariables] = {}
         self.failures = Failures()
         self.size_bytes = 0
-        """How much memory all of it takes, about."""
+        """Approximate memory of the whole state, in bytes."""
         self.may_compress = False
-        """Whether a policy was put that may want pictures made smaller, for which workers stand ready."""
+        """Whether any policy that was put contains ``compress``, so that worker processes should be ready."""
         self.touched: set[tuple[str, ...]] = set()
-        """The keys of rows that have changed, for a view that follows (``rows``)."""
+        """Keys of the rows that changed, for the stored view (``rows``)."""
 
     def apply(self, fact: Fact) -> None:
-        """Take the next fact in; those of other tables change nothing."""
+        """Apply the next fact of the log; facts of other tables change nothing."""
         if isinstance(fact, Decided):
             self._apply_decision(fact)
         elif isinstance(fact, Reported):
@@ -157,7 +157,7 @@ class ShapeState:
             self._apply_policy(fact)
 
     def moved(self, device: str, place: Place, reported_at: int) -> None:
-        """Take in a report that only says where a device is."""
+        """Apply a report that has only the place of *device*."""
         self.touched.add(("device", device))
         self._device(device).move(place, reported_at)
 
@@ -169,19 +169,19 @@ class ShapeState:
         return found
 
     def growth(self, device: str, members: Attributes) -> int:
-        """Return how much more memory a report of *device* with these *members* would take, about."""
+        """Return the approximate memory, in bytes, that a report of *device* with these *members* would add."""
         found = self.devices.get(device)
         return AutomaticVariables().growth(members) + DEVICE_BYTES if found is None else found.growth(members)
 
     def measure(self) -> None:
-        """Find out how much memory all of it takes: rows were restored."""
+        """Compute *size_bytes* again, after rows were restored."""
         self.size_bytes = sum(each.size_bytes for each in self.devices.values())
         self.size_bytes += sum(each.size_bytes for each in self.variables.values())
         self.size_bytes += _CHOICE_BYTES * len(self.choices) + _FAILURE_BYTES * len(self.failures)
         self.size_bytes += sum(policy_bytes(version.text) for version in self.policies.values())
 
     def automatic(self, device: str) -> Attributes:
-        """Return the automatic variables of *device*; those of a device that never reported are none."""
+        """Return the automatic variables of *device*, empty if it never reported."""
         found = self.devices.get(device)
         return NO_ATTRIBUTES if found is None else found.values
 
@@ -203,14 +203,14 @@ class ShapeState:
         return self.failures.has_suspended(policy)
 
     def in_force(self, policy: str | None) -> PolicyVersion | None:
-        """Return the version of *policy* to run; None if there is none."""
+        """Return the version of *policy* in force; None if there is none."""
         return None if policy is None else self.policies.get(policy)
 
     def asked(self, device: str, named: Sequence[str | None]) -> tuple[PolicyVersion | None, ...]:
-        """Return the policies that decide about a hand-over, in order; None stands for one that sends what arrived.
+        """Return the policies that decide about a hand-over, in order; None in their place sends it unchanged.
 
-        That of the device, if it is in force; else those *named* by the subscriptions, each once. Of one that is not in
-        force, because it was never put or was removed, nothing is asked. Nothing is returned if none is.
+        They are the policy that the device chose, if it is in force; else those *named* by subscriptions, each once. A
+        named policy that is not in force (never put, or removed) counts as None. Empty if no policy is in force at all.
         """
         own = self.in_force(self.chosen(device))
         if own is not None:
@@ -219,14 +219,14 @@ class ShapeState:
         return tuple(found) if any(version is not None for version in found) else ()
 
     def put(self, version: PolicyVersion) -> None:
-        """Take in a policy in force."""
+        """Put *version* in force, in place of an older version of the same name."""
         self._drop_policy(version.name)
         self.policies[version.name] = version
         self.size_bytes += policy_bytes(version.text)
         self.may_compress = self.may_compress or "compress" in version.text
 
     def forget(self, device: str) -> None:
-        """Forget a device that is gone for good."""
+        """Remove all state of a device that was removed for good."""
         self.touched.add(("device", device))
         gone = self.devices.pop(device, None)
         self.size_bytes -= 0 if gone is None else gone.size_bytes
@@ -244,7 +244,7 @@ class ShapeState:
         self.count_failure(fact.policy, fact.device, fact.publisher, fact.reason)
 
     def change_variables(self, device: str, policy: str, changed: Attributes, removed: tuple[str, ...]) -> None:
-        """Take in the manual variables that a decision set and removed."""
+        """Apply the manual variables that a decision set and removed."""
         if changed or removed:
             key = device, policy
             self.touched.add(("variables", *key))
@@ -256,7 +256,7 @@ class ShapeState:
                 del self.variables[key]
 
     def count_failure(self, policy: str, device: str, publisher: str | None, reason: str | None) -> None:
-        """Take in that a decision of the *policy* in force failed for *reason*, or (None) did not."""
+        """Count a failure of the *policy* in force for *reason*; None is a success, which resets the count."""
         if reason is None:
             if self.failures.end(device, policy, publisher):
                 self.touched.add(("failures", device, policy))
@@ -284,7 +284,7 @@ class ShapeState:
             self._drop_failures(key)
 
     def _unchoose(self, device: str) -> str | None:
-        """Forget what a device has chosen, and return it."""
+        """Remove the choice of a device, and return it."""
         before: str | None = self.choices.pop(device, None)
         self.size_bytes -= 0 if before is None else _CHOICE_BYTES
         return before

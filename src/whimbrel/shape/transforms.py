@@ -1,7 +1,7 @@
-"""Transforms: what is to be made of a body, and making it. Pure: the same work always gives the same bytes here.
+"""Transforms of bodies: their description (``Work``), cost and execution. Pure: equal work gives equal bytes here.
 
-Rule: work is bounded before it begins: the bytes of the body, and the pixels that its header says.
-Rule: work that reads a few kilobytes of JSON is light and done at once; all else belongs into a process of its own.
+Rule: work is bounded before it begins: by the bytes of the body, and the pixels in its header.
+Rule: work on at most ``LIGHT_BYTES`` without pictures is light, and done at once; all else needs a worker process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIGHT_BYTES = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Transforms of one body, then changes of its members."""
+    """Transforms of one body, and changes of its members, which are made after them."""
 
     body: bytes
     transforms: tuple[Transform, ...]
@@ -34,12 +34,12 @@ class Work:
 
     @property
     def is_light(self) -> bool:
-        """Whether it may be done on the broker's loop."""
+        """Whether this work may be done on the broker's loop."""
         return may_be_light(self.body)
 
     @property
     def makes_pictures(self) -> bool:
-        """Whether it makes pictures smaller, or would if they could be read."""
+        """Whether this work makes pictures smaller, or would if the body could be parsed."""
         kind = kind_of(self.body)
         if kind in IMAGES:
             return True
@@ -53,7 +53,7 @@ class Work:
 
     @property
     def key(self) -> bytes:
-        """What equal work has in common: content, transforms (level, display, names) and changes."""
+        """Hash of the content, the transforms (level, display, names) and the changes; equal for equal work."""
         return hashlib.sha256(digest_of(self.body) + self._asked.encode()).digest()
 
     def is_equal(self, other: Work) -> bool:
@@ -72,7 +72,7 @@ def may_be_light(body: bytes) -> bool:
 
 
 def may_need_work(body: bytes) -> bool:
-    """Return whether any transform of *body* may belong into a process of its own; nothing is parsed for it."""
+    """Return whether any transform of *body* may need a worker process; nothing is parsed."""
     kind = kind_of(body)
     if kind is BodyKind.JSON and len(body) > LIGHT_BYTES:
         return True
@@ -80,7 +80,7 @@ def may_need_work(body: bytes) -> bool:
 
 
 def needed(work: Work) -> Work | None:
-    """Return the part of *work* that changes anything; None if nothing does. Looks at headers only."""
+    """Return *work* without the parts that would change nothing; None if nothing is left. Only headers are read."""
     kind = kind_of(work.body)
     if kind is BodyKind.OTHER:
         return None
@@ -113,14 +113,14 @@ def cost_of(work: Work, limits: PolicyLimits) -> PolicyCost:
 
 
 def _with_members(body: bytes, kind: BodyKind, wanted: Compression, limits: PolicyLimits) -> bytes | None:
-    """Return *body* with smaller pictures as its named members; None if none of these is a picture."""
+    """Return *body* with the pictures among its named members compressed; None if none of these is a picture."""
     if not may_hold_pictures(body, kind):
         return None
     left = limits.image_pixels
 
     def smaller(picture: bytes, of: BodyKind) -> bytes:
         nonlocal left
-        left -= image_size(picture).pixels  # of all of them together
+        left -= image_size(picture).pixels  # one limit for all pictures of the body together
         if left < 0:
             raise TransformError(Fault.PIXELS)
         return _compressed(picture, of, wanted, limits)
@@ -137,7 +137,7 @@ def _pixels(body: bytes, limits: PolicyLimits) -> int:
 
 
 def _compressed(body: bytes, kind: BodyKind, wanted: Compression, limits: PolicyLimits) -> bytes:
-    """Return an image without metadata, and as *wanted*."""
+    """Return an image without metadata, compressed as *wanted*."""
     size, picture = image_size(body), without_metadata(body, kind)
     if not stays_as_it_is(size, wanted, is_sideways=picture.is_sideways):
         _pixels(body, limits)
@@ -145,7 +145,7 @@ def _compressed(body: bytes, kind: BodyKind, wanted: Compression, limits: Policy
 
 
 def perform(work: Work, limits: PolicyLimits) -> bytes:
-    """Return what comes of *work*, or raise ``TransformError``."""
+    """Perform *work* and return the new body, or raise ``TransformError``."""
     body = work.body
     for transform in work.transforms:
         kind = kind_of(body)

@@ -1,11 +1,10 @@
-"""Variables: what a policy may read of a device (SUBLIM, sections 4 and 6.2).
+"""Variables: the values that a policy can read about a device (SUBLIM, sections 4 and 6.2).
 
 *Automatic* variables are the fold of the device's reports, *manual* ones the fold of the decisions of its policy.
-Rule: what a report does not say stays as it was. A member that it does say replaces all of that member: a set that is
-reported anew has no old items.
-Rule: where nothing was sent between two reports, NetworkConnection stays as it was; after a silence of a week it is not
-known, as in the pipeline's table ``link_quality``.
-Rule: both are bounded: a device that reports ever new members loses those that it has not said for longest.
+Rule: a member that a report omits keeps its value; a reported member is replaced as a whole: a set keeps no old items.
+Rule: if nothing was sent between two reports, NetworkConnection keeps its value; after a week without a report it is
+unknown, as in the pipeline's table ``link_quality``.
+Rule: both kinds are bounded: a device that keeps reporting new members loses the least recently reported ones.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ __all__ = [
 ]
 
 SILENCE_US = 7 * 24 * 3_600 * 1_000_000
-"""A device that was silent for so long begins its NetworkConnection anew."""
+"""Microseconds without a report after which a device's NetworkConnection is unknown."""
 DEVICE_BYTES, _MEMBER_BYTES = 700, 350
-"""Memory of what a device reported of itself, and of each other member of its reports beside name and value, about."""
+"""Approximate memory, in bytes, of a device's own report, and of each other member besides its name and value."""
 _NUMBER_BYTES = 8
 _LONG = 65_536
-"""Longer than any limit of ours: how many bytes it has makes no difference."""
+"""A length in characters above any of our limits: the exact number of bytes makes no difference."""
 
 
 def next_connection(before: float | None, received: int | None, sent: int | None) -> float | None:
-    """Return NetworkConnection after a report: received / sent, or what it was *before* if that says nothing."""
+    """Return NetworkConnection after a report: received / sent, or the value *before* if the report has no ratio."""
     found = network_connection(received, sent)
     return before if found is None else found
 
@@ -58,18 +57,18 @@ class AutomaticVariables:
 
     def __init__(self) -> None:
         self.size_bytes = DEVICE_BYTES
-        """How much memory it takes, about."""
+        """Approximate memory of these variables, in bytes."""
         self._reported_at: int | None = None
         self._own: dict[str, Scalar] = {}
         self._members: dict[str, dict[str, Scalar]] = {}
-        """By the first part of their names, the one said last at the end."""
+        """Reported members by the first part of their names; the most recently reported stands at the end."""
         self.values: Attributes = {}
 
     @classmethod
     def of(
         cls, reported_at: int | None, own: dict[str, Scalar], members: dict[str, dict[str, Scalar]]
     ) -> AutomaticVariables:
-        """Return those that a ``snapshot`` has."""
+        """Return the variables of a ``snapshot``."""
         found = cls()
         found._reported_at, found._own, found._members = reported_at, own, members
         found._put_together()
@@ -77,11 +76,11 @@ class AutomaticVariables:
         return found
 
     def snapshot(self) -> tuple[int | None, Attributes, Mapping[str, Attributes]]:
-        """Return when the last report came, what Whimbrel knows by name, and the other members, the last said last."""
+        """Return the time of the last report, the variables that Whimbrel defines, and the others, newest last."""
         return self._reported_at, self._own, self._members
 
     def take(self, state: DeviceState) -> None:
-        """Take a report in."""
+        """Apply a report."""
         own = self._own
         self._hear(state.reported_at)
         if state.battery is not None:
@@ -100,7 +99,7 @@ class AutomaticVariables:
         self._measure()
 
     def growth(self, members: Attributes) -> int:
-        """Return how much more memory a report with these *members* would take, about."""
+        """Return the approximate memory, in bytes, that a report with these *members* would add."""
         roots = {name.partition(".")[0] for name in members}
         return _members_bytes(members) - sum(_members_bytes(self._members.get(root, {})) for root in roots)
 
@@ -108,13 +107,13 @@ class AutomaticVariables:
         self.size_bytes = DEVICE_BYTES + sum(map(_members_bytes, self._members.values()))
 
     def move(self, place: Place, reported_at: int) -> None:
-        """Take a report in that only says where the device is."""
+        """Apply a report that has only the place of the device."""
         self._hear(reported_at)
         self._own |= {"Place.latitude": place.latitude, "Place.longitude": place.longitude}
         self._put_together()
 
     def _hear(self, reported_at: int) -> None:
-        """Take in when a report came: after a long silence the connection is not known any more."""
+        """Record the time of a report; after ``SILENCE_US`` without one, drop NetworkConnection."""
         if self._reported_at is not None and reported_at - self._reported_at >= SILENCE_US:
             self._own.pop("NetworkConnection", None)
         self._reported_at = reported_at
@@ -128,7 +127,7 @@ class AutomaticVariables:
     def _take_members(self, members: Attributes) -> None:
         said: dict[str, dict[str, Scalar]] = {}
         for name, value in members.items():
-            if not is_automatic(name):  # those are said in their own way, and no other is believed
+            if not is_automatic(name):  # automatic variables come from their own fields of a report only
                 said.setdefault(name.partition(".")[0], {})[name] = value
         for root, values in said.items():
             self._members.pop(root, None)
@@ -155,18 +154,18 @@ class ManualVariables:
 
     @property
     def size_bytes(self) -> int:
-        """How much memory they take, about."""
+        """Approximate memory of these variables, in bytes."""
         return _members_bytes(self.values)
 
     def take(self, changed: Attributes, removed: tuple[str, ...]) -> None:
-        """Take in what a decision set and removed."""
+        """Apply the variables that a decision set and removed."""
         for name in removed:
             self.values.pop(name, None)
         self.values |= changed
 
 
 def variable_bytes(name: str, value: Scalar) -> int:
-    """Return what a variable counts towards its device's bytes; of a very long string its characters, unencoded."""
+    """Return the bytes that a variable counts towards its device's limit; a very long string counts its characters."""
     size = utf8_size("variable", name)
     if isinstance(value, str):
         return size + (len(value) if len(value) > _LONG else utf8_size("variable", value))
@@ -191,33 +190,33 @@ def fit(values: Mapping[str, Scalar], changes: Mapping[str, Scalar | None], limi
 # -- links -----------------------------------------------------------------------------------------------------------
 #
 # The fold behind the table ``link_quality``. The pipeline makes rows of it, and a broker keeps it in its checkpoints,
-# so that a pipeline that begins at one goes on with it.
+# so that a pipeline that begins at a checkpoint continues from it.
 
 MOST_LINKS = 100_000
-"""A broker keeps the state of so many devices, those that reported last. One beyond them begins anew after a cut: its
-first report then makes no row."""
+"""Most devices whose link state a broker keeps: those that reported last. After a cut, the first report of any other
+device makes no row."""
 
 
 class LinkState(NamedTuple):
-    """A device at its last report."""
+    """Link state of a device after its last report."""
 
     at: int
-    """When that was, in microseconds."""
+    """Time of the report, in microseconds."""
     connection: float | None
-    """received / sent, by the last report that said so; None if none has."""
+    """Ratio received / sent of the last report that had one; None if no report had."""
 
 
 def next_link(
     before: LinkState | None, at: int, received: int | None, sent: int | None
 ) -> tuple[LinkState | None, LinkState]:
-    """Return the state that a report follows, None after a long silence, and the state after it."""
+    """Return the state before a report, None if it is older than ``SILENCE_US``, and the state after it."""
     if before is not None and at - before.at >= SILENCE_US:
         before = None
     return before, LinkState(at, next_connection(None if before is None else before.connection, received, sent))
 
 
 class Choices(dict[str, str]):
-    """The policy that each device chose, by device; how many chose one is known without a look at all devices."""
+    """The policy that each device chose, with a count of devices per policy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +232,7 @@ class Choices(dict[str, str]):
         self._devices[policy] += 1
 
     def pop(self, device: str, *otherwise: Any) -> Any:  # noqa: ANN401 # as dict has it
-        """Let a device have chosen none; return what it had chosen."""
+        """Remove the choice of a device and return it, like ``dict.pop``."""
         if device in self:
             before = self[device]
             self._devices[before] -= 1

@@ -1,4 +1,4 @@
-"""The queue of transforms: each device in turn, equal work once; and their results. Bounded in number and bytes."""
+"""The queue of transforms (round robin by device, equal work once) and the cache of their results; both are bounded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ResultCache", "WorkQueue"]
 
 
 class WorkQueue:
-    """Work that waits for a process; devices take turns, so that one with much to do does not delay the others."""
+    """Work that waits for a process; devices take turns, so that one with much work does not delay the others."""
 
     def __init__(self, *, max_jobs: int, max_bytes: int) -> None:
         self._max_jobs, self._max_bytes = max_jobs, max_bytes
@@ -21,7 +21,7 @@ class WorkQueue:
         self.bytes = 0
 
     def offer(self, device: Hashable, key: bytes, work: Work) -> bool:
-        """Take *work* in, unless equal work waits or runs already; return false if there is no room."""
+        """Queue *work*, unless equal work waits or runs already; return false if the queue is full."""
         if key in self._known:
             return True
         if self.jobs >= self._max_jobs or self.bytes + len(work.body) > self._max_bytes:
@@ -33,7 +33,7 @@ class WorkQueue:
         return True
 
     def take(self) -> tuple[bytes, Work] | None:
-        """Return the next work, of the device whose turn it is; None if none waits."""
+        """Remove and return the next work, of the device whose turn it is; None if none waits."""
         if not self._waiting:
             return None
         device = next(iter(self._waiting))
@@ -46,14 +46,14 @@ class WorkQueue:
         return key, work
 
     def done(self, key: bytes) -> None:
-        """Say that the work of *key*, which was taken, has ended."""
+        """Record that the work of *key*, which ``take`` returned, has ended."""
         self._known.discard(key)
 
 
 class ResultCache:
-    """Bodies by the key of the work that made them: two hundred doctors, one compression.
+    """Cache of transformed bodies by the key of their work: two hundred doctors, one compression.
 
-    It is bounded in bytes; the least recently used go first, and one that is too large is not kept.
+    It is bounded in bytes; the least recently used is evicted first, and a body that is too large is not cached.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -62,14 +62,14 @@ class ResultCache:
         self.bytes = 0
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the result of equal work, if it is still known."""
+        """Return the cached result of equal work; None if there is none."""
         if key not in self._kept:
             return None
         self._kept.move_to_end(key)
         return self._kept[key]
 
     def put(self, key: bytes, result: bytes) -> None:
-        """Keep *result*."""
+        """Cache *result*, unless it is too large."""
         if key in self._kept or len(result) > self._max_bytes:
             return
         self._kept[key] = result

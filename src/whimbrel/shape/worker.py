@@ -1,9 +1,9 @@
 """The process that performs transforms: frames come in on standard input, results go out on standard output.
 
-Rule: it trusts nothing and is trusted with nothing: a decoder that a hostile image takes over can open and write no
-file and start no process, has bounded memory, and only bytes to answer with, which the broker treats like any body.
-Rule: a piece of work has so much core time as its frame says, however busy the machine is; the kernel ends the process
-that takes more, in the midst of a decoder too.
+Rule: it is a sandbox: a decoder that a hostile image takes over can open and write no file and start no process, has
+bounded memory, and can only answer with bytes, which the broker treats like any body.
+Rule: the frame states the core time of its work, which does not depend on the load of the machine; the kernel ends a
+process that takes more, also inside a decoder.
 A frame is its length (uint32, big-endian) and CBOR; an answer is its length, one byte (0: a body, else the number of
 the fault) and the body.
 """
@@ -32,11 +32,11 @@ FAULTS = tuple(Fault)
 MAX_MEMORY_BYTES = 2 << 30
 _NOBODY = 65_534
 OUT_OF_TIME = getattr(signal, "SIGPROF", None)
-"""The signal that ends a process whose work took too much core time; None where there is no such clock."""
+"""The signal that ends a process whose work took too much core time; None on platforms without it."""
 
 
 def framed(work: Work, limits: PolicyLimits, core_s: float) -> bytes:
-    """Return the frame that asks for *work*, which may take *core_s* seconds of a core."""
+    """Return the frame that requests *work*, limited to *core_s* seconds of core time."""
     transforms = [
         [int(each.level), each.width_px, each.height_px, each.pixels, each.names]
         if isinstance(each, Compression)
@@ -77,7 +77,7 @@ def _answer(payload: bytes) -> tuple[int, bytes]:
 
 
 def _end_after(core_s: float | None) -> None:
-    """Have the kernel end this process after so many seconds of core time; None: not any more."""
+    """Set the kernel's timer that ends this process after *core_s* seconds of core time; None clears it."""
     if OUT_OF_TIME is None:
         return
     if core_s is not None and core_s <= 0:
@@ -86,8 +86,8 @@ def _end_after(core_s: float | None) -> None:
 
 
 def _confine() -> None:
-    """Give up what no transform needs: more memory, files beside the open ones, processes, and to be root."""
-    load_decoders()  # which are files
+    """Drop the rights that no transform needs: more memory, opening files, starting processes, and being root."""
+    load_decoders()  # before opening files is forbidden
     try:
         import resource  # not on every platform
     except ImportError:
@@ -95,7 +95,7 @@ def _confine() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     for limit in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC):
         resource.setrlimit(limit, (0, 0))
-    if os.geteuid() == 0:  # whom no limit of processes binds
+    if os.geteuid() == 0:  # limits of processes do not bind root
         with suppress(OSError):  # a container may forbid it
             os.setgroups([])
             os.setgid(_NOBODY)
@@ -110,7 +110,7 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Serve until standard input ends."""
+    """Serve requests until standard input ends."""
     target = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not look like an answer
     _confine()

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
 from whimbrel.language.ast import Equals, Pattern, Predicate, children
-from whimbrel.language.budget import program
-from whimbrel.language.filters import parse, parse_stored
+from whimbrel.language.filters import Filter
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
@@ -28,7 +26,6 @@ __all__ = [
     "WorkBudget",
     "filter_bytes",
     "filter_cost",
-    "pattern_instructions",
     "refuse_all",
     "topic_cost",
 ]
@@ -46,9 +43,9 @@ def topic_cost(topic_filter: str) -> int:
     return 1 + len(topic_filter) // _BYTES_A_UNIT
 
 
-def filter_cost(text: str | None) -> int:
-    """Return what a content filter costs beside one topic filter; it has been parsed before."""
-    return 0 if text is None else len(text) // _BYTES_A_UNIT + _tree_cost(parse(text))
+def filter_cost(content: Filter | None) -> int:
+    """Return what a content filter costs beside one topic filter."""
+    return 0 if content is None else len(content.text) // _BYTES_A_UNIT + _tree_cost(content.tree)
 
 
 def _tree_cost(tree: Predicate) -> int:
@@ -179,21 +176,6 @@ class SessionSum:
 def filter_bytes(subscription: Subscription) -> int:
     """Return how many characters the filters of a subscription have."""
     return len(subscription.subject_filter or "") + len(subscription.name) + len(subscription.filter_text or "")
-
-
-def pattern_instructions(subscription: Subscription) -> int:
-    """Return how many instructions the regular expressions and wildcards of a subscription have together.
-
-    On one notification they take at most so many steps for each byte of the strings they are asked about; a filter
-    that cannot be read takes none.
-    """
-    text = subscription.filter_text
-    if text is None or ("regex" not in text and "wildcard" not in text):
-        return 0
-    try:
-        return program(parse_stored(text))
-    except FilterError:
-        return 0
 
 
 def _identity(subscription: Subscription) -> Identity:

@@ -30,7 +30,7 @@ from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import is_long
 from whimbrel.broker.subscribe.interests import OWN_TOPICS, Interests
-from whimbrel.broker.subscribe.requested import Options, check_filter, identity_of, near_of, stale_of
+from whimbrel.broker.subscribe.requested import Options, identity_of, near_of, read_filter, stale_of
 from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
 from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.waiting.driver import ACCEPTED, Driver, Entered, Procedure, Worked, answer_to
@@ -39,6 +39,7 @@ from whimbrel.broker.wire.notices import SESSIONS, put_out, subscription_tree
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.access import AccessControlList, Right
+from whimbrel.language.filters import Filter
 from whimbrel.match.matcher import ReadInterest
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
 from whimbrel.model.subscription import Subscription
@@ -431,16 +432,19 @@ class Sessions:
         read: ReadInterest | None = yield Worked(asked.link, self._interests.reading(subscription))
         return read
 
-    def _wanted(self, asked: Asked) -> Subscription:
-        """Return the subscription that a request asks for, or raise ``ProtocolError`` or ``InvalidValueError``."""
+    def _wanted(self, asked: Asked, content: Filter | None = None) -> Subscription:
+        """Return the subscription that a request asks for, or raise ``ProtocolError`` or ``InvalidValueError``.
+
+        *content* is its filter, if that was parsed before.
+        """
         request = asked.request
         if request.topic.startswith(OWN_TOPICS):
             reason = f"{request.topic.split('/', 1)[0]} is told to devices, and no session holds it"
             raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
-        if request.filter is not None:
-            check_filter(request.filter, self._interests.limits)
+        if content is None and request.filter is not None:
+            content = read_filter(request.filter, self._interests.limits)
         options = Options(
-            filter_text=request.filter,
+            filter=content,
             ttl_us=None if request.ttl is None else request.ttl * _SECOND_US,
             max_held=request.max,
             name=request.name,
@@ -454,7 +458,7 @@ class Sessions:
         return self._interests.asked_for(asked.link, wanted, options, request.session)
 
     def _subscribe(self, asked: Asked, joining: Joining, read: ReadInterest | None, now: int) -> Procedure[None]:
-        subscription, client = self._wanted(asked), asked.client
+        subscription, client = self._wanted(asked, None if read is None else read.interest.parsed), asked.client
         if read is None:
             self._interests.spend(client, subscription, self._commits.now(now))
         self._interests.check(asked.link, client, subscription, joining.rights)

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from whimbrel.broker.limits.memory import Memory
-from whimbrel.broker.limits.work_budget import pattern_instructions
 from whimbrel.broker.state.places.near_routes import NearFound, NearRoutes, needs_place
 from whimbrel.broker.state.remembered import Remembered
 from whimbrel.errors import FilterError
@@ -27,7 +26,7 @@ from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import sorted_identities
 from whimbrel.hold.private import asked_for
 from whimbrel.language.allowance import Allowance
-from whimbrel.language.filters import parse
+from whimbrel.language.filters import Filter, filter_of
 from whimbrel.match.matcher import Interest, Matcher, ReadInterest
 from whimbrel.match.topics import TopicIndex
 from whimbrel.model.attributes import Attributes
@@ -144,7 +143,7 @@ class Routes:
         """
         if not is_long(subscription.filter_text):
             return None
-        return (yield from self._matcher.reading(_interest(subscription)))
+        return (yield from self._matcher.reading(_interest(subscription, filter_of(subscription))))
 
     def expect(self, subscription: Subscription, read: ReadInterest | None) -> None:
         """Keep what was *read* of a subscription until it is put; subscriptions are put in the order of these calls."""
@@ -171,21 +170,21 @@ class Routes:
         is_open = subscription.filter_text is None and subscription.keys == NO_KEYS and subscription.accept_insecure
         is_plain = is_open and not is_near
         number = self._last if is_plain else -self._last
+        content: Filter | None = None
         if is_plain:
             self._plain.add(subject_filter, number)
         else:
-            refusal = _refusal(subscription.filter_text)
-            if refusal is not None:
-                self.refused_today[subscription.session, identity] = refusal
             try:
-                self._put_indexed(number, subscription, is_near=is_near)
+                content = filter_of(subscription)
+                self._put_indexed(number, subscription, content, is_near=is_near)
             except FilterError as error:
                 self.unreadable[subscription.session, identity] = error.reason
                 self.refused_today[subscription.session, identity] = f"{error.reason}; it matches nothing"
                 return
+        if content is not None and subscription.parsed is None and (refusal := content.refusal) is not None:
+            self.refused_today[subscription.session, identity] = refusal
         self._numbers[subscription.session, identity] = number
-        instructions = 0 if is_plain else pattern_instructions(subscription)
-        if instructions:
+        if content is not None and (instructions := content.instructions):
             self._programs[number] = instructions
             self.pattern_instructions += instructions
         size = subscription_bytes(subscription)
@@ -196,9 +195,9 @@ class Routes:
         self.memory.counted += size
         self._changed()
 
-    def _put_indexed(self, number: int, subscription: Subscription, *, is_near: bool) -> None:
+    def _put_indexed(self, number: int, subscription: Subscription, content: Filter | None, *, is_near: bool) -> None:
         """Put a subscription where content, keys and places are asked; ``FilterError`` if its filter is unreadable."""
-        interest, read = _interest(subscription), self._expected(subscription)
+        interest, read = _interest(subscription, content), self._expected(subscription)
         if is_near:
             entry = (subscription.session, ((subscription.subject_filter, subscription.name),))
             self.near.put(number, entry, _placed(interest, subscription), read)
@@ -230,6 +229,10 @@ class Routes:
             self.has_content = bool(self._by_handle)
             self._matcher.remove(str(number))
         self._changed()
+
+    def instructions_of(self, session: str, identity: Identity) -> int:
+        """Return how many instructions the patterns of a subscription that was put have together."""
+        return self._programs.get(self._numbers.get((session, identity), 0), 0)
 
     def forget(self) -> None:
         """Invalidate everything worked out from the routes so far."""
@@ -351,12 +354,13 @@ def _key(subscription: Subscription) -> tuple[str, Identity]:
     return subscription.session, (subscription.subject_filter, subscription.name)
 
 
-def _interest(subscription: Subscription) -> Interest:
+def _interest(subscription: Subscription, content: Filter | None) -> Interest:
     return Interest(
         filter_text=subscription.filter_text,
         subject_filter=asked_for(subscription.subject_filter) or "#",
         keys=subscription.keys,
         accept_insecure=subscription.accept_insecure,
+        parsed=content,
     )
 
 
@@ -371,17 +375,6 @@ def _united(some: Found, others: Found) -> Found:
     for session, identities in others:
         found[session] = sorted_identities((*found.get(session, ()), *identities))
     return sorted(found.items(), key=_BY_SESSION)
-
-
-def _refusal(text: str | None) -> str | None:
-    """Return why this version would refuse the filter *text*; only patterns had other bounds before."""
-    if text is None or ("regex" not in text and "wildcard" not in text):
-        return None
-    try:
-        parse(text)
-    except FilterError as error:
-        return error.reason
-    return None
 
 
 def _by_row(rows: Any, handles: Any, count: int) -> list[list[int]]:  # noqa: ANN401 # numpy arrays

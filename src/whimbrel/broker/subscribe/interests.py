@@ -14,7 +14,6 @@ from whimbrel.broker.limits.work_budget import (
     WorkBudget,
     filter_bytes,
     filter_cost,
-    pattern_instructions,
     refuse_all,
     topic_cost,
 )
@@ -34,6 +33,7 @@ from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import asked_for, is_private, is_shared
+from whimbrel.language.filters import filter_of
 from whimbrel.match.matcher import ReadInterest
 from whimbrel.model.facts import InterestChanged
 from whimbrel.model.near import Anywhere
@@ -98,7 +98,7 @@ class Interests:
         self._patterns = SessionSum(
             state.subscribed_to,
             state.hold.subscriptions,
-            pattern_instructions,
+            self._instructions,
             most=limits.pattern_instructions_per_session,
             what="the instructions of the patterns",
             setting="limits.pattern_instructions_per_session",
@@ -134,7 +134,7 @@ class Interests:
         budget, done = self._budget.packet(client.session), 0
         try:
             options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
-            beside = filter_cost(options.filter_text)
+            beside = filter_cost(options.filter)
         except ProtocolError as error:
             codes, reasons = [error.code] * len(packet.requests), {error.reason: None}
             self._sender.events.refuse_filter(link, self._commits.last_at, error, packet.requests[0].topic_filter)
@@ -218,15 +218,15 @@ class Interests:
     @staticmethod
     def _spend(budget: PacketBudget, options: Options, subscription: Subscription, now: int) -> int:
         """Count a content filter that stands in a topic filter, as in 3.1.1; return what it costs."""
-        if subscription.filter_text is options.filter_text:  # it is counted already
+        if subscription.parsed is options.filter:  # it is counted already
             return 0
-        cost = filter_cost(subscription.filter_text)
+        cost = filter_cost(filter_of(subscription))
         budget.spend(cost, now)
         return cost
 
     def spend(self, client: LiveClient, subscription: Subscription, now: int) -> None:
         """Count the work of a subscription that is asked for in a request, or raise ``ProtocolError``."""
-        cost = topic_cost(subscription.subject_filter or "") + filter_cost(subscription.filter_text)
+        cost = topic_cost(subscription.subject_filter or "") + filter_cost(filter_of(subscription))
         self.spend_work(client, cost, now)
 
     def spend_work(self, client: LiveClient, cost: int, now: int) -> None:
@@ -252,6 +252,17 @@ class Interests:
         """Return the subscription that is asked for, or raise ``ProtocolError``."""
         limits = self.limits if is_private(session) else self._named_limits
         return subscription_of(request, options, session, identifier, limits, link.keyring.subscriptions)
+
+    def _instructions(self, subscription: Subscription) -> int:
+        """Return how many instructions the patterns of a subscription have together: asked for now, or in the hold.
+
+        On one notification they take at most so many steps for each byte of the strings they are asked about.
+        """
+        if subscription.parsed is None and subscription.filter_text is not None:
+            identity = (subscription.subject_filter, subscription.name)
+            return self._state.routes.instructions_of(subscription.session, identity)
+        content = filter_of(subscription)
+        return 0 if content is None else content.instructions
 
     def check(self, link: Link, client: LiveClient, subscription: Subscription, rights: frozenset[Right]) -> None:
         """Refuse a subscription that may not be made with these *rights* in its session."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from whimbrel.broker.access.keyring import for_subscription, read_insecure
 from whimbrel.broker.wire.own_properties import IN_SUBSCRIBE, split_own
 from whimbrel.errors import FilterError, InvalidValueError, WhimbrelError
-from whimbrel.language.filters import parse
+from whimbrel.language.filters import Filter
 from whimbrel.model.bounds import INT32_MAX
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.near import DEFAULT_STALE_US, Near, parse_near, parse_stale_us
@@ -31,10 +31,10 @@ __all__ = [
     "Limits",
     "Options",
     "Since",
-    "check_filter",
     "identity_of",
     "near_of",
     "options_of",
+    "read_filter",
     "stale_of",
     "subscription_of",
 ]
@@ -70,7 +70,8 @@ class Since:
 class Options:
     """The user properties of a SUBSCRIBE or UNSUBSCRIBE that mean something here."""
 
-    filter_text: str | None = None
+    filter: Filter | None = None
+    """The content filter, parsed here and nowhere else."""
     ttl_us: int | None = None
     max_held: int | None = None
     name: str = ""
@@ -126,11 +127,8 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
             if name in found:
                 raise _refusal(f"user property {name} twice; one set of options a packet")
             found[name] = value
-    text = found.get("filter")
-    if text is not None:
-        check_filter(text, limits)
     return Options(
-        filter_text=text,
+        filter=None if "filter" not in found else read_filter(found["filter"], limits),
         ttl_us=None if "ttl" not in found else _number("ttl", found["ttl"], _MAX_TTL_S) * 1_000_000,
         max_held=None if "max" not in found else _number("max", found["max"], INT32_MAX),
         name=found.get("name", ""),
@@ -173,7 +171,7 @@ def subscription_of(
 
     The keys of the connection are merged into it, and it keeps them (Elvin proxy, 5.2.3).
     """
-    topic_filter, name, text, near = _parts(request.topic_filter, options, limits)
+    topic_filter, name, content, near = _parts(request.topic_filter, options, limits)
     _, plain = split_share(topic_filter)
     check_topic_filter(plain)
     disallowed = disallowed_in(topic_filter)
@@ -190,7 +188,7 @@ def subscription_of(
             session=session,
             subject_filter=topic_filter,
             name=name,
-            filter_text=text,
+            filter_text=None if content is None else content.text,
             ttl_us=limits.ttl_us if options.ttl_us is None else options.ttl_us,
             max_held=min(limits.max_held_by_default if options.max_held is None else options.max_held, limits.max_held),
             keys=keys,
@@ -202,6 +200,7 @@ def subscription_of(
             policy=options.policy,
             near=near,
             stale_us=DEFAULT_STALE_US if options.stale_us is None and near is not None else options.stale_us,
+            parsed=content,
         )
     except WhimbrelError as error:
         raise _refusal(str(error)) from error
@@ -214,32 +213,31 @@ def identity_of(topic_filter: str, options: Options, limits: Limits) -> tuple[st
     return plain, name
 
 
-def _parts(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str, str | None, Near | None]:
+def _parts(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str, Filter | None, Near | None]:
     """Return topic filter, name, content filter and near; in 3.1.1 the last two are also what tells two apart."""
     if topic_filter.startswith(_NEAR_TOPIC):
         where, _, topic_filter = topic_filter.removeprefix(_NEAR_TOPIC).partition("/")
         if topic_filter.startswith(_NEAR_TOPIC):
             raise _refusal(f"{_NEAR_TOPIC} twice in a topic filter")
-        plain, name, text, _ = _parts(topic_filter, options, limits)
+        plain, name, content, _ = _parts(topic_filter, options, limits)
         own = f"{_NEAR_TOPIC}{where}"
-        return plain, options.name or (f"{own}/{name}" if name else own), text, near_of(where)
+        return plain, options.name or (f"{own}/{name}" if name else own), content, near_of(where)
     if not topic_filter.startswith(_IN_TOPIC):
-        return topic_filter, options.name, options.filter_text, options.near
+        return topic_filter, options.name, options.filter, options.near
     encoded, _, plain = topic_filter.removeprefix(_IN_TOPIC).partition("/")
     try:
         text = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise _refusal("$filter/ is followed by base64url of a filter's text, a slash and a topic filter") from None
-    check_filter(text, limits)
-    return plain, options.name or _IN_TOPIC + encoded, text, options.near
+    return plain, options.name or _IN_TOPIC + encoded, read_filter(text, limits), options.near
 
 
-def check_filter(text: str, limits: Limits) -> None:
-    """Raise ``ProtocolError`` if *text* is no filter."""
+def read_filter(text: str, limits: Limits) -> Filter:
+    """Return the filter that *text* is, or raise ``ProtocolError`` if it is none."""
     if len(text.encode()) > limits.filter_bytes:
         raise _refusal(f"a filter of {len(text.encode())} bytes, at most {limits.filter_bytes} are allowed")
     try:
-        parse(text)
+        return Filter(text)
     except FilterError as error:
         raise _refusal(
             f"filter error {error.code:d} at line {error.line}, column {error.column}: {error.reason}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,17 +23,17 @@ __all__ = ["RequestSocket"]
 _MOST_AT_ONCE = 32
 
 
-class RequestSocket:
-    """Answers requests in *folder*; what is answered is made by a subclass."""
+class RequestSocket(ABC):
+    """Answers requests on a Unix socket in *folder*; a subclass makes the answers."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / DOOR
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
 
+    @abstractmethod
     async def act(self, request: Mapping[str, object]) -> Mapping[str, object]:
         """Return the members of the answer to *request*."""
-        raise NotImplementedError
 
     async def follow(
         self, request: Mapping[str, object], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -1,1 +1,1 @@
-"""What a client says of its device, and the policy that decides what the device gets."""
+"""The client's device: reports of its state, and the policies that decide about deliveries to it."""

@@ -1,4 +1,4 @@
-"""Policies: what a client puts into a broker, and which of them its device chooses (docs/reference/policies.md)."""
+"""Policies of a broker: put, removed and listed by a client, and chosen for its device (docs/reference/policies.md)."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ _TOPIC = "$whimbrel/policy"
 
 
 class PolicySummary(NamedTuple):
-    """A policy that a broker has; its version is the number of the fact that put it."""
+    """A policy of a broker; its version is the seq of the fact that put it."""
 
     name: str
     version: int
     owner: str | None
-    """The user whose it is; None if no user was verified."""
+    """The user who owns it; None if no user was verified."""
     is_suspended: bool
-    """It failed too often in a row: its devices get everything as it is, until it is put anew."""
+    """Whether it failed too often in a row for any device and publisher. Until a new version is put, it then withholds
+    for these two, unless its text calls ``sendWhenSuspended()``."""
     devices: int
-    """How many have chosen it."""
+    """Number of devices that have chosen it."""
     text: str | None = None
-    """None in a list."""
+    """The policy's text; None in a list."""
 
 
 def check_policy(name: str) -> str:
-    """Return *name* if a policy may have it, or raise ``InvalidValueError``."""
+    """Return *name* if it is a valid name of a policy, or raise ``InvalidValueError``."""
     bounded_name("policy", name, max_bytes=255)
     if name[0] in "${" or not name.isprintable() or set(name) & set("/+#"):
         raise InvalidValueError("policy", name, "text without /, +, # and what cannot be printed, not $ or { at first")
@@ -51,24 +52,24 @@ class Policies:
         self._publish, self._ask = publish, ask
 
     async def put(self, name: str, text: str) -> None:
-        """Put a policy, or a new version of it; ``PublishRefusedError`` has code and position of what is wrong.
+        """Put a policy, or a new version of it; ``PublishRefusedError`` has code and position of the error.
 
-        MQTT 3.1.1 has no words for a refusal: check the text before (``whimbrel policy check``).
+        MQTT 3.1.1 cannot transmit a refusal: check the text before (``whimbrel policy check``).
         """
         if not text:
             raise InvalidValueError("text", text, "a policy; remove() removes one")
         await self._publish(f"{_TOPIC}/{check_policy(name)}", text.encode())
 
     async def remove(self, name: str) -> None:
-        """Remove a policy; devices that chose it get everything as it is."""
+        """Remove a policy; for devices that chose it, the policies of their subscriptions decide, if there are any."""
         await self._publish(f"{_TOPIC}/{check_policy(name)}", b"")
 
     async def choose(self, name: str | None) -> None:
-        """Let a policy decide what this device gets, or none, until its session ends."""
+        """Choose the policy that decides about deliveries to this device until its session ends; None for no policy."""
         await self._asked(None if name is None else check_policy(name), "choose")
 
     async def list(self) -> list[PolicySummary]:
-        """Return all policies of the broker, by name, without their texts; it asks for a page at a time."""
+        """Return all policies of the broker, sorted by name, without their texts; they are requested in pages."""
         listed: list[PolicySummary] = []
         asked: dict[str, object] = {"list": True}
         while True:
@@ -84,7 +85,7 @@ class Policies:
             asked = {"list": True, "after": following}
 
     async def show(self, name: str) -> PolicySummary:
-        """Return a policy with its text; ``SessionRefusedError`` if there is none."""
+        """Return a policy with its text; raise ``SessionRefusedError`` if it does not exist."""
         return _summary(await self._asked(check_policy(name), "show"))
 
     async def _asked(self, value: object, verb: str) -> Members:

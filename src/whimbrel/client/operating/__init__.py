@@ -1,1 +1,1 @@
-"""What an operator asks of a broker over MQTT."""
+"""Requests of operators to a broker over MQTT."""

@@ -1,4 +1,4 @@
-"""The clients of a broker, as an operator asks about them: listed, looked at and disconnected.
+"""Operators' requests about the clients of a broker: list, show and disconnect.
 
 The right to each request is ``operate`` on its topic in the broker's rights file; a refusal is ``SessionRefusedError``.
 """
@@ -28,17 +28,17 @@ class ClientSummary(NamedTuple):
     address: str | None
     subscriptions: int
     held: int
-    """How many notifications wait for it."""
+    """Number of notifications held for it."""
 
 
 class Clients:
-    """The clients of the broker that a client is connected to; it is ``client.clients``."""
+    """The clients of the broker that a client is connected to; available as ``client.clients``."""
 
     def __init__(self, ask: Callable[[Request], Awaitable[Members]]) -> None:
         self._ask = ask
 
     async def list(self, *, connected: bool = False) -> AsyncIterator[ClientSummary]:
-        """Yield all clients by identifier, or only those that are connected, a page at a time."""
+        """Yield all clients, or only the connected ones, sorted by identifier; they are requested in pages."""
         after: str | None = ""
         while after is not None:
             asked = {"after": after, "most": _PAGE, "connected": connected}
@@ -54,12 +54,12 @@ class Clients:
             after = following
 
     async def show(self, client_id: str) -> Members:
-        """Return everything that the broker knows of a client, as its answer has it."""
+        """Return the members of the broker's answer about a client."""
         answer = await self._ask(Request("show", "", {"client": client_id}, _TOPIC + "show"))
         return {name: value for name, value in answer.items() if name not in {"id", "ok", "request"}}
 
     async def disconnect(self, client_id: str) -> bool:
-        """Close the connection of a client, whose session stays; tell whether it was connected."""
+        """Close the connection of a client, whose session stays; return whether it was connected."""
         answer = await self._ask(Request("disconnect", "", {"client": client_id}, _TOPIC + "disconnect"))
         return answer.get("disconnected") is True
 

@@ -45,7 +45,7 @@ class Changes:
             session.counts.pop(identity, None)
         else:
             if subscription.seq != fact.seq or subscription.changed_at is None:  # it was read from no log
-                subscription = replace(subscription, seq=fact.seq, changed_at=fact.changed_at)
+                subscription = replace(subscription, seq=fact.seq, changed_at=fact.changed_at, parsed=None)
             self._state.put(session, subscription)
         self._view.touch(("session", session.name))
         self._view.touch(("subscription", session.name, *identity))

@@ -7,11 +7,11 @@ found is evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple, TypeVar, cast
 
-from whimbrel.language.ast import Literal, Name, Pattern, Predicate, walk
+from whimbrel.language.ast import Compare, CompareOp, Literal, Name, Pattern, Predicate, walk
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
 from whimbrel.language.filters import parse_stored, recognise
 from whimbrel.language.rewrites import normal_form
@@ -22,7 +22,7 @@ from whimbrel.match.index.leaves import Clause, clauses
 from whimbrel.match.kernels.layout import Op
 from whimbrel.model.attributes import Attributes, Scalar
 
-__all__ = ["Delta", "ReadFilter", "finished", "reading"]
+__all__ = ["Delta", "ReadFilter", "anchors_of", "finished", "reading", "shared_anchor"]
 
 _Result = TypeVar("_Result")
 
@@ -35,27 +35,33 @@ class ReadFilter(NamedTuple):
     """A filter as the delta keeps it: all that takes long about adding one, and depends on its text alone."""
 
     text: str
+    tree: Predicate
     anchors: list[object]
     patterns: int
     verdict: VerdictFunction | None
     """None where it is compiled when it is first asked."""
 
 
-def reading(text: str) -> Generator[None, None, ReadFilter]:
-    """Read a filter, yielding after each step that takes some milliseconds for a long one; return it.
+def reading(
+    text: str, tree: Predicate | None = None, anchors: list[object] | None = None
+) -> Generator[None, None, ReadFilter]:
+    """Prepare a filter, yielding after each step that takes some milliseconds for a long one; return it.
 
-    Raise ``FilterError`` if *text* is none.
+    *tree* is what *text* says, if it has been parsed; *anchors* are those of ``anchors_of``, if they are known. Raise
+    ``FilterError`` if *text* is no filter.
     """
-    tree = parse_stored(text)
-    yield
-    anchors = _anchors(text, tree)
-    yield
+    if tree is None:
+        tree = parse_stored(text)
+        yield
+    if anchors is None:
+        anchors = anchors_of(text, tree)
+        yield
     patterns, verdict = 0, None
     if "(" in text:
         patterns = sum(len(node.patterns) for node in walk(tree) if isinstance(node, Pattern))
     if "(" in text or len(text) > _LONG:  # a client that adds many of them is slowed down; a publication is not
         verdict = compile_filter(tree)
-    return ReadFilter(text, anchors, patterns, verdict)
+    return ReadFilter(text, tree, anchors, patterns, verdict)
 
 
 class Delta:
@@ -64,6 +70,8 @@ class Delta:
     def __init__(self) -> None:
         self.texts: dict[int, str] = {}
         self._verdicts: dict[int, VerdictFunction] = {}
+        self._trees: dict[int, Predicate] = {}
+        """Of filters that were not asked yet."""
         self._anchors: dict[int, list[object]] = {}
         self._found: dict[object, dict[int, None]] = {}
         self.patterns = 0
@@ -78,7 +86,9 @@ class Delta:
             read = finished(reading(text))
         self.texts[handle] = text
         self.patterns += read.patterns
-        if read.verdict is not None:
+        if read.verdict is None:
+            self._trees[handle] = read.tree
+        else:
             self._verdicts[handle] = read.verdict
         self._anchors[handle] = read.anchors
         for anchor in read.anchors:
@@ -90,6 +100,7 @@ class Delta:
             return False
         del self.texts[handle]
         self._verdicts.pop(handle, None)
+        self._trees.pop(handle, None)
         for anchor in self._anchors.pop(handle):
             sharing = self._found.get(anchor, {})
             sharing.pop(handle, None)
@@ -111,10 +122,13 @@ class Delta:
     def _is_true(self, handle: int, attributes: Attributes) -> bool:
         verdict = self._verdicts.get(handle)
         if verdict is None:  # most are packed before they are evaluated
-            text = self.texts.get(handle)
-            if text is None:  # removed by another thread a moment ago
-                return False
-            verdict = self._verdicts[handle] = compile_filter(parse_stored(text))
+            tree = self._trees.pop(handle, None)
+            if tree is None:  # removed, or asked too, by another thread a moment ago
+                text = self.texts.get(handle)
+                if text is None:
+                    return False
+                tree = parse_stored(text)
+            verdict = self._verdicts[handle] = compile_filter(tree)
         return verdict(attributes) is True
 
 
@@ -127,7 +141,16 @@ def finished(work: Generator[None, None, _Result]) -> _Result:
             return cast("_Result", done.value)
 
 
-def _anchors(text: str, tree: Predicate) -> list[object]:
+def shared_anchor(conditions: Iterable[Predicate]) -> object | None:
+    """Return what an event must show for all of *conditions* to be true: an attribute with its value, or None."""
+    for each in conditions:
+        match each:
+            case Compare(CompareOp.EQ, Name() as name, Literal(value)):
+                return _anchor(name, value)
+    return None
+
+
+def anchors_of(text: str, tree: Predicate) -> list[object]:
     """Return what an event must show for one of the clauses to be true: an attribute each, or one with a value."""
     known = recognise(text)
     if known is None:

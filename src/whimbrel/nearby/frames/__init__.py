@@ -1,1 +1,1 @@
-"""Frames: what nodes say to each other over the air; values, their bytes, and signatures."""
+"""Frames: the packets between nodes, as values and as bytes, and their signatures."""

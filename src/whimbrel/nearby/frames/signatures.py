@@ -1,7 +1,7 @@
-"""Signatures: who says so. Any node may announce an ambulance; a receiver believes only signed ones.
+"""Signatures of frames (Ed25519). Any node may announce an ambulance; a receiver believes only signed ones.
 
-Rule: a signature covers all that does not change on the way, separated by domain from every other signature of ours.
-The time of issue is part of it.
+Rule: a signature covers all fields that relays do not change, the time of issue included, with a domain prefix that
+separates it from every other signature of ours.
 Rule: the key that signed an event is a producer's key in the sense of ``match/keys``: a subscription that names the
 key's hash and accepts no insecure notifications is delivered nothing else.
 """
@@ -27,7 +27,7 @@ _Signed = TypeVar("_Signed", bound=Signable)
 
 
 class Signer:
-    """A node's own pair of keys; *seed* is the secret, from a generator fit for secrets."""
+    """A node's own key pair; *seed* is the secret, from a cryptographic random generator."""
 
     def __init__(self, seed: bytes) -> None:
         if type(seed) is not bytes or len(seed) != SEED_BYTES:
@@ -47,7 +47,7 @@ def has_valid_signature(frame: Signable) -> bool:
         return False
     try:
         Ed25519PublicKey.from_public_bytes(frame.key).verify(frame.signature, _DOMAIN + signed_bytes(frame))
-    except (InvalidSignature, ValueError):  # a key that is no point of the curve signs nothing
+    except (InvalidSignature, ValueError):  # a key that is not a point of the curve verifies nothing
         return False
     return True
 

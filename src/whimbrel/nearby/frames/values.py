@@ -1,15 +1,15 @@
-"""Frames as values: a beacon, a join, an event, a request.
+"""Frames as values: beacon, join, event, request and objection.
 
-Rule: no frame has a field for the place of a consumer. A join names the group and its member, nothing else of it.
-Beacons and events carry the place of their producer: an area need not be centred on it, and what a consumer's filter
-asks about (*the light I am driving towards*) is the light, not the middle of its area.
+Rule: no frame has a field for the place of a consumer. A join names the group and its member, nothing else about it.
+Beacons and events have the place of their producer: an area need not be centred on it, and a consumer's filter (*the
+light I am driving towards*) is about the light, not the middle of its area.
 Rule: ``origin`` made the frame and gave it ``seq``; the two name it wherever it goes. ``sender`` transmitted this copy,
 and only ``sender``, ``hops`` and the remaining time change on the way; a signature covers everything else.
-Rule: times in frames are durations, so that no two clocks need to agree. There is one exception: a signed frame says
-when it was issued, because a signature alone is as good in a year as today. A node whose clock is set refuses a signed
-frame that is too old; a node whose clock is not set accepts it, and marks its events.
+Rule: times in frames are durations, so that no two clocks need to agree. There is one exception: a signed frame has its
+time of issue, because a signature alone never gets old (replay). A node whose clock is set refuses a signed frame that
+is too old; a node whose clock is not set accepts it, and marks its events.
 Rule: where a producer signs, the joins and requests of its group are signed, too. ``max_hops`` is the number of hops
-that the origin allowed; it is signed, and a frame with more ``hops`` than that is no frame.
+that the origin allowed; it is signed, and a frame with more ``hops`` than that is malformed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GroupId(NamedTuple):
 
 
 class ViewDigest(NamedTuple):
-    """A view in short: how many members, and the exclusive or of their hashes."""
+    """Digest of a view: the number of members, and the exclusive or of their hashes."""
 
     size: int
     mixed: int
@@ -52,34 +52,34 @@ class ViewDigest(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beacon:
-    """A producer announces a subject and its area, again each period (4.3)."""
+    """A producer's announcement of a subject and its area, repeated each period (4.3)."""
 
     origin: str
     seq: int
     sender: str
     hops: int
-    """How many times it may still be repeated."""
+    """Number of repetitions left."""
     subject: str
     area: Area
     place: Place
-    """Where its producer is."""
+    """Place of the producer."""
     moves: bool
-    """Whether the area moves along with its producer."""
+    """Whether the area moves with its producer."""
     epoch: int
     """The seq of the announcement: a later one of the same subject begins a new group."""
     lifetime_us: int
-    """How long it is good without another beacon; 0: the announcement has ended."""
+    """Time for which it is valid without another beacon; 0: the announcement has ended."""
     max_hops: int
     """The hop bound of the announcement, for its beacons and its events."""
     max_remaining_us: int
-    """The longest deadline of events; no event is asked for any longer."""
+    """The longest deadline of events, after which none is requested any more."""
     latest: int
     """The number of the latest event, 0 if there was none."""
     latest_us: int
-    """How long the latest event is still good; 0: it is not."""
+    """Remaining time of the latest event; 0: it has expired."""
     cell_m: int
     fingerprint: bytes
-    """What the producer's vocabulary says of the subject."""
+    """Fingerprint of the subject's event type in the producer's vocabulary."""
     view: ViewDigest
     members: tuple[int, ...] | None = None
     """The hashes of all members, while the view is new to some of them."""
@@ -96,7 +96,7 @@ class Beacon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A consumer inside the area is, or goes on to be, a member; its account of events goes with it."""
+    """A consumer inside the area becomes or stays a member; with its account of received and missed events."""
 
     origin: str
     seq: int
@@ -105,11 +105,11 @@ class Join:
     max_hops: int
     subject: str
     area: Area
-    """The area of the group as the consumer heard it: the frame must not leave it."""
+    """The area of the group that the consumer heard last: the frame must not leave it."""
     producer: str
     epoch: int
     accounted: int
-    """Each event up to this number was received, or is counted below, or was before this member's time."""
+    """Number up to which every event was received, is counted below, or was published before this member joined."""
     expired: int
     missed: int
     wants_view: bool = False
@@ -138,12 +138,12 @@ class Event:
     subject: str
     area: Area
     place: Place
-    """Where its producer was when it published."""
+    """Place of the producer when it published."""
     epoch: int
     number: int
-    """Counts the events of this announcement from 1, without gaps."""
+    """Number of the event in its announcement, from 1, without gaps."""
     deadline_us: int
-    """From its publication on; the remaining time begins with it."""
+    """Deadline as a duration from publication; the initial remaining time."""
     remaining_us: int
     attributes: Attributes
     issued_at: int | None = None
@@ -153,7 +153,7 @@ class Event:
 
     @property
     def group(self) -> GroupId:
-        """The group that it is for."""
+        """The group of the event."""
         return GroupId(self.origin, self.subject)
 
     @property
@@ -164,12 +164,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A member asks one neighbour for events that it misses; it is not repeated."""
+    """A member's request to one neighbour for missing events; it is not repeated."""
 
     sender: str
     to: str
     area: Area
-    """The area of the group as the member heard it."""
+    """The area of the group that the member heard last."""
     producer: str
     subject: str
     epoch: int
@@ -181,13 +181,13 @@ class Request:
 
     @property
     def group(self) -> GroupId:
-        """The group whose events are asked for."""
+        """The group of the requested events."""
         return GroupId(self.producer, self.subject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objection:
-    """A consumer tells a producer why it does not take its beacons, for both logs; it is not repeated."""
+    """A consumer's reason for not accepting a producer's beacons, for both logs; it is not repeated."""
 
     sender: str
     to: str
@@ -195,20 +195,20 @@ class Objection:
     area: Area
     subject: str
     clock_us: int
-    """The time of day at the sender, where it refuses a frame by its age; else 0."""
+    """Time of day at the sender, if it refuses a frame by its age; else 0."""
     epoch: int
-    """The later epoch that the sender knows, where it refuses an earlier one; else 0."""
+    """The later epoch that the sender knows, if it refuses an earlier one; else 0."""
 
     @property
     def group(self) -> GroupId:
-        """The group that is objected to."""
+        """The group of the refused beacons."""
         return GroupId(self.to, self.subject)
 
 
 Flooded: TypeAlias = Beacon | Join | Event
-"""What nodes inside the area repeat."""
+"""Frames that nodes inside the area repeat."""
 Asked: TypeAlias = Request | Objection
-"""What is for one node, and not repeated."""
+"""Frames for one node, which are not repeated."""
 Signable: TypeAlias = Flooded | Request
-"""What a producer or a member signs."""
+"""Frames that a producer or a member signs."""
 Frame: TypeAlias = Flooded | Asked

@@ -1,8 +1,8 @@
-"""The wire: one CBOR map for each frame, in one datagram.
+"""Encoding of frames: one CBOR map for each frame, in one datagram.
 
-Rule: any bytes give a frame or ``MalformedFrameError``; the size is looked at before anything is built.
+Rule: decoding any bytes gives a frame or ``MalformedFrameError``; the size is checked before anything is built.
 Rule: every frame has the number of its format. A node reads its own format only; another is counted as malformed.
-Rule: attributes keep their exact types: an int64 is written as a list of one, everything else as CBOR has it.
+Rule: attributes keep their exact types: an int64 is encoded as a list of one, every other type as plain CBOR.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _Read: TypeAlias = Callable[[str, object], Any]
 
 
 class MalformedFrameError(InvalidInputError):
-    """Bytes are no frame. Reaction: drop and count them."""
+    """The bytes are not a valid frame. Reaction: drop and count them."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -61,7 +61,7 @@ class MalformedFrameError(InvalidInputError):
 
 
 class _Field(NamedTuple):
-    """One field of a frame: how it is called here and on the wire, and how it is read and written."""
+    """One field of a frame: its attribute, its name on the wire, and its decoder and encoder."""
 
     attribute: str
     name: str
@@ -222,10 +222,10 @@ FRAMES: Mapping[str, tuple[type[Frame], tuple[_Field, ...]]] = {
     "request": (Request, _REQUEST),
     "objection": (Objection, _OBJECTION),
 }
-"""Every frame: its name on the wire, its class and its fields."""
+"""All frames, by their names on the wire: class and fields."""
 _NAMES = {made: kind for kind, (made, _) in FRAMES.items()}
 _KIND, _VERSION = "", "#"
-"""The keys of the frame's name and of its format's number; no field is called so."""
+"""The map keys of the frame's name and of its format number; no field has these names."""
 
 
 def encode(frame: Frame) -> bytes:
@@ -235,7 +235,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def signed_bytes(frame: Signable) -> bytes:
-    """Return what the signature of *frame* covers: all that does not change on the way."""
+    """Return the bytes that the signature of *frame* covers: all fields that relays do not change."""
     kind = _NAMES[type(frame)]
     fields = tuple(each for each in FRAMES[kind][1] if each.is_signed)
     return cbor2.dumps({_KIND: kind, _VERSION: FRAME_VERSION, **_map_of(frame, fields)}, canonical=True)
@@ -261,7 +261,7 @@ def decode(data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> Frame:
 
 
 def _check(frame: Frame) -> None:
-    """Refuse what single fields cannot tell."""
+    """Raise ``InvalidValueError`` if fields contradict each other."""
     if isinstance(frame, Event) and frame.remaining_us > frame.deadline_us:
         raise InvalidValueError("remaining time", frame.remaining_us, f"at most the deadline, {frame.deadline_us}")
     if not isinstance(frame, Asked) and frame.hops > frame.max_hops:

@@ -1,1 +1,1 @@
-"""Proximity groups: producer, consumer and relay as pure cores, and the tables that they keep."""
+"""Proximity groups: producer, consumer and relay as pure cores, and their tables."""

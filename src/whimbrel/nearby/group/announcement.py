@@ -1,9 +1,9 @@
 """An announcement: one subject of a producer, with its area, its numbers and its members (4.2, 4.3; T5, T16).
 
-Rule: the view is made of joins. A member that is silent for three periods is out; one that is heard again is back.
-Rule: a beacon tells the digest of the view, and lists the members for three periods after a change.
-Rule: a member stays with the key that signed its first join, until it is out.
-Rule: what a member counts as expired or missed is reported once, also where it was cut off meanwhile.
+Rule: the view is built from joins. A member without a join for three periods is removed; a later join returns it.
+Rule: a beacon has the digest of the view, and lists the members for three periods after a change.
+Rule: a member is bound to the key that signed its first join, until it is removed.
+Rule: a member's counts of expired and missed events are reported once, even if it was cut off meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REMEMBERED_DEPARTURES = 4_096
 
 @dataclass(slots=True, kw_only=True)
 class Announcement:
-    """One announced subject."""
+    """One announced subject, with its members."""
 
     type: EventType
     area: Area
@@ -41,13 +41,13 @@ class Announcement:
     latest_dies_at: int = 0
     view: View = field(default_factory=View)
     _departed: OrderedDict[str, Member] = field(default_factory=OrderedDict)
-    """Members that fell silent: what they had accounted for."""
+    """Members that timed out, with their last accounts."""
     _listed_until: int = 0
 
     # -- the view --------------------------------------------------------------------------------------------------
 
     def receive(self, join: Join, *, deployment: Deployment, counts: Counter[str], now: int) -> list[Output]:
-        """Take a join of this group."""
+        """Apply a join of this group."""
         group, member = join.group, self.view.get(join.origin)
         if member is not None and join.seq <= member.seq:
             counts["stale joins"] += 1
@@ -86,7 +86,7 @@ class Announcement:
         return notes
 
     def remove_silent(self, group: GroupId, *, deployment: Deployment, now: int) -> list[Output]:
-        """Take out the members that were silent for too long."""
+        """Remove the members that were silent for too long."""
         done: list[Output] = []
         for node, member in self.view.remove_silent(since=now - deployment.silence_us):
             self._departed[node] = member
@@ -109,7 +109,7 @@ class Announcement:
     def beacon(
         self, producer: str, *, place: Place, seq: int, lifetime_us: int, deployment: Deployment, now: int
     ) -> Beacon:
-        """Return the beacon of this moment; the producer is at *place*."""
+        """Return the beacon for the time *now*; the producer is at *place*."""
         is_listed = now < self._listed_until and len(self.view) <= deployment.max_listed
         return Beacon(
             origin=producer,

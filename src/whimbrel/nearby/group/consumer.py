@@ -1,8 +1,8 @@
-"""The consumer: joins the groups of its subjects where it comes into their areas, and filters by content (4.2, 4.3).
+"""The consumer: joins the groups of its subjects when it is in their areas, and filters by content (4.2, 4.3).
 
-Rule: a subscription is by event type and holds wherever the consumer goes (T2, T7). It joins a group when it hears a
-beacon inside the area, repeats the join each period, and is out when it leaves or the producer is silent for three
-periods.
+Rule: a subscription is by event type and is valid wherever the consumer goes (T2, T7). The consumer joins a group when
+it hears a beacon inside the area, repeats the join each period, and leaves when it leaves the area, or when the
+producer is silent for three periods.
 Rule: subject and proximity decide what is *propagated* to it, content what is *delivered* (Figure 2). Filters never
 leave the consumer (T14).
 Rule: an event is new by its number in the group; it is delivered at most once, and never after its deadline.
@@ -38,7 +38,7 @@ _Own = TypeVar("_Own", Join, Request)
 
 
 class Consumer:
-    """What one node subscribes to."""
+    """The subscriptions of one node, and its memberships in groups."""
 
     def __init__(
         self,
@@ -58,17 +58,17 @@ class Consumer:
         self._dispatcher, self._signer, self._day = dispatcher, signer, day
         self._subscriptions = SubscriptionTable(vocabulary)
         self._objected: OrderedDict[GroupId, int] = OrderedDict()
-        """The groups whose producer was told that its beacons are not taken, and until when it is not told again."""
+        """Groups to whose producers an objection was sent, and the time until which none is sent again."""
         self._groups = MembershipTable(max_groups=deployment.max_groups, counts=counts)
 
     # -- what its application wants --------------------------------------------------------------------------------
 
     def subscribe(self, subscription: NearbySubscription) -> None:
-        """Receive the events of a type from now on, wherever this node comes near."""
+        """Receive the events of a type from now on, in every area that this node enters."""
         self._subscriptions.add(subscription)
 
     def unsubscribe(self, subject: str, name: str = "", *, now: int) -> list[Output]:
-        """Receive them no longer; with the last subscription to *subject* its groups are left."""
+        """Remove a subscription; with the last one to *subject* its groups are left."""
         self._subscriptions.remove(subject, name)
         if subject in self._subscriptions:
             return []
@@ -81,7 +81,7 @@ class Consumer:
         return done
 
     def take(self, *, now: int) -> tuple[Deliver | None, list[Output]]:
-        """Return the next event for the application, which is ready for one, and what expired before it."""
+        """Return the next event for the application, and notes of the events that expired before it."""
         waiting, expired = self._dispatcher.take(now=now)
         notes: list[Output] = [self._expire(each.event) for each in expired]
         if waiting is None:
@@ -101,13 +101,13 @@ class Consumer:
         return subject in self._subscriptions
 
     def memberships(self) -> dict[GroupId, Membership]:
-        """Return the groups that this node is a member of."""
+        """Return the groups of which this node is a member."""
         return {group: found for group, found in self._groups.active.items() if found.is_joined}
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def move(self) -> list[Output]:
-        """Leave the groups whose area this node is no longer in."""
+        """Leave the groups whose areas do not contain this node any more."""
         place = self._motion.place
         done: list[Output] = []
         for group, found in list(self._groups.active.items()):
@@ -116,7 +116,7 @@ class Consumer:
         return done
 
     def wants(self, event: Event) -> bool:
-        """Return whether *event* is of a subscribed subject and new here."""
+        """Return whether *event* has a subscribed subject and is new here."""
         if event.subject not in self._subscriptions:
             return False
         found = self._groups.known.get(event.group)
@@ -127,7 +127,7 @@ class Consumer:
         )
 
     def hear_again(self, frame: Flooded, *, now: int) -> None:
-        """Take a copy of a frame that is known: its sender is a neighbour that has it."""
+        """Handle a copy of a known frame: its sender is a neighbour that has it."""
         found = self._groups.active.get(frame.group)
         if found is not None:
             found.hear(frame.sender, now=now)
@@ -135,15 +135,15 @@ class Consumer:
                 found.taken_hops = min(found.taken_hops, max(0, frame.max_hops - frame.hops))
 
     def knows_later(self, beacon: Beacon, *, now: int) -> bool:
-        """Return whether a later announcement than *beacon*'s is known, and has been silent for three periods.
+        """Return whether a later announcement than *beacon*'s is known, and has lapsed.
 
-        Until then a beacon of a former one is only late.
+        Until it has lapsed, a beacon of a former announcement is only late.
         """
         found = self._groups.known.get(beacon.group)
         return found is not None and beacon.epoch < found.epoch and found.lapses_at <= now
 
     def object_to(self, beacon: Beacon, kind: NoteKind, *, seconds: float | None = None, now: int) -> list[Output]:
-        """Report why *beacon* is not taken, and tell its producer, each once in three periods."""
+        """Report the reason for which *beacon* is refused, and send an objection; each once in three periods."""
         group = beacon.group
         if group.subject not in self._subscriptions or self._objected.get(group, 0) > now:
             return []
@@ -163,11 +163,11 @@ class Consumer:
         return [Note(kind=kind, group=group, member=beacon.origin, seconds=seconds), Send(objection)]
 
     def knows(self, group: GroupId) -> bool:
-        """Return whether this node is a member of *group*, or asks for its events."""
+        """Return whether this node is a member of *group*, or still requests its events."""
         return group in self._groups.active
 
     def pass_by(self, frame: Beacon | Event, *, now: int) -> list[Output]:
-        """Take a frame of a known group that is not for this node: its area, or its producer, has moved away."""
+        """Handle a frame of an active group that is not for this node: its area, or its producer, has moved away."""
         group, found = frame.group, self._groups.active[frame.group]
         if found.epoch != frame.epoch or found.key != frame.key:
             return []
@@ -184,7 +184,7 @@ class Consumer:
         return [*_missed(group, skipped), Note(kind=NoteKind.PASSED_BY, group=group, number=frame.number)]
 
     def receive_beacon(self, beacon: Beacon, *, now: int) -> list[Output]:
-        """Take a new beacon inside its area: join the group, or go on being a member."""
+        """Handle a new beacon inside its area: join the group, or stay a member."""
         group = beacon.group
         if not self._subscriptions.admits(beacon.subject, beacon.place):
             return self.pass_by(beacon, now=now) if self.knows(group) else []
@@ -216,15 +216,15 @@ class Consumer:
         return [*done, Note(kind=NoteKind.EXPIRED, group=group, number=beacon.latest)] if is_expired else done
 
     def _enter(self, group: GroupId, found: Membership, beacon: Beacon, *, now: int) -> list[Output]:
-        # What would be late before it could be asked for is of a time before this member's.
+        # An event that would expire before it could be requested counts as published before the join.
         cut_off = found.begin(beacon.latest, is_good=beacon.latest_us > self._deployment.repair_us)
         self._groups.active[group] = found
-        # Not all that heard the same beacon speak at once.
+        # Spread the joins of the nodes that heard the same beacon.
         found.join_at = now + member_hash(self.name) % self._deployment.slots * self._deployment.slot_us
         return [*_missed(group, cut_off), Note(kind=NoteKind.JOINED, group=group)]
 
     def receive_event(self, event: Event, *, now: int) -> list[Output]:
-        """Take an event inside its area that this consumer ``wants``."""
+        """Handle an event inside its area that this consumer ``wants``."""
         group, place = event.group, event.place
         if not self._subscriptions.admits(event.subject, place):
             return self.pass_by(event, now=now) if self.knows(group) else []
@@ -268,13 +268,13 @@ class Consumer:
     def _expire(self, event: Event) -> Note:
         found = self._groups.known.get(event.group)
         if found is not None and found.epoch == event.epoch:
-            found.expired += 1  # the producer is told with the next join
+            found.expired += 1  # the next join reports it to the producer
         return Note(kind=NoteKind.EXPIRED, group=event.group, number=event.number)
 
     # -- memberships -----------------------------------------------------------------------------------------------
 
     def _leave(self, group: GroupId, found: Membership) -> list[Output]:
-        """Be out of an active group: as a member, or asking for the last events of a silent producer."""
+        """Leave an active group: end the membership, and the requests for missing events."""
         found.leave()
         del self._groups.active[group]
         return [Note(kind=NoteKind.LEFT, group=group)]
@@ -288,12 +288,12 @@ class Consumer:
 
     @property
     def next_due(self) -> int | None:
-        """When ``timer`` should be called."""
+        """Time at which ``timer`` should be called."""
         due = min((found.next_due for found in self._groups.active.values()), default=INT64_MAX)
         return None if due == INT64_MAX else due
 
     def timer(self, *, now: int) -> list[Output]:
-        """Repeat joins, ask for what is missing, and leave groups whose producer is silent."""
+        """Repeat joins, request missing events, and end memberships in groups whose producer is silent."""
         done: list[Output] = []
         place = self._motion.place
         for group, found in list(self._groups.active.items()):
@@ -330,5 +330,5 @@ class Consumer:
 
 
 def _missed(group: GroupId, count: int) -> list[Output]:
-    """Report *count* events that are not even asked for."""
+    """Report *count* events that are missed without a request."""
     return [Note(kind=NoteKind.MISSED, group=group, count=count)] if count else []

@@ -1,12 +1,12 @@
-"""Membership: what a consumer knows of one group, and says to it.
+"""Membership: a consumer's state of one group, and the joins and requests made from it.
 
-It has the latest beacon, which events were received, and which node to ask for the others; it makes joins and requests.
+It has the latest beacon, the numbers of received and of missing events, and the neighbours to ask for the latter.
 
-Rule: a member is owed every event after the number that was the latest when it joined, and that one if it is good yet.
-Each is received, outside, expired or missed, once; ``accounted`` says up to where that is known.
-Rule: a missing event is asked for until its deadline at the latest, of the neighbour heard last, then of the one before
-it and so on, ties by id. Of a gap that is too long only the newest numbers are asked for; the others are missed.
-Rule: what was seen is remembered when the membership ends, so that nothing is delivered twice after a return.
+Rule: a member is owed every event after the latest one at the time of its join, and that one if it is still valid.
+Each is received, outside, expired or missed, once; ``accounted`` is the number up to which that is known.
+Rule: a missing event is requested until its deadline at the latest, from the neighbour heard last, then from the one
+before it and so on, ties by id. If a gap is too long, only its newest events are requested; the others are missed.
+Rule: the seen numbers are kept when the membership ends, so that nothing is delivered twice after a return.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ class _MissingEvent:
 
 @dataclass(slots=True, kw_only=True)
 class Membership:
-    """One group as a consumer knows it."""
+    """A consumer's state of one group."""
 
     epoch: int
     beacon: Beacon | None = None
     """The latest beacon; ``None`` if only events were heard."""
     is_joined: bool = False
     has_lapsed: bool = False
-    """Whether it ended by the producer's silence: the consumer did not leave."""
+    """Whether it ended because the producer timed out or ended the announcement: the consumer did not leave."""
     key: bytes | None = None
     lapses_at: int = 0
     join_at: int = 0
     taken_hops: int = 0
-    """How often the latest beacon was repeated on its shortest way here."""
+    """Number of repetitions of the latest beacon on its shortest path here."""
     latest: int = 0
-    """The highest number that is known to exist, or was before this member's time."""
+    """Number of the latest event that is known to exist, or was published before this member joined."""
     seen: SeenNumbers = field(default_factory=SeenNumbers)
     missing: dict[int, _MissingEvent] = field(default_factory=dict)
     expired: int = 0
     missed: int = 0
     view: frozenset[int] = frozenset()
     _neighbours: dict[str, int] = field(default_factory=dict)
-    """When each was heard."""
+    """Time at which each neighbour was last heard; the most recent stands at the end."""
 
     @property
     def accounted(self) -> int:
@@ -63,12 +63,12 @@ class Membership:
 
     @property
     def digest(self) -> ViewDigest:
-        """The digest of the view as this member knows it."""
+        """The digest of the view that this member knows."""
         return digest_of(self.view)
 
     @property
     def next_due(self) -> int:
-        """When the next join, request or lapse is due."""
+        """Time of the next join, request or lapse."""
         due = min(self.join_at, self.lapses_at) if self.is_joined else INT64_MAX
         if self.missing:
             due = min(due, *(min(each.asks_at, each.gives_up_at) for each in self.missing.values()))
@@ -76,20 +76,20 @@ class Membership:
 
     @property
     def is_active(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether this node is a member, or still requests missing events."""
         return self.is_joined or bool(self.missing)
 
     # -- neighbours --------------------------------------------------------------------------------------------------
 
     def hear(self, neighbour: str, *, now: int) -> None:
-        """Note that *neighbour* transmitted a frame of this group."""
+        """Record that *neighbour* transmitted a frame of this group."""
         self._neighbours.pop(neighbour, None)
         self._neighbours[neighbour] = now
         if len(self._neighbours) > _MAX_NEIGHBOURS:
             del self._neighbours[next(iter(self._neighbours))]
 
     def neighbour(self, tries: int) -> str | None:
-        """Return the node to ask after *tries* requests: the one heard last, then the one before; ties by id."""
+        """Return the node for the next request after *tries*: the one heard last, then the one before; ties by id."""
         if not self._neighbours:
             return None
         order = sorted(self._neighbours.items(), key=lambda each: (-each[1], each[0]))
@@ -98,26 +98,26 @@ class Membership:
     # -- numbers -----------------------------------------------------------------------------------------------------
 
     def begin(self, latest: int, *, is_good: bool) -> int:
-        """Become a member when *latest* is the latest event; return how many were published while it was cut off."""
+        """Become a member while *latest* is the latest event; return the number of events missed while cut off."""
         owed_from = latest if is_good and latest else latest + 1
         cut_off = self._pass_over(owed_from - 1) if self.has_lapsed else 0
         self.latest = max(self.latest, owed_from - 1) if self.has_lapsed else owed_from - 1
-        if not self.has_lapsed:  # what was before this member's time; of a lapsed one, events may still be asked for
+        if not self.has_lapsed:  # events before the join; after a lapse, missing ones may still be requested
             self.seen.fill(self.latest)
         self.is_joined, self.has_lapsed = True, False
         return cut_off
 
     def lapse(self) -> None:
-        """Be no longer a member, because the producer is silent or has ended; what is missing is still asked for."""
+        """End the membership after the producer timed out or ended; missing events are still requested."""
         self.is_joined, self.has_lapsed = False, True
 
     def leave(self) -> None:
-        """Be no longer a member by one's own wish: nothing is owed any more."""
+        """End the membership by this node's own decision: no event is owed any more."""
         self.missing.clear()
         self.is_joined = self.has_lapsed = False
 
     def know(self, number: int, *, deployment: Deployment, lasts_us: int, now: int) -> int:
-        """Learn that events up to *number* exist; return how many of them are missed at once."""
+        """Record that events up to *number* exist; return the number of them that are missed without a request."""
         if number <= self.latest:
             return 0
         skipped = self._pass_over(number - max(1, deployment.max_missing - len(self.missing)))
@@ -128,7 +128,7 @@ class Membership:
         return skipped
 
     def _pass_over(self, last: int) -> int:
-        """Count the unknown events up to *last* as missed, and see to it that none of them is delivered later."""
+        """Count the unknown events up to *last* as missed, and mark them seen, so that none is delivered later."""
         passed = max(0, last - self.latest)
         if passed:
             recent = range(max(self.latest + 1, last - REMEMBERED), last + 1)
@@ -138,14 +138,14 @@ class Membership:
         return passed
 
     def settle(self, number: int) -> bool:
-        """Take the event *number* off what is missing; tell whether it is new."""
+        """Remove the event *number* from the missing ones; return whether it is new."""
         self.missing.pop(number, None)
         return self.seen.add(number)
 
     def learn(self, beacon: Beacon, *, deployment: Deployment, now: int) -> tuple[int, bool]:
-        """Take from a beacon which events there are: the latest is asked for while it is good, else it is expired.
+        """Record the events that a beacon announces: the latest is requested while it is valid, else it is expired.
 
-        Return how many are missed at once, and whether the latest is expired.
+        Return the number of events that are missed without a request, and whether the latest is expired.
         """
         skipped = 0
         if beacon.latest > self.latest + 1:
@@ -184,7 +184,7 @@ class Membership:
     def requests(
         self, member: str, group: GroupId, *, deployment: Deployment, now: int
     ) -> tuple[list[Request], list[int]]:
-        """Return the requests of *member* that are due, and the numbers that are given up."""
+        """Return the requests of *member* that are due, and the numbers of events that are given up."""
         asked, vain = self._due_numbers(deployment=deployment, now=now)
         if self.beacon is None:
             return [], vain
@@ -203,7 +203,7 @@ class Membership:
         return made, vain
 
     def _due_numbers(self, *, deployment: Deployment, now: int) -> tuple[dict[str, list[int]], list[int]]:
-        """Return which node to ask for which numbers now, and the numbers that are given up."""
+        """Return the numbers to request now, per neighbour, and the numbers of events that are given up."""
         vain = [number for number, each in self.missing.items() if each.gives_up_at <= now]
         for number in vain:
             self.settle(number)

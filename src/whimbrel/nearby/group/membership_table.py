@@ -1,9 +1,9 @@
-"""The groups that a consumer knows, and which of them need anything: bounded, whatever strangers announce.
+"""The groups that a consumer knows, and the active ones among them: bounded, whatever strangers announce.
 
-Rule: a group is known by producer and subject. A later epoch begins it anew; an earlier one is stale. It stays with the
-key it began with; a signed group takes the place of an unsigned one.
-Rule: when there are too many, the group that was not heard for the longest time and needs nothing is forgotten; if all
-need something, the new one is refused.
+Rule: a group is identified by producer and subject. A later epoch starts a new membership; an earlier one is stale. A
+group is bound to its first key; a signed group replaces an unsigned one.
+Rule: when the table is full, the inactive group that was not heard for the longest time is removed; if all are active,
+the new one is refused.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ __all__ = ["MembershipTable"]
 
 
 class MembershipTable:
-    """Groups, in the order in which they were last heard."""
+    """Table of groups, in the order in which they were last heard."""
 
     def __init__(self, *, max_groups: int, counts: Counter[str]) -> None:
         self._max_groups, self._counts = max_groups, counts
         self.known: OrderedDict[GroupId, Membership] = OrderedDict()
         self.active: dict[GroupId, Membership] = {}
-        """Those that this node is a member of, or still asks for events of."""
+        """Groups of which this node is a member, or from which it still requests events."""
 
     def find(self, frame: Beacon | Event) -> tuple[Membership | None, int]:
-        """Return the group of *frame*, and how many events of a former epoch are missed with it.
+        """Return the membership of the group of *frame*, and the number of events of a former epoch that are missed.
 
-        The group is ``None`` if the frame is of a former epoch or another key, or there is no room.
+        The membership is ``None`` if the frame is of a former epoch or another key, or the table is full.
         """
         group = frame.group
         found, lost = self.known.get(group), 0
@@ -62,6 +62,6 @@ class MembershipTable:
         return False
 
     def rest(self, group: GroupId) -> None:
-        """Have nothing to do for *group* any more, if that is so."""
+        """Remove *group* from the active ones if it is not active any more."""
         if not self.known[group].is_active:
             self.active.pop(group, None)

@@ -1,4 +1,4 @@
-"""Numbers: which of a growing series were seen before, in a few bytes; and the series a node gives out itself."""
+"""Duplicate detection for a growing series of numbers, with a sliding window; and the seqs that a node gives out."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from whimbrel.model.bounds import INT64_MAX, whole
 __all__ = ["REMEMBERED", "Numbering", "SeenNumbers"]
 
 REMEMBERED = 256
-"""How far below the highest number single ones are remembered; what is older was seen, or came too late."""
+"""Size of the window below the highest number; older numbers count as seen, since they come too late."""
 _MASK = (1 << REMEMBERED) - 1
 
 
 class SeenNumbers:
-    """The numbers of one series that were seen."""
+    """The seen numbers of one series: the highest, and a bit per number of the window below it."""
 
     __slots__ = ("_bits", "highest")
 
@@ -21,7 +21,7 @@ class SeenNumbers:
         self._bits = 0
 
     def add(self, number: int) -> bool:
-        """Remember *number*; tell whether it is new."""
+        """Record *number*; return whether it is new."""
         ahead = number - self.highest
         if ahead > 0:
             self._bits = (self._bits << ahead | 1) & _MASK if ahead < REMEMBERED else 1
@@ -33,11 +33,11 @@ class SeenNumbers:
         return True
 
     def fill(self, last: int) -> None:
-        """Take all numbers up to *last* for seen."""
+        """Mark all numbers up to *last* as seen."""
         behind = self.highest - last
         if behind < 0:
             self.highest, self._bits = last, _MASK
-        elif behind < REMEMBERED:  # else they are below what is remembered, and were taken for seen already
+        elif behind < REMEMBERED:  # else they are below the window, and count as seen already
             self._bits |= _MASK << behind & _MASK
 
     def __contains__(self, number: int) -> bool:
@@ -46,7 +46,7 @@ class SeenNumbers:
 
 
 class Numbering:
-    """The seqs of one node; after a restart *first* must be above all that were given before."""
+    """Generator of one node's seqs; after a restart *first* must be above all seqs given out before."""
 
     __slots__ = ("_next",)
 
@@ -54,6 +54,6 @@ class Numbering:
         self._next = whole("first seq", first, 0, INT64_MAX >> 1)
 
     def take(self) -> int:
-        """Return the next number."""
+        """Return the next seq."""
         self._next += 1
         return self._next - 1

@@ -1,6 +1,6 @@
-"""Outputs: what a core tells its shell to do, and what it has to report.
+"""Outputs of the cores: commands to the shell, and notes for reports.
 
-Rule: the shell performs them in order. A ``Note`` is for people, logs and tests; nothing depends on who reads it.
+Rule: the shell performs them in order. A ``Note`` is for people, logs and tests; nothing depends on its readers.
 """
 
 from __future__ import annotations
@@ -16,57 +16,57 @@ __all__ = ["Deliver", "Note", "NoteKind", "Output", "Send"]
 
 
 class NoteKind(Enum):
-    """What happened."""
+    """Kinds of reported events and failures, at a consumer and at a producer."""
 
     # at a consumer
     JOINED = "joined"
     LEFT = "left"
-    """Out of the area, unsubscribed, or the announcement ended."""
+    """The consumer left the area or unsubscribed, or the announcement ended."""
     LAPSED = "lapsed"
     """The producer was silent for too long."""
     PROPAGATED = "propagated"
     """Subject and proximity match: the event has reached this consumer (Figure 2)."""
     DISCARDED = "discarded"
-    """The content filters did not want it."""
+    """No content filter matched the event."""
     EXPIRED = "expired"
-    """Its deadline passed before it was delivered."""
+    """The event's deadline passed before it was delivered."""
     MISSED = "missed"
-    """It was asked for in vain. Without a number: it was published while this member was cut off, or in a long gap."""
+    """No neighbour answered the requests. Without a number: published during a cut-off, or in a long gap."""
     PASSED_BY = "passed by"
-    """A member heard it outside of its area: it is not owed."""
+    """A member heard the event outside of its area: it is not owed."""
     DROPPED = "dropped"
-    """Too many events wait for the application."""
+    """The event was dropped: the queue to the application is full."""
     UNFIT = "unfit"
-    """It does not fit the vocabulary."""
+    """The event does not fit the vocabulary."""
     CONTRADICTED = "contradicted"
-    """The producer's vocabulary says something else of this subject."""
+    """The producer's vocabulary has another event type for this subject."""
     MISMATCHED = "mismatched"
-    """The producer's deployment has other cells."""
+    """The producer's deployment has another cell size."""
     UNBELIEVED = "unbelieved"
-    """A signature is missing, wrong, or of another key than before."""
+    """A signature is missing or wrong, or its key is not trusted."""
     KEY_EXPIRED = "key expired"
-    """The key that signed is trusted no longer."""
+    """The trust in the signing key has expired."""
     CLOCKS_DIFFER = "clocks differ, or a frame was sent again"
-    """A signed frame is older than the deployment allows, or ahead of the clock here, by so many seconds."""
+    """A signed frame is older than the deployment allows, or ahead of the clock here; *seconds* is the difference."""
     EARLIER = "an earlier announcement than one that is known"
-    """A producer began to count anew: a consumer that knows a later announcement of it does not join."""
+    """A producer's epoch went back (it lost its count of starts): a consumer that knows a later one does not join."""
     NO_KEY = "no key to join with"
-    """The producer signs, and so must its members; this node has no key."""
+    """The producer signs, so its members must sign, too; this node has no key."""
     # at a producer
     UNHEARD = "unheard"
-    """No node is in the view: the event was not transmitted."""
+    """The view is empty: the event was not transmitted."""
     OUTSIDE = "outside"
-    """The producer is not in its own area, and silent."""
+    """The producer is outside its own area, and sends nothing."""
     MEMBER_JOINED = "member joined"
     MEMBER_LEFT = "member left"
     MEMBER_SILENT = "member silent"
-    """A member was not heard for too long; the count is of events that it has not accounted for."""
+    """A member was not heard for too long; the count is the number of events without its account."""
     MEMBER_RETURNED = "member returned"
-    """A member that was taken for gone is heard again."""
+    """A member that had timed out is heard again."""
     MEMBER_EXPIRED = "member expired"
     """A member reports events whose deadline passed."""
     MEMBER_MISSED = "member missed"
-    """A member reports events that it asked for in vain."""
+    """A member reports events that it requested without success."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +83,25 @@ class Note:
     kind: NoteKind
     group: GroupId
     number: int | None = None
-    """The event, where it is about one."""
+    """Number of the event, if the note is about one."""
     member: str | None = None
     count: int = 1
     seconds: float | None = None
-    """By how much a clock seems to be ahead of the one here, where it is about that."""
+    """Apparent lead of the other clock over the one here, if the note is about clocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliver:
-    """Give *event* to the application: these subscriptions want it."""
+    """Deliver *event* to the application for these matching subscriptions."""
 
     event: Event
     subscriptions: tuple[str, ...]
     attributes: Attributes
-    """Those of the event and the consumer's own."""
+    """Attributes of the event and the consumer's own."""
     left_us: int
-    """The time to its deadline."""
+    """Time left until its deadline."""
     is_age_known: bool = False
-    """Whether a signature and a clock that is set show how old it is."""
+    """Whether its age is certain: it is signed, and this node's clock is set."""
 
 
 Output: TypeAlias = Send | Note

@@ -1,7 +1,7 @@
-"""The producer: announces subjects with their areas, knows its members, publishes to the group (4.2, 4.3; T5, T16).
+"""The producer: announces subjects with their areas, tracks members, publishes to the group (4.2, 4.3; T5, T16).
 
-Rule: publishing takes one lookup by subject, however many members there are. Where no node is in the view, nothing is
-transmitted; the latest event is kept for members that come while it is good.
+Rule: publishing takes one lookup by subject, however many members there are. If the view is empty, nothing is
+transmitted; the latest event is kept for members that join while it is valid.
 Rule: a producer transmits inside its own area only.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["NoFixError", "NotAnnouncedError", "Producer"]
 
 
 class NoFixError(InvalidInputError):
-    """The place of this node is not known. Reaction: wait for a fix."""
+    """The place of this node is unknown. Reaction: wait for a fix."""
 
     def __str__(self) -> str:
         return "this node has no fix: an area needs the place of its producer"
@@ -49,7 +49,7 @@ class NotAnnouncedError(InvalidInputError):
 
 
 class Producer:
-    """What one node announces."""
+    """The announcements of one node."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Producer:
         place: Place | None,
         now: int,
     ) -> list[Output]:
-        """Begin to announce *subject* in *area*; the first beacon leaves at once."""
+        """Start to announce *subject* in *area*; the first beacon is sent immediately."""
         kind = self._vocabulary[subject]
         whole("hops", prediction.hops, 0, self._deployment.max_hops)
         whole("deadline_us", deadline_us, 1, MAX_DURATION_US)
@@ -125,7 +125,7 @@ class Producer:
         place: Place | None,
         now: int,
     ) -> tuple[Event, list[Output]]:
-        """Publish an event; its deadline is that of the announcement unless it has a shorter one."""
+        """Publish an event; the default of its deadline is the announcement's, which is also the longest allowed."""
         found = self.announcement(subject)
         attributes = found.type.check(values)
         if deadline_us is None:
@@ -167,7 +167,7 @@ class Producer:
         return subject in self._announced
 
     def standing(self, subject: str) -> GroupStanding | None:
-        """Return what joins of the group of *subject* must keep to, or ``None`` if it is not announced here."""
+        """Return the limits for joins of the group of *subject*, or ``None`` if it is not announced here."""
         found = self._announced.get(subject)
         if found is None:
             return None
@@ -175,7 +175,7 @@ class Producer:
         return GroupStanding(epoch=found.epoch, key=key, max_hops=found.hops, radius_m=found.area.radius_m)
 
     def members(self, subject: str) -> View:
-        """Return who is in the group of *subject*: one lookup (Figure 3b)."""
+        """Return the members of the group of *subject*: one lookup (Figure 3b)."""
         return self.announcement(subject).view
 
     def announcement(self, subject: str) -> Announcement:
@@ -188,14 +188,14 @@ class Producer:
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def move(self, place: Place | None) -> None:
-        """Take the areas that move along with this node."""
+        """Move the areas that move with this node."""
         if place is not None:
             for found in self._announced.values():
                 if found.moves:
                     found.area = Area(place, found.area.radius_m)
 
     def receive(self, join: Join, *, now: int) -> list[Output]:
-        """Take a join of one of this producer's groups."""
+        """Apply a join of one of this producer's groups."""
         found = self._announced.get(join.subject)
         if found is None or join.producer != self.name or join.epoch != found.epoch:
             return []
@@ -203,11 +203,11 @@ class Producer:
 
     @property
     def next_due(self) -> int | None:
-        """When ``timer`` should be called."""
+        """Time at which ``timer`` should be called."""
         return min((found.beacon_at for found in self._announced.values()), default=None)
 
     def timer(self, *, place: Place | None, now: int) -> list[Output]:
-        """Send the beacons that are due; silent members are out first."""
+        """Send the beacons that are due, after removing silent members."""
         done: list[Output] = []
         for subject, found in list(self._announced.items()):
             if found.beacon_at > now:

@@ -1,7 +1,7 @@
-"""Rates: how many new frames of one sender a node looks at, so that a flood costs its neighbours a bounded amount.
+"""Rate limits of new frames per sender (token buckets), so that a flood costs its neighbours a bounded amount.
 
-Rule: each sender has a bucket that fills up once a period; a frame beyond it is dropped and counted. The senders that
-are remembered are bounded, too: the one that was not heard for the longest time is forgotten.
+Rule: each sender has a bucket that is refilled over one period; a frame beyond it is dropped and counted. The number of
+buckets is bounded, too: the sender that was not heard for the longest time is evicted.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ __all__ = ["SenderRates"]
 
 
 class SenderRates:
-    """The buckets of the senders that one node hears."""
+    """Token buckets of the senders that one node hears."""
 
     def __init__(self, *, frames: int, period_us: int, max_senders: int) -> None:
         self._frames, self._period_us, self._max_senders = frames, period_us, max_senders
         self._buckets: OrderedDict[str, tuple[int, int]] = OrderedDict()
-        """What is in each, in frames times microseconds, and when that was so."""
+        """Level of each bucket, in frames times microseconds, and the time of that level."""
 
     def admits(self, sender: str, *, now: int) -> bool:
-        """Take one frame of *sender* out of its bucket; return whether there was one."""
+        """Take one frame from the bucket of *sender*; return whether it had one."""
         full = self._frames * self._period_us
         level, since = self._buckets.pop(sender, (full, now))
         level = min(full, level + (now - since) * self._frames)

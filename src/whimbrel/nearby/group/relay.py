@@ -2,11 +2,11 @@
 
 Rule: a node repeats a frame at most once, after a delay fixed by its own id and the frame's, while hops are left, the
 event is alive and the node is inside the area at that moment. It never transmits outside.
-Rule: frames that are due together leave in the order of their deadlines.
-Rule: an event is kept until its deadline. A neighbour that asks gets it, at most once in half a repair interval however
-many ask: the answer is for all that hear it.
+Rule: frames that are due together are sent in the order of their deadlines.
+Rule: an event is kept until its deadline, as far as memory allows. It is sent to a neighbour that requests it, at most
+once in half a repair interval however many request it: all neighbours hear the answer.
 Rule: a join is repeated only for a group whose beacon this node has believed, within the area and the hops of that
-beacon. Beacons that were believed are remembered for as long as a producer may be silent; their number is bounded.
+beacon. Believed beacons are remembered for the time that a producer may be silent; their number is bounded.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["GroupStanding", "Relay", "is_inside"]
 
 _DEGREE_M = 111_200.0
 _ROUGHLY = 0.015
-"""How far a distance on the flat map may be off: twice what it is, for areas up to 10 km and below latitude 80."""
+"""Most relative error of a distance on the flat map, doubled, for areas up to 10 km and below latitude 80."""
 
 
 def is_inside(area: Area, place: Place | None) -> bool:
-    """Return whether *place* is in *area*, as ``Area.contains`` does; exact distance is computed near the rim only."""
+    """Return ``area.contains(place)``, False without a place; the exact distance is computed near the rim only."""
     if place is None:
         return False
     centre, radius_m = area.centre, area.radius_m
@@ -50,11 +50,11 @@ def is_inside(area: Area, place: Place | None) -> bool:
 
 
 class GroupStanding(NamedTuple):
-    """What the joins of a group must keep to."""
+    """Limits for the joins of a group, from its announcement."""
 
     epoch: int
     key: bytes | None
-    """The producer's; its members sign, too, if it has one."""
+    """The producer's key; if it has one, its members sign, too."""
     max_hops: int
     radius_m: float
 
@@ -72,19 +72,19 @@ class _KeptEvent:
 
 
 class Relay:
-    """What one node passes on."""
+    """Repetition of frames by one node, and its kept events."""
 
     def __init__(self, name: str, *, deployment: Deployment, is_repeating: bool, counts: Counter[str]) -> None:
         self.name, self._deployment, self._counts = name, deployment, counts
         self.is_repeating = is_repeating
         self._seen: OrderedDict[tuple[str, bool, bytes | None], SeenNumbers] = OrderedDict()
-        """By origin and key, joins apart: a frame must not use up the seqs of those that another key signed."""
+        """Seen seqs per origin, kind (join or not) and key: a frame must not mark seqs of another key as seen."""
         self._queue: list[tuple[int, int, Flooded, int]] = []
-        """When it is due, in which order it came, the frame, and when it was received."""
+        """Heap of frames to repeat: due time, order of arrival, frame, and time of receipt."""
         self._order = 0
         self._kept: OrderedDict[tuple[GroupId, int, int], _KeptEvent] = OrderedDict()
         self._groups: OrderedDict[GroupId, tuple[GroupStanding, int]] = OrderedDict()
-        """The groups whose beacons were believed, and when each lapses; the one heard last is at the end."""
+        """Limits and lapse time of the groups with believed beacons; the group heard last is at the end."""
 
     def is_new(self, frame: Flooded) -> bool:
         """Return whether *frame* was not heard before."""
@@ -92,7 +92,7 @@ class Relay:
         return seen is None or frame.seq not in seen
 
     def receive(self, frame: Flooded, *, now: int) -> None:
-        """Take a frame that is new; the node is inside its area."""
+        """Record a new frame, and queue it for repetition; the node is inside its area."""
         series = (frame.origin, isinstance(frame, Join), frame.key)
         seen = self._seen.get(series)
         if seen is None:
@@ -110,17 +110,17 @@ class Relay:
         heappush(self._queue, (now + self._delay_us(frame), self._order, frame, now))
 
     def _delay_us(self, frame: Flooded) -> int:
-        """Return how long this node waits before it repeats *frame*: ids break the tie, not randomness."""
+        """Return this node's delay before it repeats *frame*: a hash of ids, not a random number."""
         drawn = hashlib.blake2s(f"{self.name} {frame.origin}:{frame.seq}".encode(), digest_size=4).digest()
         return int.from_bytes(drawn, "big") % self._deployment.slots * self._deployment.slot_us
 
     @property
     def next_due(self) -> int | None:
-        """When ``timer`` should be called."""
+        """Time at which ``timer`` should be called."""
         return self._queue[0][0] if self._queue else None
 
     def timer(self, *, place: Place | None, now: int) -> list[Output]:
-        """Repeat what is due, the earliest deadline first."""
+        """Repeat the frames that are due, the earliest deadline first."""
         due: list[tuple[int, int, Flooded]] = []
         while self._queue and self._queue[0][0] <= now:
             _, order, frame, received_at = heappop(self._queue)
@@ -136,7 +136,7 @@ class Relay:
         return [Send(replace(frame, sender=self.name, hops=frame.hops - 1)) for _, _, frame in due]
 
     def age(self, frame: Flooded, held_us: int) -> Flooded:
-        """Return *frame* with the times left after its transmission and *held_us* here; none is below 0."""
+        """Return *frame* with its remaining times reduced by its transmission and by *held_us* here, to 0 at least."""
         gone_us = held_us + travel_us(frame, deployment=self._deployment)
         if isinstance(frame, Event):
             return replace(frame, remaining_us=max(0, frame.remaining_us - gone_us))
@@ -147,7 +147,7 @@ class Relay:
     # -- groups that are believed ------------------------------------------------------------------------------------
 
     def believe(self, beacon: Beacon, *, now: int) -> None:
-        """Remember the group of a *beacon* that is believed, or forget it if the announcement has ended."""
+        """Record the group of a believed *beacon*, or remove it if the announcement has ended."""
         group = beacon.group
         found = self.standing(group, now=now)
         if found is not None and (beacon.epoch < found.epoch or (found.key is not None and found.key != beacon.key)):
@@ -166,14 +166,14 @@ class Relay:
         self._groups.move_to_end(group)
 
     def standing(self, group: GroupId, *, now: int) -> GroupStanding | None:
-        """Return what joins of *group* must keep to, or ``None`` if no beacon of it was believed of late."""
+        """Return the limits for joins of *group*, or ``None`` if it has no recent believed beacon."""
         found = self._groups.get(group)
         return None if found is None or found[1] <= now else found[0]
 
     # -- events for neighbours that missed them ------------------------------------------------------------------------
 
     def keep(self, event: Event, *, dies_at: int, now: int) -> None:
-        """Have *event* for neighbours that ask."""
+        """Keep *event* for neighbours that request it."""
         self._kept[event.group, event.epoch, event.number] = _KeptEvent(event, dies_at)
         while len(self._kept) > self._deployment.max_kept or next(iter(self._kept.values())).dies_at <= now:
             self._kept.popitem(last=False)
@@ -181,9 +181,9 @@ class Relay:
                 break
 
     def answer(self, request: Request, *, is_members_own: bool, place: Place | None, now: int) -> list[Output]:
-        """Return the events that a neighbour asks for, as far as they are here and alive.
+        """Return the events that a neighbour requests, if they are kept and alive.
 
-        Signed events are for members that have signed their request.
+        Signed events are sent only to members that have signed their request.
         """
         sent: list[Output] = []
         for number in dict.fromkeys(request.numbers[: self._deployment.max_missing]):

@@ -1,10 +1,10 @@
 """Subscriptions of a consumer: by event type, with content filters that never leave it (4.3; T2, T12, T14, T17, T18).
 
-Rule: a filter must fit the vocabulary. The filters of one subject together stay within the steps that its event type
-allows, so the time of matching has a bound.
-Rule: a subscription may state a ``near`` of its own, a circle in which the producer's place must lie; the producer's
-area must hold besides (T11).
-Rule: keys of ``match/`` apply; the key that signed an event is its producer's key.
+Rule: a filter must fit the vocabulary. The steps of all filters of one subject together stay within the limit of its
+event type, so the time of matching is bounded.
+Rule: a subscription may have a ``near`` of its own, a circle in which the producer's place must lie; the consumer must
+be inside the producer's area as well (T11).
+Rule: the rules of keys in ``match/`` apply; the key that signed an event is its producer's key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_FOR_SUBJECT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearbySubscription:
-    """One wish of a consumer; it holds wherever the consumer goes (T7)."""
+    """One subscription of a consumer; it is valid wherever the consumer goes (T7)."""
 
     subject: str
     name: str = ""
@@ -52,12 +52,12 @@ class _Entry:
     steps: int = field(default=0)
 
     def admits(self, place: Place) -> bool:
-        """Return whether an event from *place* is near enough."""
+        """Return whether *place* of a producer is in the subscription's ``near``."""
         return self.subscription.near is None or self.subscription.near.contains(place)
 
 
 class SubscriptionTable:
-    """Subject to its few subscriptions: one lookup (Figure 3b)."""
+    """The few subscriptions of each subject, found by one lookup (Figure 3b)."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -67,7 +67,7 @@ class SubscriptionTable:
         return subject in self._by_subject
 
     def add(self, subscription: NearbySubscription) -> None:
-        """Add *subscription*, in place of one of the same subject and name; raise if it does not fit its type."""
+        """Add *subscription*, replacing one with the same subject and name; raise if it does not fit its event type."""
         kind = self._vocabulary[subscription.subject]
         found = None if subscription.filter_text is None else kind.check_filter(subscription.filter_text)
         entry = _Entry(subscription, found, 0 if found is None else filter_steps(found.tree))
@@ -89,11 +89,11 @@ class SubscriptionTable:
             del self._by_subject[subject]
 
     def admits(self, subject: str, place: Place) -> bool:
-        """Return whether some subscription to *subject* is near enough for events from *place*."""
+        """Return whether any subscription to *subject* accepts events from *place*."""
         return any(each.admits(place) for each in self._by_subject.get(subject, {}).values())
 
     def select(self, event: Event, attributes: Attributes) -> tuple[tuple[str, ...], int]:
-        """Return the names of the subscriptions that want *event*, and how many filters were asked."""
+        """Return the names of the subscriptions that match *event*, and the number of filters evaluated."""
         wanted, asked = [], 0
         for entry in self._by_subject.get(event.subject, {}).values():
             one = entry.subscription

@@ -1,12 +1,13 @@
-"""Trust: which frames a node believes, by key, signature and age.
+"""Trust: the decision whether a node believes a frame, by key, signature and age.
 
-Rule: a node that trusts certain keys believes beacons and events of their holders only, until the key expires. Any
-node refuses a signature that is not valid.
+Rule: a node that trusts certain keys believes beacons and events of their holders only, until the key expires. Every
+node refuses an invalid signature.
 Rule: a node whose clock is set refuses a signed frame that was issued longer than ``signed_age_us`` ago, or as far
-ahead of its clock. An event is good until its own deadline where that is longer. A node whose clock is not set cannot
-judge the age, and accepts the frame.
-Rule: joins and requests of a group whose producer signs are signed by their member, with any key: trusting a producer
-does not mean to know its consumers. What the signature adds is that nobody speaks for another member, or a day later.
+ahead of its clock. An event is valid until its own deadline if that is longer. A node whose clock is not set cannot
+check the age, and accepts the frame.
+Rule: joins and requests of a group whose producer signs are signed by their member, with any key: trust in a producer
+does not require knowledge of its consumers. The signature prevents that a node impersonates another member, and
+replays after ``signed_age_us``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["TimeOfDay", "Trust", "Verdict"]
 
 
 class TimeOfDay:
-    """The time of day as one node knows it: its own time, and how far UTC is ahead of that."""
+    """The time of day of one node, as the lead of UTC over the node's own time."""
 
     __slots__ = ("_ahead_us",)
 
@@ -31,7 +32,7 @@ class TimeOfDay:
         self._ahead_us: int | None = None
 
     def tell(self, utc: int | None, *, now: int) -> None:
-        """Learn that it is *utc* when the node's own time is *now*; ``None`` if the clock is not set."""
+        """Set the time of day to *utc* at the node's own time *now*; ``None`` if the clock is not set."""
         self._ahead_us = None if utc is None else utc - now
 
     def at(self, now: int) -> int | None:
@@ -40,18 +41,18 @@ class TimeOfDay:
 
 
 class Verdict(Enum):
-    """Whether a frame is believed, and why not."""
+    """Whether a frame is believed, or the reason for which it is not."""
 
     BELIEVED = "believed"
     UNBELIEVED = "unbelieved"
     """The signature is missing or wrong, or its key is not trusted."""
     KEY_EXPIRED = "key expired"
     UNTIMELY = "untimely"
-    """It is signed, but too old, or ahead of the clock here."""
+    """The frame is signed, but too old, or ahead of the clock here."""
 
 
 class Trust:
-    """What one node believes."""
+    """Checks of one node: its trusted keys, signatures, and the age of frames."""
 
     def __init__(self, keys: Mapping[bytes, int | None] | None, *, deployment: Deployment, day: TimeOfDay) -> None:
         self._keys, self._deployment, self._day = keys, deployment, day
@@ -70,11 +71,11 @@ class Trust:
         return Verdict.BELIEVED if self._is_timely(frame, now) else Verdict.UNTIMELY
 
     def is_members_own(self, frame: Join | Request, *, now: int) -> bool:
-        """Return whether *frame* is signed by the key in it, and of this time."""
+        """Return whether *frame* is validly signed by the key in it, and not too old or ahead of the clock."""
         return frame.key is not None and has_valid_signature(frame) and self._is_timely(frame, now)
 
     def ahead_us(self, frame: Signable, *, now: int) -> int | None:
-        """Return how far the clock that signed *frame* seems to be ahead of the one here, if both are set."""
+        """Return the apparent lead of the signer's clock over the one here; None if either is not set."""
         utc = self._day.at(now)
         return None if utc is None or not frame.issued_at else frame.issued_at - utc
 

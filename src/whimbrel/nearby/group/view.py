@@ -1,7 +1,7 @@
-"""The view: who is in a group, as its producer knows it from joins.
+"""The view: the members of a group, which its producer knows from joins.
 
-Rule: members stand in the order in which they were last heard, so that the silent ones are at the front.
-Rule: the digest is kept up with each change; asking for it costs nothing.
+Rule: members are ordered by the time at which they were last heard, so that the silent ones are at the front.
+Rule: the digest is updated with each change, so reading it is free.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Member", "View", "digest_of", "member_hash"]
 
 @lru_cache(maxsize=65_536)
 def member_hash(node: str) -> int:
-    """Return the 64 bits by which a beacon lists *node*."""
+    """Return the 64-bit hash under which a beacon lists *node*."""
     return int.from_bytes(hashlib.blake2s(node.encode(), digest_size=8).digest(), "big")
 
 
@@ -33,7 +33,7 @@ def digest_of(hashes: frozenset[int]) -> ViewDigest:
 
 @dataclass(slots=True)
 class Member:
-    """What the producer knows of one member."""
+    """The producer's record of one member."""
 
     heard_at: int
     seq: int
@@ -63,29 +63,29 @@ class View:
         return node in self._members
 
     def get(self, node: str) -> Member | None:
-        """Return what is known of *node*."""
+        """Return the record of the member *node*, or None."""
         return self._members.get(node)
 
     def add(self, join: Join, *, now: int) -> Member:
-        """Take in a node that was no member."""
+        """Add the sender of *join*, which is not yet a member."""
         member = self._members[join.origin] = Member(now, join.seq, join.key)
         self._mixed ^= member_hash(join.origin)
         return member
 
     def hear(self, node: str, *, now: int) -> None:
-        """Note that the member *node* is there."""
+        """Record that the member *node* was heard."""
         self._members[node].heard_at = now
         self._members.move_to_end(node)
 
     def remove(self, node: str) -> Member | None:
-        """Forget *node*."""
+        """Remove *node*; return its record, or None."""
         member = self._members.pop(node, None)
         if member is not None:
             self._mixed ^= member_hash(node)
         return member
 
     def remove_silent(self, *, since: int) -> list[tuple[str, Member]]:
-        """Forget and return the members that were last heard at or before *since*."""
+        """Remove and return the members that were last heard at or before *since*."""
         gone = []
         while self._members:
             node, member = next(iter(self._members.items()))
@@ -97,5 +97,5 @@ class View:
 
     @property
     def digest(self) -> ViewDigest:
-        """The view in short."""
+        """The digest of the view."""
         return ViewDigest(len(self._members), self._mixed)

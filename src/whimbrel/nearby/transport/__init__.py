@@ -1,1 +1,1 @@
-"""Transport: nearby groups over UDP and IPv6 link-local multicast, and where a node's place comes from."""
+"""Transport: nearby groups over UDP and IPv6 link-local multicast, and the sources of a node's place."""

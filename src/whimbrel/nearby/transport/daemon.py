@@ -1,9 +1,9 @@
-"""The daemon: a node on a real network. It performs what the core says and decides nothing.
+"""The daemon: a node on a real network. It performs the outputs of the core and decides nothing.
 
-Rule: any datagram is a frame or counted; nothing that comes from the network ends the daemon.
-Rule: time is the machine's monotonic clock. The time of day is told to the node for what it signs and what others
-signed; a clock that says a year before 2025 was never set.
-Rule: range and loss, where they are wanted on one link, are made here: ``Reach`` names the nodes that are heard.
+Rule: a datagram that is not a frame is dropped and counted; no input from the network ends the daemon.
+Rule: time is the machine's monotonic clock. The time of day is passed to the node for signing and checking signatures;
+a clock before 2025 was never set.
+Rule: a limited radio range on one link is simulated here: ``Reach`` names the nodes that are heard.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["NearbyDaemon", "Reach", "monotonic_us", "time_of_day"]
 
 _AT_A_TIME = 64
 _NEVER_BEFORE_US = 1_735_689_600_000_000
-"""The begin of 2025: a machine without a battery for its clock begins in 1970, or when its image was made."""
+"""The beginning of 2025: a machine without a clock battery starts in 1970, or at the time of its disk image."""
 
 
 def monotonic_us() -> int:
-    """Return the microseconds of a clock that is never set."""
+    """Return the machine's monotonic clock, in microseconds."""
     return time.monotonic_ns() // 1_000
 
 
 def time_of_day() -> int | None:
-    """Return the microseconds UTC of the machine's clock, or ``None`` if nobody has set it since it was made."""
+    """Return the machine's clock, in microseconds UTC, or ``None`` if it was never set."""
     found = time.time_ns() // 1_000
     return found if found >= _NEVER_BEFORE_US else None
 
@@ -75,11 +75,11 @@ class NearbyDaemon:
         self._tell_time()
 
     def _tell_time(self) -> None:
-        """Tell the node the time of day: the machine's clock may be set at any moment."""
+        """Pass the time of day to the node: the machine's clock may be set at any moment."""
         self.node.set_clock(time_of_day() if self._has_clock else None, now=monotonic_us())
 
     async def open(self) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         asyncio.get_running_loop().add_reader(self._link.socket, self._read)
         self._is_open = True
         self._listen()
@@ -94,11 +94,11 @@ class NearbyDaemon:
         self._is_open = False
 
     def _read(self) -> None:
-        """Take what has arrived, a few datagrams at a time: others have their turn between."""
+        """Handle received datagrams, at most ``_AT_A_TIME``, so that other tasks of the event loop can run."""
         for _ in range(_AT_A_TIME):
             try:
                 received = self._link.receive()
-            except OSError:  # an interface that is down comes back
+            except OSError:  # an interface that is down may come up again
                 self.node.counts["network errors"] += 1
                 return
             if received is None:
@@ -106,7 +106,7 @@ class NearbyDaemon:
             self.receive(*received)
 
     def receive(self, data: bytes, waited_us: int = 0, source: str | None = None) -> None:
-        """Take one datagram that has waited so long and came from *source*."""
+        """Handle one datagram from *source*, which waited *waited_us* in the socket."""
         try:
             frame = decode(data, max_bytes=self.node.deployment.max_frame_bytes)
         except MalformedFrameError:
@@ -132,7 +132,7 @@ class NearbyDaemon:
     # -- what the core says --------------------------------------------------------------------------------------------
 
     def perform(self, outputs: list[Output]) -> None:
-        """Do what the core says, in order, and set the timer; the application has its turn after what is due now."""
+        """Perform the core's outputs in order, set the timer, and schedule the delivery to the application."""
         for each in outputs:
             if isinstance(each, Send):
                 self._send(each.frame)
@@ -143,7 +143,7 @@ class NearbyDaemon:
             self._dispatch = asyncio.get_running_loop().call_soon(self._serve)
 
     def _serve(self) -> None:
-        """Give the application one event, by deadline; frames that arrived meanwhile come before the next."""
+        """Deliver one event, by deadline; frames that arrived meanwhile are handled before the next."""
         self._dispatch = None
         found, notes = self.node.take(now=monotonic_us())
         for note in notes:
@@ -171,7 +171,7 @@ class NearbyDaemon:
         self.node.counts["not sent"] += failed
 
     def _announce(self, beacon: Beacon) -> None:
-        """Listen where joins of our own groups come from."""
+        """Record the area of our own beacon, and listen on its addresses for joins."""
         before = dict(self._announced)
         if beacon.lifetime_us:
             self._announced[beacon.subject] = beacon.area
@@ -190,7 +190,7 @@ class NearbyDaemon:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._fire)
 
     def _fire(self) -> None:
-        with suppress(InvalidValueError):  # half written: the next time will do
+        with suppress(InvalidValueError):  # half written: try again next time
             self._reach.refresh()
         self._tell_time()
         self.perform(self.node.timer(now=monotonic_us()))
@@ -198,12 +198,12 @@ class NearbyDaemon:
     # -- places --------------------------------------------------------------------------------------------------------
 
     def move(self, place: Place | None) -> None:
-        """Take a fix."""
+        """Apply a fix."""
         self.perform(self.node.move(place, now=monotonic_us()))
         self._listen()
 
     async def follow(self, places: AsyncIterator[Place | None]) -> None:
-        """Take fixes as they come."""
+        """Apply fixes as they come."""
         async for place in places:
             self.move(place)
 

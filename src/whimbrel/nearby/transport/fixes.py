@@ -1,10 +1,10 @@
-"""Fixes: where a node is, from a fixed place, a file of fixes, or gpsd.
+"""Fixes: the places of a node over time, from a file of fixes or from gpsd.
 
 Rule: a file of fixes is JSON lines, ``{"at_s": 0, "place": "53.34,-6.25"}``; between two the node moves straight, after
-the last it stands. Times count from the start of the node. Rows of ``reports``, as ``whimbrel sim`` writes them, will
-do as well: those of the device with the node's name, from the first report of all on.
-Rule: gpsd is asked over TCP (port 2947) as its protocol says; a report without a position (no satellites) is no fix.
-A gpsd that ends, or says anything but JSON, is our error.
+the last it stands. Times count from the start of the node. Rows of ``reports``, written by ``whimbrel sim``, are
+accepted as well: those of the device with the node's name, with times from the first report of any device on.
+Rule: gpsd is queried over TCP (port 2947) in its JSON protocol; a report without a position (no satellites) means no
+fix. If gpsd closes the connection or sends anything but JSON, ``GpsdError`` is raised.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from whimbrel.model.place import Place
 __all__ = ["Fix", "GpsdError", "fixes_along", "fixes_from_gpsd", "place_at", "read_fixes"]
 
 Fix = tuple[float, Place]
-"""Seconds since the start, and the place."""
+"""Seconds since the start, and the place at that time."""
 
 _MAX_FIXES = 1_000_000
 _MAX_LINE = 65_536
@@ -43,7 +43,7 @@ class GpsdError(InvalidInputError):
 
 
 def read_fixes(path: Path, *, device: str = "") -> list[Fix]:
-    """Return the fixes in the JSON lines at *path*; of reports, those of *device*."""
+    """Return the fixes in the JSON lines at *path*; from reports, only those of *device*."""
     found: list[Fix] = []
     begun_us: int | None = None
     with path.open("rb") as lines:
@@ -91,7 +91,7 @@ def _place(value: object) -> Place:
 
 
 def place_at(fixes: list[Fix], at_s: float) -> Place:
-    """Return where a node is that moves straight from fix to fix."""
+    """Return the place at *at_s* of a node that moves straight from fix to fix."""
     if at_s <= fixes[0][0]:
         return fixes[0][1]
     for (begin_s, here), (end_s, there) in pairwise(fixes):
@@ -105,7 +105,7 @@ def place_at(fixes: list[Fix], at_s: float) -> Place:
 
 
 async def fixes_along(fixes: list[Fix], *, every_s: float = 0.5) -> AsyncIterator[Place | None]:
-    """Yield places from now on, until the last fix is reached."""
+    """Yield the place every *every_s* seconds from now on, until the last fix is reached."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
@@ -117,7 +117,7 @@ async def fixes_along(fixes: list[Fix], *, every_s: float = 0.5) -> AsyncIterato
 
 
 async def fixes_from_gpsd(host: str, port: int) -> AsyncIterator[Place | None]:
-    """Yield what gpsd reports; ``None`` while it has no fix."""
+    """Yield the places that gpsd reports; ``None`` while it has no fix."""
     where = f"{host}:{port}"
     try:
         reader, writer = await asyncio.open_connection(host, port, limit=_MAX_LINE)
@@ -136,7 +136,7 @@ async def fixes_from_gpsd(host: str, port: int) -> AsyncIterator[Place | None]:
 
 
 def _places(line: bytes, where: str) -> list[Place | None]:
-    """Return the place in a report, ``None`` if it has no fix; a report of something else has no place."""
+    """Return the place in a line of gpsd as a list: ``[None]`` without a fix, empty if it is another kind of report."""
     try:
         report = json.loads(line)
     except ValueError:

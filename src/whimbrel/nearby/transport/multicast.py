@@ -1,15 +1,15 @@
-"""Where frames go on a link: one address for each subject and cell, and one for the relays of each cell.
+"""Multicast addresses of frames on a link: one for each subject and cell, and one for the relays of each cell.
 
-Two names that share an address would only cost a look at frames for others; the area is held against the place in any
-case.
+If two names share an address by their hashes, a node only receives frames for others; the area of a frame is checked
+against the node's place in any case.
 
 Rule: a frame goes to its subject's address in every cell that its area touches. While it may be repeated, it also goes
-to the relays' address there: a node without the interest would not hear it otherwise.
-Rule: a request or an objection goes to one address, that of the node it is for; every node listens on its own.
-Rule: a node listens on the cell of its own place, of each level: for its subjects, and for relays if it is one. A
+to the relays' address there: a relay without a subscription would not hear it otherwise.
+Rule: a request or an objection goes to one address, that of its destination node; every node listens on its own.
+Rule: a node listens in the cell of its own place on each level: for its subjects, and for relays if it is one. A
 producer listens for its own subjects in all cells of its area.
-Rule: a producer tells its beacon once in a while on an address of its subject that has no cell, where all who want the
-subject listen: a node whose deployment has other cells would never hear it in them, and could not notice.
+Rule: a producer sends some of its beacons also to an address of its subject without a cell, on which all subscribers of
+the subject listen: a node whose deployment has other cells would otherwise never hear the producer, nor notice why.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PORT = 27_302
 _RELAYS = ""
 """The subject of the relays' addresses; no event type has this name."""
 _ANYWHERE = Cell(-1, -1, -1)
-"""The cell of addresses that have none."""
+"""The cell in addresses without a cell."""
 
 
 def group_address(subject: str, cell: Cell) -> str:
@@ -45,17 +45,17 @@ def group_address(subject: str, cell: Cell) -> str:
 
 
 def deployment_address(subject: str) -> str:
-    """Return where producers of *subject* tell which cells their deployment has."""
+    """Return the address without a cell, to which producers of *subject* send some beacons with their cell size."""
     return group_address(subject, _ANYWHERE)
 
 
 def node_address(name: str) -> str:
-    """Return where the node *name* hears what is for it alone."""
+    """Return the address of frames for the node *name* alone."""
     return hashed_address(f"\0{name}")
 
 
 def addresses_of(frame: Frame, *, deployment: Deployment) -> list[str]:
-    """Return where *frame* goes."""
+    """Return the destination addresses of *frame*."""
     if isinstance(frame, Asked):
         return [node_address(frame.to)]
     cells = sorted(cover(frame.area, deployment=deployment))

@@ -1,9 +1,9 @@
-"""Starts: how often a node was started, counted in a file, so that its numbers grow whatever its clock says.
+"""Starts of a node, counted in a file, so that its seqs grow even if its clock is set back.
 
-Rule: the seqs of a start are above those of every start before it. An announcement takes its epoch from them, so a
-restarted producer is later than its former self for all who knew it, also where its clock was set back.
+Rule: the seqs of a start are above those of every start before it. An announcement takes its epoch from them, so the
+epochs of a restarted producer are above its former ones, even if its clock was set back.
 Rule: the count is on disk before the first frame is sent. Without a file the count begins with the clock's minutes:
-a node that has lost its file is above its former self unless its clock went back, too.
+the seqs of a node that has lost its file are above its former ones, unless its clock went back, too.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _MAX_STARTS = (INT64_MAX >> 1) // _SEQS_OF_A_START
 
 
 def state_folder() -> Path:
-    """Return where nodes count their starts unless told otherwise: a folder of the user's state (XDG)."""
+    """Return the default folder of the counts of starts: in the user's state folder (XDG)."""
     home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return home / "whimbrel" / "nearby"
 
 
 def count_start(name: str, folder: Path) -> int:
-    """Return the number of this start of the node *name*, and write it to a file in *folder*."""
+    """Increment the count of starts of the node *name* in a file in *folder*, fsync it, and return it."""
     path = folder / f"{NotificationId(name, 0).node}.start"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def count_start(name: str, folder: Path) -> int:
 
 
 def first_seq_of(start: int) -> int:
-    """Return the first seq of the start with this number."""
+    """Return the first seq of the start with the number *start*."""
     return start * _SEQS_OF_A_START
 
 
@@ -59,7 +59,7 @@ def _read(path: Path) -> int:
 
 
 def _write(path: Path, number: int) -> None:
-    """Replace the file as a whole: after a crash it has the old count or the new one."""
+    """Replace the file atomically: after a crash it has the old count or the new one."""
     fresh = path.with_suffix(".new")
     with fresh.open("w", encoding="ascii") as file:
         file.write(f"{number}\n")

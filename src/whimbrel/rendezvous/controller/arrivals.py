@@ -34,7 +34,7 @@ class ArrivalQueue:
         self._queue(record.kind).append(record)
 
     def head(self) -> tuple[Record, list[Record]] | None:
-        """Return the oldest event that still waits, and the open events that match it but for proofs."""
+        """Return the oldest waiting event, and the open events that match it before proofs are checked."""
         if not self._has_two:
             only = self._first(Kind.PUBLICATION)
             self.look_ups += only is not None

@@ -31,19 +31,19 @@ class TimedCache(Generic[K, V]):
             self._entries.popitem(last=False)
 
     def get(self, key: K, *, now: int) -> V | None:
-        """Return what is remembered of *key*, if it is alive."""
+        """Return the cached value of *key*, or None if there is none or it has expired."""
         found = self._entries.get(key)
         return found[0] if found is not None and now < found[1] else None
 
     def touch(self, key: K, *, now: int) -> V | None:
-        """Return what is remembered of *key* and give it its whole time to live again."""
+        """Return the cached value of *key*, like ``get``, and restart its time to live."""
         value = self.get(key, now=now)
         if value is not None:
             self.put(key, value, now=now)
         return value
 
     def discard(self, key: K) -> None:
-        """Forget *key*."""
+        """Remove *key*."""
         self._entries.pop(key, None)
 
     def clean(self, *, now: int, work: int) -> int:

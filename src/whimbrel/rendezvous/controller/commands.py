@@ -1,8 +1,8 @@
-"""Commands: what the shell around a controller must do, in this order.
+"""Commands of the controller's core, which its shell performs in order.
 
 Rule: a ``Note`` is a fact for the log. It holds no key, token or challenge, and no address of a device whose
-publication is restricted: who may read the log is no member of that group. A use of another device's address is written
-in any case, without the event.
+publication is restricted: readers of the log need not be members of that group. A use of another device's address is
+written in any case, without the event.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class NoteKind(Enum):
-    """What happened to an event; the last level of its subject in the log."""
+    """Kind of a change of an event; the last level of its subject in the log."""
 
     OPENED = "opened"
     MATCHED = "matched"
@@ -105,14 +105,14 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class SetConnectable:
-    """Answer pages, or do not: only while there is a free seat (4.1)."""
+    """Turn answering of pages on or off: it is on only while there is a free active slot (4.1)."""
 
     is_on: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Ask at the beacon which parked devices have something to say; at most so many may get a seat (4.1.1)."""
+    """Poll parked devices at the beacon for messages; at most *seats* of them may get an active slot (4.1.1)."""
 
     seats: int
 

@@ -1,14 +1,14 @@
 """The controller: one deterministic loop over the five concerns of the thesis (Huang, 4.1.1, Figures 4-7 and 4-8).
 
 The thesis has five threads and two locks: new connections, existing connections, disconnections, processing and
-cleaning. Here they are steps of one round. What devices did is taken in first, in its order: a device that is gone is
-out of every match at once, and so is an event that its device removed. Then, each at most ``work`` times: events of
+cleaning. Here they are steps of one round. Inputs are applied first, in order: a device that is gone is excluded from
+every match at once, and so is an event that its device removed. Then, each at most ``work`` times: events of
 gone devices are flushed, arrivals are processed, expired things are cleaned. So a storm of disconnections or a flood of
 messages delays matching by a bounded amount of work and never starves it.
 
 Rule: pure. Time is an argument, challenges are derived from a key, and the same inputs give the same commands.
 Rule: commands are performed in order.
-Rule: any bytes may be said. Every queue, cache and table is bounded by the seats of the piconet or by a parameter.
+Rule: devices may send any bytes. Every queue, cache and table is bounded by the piconet's size or by a parameter.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class Controller:
                 self._state.note(NoteKind.FLUSHED, record, detail="not reached")
 
     def _flush(self, member: Member, now: int) -> None:
-        """Remove what a gone device left; it may renew it if it is soon back (4.1.6, 5.4.1)."""
+        """Remove the events of a gone device, which can renew them if it is back soon (4.1.6, 5.4.1)."""
         state = self._state
         for record in list(state.of_owner.get(member.address, {}).values()):
             if record.stage is Stage.ANSWERING:
@@ -296,7 +296,7 @@ class Controller:
     def _hear(self, address: Address, data: bytes, now: int) -> None:
         state = self._state
         member = state.piconet.get(address)
-        if member is None or member.is_released:  # what it said while it was released it says again
+        if member is None or member.is_released:  # a released device repeats its messages when it is connected
             return
         state.lingering.pop(address, None)
         if not state.piconet.may_speak(member, now=now):
@@ -333,14 +333,14 @@ class Controller:
                 device_class=found.device_class,
             )
         except InvalidValueError:
-            return  # what a stranger's radio says of itself cannot be told to others
+            return  # an invalid description by a stranger's radio is not passed on
         if state.enqueue(found.address, publication, now=now, is_indirect=True) is not None:
             state.strangers.add(found.address)
 
     # -- processing ----------------------------------------------------------------------------------------------------
 
     def _process(self, now: int) -> None:
-        """Take arrivals off the queue, first in, first out; one that has no seat to be answered at holds the others."""
+        """Process queued arrivals, first in, first out; one whose answer waits for an active slot blocks the rest."""
         self._is_blocked = False
         for _ in range(self.parameters.work):
             head = self._state.arrivals.head()

@@ -1,12 +1,12 @@
-"""Deciding: what becomes of a trigger, and the conversations that follow (Huang, 4.1.3).
+"""Decisions: open, list or answer a trigger, and the conversations that follow (Huang, 4.1.3).
 
 Rule: no match, the trigger is opened. One match, both parties are told at once and both are awaited, then both events
 are erased and both devices parked. A publication that matches several subscriptions answers the oldest by ``seq``; a
 subscription that matches several publications gets their list and is erased, the publications stay.
 Rule: pairs that were matched lately are taken out before matches are counted (4.1.3).
 Rule: a device that leaves a question or a notification unanswered is disconnected: it is gone, or holds up the others.
-Rule: a trigger that needs proofs is decided when they are there. Those behind it do not wait for it, and when it is
-decided it is matched against what is open then; so nothing is reserved for a device that may never answer.
+Rule: a trigger that needs proofs is decided when they have come. Later triggers do not wait for it, and it is matched
+against the events that are open at its decision; so nothing is reserved for a device that may never answer.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Decider:
     # -- a trigger -----------------------------------------------------------------------------------------------------
 
     def decide(self, record: Record, candidates: list[Record], *, now: int) -> bool:
-        """Decide on the trigger *record*; ``False`` if that has to wait for a seat."""
+        """Decide on the trigger *record*; return ``False`` if that has to wait for an active slot."""
         found = [
             each for each in candidates if self._state.is_present(each) and not self._is_repeated(record, each, now)
         ]
@@ -106,7 +106,7 @@ class Decider:
         return is_done
 
     def _act(self, record: Record, matches: Sequence[Record], *, is_complete: bool, now: int) -> bool:
-        """Open, list or answer the trigger *record*; ``False`` if that has to wait for a seat."""
+        """Open, list or answer the trigger *record*; return ``False`` if that has to wait for an active slot."""
         if not matches:
             return self._dumb.meet(record, now=now) or self._open(record, now=now)
         if len(matches) > 1:
@@ -286,7 +286,7 @@ class Decider:
         return True
 
     def _go_on(self, proofs: Verification, *, now: int) -> None:
-        """Decide on a trigger with the proofs that are there, or ask for the next."""
+        """Decide on a trigger with the received proofs, or ask for the next proof."""
         record = proofs.trigger
         is_here = self._state.piconet.get(record.owner) is not None  # else it is about to be flushed
         if record.stage is not Stage.VERIFYING or not is_here:
@@ -319,7 +319,7 @@ class Decider:
         self._asker.park_released()
 
     def check_deadlines(self, *, now: int, work: int) -> None:
-        """Give up on devices that are silent, and go on with triggers that waited for time or for a seat."""
+        """Drop devices that did not answer in time; continue triggers that waited for time or for an active slot."""
         if not self._answers and not self._verifications:
             return
         silent = [m for at, each in self._told() if at <= now for m in each.awaited.values()]
@@ -328,9 +328,7 @@ class Decider:
             self._drop_silent(silent, now)  # all at once: none of them is matched because another was dropped
         for proofs in [*self._blocked.values(), *self._asker.due(now=now)]:
             self._go_on(proofs, now=now)
-        for _ in range(
-            work
-        ):  # those that cannot be asked are not looked up: a crowd of them would be a way to flood us
+        for _ in range(work):  # triggers that cannot start a question are not looked up: a crowd of them could flood us
             head = self._asker.next_waiting
             if head is None:
                 break
@@ -358,6 +356,6 @@ class Decider:
 
 
 def _pair_key(one: Record, other: Record) -> tuple[object, ...]:
-    """Return what a matched pair is known by: addresses and contents, since identifiers change (4.1.3)."""
+    """Return the cache key of a matched pair: addresses and contents, since identifiers change (4.1.3)."""
     publication, subscription = (one, other) if one.kind is Kind.PUBLICATION else (other, one)
     return publication.owner, subscription.owner, publication.event.contents, subscription.event.contents

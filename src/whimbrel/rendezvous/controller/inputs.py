@@ -49,7 +49,7 @@ class NotReached:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A connected device sent bytes. One that is parked was given a seat for it, after a poll."""
+    """A connected device sent bytes. A parked one was given an active slot for that, after a poll."""
 
     address: Address
     data: bytes = field(repr=False)

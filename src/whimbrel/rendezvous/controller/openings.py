@@ -98,7 +98,7 @@ class OpenIndex:
             del self._by_address[record.owner]
 
     def candidates(self, trigger: Record) -> list[Record]:
-        """Return the open events of the other kind that match *trigger* but for a proof of membership, oldest first."""
+        """Return the open events of the other kind that match *trigger*, before proofs are checked, oldest first."""
         if isinstance(trigger.event, Publication):
             found = self._subscriptions_for(trigger.event)
         else:
@@ -133,14 +133,14 @@ class OpenIndex:
         return everything.values()
 
     def _subscriptions_for(self, offered: Publication) -> Iterable[Record]:
-        """Return what the eight templates hold that can match: each value, or NULL in its place."""
+        """Return the subscriptions under the eight templates that can match: each value, or NULL in its place."""
         values = ((offered.address, None), (fold(offered.name), None), (offered.device_class, None))
         found = (self._by_template.get(template) for template in product(*values))
         return [record for records in found if records for record in records.values()]
 
 
 def is_pair(one: Record, other: Record) -> bool:
-    """Tell whether two events of different kinds match but for a proof of membership."""
+    """Return whether two events of different kinds match, before proofs of membership are checked."""
     publication, subscription = (one, other) if isinstance(one.event, Publication) else (other, one)
     assert isinstance(publication.event, Publication)
     assert isinstance(subscription.event, Subscription)

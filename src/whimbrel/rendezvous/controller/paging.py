@@ -1,11 +1,11 @@
-"""Paging: which released devices the controller pages, one after the other (without park).
+"""Paging of released devices by the controller, one after the other (without park).
 
 Real radios have lost park (Bluetooth 5.0). A device whose event is open is *released* instead: it is disconnected,
-hides from inquiries and listens for pages. The controller pages it when there is something to say, and every
-``presence_us`` to see whether it is still there.
+hides from inquiries and listens for pages. The controller pages it when it has a message for it, and every
+``presence_us`` to check that it is still in range.
 
-Rule: one page at a time. Devices to which something is to be said and presence pages take turns, so that neither
-starves; so a device that walked away is listed for ``stale_us`` at most (``Parameters``).
+Rule: one page at a time. Pages for messages and presence pages take turns, so that neither starves; so a device that
+walked away is listed for ``stale_us`` at most (``Parameters``).
 Rule: a device that does not answer two pages is gone.
 Rule: a device that a subscriber was told to page is *hushed*: the controller never pages it at the same time
 (Figure 4-9).
@@ -83,7 +83,7 @@ class Pager:
         return self.current
 
     def fail(self, address: Address) -> bool:
-        """Take note that a device did not answer; return whether it is gone, else page it once more."""
+        """Record that a device did not answer a page; return whether it is gone, else queue another page."""
         if self.current == address:
             self.current = None
         self._misses[address] = self._misses.get(address, 0) + 1
@@ -94,7 +94,7 @@ class Pager:
         return False
 
     def put_off(self, *, now: int) -> None:
-        """Put off the page that was about to begin: there is no seat for its device."""
+        """Postpone the page that was about to begin: there is no active slot for its device."""
         self._not_before = now + _RETRY_US
         if self.current is not None:
             address, self.current = self.current, None
@@ -102,7 +102,7 @@ class Pager:
 
     @property
     def next_due(self) -> int | None:
-        """When the next page may begin that has to wait for time only."""
+        """Time at which the next page may begin, if it waits only for time."""
         if self.current is not None:
             return None
         due = [at for address, at in self._presence.items() if address not in self._hushed]

@@ -93,7 +93,7 @@ class Parameters:
                 whole(field.name, getattr(self, field.name), 1, INT64_MAX >> 16)
         whole("page_timeout_us", self.page_timeout_us, MIN_TIMEOUT_US, INT64_MAX >> 16)
         whole("ignore_us", self.ignore_us, MIN_TIMEOUT_US, INT64_MAX >> 16)
-        # Five seats are two conversations about membership or an answer, and one for a device that comes.
+        # Five active slots are enough for two conversations about membership or an answer, and one new device.
         whole("max_active", self.max_active, 5, 7)
         whole("max_parked", self.max_parked, 0, 255)
         flag("has_park", self.has_park)

@@ -1,9 +1,9 @@
-"""The piconet: which devices are here, active, parked or released, and who may have a seat (Huang, 2.1.3, 4.1.1).
+"""The piconet: its devices (active, parked or released), and the assignment of active slots (Huang, 2.1.3, 4.1.1).
 
-Rule: at most seven are active. When all seats are taken, the device that has been active longest and is in no
-conversation is parked, or without park released, so that there is always a seat for a device that comes.
-Rule: a conversation holds its devices' seats. It begins only where one seat is left for others.
-Rule: a device that says too much too fast is found out before its words are read.
+Rule: at most seven are active. When all active slots are taken, the device that has been active longest and is in no
+conversation is parked, or without park released, so that there is always a slot for a new device.
+Rule: a conversation keeps its devices active. It begins only if one active slot is left for others.
+Rule: the rate limit of a device is checked before its messages are parsed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Member:
     is_released: bool = False
     """Whether it is disconnected, and listens for pages."""
     seated_at: int = 0
-    """When it was connected last: time to answer counts from then."""
+    """Time of its last connection, from which its time to answer counts."""
     outbox: list[FromController] = field(default_factory=list)
-    """What is said to a released device once it is connected."""
+    """Messages to send to a released device once it is connected."""
 
 
 class Piconet:
@@ -55,22 +55,22 @@ class Piconet:
 
     @property
     def active(self) -> tuple[Address, ...]:
-        """The devices that have a seat, the longest active first."""
+        """The active devices, the longest active first."""
         return tuple(self._active)
 
     @property
     def parked(self) -> tuple[Address, ...]:
-        """The devices that have none; without park, those that are released."""
+        """The parked devices; without park, the released ones."""
         return tuple(address for address in self._members if address not in self._active)
 
     @property
     def free_seats(self) -> int:
-        """How many more devices could be active; a page that goes on has a seat."""
+        """Number of free active slots; a page in progress takes one."""
         return self._parameters.max_active - len(self._active) - (self.pager.current is not None)
 
     @property
     def is_open(self) -> bool:
-        """Whether a device that comes would get a seat."""
+        """Whether a new device would get an active slot."""
         return self.free_seats > 0 and len(self._members) < self._parameters.max_members
 
     def get(self, address: Address) -> Member | None:
@@ -79,7 +79,7 @@ class Piconet:
         return None if member is None or member.is_gone else member
 
     def join(self, address: Address, *, has_layer: bool, now: int) -> list[Command] | None:
-        """Seat a device that has connected; ``None`` if there is no room for it."""
+        """Add a connected device as active; return commands that free a slot, ``None`` if the piconet is full."""
         if len(self._members) >= self._parameters.max_members:
             return None
         commands = self._park_longest_active()
@@ -88,7 +88,7 @@ class Piconet:
         return commands
 
     def seat(self, member: Member, *, now: int) -> list[Command]:
-        """Seat a released device that is connected again, and return what makes room for it."""
+        """Make a released device active when it is connected again; return commands that free a slot."""
         self.pager.forget(member.address)
         commands = self._park_longest_active()
         member.is_released, member.seated_at = False, now
@@ -96,7 +96,7 @@ class Piconet:
         return commands
 
     def next_page(self, *, now: int) -> tuple[Address | None, list[Command]]:
-        """Return the released device that is to be paged now, if there is a seat for it, and what makes room."""
+        """Return the released device to page now, if it can get an active slot, and the commands that free one."""
         has_seat = self.free_seats > 0 or any(not each.conversations for each in self._active.values())
         address = self.pager.next(now=now)
         if address is None or has_seat:
@@ -105,16 +105,16 @@ class Piconet:
         return None, []
 
     def leave(self, address: Address) -> None:
-        """Forget a device that is gone."""
+        """Remove a device that is gone."""
         self._members.pop(address, None)
         self._active.pop(address, None)
         self.pager.forget(address)
 
     def wake(self, member: Member) -> list[Command]:
-        """Give *member* a seat if it has none; a released one is paged for it.
+        """Make *member* active if it is not; a released one is paged for it.
 
-        A parked device that speaks was given a seat by the radio after a poll, or spoke before it was parked; which of
-        the two cannot be known here, so it is woken in any case, and waking an active device does nothing.
+        A parked device that sends was made active by the radio after a poll, or sent before it was parked; that cannot
+        be known here, so it is woken in any case, and waking an active device does nothing.
         """
         if member.address in self._active:
             return []
@@ -139,17 +139,17 @@ class Piconet:
         return [*sleep, Park(member.address)]
 
     def keep_seat_free(self) -> list[Command]:
-        """Park a device if all seats are taken, so that another can connect."""
+        """Park a device if all active slots are taken, so that another can connect."""
         return self._park_longest_active()
 
     def has_seats_for(self, *members: Member) -> bool:
-        """Tell whether a conversation with *members* leaves a seat for others."""
+        """Return whether a conversation with *members* leaves an active slot for others."""
         here = self._active if self._parameters.has_park else self._members
         held = sum(1 for each in here.values() if each.conversations)
         return held + sum(1 for each in members if not each.conversations) < self._parameters.max_active
 
     def may_speak(self, member: Member, *, now: int) -> bool:
-        """Take the cost of a message from what *member* may spend; ``False`` if it has spent it."""
+        """Charge a message to the rate limit of *member*; return ``False`` if it is exhausted."""
         member.credit_us = min(_BURST_US, member.credit_us + max(0, now - member.credited_at))
         member.credited_at = now
         member.credit_us -= self._cost_us

@@ -1,7 +1,7 @@
-"""Requests: what a device says, checked and carried out (Huang, 4.1.1 and 4.1.2).
+"""Requests of devices: checks and execution (Huang, 4.1.1 and 4.1.2).
 
 Rule: each request is answered, with an identifier or with a code and a reason; nothing is dropped silently.
-Rule: a request changes the queue and the tables only. What it leads to is decided when its event is processed.
+Rule: a request changes the queue and the tables only. Matches are decided when its event is processed.
 """
 
 from __future__ import annotations

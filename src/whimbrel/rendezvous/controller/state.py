@@ -53,11 +53,11 @@ class State:
     # -- events --------------------------------------------------------------------------------------------------------
 
     def candidates(self, trigger: Record) -> list[Record]:
-        """Return the open events that match *trigger* but for proofs, oldest first."""
+        """Return the open events that match *trigger*, before proofs are checked, oldest first."""
         return self.index.candidates(trigger)
 
     def is_present(self, record: Record) -> bool:
-        """Tell whether the device of *record* is here; an indirect publication's may still be on its way."""
+        """Return whether the device of *record* is connected, or for an indirect publication is connecting."""
         return self.piconet.get(record.owner) is not None or record.id in self.connecting
 
     def publication_of(self, owner: Address) -> Record | None:

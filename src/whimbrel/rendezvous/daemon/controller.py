@@ -129,7 +129,7 @@ class ControllerDaemon:
         self._unsynced.append(replace(note))
 
     def _sync(self) -> None:
-        """Write what was noted, and then report it."""
+        """Fsync the log, and then report the unsynced notes."""
         notes, self._unsynced = self._unsynced, []
         if not notes or self._log is None:
             return
@@ -145,7 +145,7 @@ class ControllerDaemon:
     def _trouble(self, error: WhimbrelError) -> None:
         name = type(error).__name__
         self.troubles[name] += 1
-        if self.troubles[name] == 1:  # each kind is said once; the metrics count
+        if self.troubles[name] == 1:  # each kind is printed once; the metrics count all
             self._told(f"trouble: {error}")
 
     def _end_report(self, task: asyncio.Task[None]) -> None:

@@ -36,10 +36,10 @@ _NONCE_BYTES = 32
 _TALK_S = 5.0
 """How long the device that paged waits for the other's words before it hangs up."""
 _ANSWERS = frozenset({"removed", "refused", "listed", "joined", "not admitted"})
-"""What ends a command that waits for an answer. Several devices that match are an answer, too: a list."""
+"""Answers that end a waiting command. Several matching devices are an answer, too: a list."""
 _TOKEN_LINE = re.compile(rf"([0-9a-f]{{{2 * KEY_BYTES}}}) ([0-9a-f]{{2,1024}})")
 Happening = dict[str, object]
-"""What the user is told, as JSON."""
+"""A message to the user, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class DeviceSettings:
     verifies: bool = False
     """Whether it named groups, so that devices which it meets have to prove one."""
     says: str = ""
-    """What it says to devices that it meets; nothing: it leaves talking to others."""
+    """Text to send to devices that it meets; empty: it sends nothing first."""
     joins: GroupKey | None = None
     """The group that it asks the device which it seeks to be taken into."""
     owner: GroupOwner | None = field(default=None, repr=False)
@@ -73,7 +73,7 @@ class DeviceSettings:
 
 
 class TokenFile:
-    """Group tokens of a device: a line each, the group's public key and the token. Neither is a secret."""
+    """Group tokens of a device: per line the group's public key and the token. Neither is a secret."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -120,7 +120,7 @@ class DeviceDaemon:
         *,
         until: Callable[[DeviceDaemon], asyncio.Future[None]],
     ) -> None:
-        """Do what *begin* says with the device, and serve until the future that *until* makes is done."""
+        """Call *begin* with the device, and serve until the future that *until* returns is done."""
         settings = self.settings
         async with AsyncExitStack() as stack:
             radio = await open_radio(
@@ -168,7 +168,7 @@ class DeviceDaemon:
 
     @property
     def exposure(self) -> Exposure:
-        """For how long the device could be found and paged."""
+        """Times for which the device was discoverable and connectable."""
         return self.node.exposure
 
     def admit(self, address: Address, *, is_admitted: bool) -> bool:

@@ -31,7 +31,7 @@ class Counted(Protocol):
 
     @property
     def report(self) -> BrokerReport | None:
-        """What goes to the broker."""
+        """The report to the broker; None without one."""
         ...
 
     @property

@@ -1,7 +1,7 @@
-"""Reporting: a controller's facts to a broker, which may be away.
+"""Reports of a controller's facts to a broker, which may be unreachable.
 
-Rule: the log comes first; what is reported has been written. Of facts that wait for a broker the last ``MAX_WAITING``
-are kept, the older ones are in the log only, and are counted.
+Rule: the log comes first; a fact is durable before it is reported. Of facts that wait for a broker the last
+``MAX_WAITING`` are kept, the older ones are in the log only, and are counted.
 Rule: in their order, each accepted before the next; after a broken connection the last one may be sent twice.
 """
 

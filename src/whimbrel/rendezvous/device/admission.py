@@ -1,6 +1,6 @@
-"""Admission: who is taken into the group that a device owns (Huang, 2.3): by a prompt, a list or a rule.
+"""Admission of devices to the group that a device owns (Huang, 2.3): by a prompt, a list or a rule.
 
-Rule: an admission is asked only about a device whose token has been checked: address and key are its own.
+Rule: an admission is called only for a device whose token has been checked: address and key are its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from whimbrel.rendezvous.events import Address
 __all__ = ["Admission", "admit_everyone", "admit_listed", "ask_owner"]
 
 Admission: TypeAlias = Callable[[Address, bytes], bool | None]
-"""Whether the device at an address with a public key is admitted; ``None``: the owner is asked."""
+"""Function that decides whether the device with an address and a public key is admitted; ``None``: ask the owner."""
 
 
 def ask_owner(_address: Address, _device_key: bytes) -> bool | None:

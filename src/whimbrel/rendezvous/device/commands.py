@@ -1,4 +1,4 @@
-"""What happens to a device, what its core commands, and what its user is told."""
+"""Inputs of a device's core, its commands, and its messages to the user."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class WasParked:
 
 @dataclass(frozen=True, slots=True)
 class WasWoken:
-    """The controller gave us a seat again."""
+    """The controller made us active again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Paged:
 
 @dataclass(frozen=True, slots=True)
 class HeardPeer:
-    """A device that is no controller sent bytes."""
+    """A peer (a device, not a controller) sent bytes."""
 
     address: Address
     data: bytes = field(repr=False)
@@ -104,7 +104,7 @@ class HeardPeer:
 
 @dataclass(frozen=True, slots=True)
 class LostPeer:
-    """The connection to a device that is no controller is gone."""
+    """The connection to a peer is lost."""
 
     address: Address
 
@@ -150,7 +150,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class SayPeer:
-    """Send *message* to a device that is no controller."""
+    """Send *message* to a peer."""
 
     address: Address
     message: Message

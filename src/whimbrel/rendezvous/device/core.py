@@ -4,8 +4,8 @@ Rule: the device decides nothing about matches. It says what it is and what it s
 controller asks of its radio: page this address, listen for pages, turn the scans off.
 Rule: it waits for a page at least MIN_TIMEOUT, so that the other party has its turn (5.3); by default twice that.
 Rule: when the controller is lost, it goes back to the state it had before it joined, and looks for the controller
-again if it still has a wish. A controller without park *releases* it instead: it listens for pages and remembers the
-controller, which it pages when it has something to say (``released``).
+again if it still has a publication or subscription. A controller without park *releases* it instead: it listens for
+pages and remembers the controller, which it pages when it has a message for it (``released``).
 Rule: when the controller does not answer its page, it waits before it looks again: a while that doubles, drawn from its
 address. A crowd that came at once would otherwise page at once for ever, and every page collide (Figure 4-9).
 Rule: it proves only the groups that it has named itself, in an event that it still wants.
@@ -60,7 +60,7 @@ class Device:
     """The device at *address*; with *keys* and *tokens* it can prove its groups.
 
     With *nonce_key*, a secret of this run, it can ask other devices to prove theirs; with *owner* it owns a group, and
-    *admission* decides who is taken in.
+    *admission* decides which devices are admitted.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Device:
     def publish(
         self, *, clock_offset: int = 0, keys: tuple[GroupKey, ...] = (), is_lasting: bool = False
     ) -> list[DeviceCommand]:
-        """Be available: to every device, or to members of these groups."""
+        """Publish this device's availability: to every device, or to members of these groups."""
         self.wishes.drop_indirect()
         return self._want(Wish(self.describe(clock_offset, keys), is_lasting))
 
@@ -119,7 +119,7 @@ class Device:
         return self._want(Wish(wanted, is_lasting))
 
     def withdraw(self, wish: Wish) -> list[DeviceCommand]:
-        """Give up a wish: unpublish or unsubscribe."""
+        """Unpublish or unsubscribe."""
         message = self.wishes.withdraw(wish)
         return [] if message is None else self._say(message)
 
@@ -158,7 +158,7 @@ class Device:
         return self._peers.verify(address, group, now=now)
 
     def describe(self, clock_offset: int = 0, keys: tuple[GroupKey, ...] = ()) -> Publication:
-        """Return what this device publishes of itself: what discovery would show anyway, and its groups."""
+        """Return this device's publication: the values that discovery shows anyway, and its groups."""
         return Publication(
             address=self.address,
             clock_offset=clock_offset,
@@ -172,7 +172,7 @@ class Device:
         return self._ask(wish)
 
     def _ask(self, wish: Wish) -> list[DeviceCommand]:
-        """Make the controller have *wish*, if there is one; else look for one."""
+        """Send the request of *wish* to the controller, if there is one; else look for one."""
         if self.controller is None and self._released is None:
             return self._look()
         return self._say(self.wishes.ask(wish))
@@ -270,7 +270,7 @@ class Device:
         self.subscriber = next_state(SUBSCRIBER, self.subscriber, Step.CONNECT if is_caller else Step.HEARD)
         is_heard = not is_caller and self.publisher is DeviceState.INQUIRY_SCAN
         self.publisher = next_state(PUBLISHER, self.publisher, Step.HEARD if is_heard else Step.CONNECT)
-        if self._released is not None:  # it has our wishes; what we said while it was released is said now
+        if self._released is not None:  # it has our events; messages that waited while we were released are sent now
             waiting, self._released = self._released.outbox, None
             return [Say(message) for message in waiting]
         looking = [Inquire(False)] if is_looking else []
@@ -280,7 +280,7 @@ class Device:
     # -- while we are released -----------------------------------------------------------------------------------------
 
     def _be_released(self, patience_us: int, now: int) -> list[DeviceCommand]:
-        """Listen for pages from now on; without a wish we are not paged, and the connection is lost like any other."""
+        """Listen for pages from now on; without an event nothing is done: the connection is lost like any other."""
         if self.controller is None or not self.wishes.all:
             return []
         self._step(Step.RELEASE)
@@ -317,7 +317,7 @@ class Device:
         return []
 
     def _leave_released(self) -> list[DeviceCommand]:
-        """Be released no more: the controller is gone, or we need it no longer."""
+        """End the released state: the controller is gone, or we need it no longer."""
         self._released = None
         return self._restore()
 
@@ -328,7 +328,7 @@ class Device:
         return None if self._released is None else self.wishes.publication
 
     def _be_answered(self, identifier: EventId) -> list[DeviceCommand]:
-        """Go on after a match that nobody kept; with no wish left there is nothing to stay for."""
+        """Continue after a match that was not kept; leave the controller if no event is left."""
         wish = self.wishes.by_id(identifier)
         done = [] if wish is None else [Tell(what="answered", id=identifier), *self._try_again(wish)]
         return done if self.wishes.all else [*done, LeaveController()]
@@ -349,7 +349,7 @@ class Device:
     # -- the controller is gone ----------------------------------------------------------------------------------------
 
     def _lose(self, now: int) -> list[DeviceCommand]:
-        """Go back to the state before joining (4.1.6), and look for the controller again if a wish is left."""
+        """Go back to the state before joining (4.1.6), and look for the controller again if an event is left."""
         if self._released is not None:
             return self._lose_released(self._released, now)
         if self.controller is None:  # it did not answer our page
@@ -376,7 +376,7 @@ class Device:
             message = decode(data)
         except MalformedMessageError as error:
             return [Tell(what="malformed", reason=str(error))]
-        self._step(Step.WAKE)  # a parked device that is spoken to has a seat again
+        self._step(Step.WAKE)  # a parked device that receives a message is active again
         match message:
             case m.Accepted(identifier, is_indirect):
                 return self._accept(identifier, is_indirect=is_indirect)

@@ -6,9 +6,10 @@ Verifying: a device asks its peer about a group with a fresh challenge, and chec
 owner nor controller takes part. Between members of one group further authentication is skipped, and that is reported.
 
 Rule: a device proves only groups that it named in the event through which it met the peer, or asks the peer about.
-Rule: who was paged proves after who paged. A stranger that pages in the place of the expected device learns nothing.
-Rule: a proof that answers an older challenge is ignored, and who leaves a question unanswered is not verified.
-Rule: any bytes may be said. A peer is remembered only while it is connected; at most ``MAX_KEYS`` of its questions
+Rule: the paged device proves after the paging one. A stranger that pages in the place of the expected device learns
+nothing.
+Rule: a proof that answers an older challenge is ignored, and a peer that leaves a question unanswered is not verified.
+Rule: peers may send any bytes. A peer is remembered only while it is connected; at most ``MAX_KEYS`` of its questions
 wait.
 """
 
@@ -58,9 +59,9 @@ class _Peer:
     held: list[m.Ask] = field(default_factory=list)
     """Its questions, which wait until it is verified."""
     joining: tuple[GroupKey, int] | None = None
-    """The group that we asked it to take us into, and until when we wait."""
+    """The group that we asked it to admit us to, and the time until which we wait."""
     applied: m.Join | None = None
-    """Its wish to join, on which our user has to decide."""
+    """Its request to join, on which our user has to decide."""
     is_denied: bool = False
 
 
@@ -163,7 +164,7 @@ class Peers:
     ) -> list[DeviceCommand]:
         assert self._owner is not None
         if not is_admitted:
-            peer.is_denied = True  # so that nobody is asked about it again and again
+            peer.is_denied = True  # so that the user is not asked about it again
             return [_refuse_join(address, Refusal.NOT_ADMITTED)]
         token = self._owner.admit(join.token, device_key=join.device_key, peer=address, expires_at=now + TOKEN_LIFE_US)
         return [SayPeer(address, m.GroupTokenIssued(token)), Tell(what="admitted", address=address)]
@@ -268,7 +269,7 @@ class Peers:
     # -- what a peer says ----------------------------------------------------------------------------------------------
 
     def hear(self, address: Address, data: bytes, *, now: int) -> list[DeviceCommand]:
-        """Take what a peer says."""
+        """Handle bytes received from a peer."""
         peer = self._peers.get(address)
         if peer is None:
             return []

@@ -1,8 +1,8 @@
-"""Released: a device that its controller has disconnected and will page when there is something (without park).
+"""Released state: the controller has disconnected the device and pages it when it has a message (without park).
 
-Rule: what the device wants to say meanwhile waits in ``outbox``; the device pages the controller for it, without an
-inquiry. After two pages that were not answered, or when no page came for as long as the controller said, the controller
-is taken for gone.
+Rule: the device's own messages wait in ``outbox`` meanwhile; the device pages the controller for them, without an
+inquiry. After two unanswered pages, or without a page for the time that the controller stated, the controller counts as
+gone.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MAX_CALLS = 2
 
 @dataclass(slots=True, eq=False)
 class Release:
-    """What a device remembers while it is released."""
+    """State of a device while it is released."""
 
     controller: Address
     until: int
-    """When the controller is taken for gone if it has not paged us."""
+    """Time at which the controller counts as gone if it has not paged us."""
     outbox: list[FromDevice] = field(default_factory=list)
     is_calling: bool = False
     """Whether we page the controller."""

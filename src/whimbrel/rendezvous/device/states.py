@@ -28,7 +28,7 @@ class DeviceState(Enum):
 
 
 class Step(Enum):
-    """What moves a device from one state to another."""
+    """Transitions of a device from one state to another."""
 
     SHOW = "becomes discoverable"
     HIDE = "hides"

@@ -1,7 +1,7 @@
-"""Wishes: a device's own record of what it publishes and seeks, and the identifiers it was given (Huang, 4.1.4).
+"""A device's own record of its publication and subscriptions, with the controller's identifiers (Huang, 4.1.4).
 
-Rule: a wish outlives a connection. With an identifier it is renewed, without one it is submitted.
-Rule: the controller answers requests in their order, so the first that waits is the one that is answered.
+Rule: an entry outlives a connection. With an identifier it is renewed, without one it is submitted.
+Rule: the controller answers requests in their order, so an answer belongs to the oldest unanswered request.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class Wish:
 
 
 class Wishes:
-    """What a device wants, and what it has asked for."""
+    """The entries of a device, and its unanswered requests."""
 
     def __init__(self) -> None:
         self.all: list[Wish] = []
         self._asked: deque[tuple[str, Wish]] = deque()
 
     def add(self, wish: Wish) -> None:
-        """Remember a new wish."""
+        """Add an entry."""
         self.all.append(wish)
 
     def add_indirect(self, wish: Wish) -> None:
-        """Remember what the controller published for the device, unless the device speaks for itself."""
+        """Add the controller's publication for the device, unless the device publishes itself."""
         self.drop_indirect()
         if not any(isinstance(each.event, Publication) for each in self.all):
             self.all.append(wish)
@@ -51,17 +51,17 @@ class Wishes:
             self.end(wish)
 
     def by_id(self, identifier: EventId) -> Wish | None:
-        """Return the wish that the controller knows by *identifier*."""
+        """Return the entry with the controller's *identifier*, or None."""
         return next((wish for wish in self.all if wish.id == identifier), None)
 
     def end(self, wish: Wish) -> None:
-        """Forget a wish that came true or was given up."""
+        """Remove an entry that was fulfilled or withdrawn."""
         wish.is_over = True
         if wish in self.all:
             self.all.remove(wish)
 
     def ask(self, wish: Wish) -> m.FromDevice:
-        """Return the request that makes the controller have *wish*: its identifier if there is one, or all of it."""
+        """Return the request that submits *wish* to the controller, or renews it if it has an identifier."""
         if wish.id is not None:
             self._asked.append(("renew", wish))
             return m.Renew(wish.id)
@@ -72,7 +72,7 @@ class Wishes:
         return m.Subscribe(wish.event)
 
     def withdraw(self, wish: Wish) -> m.FromDevice | None:
-        """Return the request that makes the controller forget *wish*; ``None`` if it has not got it."""
+        """Return the request that removes *wish* at the controller; ``None`` if it has no identifier yet."""
         self.end(wish)
         if wish.id is None:
             return None
@@ -81,13 +81,13 @@ class Wishes:
         return m.Unpublish(wish.id) if is_publication else m.Unsubscribe(wish.id)
 
     def pop_answered(self, *requests: str) -> Wish | None:
-        """Return the wish whose request is answered now, if it is one of *requests*."""
+        """Remove and return the entry of the oldest unanswered request, if its verb is one of *requests*."""
         if self._asked and self._asked[0][0] in requests:
             return self._asked.popleft()[1]
         return None
 
     def repeat_questions(self) -> list[m.FromDevice]:
-        """Return once more what the controller has not answered: the connection was closed before it heard it."""
+        """Return the unanswered requests to send again: the connection was closed before they were received."""
         asked, again = list(self._asked), list[m.FromDevice]()
         self._asked.clear()
         for request, wish in asked:
@@ -100,9 +100,9 @@ class Wishes:
 
     @property
     def publication(self) -> Wish | None:
-        """What the device publishes, or the controller for it."""
+        """The device's publication, its own or the controller's for it; None without one."""
         return next((wish for wish in self.all if isinstance(wish.event, Publication)), None)
 
     def forget_questions(self) -> None:
-        """Expect no more answers: the connection is lost."""
+        """Drop the unanswered requests: the connection is lost."""
         self._asked.clear()

@@ -1,6 +1,6 @@
 """The radio, as the shells around a controller and a device see it; every radio runs the same contract suite.
 
-Rule: a method begins something and returns at once. What becomes of it is an event.
+Rule: a method starts an operation and returns at once. Its result is an event.
 Rule: clock offsets are those of HCI: bits 16 to 2 of the other's clock less one's own.
 """
 
@@ -48,7 +48,7 @@ class LinkMade:
     is_caller: bool
     """Whether we paged."""
     name: str
-    """What the other calls itself; a radio asks for it."""
+    """The other's name, which a radio requests."""
     has_layer: bool
     """Whether the other offers our channel. One that does not can be parked, but not told anything."""
     as_address: Address | None = None
@@ -101,7 +101,7 @@ class Unparked:
 
 @dataclass(frozen=True, slots=True)
 class Overheard:
-    """Somebody pages the device at *address*, for which we listen; who it is cannot be heard from a page."""
+    """A device pages the device at *address*, for which we listen; a page does not show the caller's address."""
 
     address: Address
 
@@ -161,7 +161,7 @@ class Radio(Protocol):
         ...
 
     def poll(self, *, seats: int) -> None:
-        """Ask parked slaves at the next beacon who has something to say, and wake at most *seats* of them."""
+        """Poll parked slaves for messages at the next beacon, and wake at most *seats* of them."""
         ...
 
     def send(self, address: Address, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a picture says beside itself: metadata, which is removed without decoding anything."""
+"""Metadata of pictures (EXIF, GPS, thumbnails), removed without decoding a pixel."""
 
 from whimbrel.shape.pictures.metadata import Picture, without_metadata
 

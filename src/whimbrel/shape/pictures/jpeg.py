@@ -1,7 +1,7 @@
-"""JPEG without metadata: segments are left out, and what is between them stays as it is.
+"""JPEG without metadata: segments are left out, and the scan data between them is copied unchanged.
 
-Rule: what stays is listed: what draws the picture, JFIF without its thumbnail, Adobe's segment (which says how colours
-are stored) and those of the colour profile. All else is left out, with whatever stands behind the end of the picture.
+Rule: an allow-list: the segments that draw the picture, JFIF without its thumbnail, Adobe's segment (how colours are
+stored) and the colour profile. All else is left out, and so are any bytes behind the end of the picture.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _BARE = frozenset({0x01, _START, *_RESTARTS})
 """Markers without a length."""
 _JFIF, _EXIF, _PROFILE, _ADOBE = 0xE0, 0xE1, 0xE2, 0xEE
 _DRAWN = frozenset({*range(0xC0, 0xD0), *range(0xDA, 0xE0)}) - {0xC8}
-"""Frames, scans, and the tables and numbers that they need."""
+"""Markers of frames and scans, and of the tables and numbers that they need."""
 _KEPT = {_JFIF: b"JFIF\0", _PROFILE: b"ICC_PROFILE\0", _ADOBE: b"Adobe"}
-"""The application segments that stay, if they begin so."""
+"""The application segments that stay, if their data begins with these bytes."""
 _JFIF_BYTES, _ADOBE_BYTES = 14, 12
-"""Of JFIF, without its thumbnail; and of Adobe's."""
+"""Length of the data of a JFIF segment without its thumbnail, and of Adobe's segment."""
 _EXIF_HEAD = b"Exif\0\0"
 _NEXT = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 """A marker behind the data of a scan, in which 0xFF is followed by 0 or the number of a restart."""
@@ -64,7 +64,7 @@ def stripped_jpeg(body: bytes) -> tuple[bytes, int]:
 
 
 def _marker(body: bytes, at: int) -> tuple[int, int]:
-    """Return the place and the number of the marker at *at*, behind any bytes that fill."""
+    """Return the offset and the number of the marker at *at*, behind any fill bytes."""
     if body[at : at + 1] != b"\xff":
         raise TransformError(Fault.UNREADABLE)
     while body[at + 1 : at + 2] == b"\xff":
@@ -75,7 +75,7 @@ def _marker(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _end(body: bytes, at: int) -> int:
-    """Return the end of the segment at *at*."""
+    """Return the offset of the end of the segment at *at*, or raise ``TransformError``."""
     length = _LENGTH.unpack_from(body, at + 2)[0] if at + 4 <= len(body) else 0
     end = at + 2 + int(length)
     if length < _LENGTH.size or end > len(body):
@@ -88,7 +88,7 @@ def _segment(marker: int, data: bytes) -> bytes:
 
 
 def _of_known_length(marker: int, data: bytes) -> bytes:
-    """Return the *data* of a segment without a thumbnail, and without what should not be there."""
+    """Return the *data* of a segment without a JFIF thumbnail, and Adobe's without excess bytes."""
     if marker == _JFIF and len(data) > _JFIF_BYTES:
         return data[: _JFIF_BYTES - 2] + b"\0\0"
     return data[:_ADOBE_BYTES] if marker == _ADOBE else data

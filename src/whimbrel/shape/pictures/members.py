@@ -1,7 +1,7 @@
-"""Pictures that are members of a CBOR map (as bytes) or of a JSON object (as base64), made smaller where they stand.
+"""Pictures that are members of a CBOR map (as bytes) or of a JSON object (as base64), made smaller in place.
 
-Rule: what is beside them stays, byte for byte wherever a picture stands in the body once.
-Rule: a member that begins as a picture is one; it is made smaller or the body is refused, never passed on as it came.
+Rule: the other members stay, byte for byte if each picture occurs in the body once.
+Rule: a member that begins as a picture is one: it is made smaller, or the body is refused; it never passes unchecked.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["IMAGES", "may_hold_pictures", "with_smaller_pictures"]
 IMAGES = frozenset({BodyKind.JPEG, BodyKind.PNG})
 _LIMITS = Limits(max_bytes=1 << 30, max_depth=64)
 _BLANKS = " \t\r\n"
-"""What may stand in base64 and means nothing."""
+"""White space, which base64 decoders ignore."""
 _NO_BLANKS = str.maketrans("", "", _BLANKS)
 
 
 def _written_any_way(character: str) -> str:
-    """Return the pattern of a character of JSON's, itself or escaped, behind any blanks."""
+    """Return the regular expression of one character of a JSON string, plain or escaped, behind any blanks."""
     blanks = rf"(?:[{_BLANKS}]|\\[trn]|\\u00(?:20|09|0[aA]|0[dD]))*+"
     return rf"{blanks}(?:\\?{re.escape(character)}|\\u00(?i:{ord(character):02x}))"
 
@@ -43,19 +43,19 @@ _MARKS = {
     ),
     BodyKind.CBOR: re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n"),
 }
-"""How a picture begins in such a body."""
+"""Patterns of the first bytes of a picture, by the kind of the body that contains it."""
 _Tree: TypeAlias = dict[Any, Any]
 _Smaller: TypeAlias = Callable[[bytes, BodyKind], bytes]
 
 
 def may_hold_pictures(body: bytes, kind: BodyKind) -> bool:
-    """Return whether a member of *body* may begin as a picture; nothing is parsed for it."""
+    """Return whether a member of *body* may begin as a picture; nothing is parsed, so true may be wrong."""
     mark = _MARKS.get(kind)
     return mark is not None and mark.search(body) is not None
 
 
 def with_smaller_pictures(body: bytes, kind: BodyKind, names: tuple[str, ...], smaller: _Smaller) -> bytes | None:
-    """Return *body* with *smaller* pictures as the named members; None if none of these is a picture.
+    """Return *body* with the pictures among the named members made *smaller*; None if none of these is a picture.
 
     A name is that of a member, or a path: ``a.b`` is the member b of a.
     """
@@ -71,13 +71,13 @@ def with_smaller_pictures(body: bytes, kind: BodyKind, names: tuple[str, ...], s
         if made != picture:
             old, inner[key] = inner[key], made if kind is BodyKind.CBOR else base64.b64encode(made).decode()
             body = _replaced(body, kind, old, inner[key])
-            if _read(body, kind) != tree:  # it stood there in other words, or elsewhere too
+            if _read(body, kind) != tree:  # it was encoded differently, or occurs more than once
                 body = _written(tree, kind)
     return body if found else None
 
 
 def _read(body: bytes, kind: BodyKind) -> _Tree | None:
-    """Return the members of *body*; None if it begins as CBOR and is none."""
+    """Return the members of *body*; None if it begins like CBOR but cannot be decoded."""
     try:
         return read_json(body, limits=_LIMITS) if kind is BodyKind.JSON else dict(read_cbor(body, limits=_LIMITS))
     except MalformedBodyError:
@@ -87,7 +87,7 @@ def _read(body: bytes, kind: BodyKind) -> _Tree | None:
 
 
 def _members(tree: _Tree, names: tuple[str, ...]) -> Iterator[tuple[_Tree, str]]:
-    """Yield each named member that there is, as the object that has it and its key there."""
+    """Yield each named member that exists, as its parent object and its key in it."""
     for name in names:
         inner: Any = tree
         while isinstance(inner, dict) and name not in inner and "." in name:
@@ -98,7 +98,7 @@ def _members(tree: _Tree, names: tuple[str, ...]) -> Iterator[tuple[_Tree, str]]
 
 
 def _picture(value: object, kind: BodyKind) -> bytes | None:
-    """Return the picture that a member is, if it is one."""
+    """Return the picture in a member's value; None if it is not a picture."""
     if kind is BodyKind.JSON and isinstance(value, str):
         try:
             value = base64.b64decode(value.translate(_NO_BLANKS), validate=True)
@@ -108,7 +108,7 @@ def _picture(value: object, kind: BodyKind) -> bytes | None:
 
 
 def _replaced(body: bytes, kind: BodyKind, old: object, new: object) -> bytes:
-    """Return *body* with *new* in the place of *old*, if that stands there as we would write it."""
+    """Return *body* with the first *old* replaced by *new*; unchanged if *old* is encoded otherwise than by us."""
     return body.replace(_encoded(old, kind), _encoded(new, kind), 1)
 
 

@@ -1,6 +1,6 @@
-"""The orientation of a picture, in EXIF: read from what a camera wrote, and written alone.
+"""The orientation of a picture in EXIF: read from the camera's EXIF, and written as EXIF with nothing else.
 
-Rule: any bytes are EXIF with some orientation; what cannot be read is upright.
+Rule: reading never fails: bytes that cannot be parsed as EXIF are taken as upright.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LARGEST = 8
 
 
 def orientation_of(tiff: bytes) -> int:
-    """Return the orientation that EXIF, as the bytes of its TIFF file, says: 1 to 8."""
+    """Return the orientation, 1 to 8, in EXIF data, given as the bytes of its TIFF file."""
     order = _ORDERS.get(tiff[:4])
     try:
         if order is None:
@@ -32,5 +32,5 @@ def orientation_of(tiff: bytes) -> int:
 
 
 def written_orientation(orientation: int) -> bytes:
-    """Return a TIFF file that says *orientation* and nothing else."""
+    """Return EXIF data (a TIFF file) with the tag of *orientation* alone."""
     return b"MM\0*" + struct.pack(">IHHHIHHI", 8, 1, _TAG, _SHORT, 1, orientation, 0, 0)

@@ -1,4 +1,4 @@
-"""PNG without metadata: of its chunks those stay that draw the picture, with their bytes as they are."""
+"""PNG without metadata: only the chunks that draw the picture are kept, byte for byte."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["stripped_png"]
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEAD = struct.Struct(">I4s")
 _FRAME_BYTES = 12
-"""Of a chunk beside its data: length, name and CRC-32."""
+"""Bytes of a chunk besides its data: length, name and CRC-32."""
 _KEPT = frozenset(b"IHDR PLTE IDAT tRNS cHRM gAMA iCCP sBIT sRGB cICP mDCV cLLI bKGD hIST pHYs acTL fcTL fdAT".split())
 _DATA, _EXIF, _END = b"IDAT", b"eXIf", b"IEND"
 

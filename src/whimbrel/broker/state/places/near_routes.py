@@ -102,7 +102,7 @@ class NearRoutes:
             self._handles[number], self._numbers[handle] = handle, number
             if self.grid_so_far is not None:
                 self._waiting.append(number)
-        self._interests[number] = entry, interest
+        self._interests[number] = entry, replace(interest, parsed=None)  # to go over to the grid; trees are large
 
     def remove(self, number: int) -> None:
         """Remove a subscription that is there."""

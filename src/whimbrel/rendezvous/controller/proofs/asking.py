@@ -1,11 +1,11 @@
-"""Asking: who is asked for a proof now, whose seats that holds, and which proof answers which question (Huang, 4.1.3).
+"""Questions for proofs: the devices asked now, the active slots held for that, and the answers (Huang, 4.1.3).
 
-Rule: a proof names the challenge that it answers. One that answers an older challenge is ignored; it is held against
-nobody, whatever it says.
-Rule: every device has ``answer_us`` for each answer, and every pair ``answer_us`` for all its groups. Who is silent for
-that long is gone; a pair whose time is over fails, and nobody is dropped for it who had less.
-Rule: conversations about membership hold at most ``_SEATS`` seats. A trigger may have one pair asked before any other
-trigger has two; those that wait for seats are served in the order in which they came.
+Rule: a proof names the challenge that it answers. One that answers an older challenge is ignored, without a penalty for
+the device, whatever its content.
+Rule: every device has ``answer_us`` for each answer, and every pair ``answer_us`` for all its groups. A device without
+an answer in that time is gone; a pair whose time is over fails, and a device that had less time is not dropped for it.
+Rule: conversations about membership hold at most ``_SEATS`` active slots. Every trigger gets one pair before any other
+gets two; triggers that wait for slots are served in the order in which they came.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from whimbrel.rendezvous.tokens import TokenError
 __all__ = ["Asker"]
 
 _SEATS = 4
-"""Seats that may be held to ask for proofs, so that a match without tokens always finds two, and a newcomer one."""
+"""Most active slots held by questions for proofs: two are left for a match without tokens, and one for a new device."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,11 +68,11 @@ class Asker:
 
     @property
     def next_waiting(self) -> Verification | None:
-        """The trigger that waits for seats and is to be served next, if there is a seat."""
+        """The next trigger to serve of those that wait for active slots; None if there is no slot."""
         return next(iter(self.waiting.values()), None) if len(self._held) < _SEATS else None
 
     def begin(self, proofs: Verification, candidate: Record, *, now: int) -> bool:
-        """Begin to ask the trigger of *proofs* and *candidate*; return ``False`` if that has to wait for seats."""
+        """Begin to ask the trigger of *proofs* and *candidate*; return ``False`` to wait for active slots."""
         piconet, trigger = self._state.piconet, proofs.trigger
         pair = (trigger, candidate) if trigger.kind is Kind.PUBLICATION else (candidate, trigger)
         publisher, subscriber = (piconet.get(each.owner) for each in pair)
@@ -129,7 +129,7 @@ class Asker:
         return list(self._pending.values())
 
     def _end(self, proofs: Verification, identifier: EventId, *, now: int) -> None:
-        """Release the seats of a pair, and forget what only it was asked for."""
+        """Release the active slots of a pair, and drop the challenges that only it needed."""
         question = proofs.questions.pop(identifier)
         for member in question.held:
             self._held[member] -= 1
@@ -155,16 +155,16 @@ class Asker:
             self._end(proofs, identifier, now=now)
 
     def park_released(self) -> None:
-        """Park the devices whose questions have ended, unless another conversation holds their seats."""
+        """Park the devices whose questions have ended, unless another conversation keeps them active."""
         released, self._released = self._released, {}
         for member in released:
             if self._state.piconet.get(member.address) is member:
                 self._state.settle(member.address)
 
     def lose(self, member: Member, *, now: int) -> list[Verification]:
-        """End what a device is asked that is gone, and return the triggers that lose a candidate with it.
+        """End the questions to a gone device, and return the triggers that lose a candidate with it.
 
-        A list that it might have been in is incomplete.
+        A list that might have contained the device is marked incomplete.
         """
         lost = []
         for proofs in list(self.running.values()):
@@ -227,7 +227,7 @@ class Asker:
 
     @property
     def next_due(self) -> int | None:
-        """When a device will have been silent for too long, or another may be asked."""
+        """Time at which the next device runs out of time to answer, or another may be asked."""
         asked: list[_Pending | Question] = list(self._pending.values())
         for proofs in self.running.values():
             asked += proofs.questions.values()

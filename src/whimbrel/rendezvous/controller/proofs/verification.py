@@ -1,14 +1,15 @@
-"""Verification: which proofs of membership a trigger needs, and what follows from those that are there (Huang, 4.1.3).
+"""Verification: the proofs of membership that a trigger needs, and the next step after those given (Huang, 4.1.3).
 
 Rule: need to know. Devices are asked only where attributes and keys agree, one group of a pair at a time, in the
 publication's order. The first group that both devices prove unlocks; where one of them fails, the next group is tried.
 Rule: a device proves a group once for a trigger, however many pairs need it.
 Rule: a publication answers the oldest subscription that proves a group. The next oldest is asked when the one before
-has failed, or has been silent for ``patience_us``; the older one still has its whole time to answer, and comes first.
-Rule: a subscription collects the publications that were there before it; they may be asked at the same time. Those that
-came meanwhile count only if none of these matches: then the first of them that matches does, as it would have on its
+has failed, or has not answered for ``patience_us``; the older one still has its whole time to answer, and comes first.
+Rule: a subscription collects the publications that are older than itself; their devices may be asked at the same time.
+Younger ones count only if none of these matches: then the first of them that matches does, as it would have on its
 arrival.
-Rule: a device that was not asked has not failed. A list that lacks a publication whose proof did not come says so.
+Rule: a device that was not asked has not failed. A list without a publication whose proof did not come is marked
+incomplete.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ IsGood: TypeAlias = Callable[[GroupKey, Membership], bool]
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """One pair that is being asked: a trigger and one candidate."""
+    """A running conversation about one pair: a trigger and one candidate."""
 
     candidate: Record
     asked_at: int
     held: tuple[Member, Member]
-    """Publisher and subscriber, whose seats this conversation holds."""
+    """Publisher and subscriber, which this conversation keeps active."""
 
     def due_at(self, answer_us: int) -> int | None:
         """Return when the pair has had its time, for all its groups; it begins when both are connected."""
@@ -53,16 +54,16 @@ class Verification:
     answers: dict[tuple[Address, GroupKey], Membership | None] = field(default_factory=dict)
     """Each proof that was given for this trigger; ``None``: it proved nothing."""
     questions: dict[EventId, Question] = field(default_factory=dict)
-    """The pairs that are being asked, by the candidate's identifier."""
+    """The running conversations, by the candidate's identifier."""
     failed: set[EventId] = field(default_factory=set)
     """Candidates whose pair has had its time."""
     has_gaps: bool = False
     """Whether a candidate was lost without an answer: a list of the others is incomplete."""
     again_at: int | None = None
-    """When the next oldest candidate may be asked beside those that are silent."""
+    """Time at which the next oldest candidate may be asked, beside those without an answer."""
 
     def next_group(self, candidate: Record, is_good: IsGood) -> GroupKey | bool:
-        """Return whether *candidate* and the trigger match, or else the group about which they are to be asked."""
+        """Return whether *candidate* and the trigger match, or the group whose proof must be requested next."""
         pair = (self.trigger, candidate) if self.trigger.kind is Kind.PUBLICATION else (candidate, self.trigger)
         publication, subscription = (each.event for each in pair)
         assert isinstance(publication, Publication)
@@ -88,7 +89,7 @@ class Plan:
     is_waiting: bool = False
     """Whether the trigger has to wait for proofs."""
     to_ask: tuple[Record, ...] = ()
-    """Candidates that may be asked now, the first first."""
+    """Candidates to question now, in order."""
     again_at: int | None = None
 
 

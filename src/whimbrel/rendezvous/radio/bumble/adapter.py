@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """A device that answered an inquiry; the name is there if the answer was an extended one."""
+    """A device that answered an inquiry; only an extended answer has its name."""
 
     address: Address
     device_class: int
@@ -96,7 +96,7 @@ class _Host(Host):
 
     def _hear(self, address: hci.Address, device_class: int, clock_offset: int, response: bytes) -> None:
         name: object = None
-        with suppress(Exception):  # whatever a stranger's radio says of itself
+        with suppress(Exception):  # a stranger's radio may send anything
             name = AdvertisingData.from_bytes(response).get(AdvertisingData.Type.COMPLETE_LOCAL_NAME)
         heard = Heard(
             address=address_of(address),
@@ -112,7 +112,7 @@ class _Host(Host):
 
 
 class _Device(Device):
-    """Bumble's device; *is_welcome* is asked about every device that pages us."""
+    """Bumble's device; *is_welcome* is called for every device that pages us."""
 
     is_welcome: Callable[[Address], bool] = staticmethod(lambda _address: True)
 

@@ -1,7 +1,7 @@
-"""Errors of a real radio: what was tried, what came of it, and what to do.
+"""Errors of a real radio, with the failed command, its result, and the reaction.
 
-Rule: a command that the adapter refuses and one that it never answers are told apart: the first is a limit of the
-adapter, the second is often a cable or a driver.
+Rule: a command that the adapter refuses and one that it never answers are different errors: the first is a limit of
+the adapter, the second is often a cable or a driver.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rule: ``ACCEPT`` connects to every device and asks for no key. ``REFUSE`` connects to paired devices only, and only over
 connections that their link key encrypts: an address can be forged, a key cannot. ``PAIR`` pairs with a device that is
-not paired yet, without a question to anybody ("just works"): who listens at that moment can be in the middle.
+not paired yet, without asking a user ("just works"): an attacker present at that moment can be the man in the middle.
 Rule: link keys are secrets. The file is readable by its owner only, and one that others can read is refused.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["KeyFile", "Unpaired", "UnpairedError", "secure"]
 
 
 class Unpaired(Enum):
-    """What becomes of devices that are not paired with this one."""
+    """Treatment of devices that are not paired with this one."""
 
     ACCEPT = "accept"
     REFUSE = "refuse"
@@ -86,7 +86,7 @@ class KeyFile(JsonKeyStore):
 
 
 async def secure(connection: Connection, *, is_caller: bool, limit_s: float) -> None:
-    """Have *connection* encrypted with the link key; who paged asks for it. Raise ``UnpairedError`` if it is not."""
+    """Encrypt *connection* with the link key, on request of the caller; raise ``UnpairedError`` if that fails."""
     address = Address(str(connection.peer_address)[:17])
     try:
         async with asyncio.timeout(limit_s):

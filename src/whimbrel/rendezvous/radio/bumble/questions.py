@@ -1,6 +1,6 @@
-"""Questions: names and clock offsets of other devices, asked of the adapter and remembered.
+"""Queries of the adapter for names and clock offsets of other devices, with a cache.
 
-Rule: a question that is not answered in time has no answer. An adapter that never tells clock offsets is asked once.
+Rule: a query that times out has no answer. An adapter that does not report clock offsets is queried once.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class Questions:
         adapter.host.on("clock_offset", self._take_offset)
 
     def name_of(self, address: Address) -> str | None:
-        """Return what a device called itself when it was asked last."""
+        """Return the last known name of a device, or None."""
         return self._names.get(address)
 
     def offset_of(self, address: Address) -> int | None:
-        """Return the clock offset of a device as it was measured last."""
+        """Return the last measured clock offset of a device, or None."""
         return self._offsets.get(address)
 
     def learn(self, address: Address, name: str, offset: int) -> None:
-        """Remember what an inquiry told."""
+        """Cache name and clock offset from an inquiry."""
         _keep(self._names, address, name)
         _keep(self._offsets, address, offset)
 
     async def ask_name(self, address: Address) -> str:
-        """Return what a device calls itself, or nothing if it does not say."""
+        """Request the name of a device and return it, empty without an answer."""
         answer = self._name_answers.setdefault(address, asyncio.get_running_loop().create_future())
         command = hci.HCI_Remote_Name_Request_Command(
             bd_addr=hci_address(address),

@@ -134,7 +134,7 @@ class BumbleRadio:
     def _be_lost(self, _terminated: object) -> None:
         if not self.lost.done():
             self.lost.set_exception(AdapterLostError(self._adapter.name))
-            self.lost.exception()  # who does not wait for it is not told by the loop either
+            self.lost.exception()  # retrieved, so that asyncio logs nothing if no caller waits
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = self._loop.create_task(self._watch(work))
@@ -265,7 +265,7 @@ class BumbleRadio:
             self._add_job(lambda: self._ask_heard(heard.address))
 
     async def _ask_heard(self, address: Address) -> None:
-        """Ask a device that was heard for its name; one that does not answer is asked when it is heard again."""
+        """Request the name of a device that was heard; without an answer, it is requested when it is heard again."""
         name = await self._questions.ask_name(address)
         heard = self._heard.pop(address, None)
         if heard is not None and name:
@@ -383,7 +383,7 @@ class BumbleRadio:
             self._tell(Received(link.address, data))
 
     async def _secure(self, link: Link) -> bool:
-        """Have the connection encrypted; close it and return ``False`` where that cannot be."""
+        """Encrypt the connection; if that fails, close it and return ``False``."""
         try:
             if self._unpaired is Unpaired.REFUSE and not (
                 self._keys is not None and await self._keys.has(link.address)

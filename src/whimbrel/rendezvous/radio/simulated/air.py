@@ -5,7 +5,7 @@ beacon only: it is woken there, and asked there whether it has something to say.
 Rule: a connection whose devices have been out of range for the supervision time-out is lost, on both sides.
 Rule: bytes take the slots that packets of 339 bytes take, and arrive whole and in order, or not at all.
 Rule: a radio may listen for the pages of another address, and answer them as if it were that device (``stand_in``). No
-ordinary radio can do so; the thesis supposes extra hardware (5.4.4). Who is answered so does not know it.
+ordinary radio can do so; the thesis supposes extra hardware (5.4.4). The paging device does not notice it.
 Rule: time is moved by ``run``; everything that happens is handed to the handler of the radio it happens to.
 """
 
@@ -92,7 +92,7 @@ class Air:
         return radio
 
     def reserve(self, address: Address) -> SimulatedRadio:
-        """Give a device that has not come yet its clock and its page channel, so that it can be paged in vain."""
+        """Create the radio of an absent device, with its clock and page channel, so that pages to it time out."""
         known = self._by_address.get(address)
         if known is not None:
             return known
@@ -133,7 +133,7 @@ class Air:
         heapq.heappush(self._heap, (self.now + delay_us, self._count, do))
 
     def run(self, duration_us: int) -> None:
-        """Let time pass."""
+        """Advance the time by *duration_us*, with all events in it."""
         end = self.now + duration_us
         while True:
             tick = self._baseband.next_tick
@@ -185,7 +185,7 @@ class Air:
         return math.dist(self._radios[one].place, self._radios[other].place) <= RANGE_M
 
     def are_in_range(self, one: Address, other: Address) -> bool:
-        """Tell whether two radios hear each other."""
+        """Return whether two radios are in range of each other."""
         return math.dist(self._by_address[one].place, self._by_address[other].place) <= RANGE_M
 
     def offset_between(self, own: SimulatedRadio, other: SimulatedRadio) -> int:
@@ -194,7 +194,7 @@ class Air:
         return ((stations[other.number].offset >> 2) - (stations[own.number].offset >> 2)) & _OFFSET_MASK
 
     def refresh_range(self, radio: SimulatedRadio) -> None:
-        """Look at the connections of a radio that moved: out of range they are lost in a while, back in range not."""
+        """Update the connections of a radio that moved: out of range they time out, back in range they are kept."""
         self._baseband.refresh(self.tick)
         for link in [each for each in self._links.values() if radio.address in {each.master, each.slave}]:
             if self.are_in_range(link.master, link.slave):
@@ -323,7 +323,7 @@ class Air:
         return True
 
     def poll(self, master: Address, seats: int) -> None:
-        """Wake at most *seats* parked slaves that have something to say."""
+        """Wake at most *seats* parked slaves with waiting messages."""
         speakers = [each for each in self._links.values() if each.master == master and each.is_parked and each.waiting]
         for link in speakers[:seats]:
             self.wake(link)
@@ -397,7 +397,7 @@ class SimulatedRadio:
             self._air.authenticate(self, link, pin)
 
     def used(self) -> Usage:
-        """Return what the radio did up to now."""
+        """Return the usage of the radio up to now."""
         self.usage.advance(self._air.now)
         self.usage.answers = self._air.baseband().stations[self.number].answers
         return self.usage
@@ -427,7 +427,7 @@ class SimulatedRadio:
             self._air.switch(link, self._address)
 
     def park(self, address: Address) -> None:
-        """Park a slave of ours; one that is being woken, when it has heard what was said to it."""
+        """Park a slave of ours; a waking one is parked after it has received the held messages."""
         link = self._air.link(self._address, address)
         if link is None or link.master != self._address:
             return
@@ -456,7 +456,7 @@ class SimulatedRadio:
             self._air.at_beacon(lambda: self._wake(link))  # no address free, or not heard: at the next beacon
 
     def poll(self, *, seats: int) -> None:
-        """Ask parked slaves at the next beacon who has something to say, and wake at most *seats* of them."""
+        """Poll parked slaves for messages at the next beacon, and wake at most *seats* of them."""
         self._air.at_beacon(lambda: self._air.poll(self._address, seats))
 
     def send(self, address: Address, data: bytes) -> None:

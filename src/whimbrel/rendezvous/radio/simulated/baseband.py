@@ -126,7 +126,7 @@ class EventBaseband:
         self.refresh(tick)
 
     def refresh(self, tick: int) -> None:
-        """Compute the open windows anew: a station began or stopped sending, or moved."""
+        """Recompute the open windows, after a station began or stopped sending, or moved."""
         for pair in self._scans:
             for scan in pair:
                 if scan.mode is _Mode.LISTENING:
@@ -142,7 +142,7 @@ class EventBaseband:
         return self._heap[0][0] if self._heap else None
 
     def advance(self, until: int) -> list[tuple[int, Happening]]:
-        """Return what happens before the tick *until*, in order."""
+        """Advance to the tick *until*, and return the happenings before it, in order."""
         while self._heap and self._heap[0][0] < until:
             tick, number, is_page, version, is_page_end = heapq.heappop(self._heap)
             if is_page_end:
@@ -170,12 +170,12 @@ class EventBaseband:
         self._look_ahead(scan, tick)
 
     def _look_ahead(self, scan: _Scan, tick: int) -> None:
-        """Be there when the next ID is heard in this window, or when it ends."""
+        """Schedule the scan for the next ID heard in this window, or for the window's end."""
         hits = (sending.next_on(scan.frequency, tick, scan.end) for _, sending in self._senders(scan))
         self._at(scan, min((hit for hit in hits if hit is not None), default=scan.end))
 
     def _senders(self, scan: _Scan) -> Iterator[tuple[int, Sending]]:
-        """Yield who sends IDs that this scan could hear."""
+        """Yield the stations whose IDs this scan could hear."""
         for number, station in enumerate(self.stations):
             if number == scan.number or not self._is_in_range(number, scan.number):
                 continue

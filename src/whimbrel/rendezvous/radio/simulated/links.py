@@ -18,9 +18,9 @@ class Link:
     slave: Address
     is_parked: bool = False
     waiting: deque[bytes] = field(default_factory=deque)
-    """What a parked slave wants to say."""
+    """Messages of a parked slave that wait for a poll."""
     held: deque[bytes] = field(default_factory=deque)
-    """What the master says to a slave that is being woken."""
+    """Messages of the master to a slave that is waking."""
     free_at: int = 0
     parked_at: int = 0
     is_waking: bool = False

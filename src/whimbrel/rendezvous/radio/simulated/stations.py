@@ -121,5 +121,5 @@ class Baseband(Protocol):
         ...
 
     def advance(self, until: int) -> list[tuple[int, Happening]]:
-        """Return what happens before the tick *until*, in order."""
+        """Advance to the tick *until*, and return the happenings before it, in order."""
         ...

@@ -52,7 +52,7 @@ def to_ticks(duration_us: int) -> int:
 
 
 def scan_frequency(clock: int, answers: int = 0) -> int:
-    """Return what a scanner listens on: bits 16 to 12 of its clock, and one further for each inquiry it answered."""
+    """Return a scanner's frequency: bits 16 to 12 of its clock, plus one for each inquiry that it answered."""
     return ((clock >> 12) + answers) & 31
 
 
@@ -65,7 +65,7 @@ class Sending:
     repetitions: int
 
     def frequency(self, tick: int) -> int | None:
-        """Return what is sent on at *tick*; ``None`` in the slots in which it listens."""
+        """Return the frequency of sending at *tick*; ``None`` in the slots in which it listens."""
         clock = tick + self.offset
         if tick < self.since or clock & 2:
             return None

@@ -118,7 +118,7 @@ class AirController(Controller):
     # -- inquiry -------------------------------------------------------------------------------------------------------
 
     def on_hci_inquiry_command(self, command: hci.HCI_Inquiry_Command) -> None:
-        """Begin an inquiry, unless one or a page goes on."""
+        """Begin an inquiry, unless an inquiry or a page is in progress."""
         if self._inquiry is not None or self._page is not None:
             self._send_hci_command_status(_Status.COMMAND_DISALLOWED_ERROR, command.op_code)
             return
@@ -207,7 +207,7 @@ class AirController(Controller):
             self._page = None
 
     async def _connect(self, command: hci.HCI_Create_Connection_Command) -> None:
-        """Let Bumble connect, without its own command status."""
+        """Connect by Bumble's own code, with its command status suppressed."""
         address, status = command.bd_addr, self._send_hci_command_status
         self._send_hci_command_status = lambda *_args: None  # type: ignore[method-assign]  # for this call
         try:
@@ -236,7 +236,7 @@ class AirController(Controller):
         return hci.HCI_StatusAndAddressReturnParameters(status=_Status.SUCCESS, bd_addr=command.bd_addr)
 
     def on_classic_connection_request(self, peer_address: hci.Address, link_type: int) -> None:
-        """Ask our host whether it is welcome; what was left of an older connection is lost."""
+        """Pass a connection request to our host, after ending an older connection of the same device."""
         if peer_address in self.classic_connections:
             self.on_classic_disconnected(peer_address, _Status.CONNECTION_TIMEOUT_ERROR)
         super().on_classic_connection_request(peer_address, link_type)
@@ -287,7 +287,7 @@ class AirController(Controller):
     def on_hci_link_key_request_reply_command(
         self, command: hci.HCI_Link_Key_Request_Reply_Command
     ) -> hci.HCI_StatusAndAddressReturnParameters:
-        """Take a host's key; when both are there they are compared."""
+        """Handle the link key of a host; when both hosts have replied, the keys are compared."""
         own, peer = self._ends(command.bd_addr)
         if own is not None and peer is not None:
             own.ssp_state.link_key = command.link_key

@@ -1,4 +1,4 @@
-"""The ether between radios in software: who hears whom, and what becomes of a radio whose process ends."""
+"""The ether between radios in software: range, and the removal of a radio whose process ends."""
 
 from __future__ import annotations
 
