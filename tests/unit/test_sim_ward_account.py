@@ -46,7 +46,7 @@ def _facts(rig: Rig) -> list[Fact]:
     return list(read(rig.folder, NODE))
 
 
-def _judged(facts: Sequence[Fact], *, marked: int = 0, **came: int) -> tuple[Copies, list[str]]:
+def _judge(facts: Sequence[Fact], *, marked: int = 0, **came: int) -> tuple[Copies, list[str]]:
     """Return the copies, and what is wrong if each doctor saw reading 0 as often as told, *marked* times with DUP."""
     copies = fold_copies(facts, NODE, below="icu/")
     arrived = {name: Counter({0: count}) for name, count in came.items()}
@@ -60,7 +60,7 @@ def test_a_copy_that_expires_while_its_doctor_is_away_is_expired_without_a_recei
     rig.settle()
     _publish(rig, 0, expires=True)
     facts = _facts(rig)
-    copies, wrong = _judged(facts, here=1, away=0)
+    copies, wrong = _judge(facts, here=1, away=0)
     assert [each for each in facts if isinstance(each, Receipt)] == []
     assert Counter(end.value for ends in copies.ends.values() for end in ends) == {"expired": 1}
     assert wrong == [f"{min(copies.published)} for here is open: on its way, and has expired"]  # it was sent
@@ -73,19 +73,19 @@ def test_a_copy_without_an_expiry_is_open_until_its_receipt(rig: Rig) -> None:
     rig.settle()
     _publish(rig, 0)
     _acknowledge(rig, doctor)
-    copies, wrong = _judged(_facts(rig), here=1, away=0)
+    copies, wrong = _judge(_facts(rig), here=1, away=0)
     assert wrong == [f"{min(copies.published)} for away is open: held, without an expiry"]
 
 
 def test_an_account_that_closes_says_nothing(rig: Rig) -> None:
-    """Two doctors acknowledge; what comes for one a second time, marked as such, is no second copy."""
+    """Two doctors acknowledge, and a reading that comes again with its mark is not a second copy."""
     doctors = [_doctor(rig, name) for name in ("one", "two")]
     _publish(rig, 0)
     for doctor in doctors:
         _acknowledge(rig, doctor)
     facts = _facts(rig)
-    assert _judged(facts, marked=1, one=1, two=2)[1] == []
-    copies, wrong = _judged(facts, one=1, two=2)
+    assert _judge(facts, marked=1, one=1, two=2)[1] == []
+    copies, wrong = _judge(facts, one=1, two=2)
     assert wrong == [f"{min(copies.published)} for two came 2 times without a mark"]
 
 
@@ -94,7 +94,7 @@ def test_what_a_doctor_did_not_see_is_not_delivered(rig: Rig) -> None:
     doctor = _doctor(rig, "one")
     _publish(rig, 0)
     _acknowledge(rig, doctor)
-    copies, wrong = _judged(_facts(rig), one=0)
+    copies, wrong = _judge(_facts(rig), one=0)
     assert wrong == [f"{min(copies.published)} for one is delivered, and never came"]
 
 
@@ -107,8 +107,8 @@ def test_a_copy_with_two_receipts_or_an_end_nobody_wanted_is_named(rig: Rig) -> 
     (receipt,) = (each for each in facts if isinstance(each, Receipt))
     seq = receipt.notification.seq
     again = replace(receipt, seq=facts[-1].seq + 1)
-    assert _judged([*facts, again], one=1)[1] == [f"{seq} for one ended 1 times, with 2 receipts"]
-    assert _judged(facts, one=1, two=0)[1] == [f"{seq} for two is open: held, without an expiry"]
+    assert _judge([*facts, again], one=1)[1] == [f"{seq} for one ended 1 times, with 2 receipts"]
+    assert _judge(facts, one=1, two=0)[1] == [f"{seq} for two is open: held, without an expiry"]
     unasked = [each for each in facts if not isinstance(each, InterestChanged)]
-    assert _judged(unasked, one=1)[1] == [f"{seq} for one is open: held, without an expiry"]
-    assert _judged(facts)[1] == [f"{seq} ended for one"]
+    assert _judge(unasked, one=1)[1] == [f"{seq} for one is open: held, without an expiry"]
+    assert _judge(facts)[1] == [f"{seq} ended for one"]

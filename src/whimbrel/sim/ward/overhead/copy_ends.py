@@ -30,7 +30,7 @@ Copy = tuple[int, str]
 
 @dataclass(slots=True)
 class Copies:
-    """What a log says of the copies of its notifications."""
+    """The copies of a log's notifications, and their ends."""
 
     published: dict[int, Notification] = field(default_factory=dict)
     """By number."""
@@ -51,7 +51,7 @@ def fold_copies(facts: Iterable[Fact], node: str, *, below: str) -> Copies:
         if isinstance(fact, Notification):
             if (fact.subject or "").startswith(below):
                 found.published[fact.seq] = fact
-            matched = _matched(wanted, fact.subject or "")
+            matched = _match(wanted, fact.subject or "")
         elif isinstance(fact, InterestChanged):
             subscription = fact.subscription
             key = subscription.session, (subscription.subject_filter, subscription.name)
@@ -69,7 +69,7 @@ def fold_copies(facts: Iterable[Fact], node: str, *, below: str) -> Copies:
     return found
 
 
-def _matched(wanted: Mapping[tuple[str, Identity], str], subject: str) -> list[tuple[str, tuple[Identity, ...]]]:
+def _match(wanted: Mapping[tuple[str, Identity], str], subject: str) -> list[tuple[str, tuple[Identity, ...]]]:
     sessions: dict[str, list[Identity]] = {}
     for (session, identity), subject_filter in wanted.items():
         if matches(subject_filter, subject):
