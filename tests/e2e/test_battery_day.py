@@ -11,7 +11,9 @@ from tests.e2e.broker_process import BrokerProcess
 
 from whimbrel.mqtt.codec import Decoder
 from whimbrel.mqtt.packets import V5, Connack, Puback
-from whimbrel.sim.ward.battery_day import BatteryDay, DayPolicy, Monitor, play, published
+from whimbrel.sim.ward.battery_day import BatteryDay, play
+from whimbrel.sim.ward.bedside_monitor import Monitor, published
+from whimbrel.sim.ward.day_policies import DayPolicy
 from whimbrel.sim.ward.doctor import DoctorDevice
 from whimbrel.sim.ward.energy import Battery, Energy
 

@@ -25,7 +25,7 @@ def test_the_quick_bandwidth_is_a_table_a_plot_and_points(
     assert "NetworkConnection falls, and compression follows" in found["claims"]
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.glob("icu-bandwidth-points/*.json")]
     for row in rows:
-        assert 15 <= row["published"] <= 18
+        assert row["published"] == 18  # some of it late, where the machine is busy
         assert 0 < row["received"] <= row["published"]
         assert row["in_time"] <= row["received"]
         assert len(row["series"]) >= 4

@@ -309,5 +309,5 @@ def test_another_source_is_another_point(monkeypatch: pytest.MonkeyPatch) -> Non
     """What was made by other code is not taken for a result of this one."""
     point = OwnPoint(make="a:b")
     key = point.key
-    monkeypatch.setattr(own_processes, "_source_digest", lambda: "other")
+    monkeypatch.setattr(own_processes, "_source_digest", lambda _: "other")
     assert point.key != key

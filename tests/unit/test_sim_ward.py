@@ -16,7 +16,8 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.language.policies import Policy
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.device import Display
-from whimbrel.sim.ward.battery_day import BatteryDay, DayPolicy, Life, play, policy_text
+from whimbrel.sim.ward.battery_day import BatteryDay, Life, play
+from whimbrel.sim.ward.day_policies import DayPolicy, policy_text
 from whimbrel.sim.ward.electrocardiogram import HEIGHT_PX, WIDTH_PX, draw, leads
 from whimbrel.sim.ward.energy import SOURCES, Battery, Energy
 from whimbrel.sim.ward.intensive_care import IntensiveCareUnit

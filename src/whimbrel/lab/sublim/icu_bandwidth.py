@@ -17,7 +17,7 @@ from whimbrel.errors import InvalidValueError, MissingDependencyError
 from whimbrel.lab.experiment import Experiment, Findings, Table
 from whimbrel.lab.own_processes import OwnPoint
 from whimbrel.lab.points import Row
-from whimbrel.sim.ward.battery_day import DayPolicy
+from whimbrel.sim.ward.day_policies import DayPolicy
 from whimbrel.sim.ward.link_day import LinkDay, make_link_day
 from whimbrel.sim.ward.slow_links import QUEUE_BYTES, why_not_shaped
 
@@ -49,7 +49,7 @@ def bandwidth(*, is_quick: bool = False, link: str = "both") -> Experiment:
     base: dict[str, Any] = {"seconds": 300.0, "redrawn_s": 5.0, "report_s": 30.0, "pictures": 24}
     rates: Sequence[int] = _RATES
     if is_quick:
-        rates, base = (120,), {"seconds": 9.0, "redrawn_s": 1.0, "report_s": 1.5, "pictures": 6}
+        rates, base = (120,), {"seconds": 9.0, "redrawn_s": 1.0, "report_s": 1.5, "pictures": 3}
     first = "tc" if link == "tc" else "relay"
 
     def point(policy: DayPolicy, rate: int, **changed: Any) -> OwnPoint:  # noqa: ANN401 # settings, as JSON has them

@@ -14,7 +14,8 @@ from whimbrel.errors import MissingDependencyError
 from whimbrel.lab.experiment import Experiment, Findings, Table
 from whimbrel.lab.own_processes import OwnPoint
 from whimbrel.lab.points import Row
-from whimbrel.sim.ward.battery_day import DayPolicy, make_life
+from whimbrel.sim.ward.battery_day import make_life
+from whimbrel.sim.ward.day_policies import DayPolicy
 from whimbrel.sim.ward.electrocardiogram import HEIGHT_PX, WIDTH_PX
 from whimbrel.sim.ward.energy import SOURCES, Energy
 

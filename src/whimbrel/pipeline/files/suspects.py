@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from whimbrel.errors import InvalidInputError
-from whimbrel.match.matcher import check_stored
+from whimbrel.match.prepared import check_stored
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, AttributeType
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN

@@ -11,44 +11,23 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from whimbrel.model.bounds import real
 from whimbrel.model.clock import microseconds
 from whimbrel.model.device import Display
-from whimbrel.mqtt.codec import encode
-from whimbrel.mqtt.packets import V5, Connect, Publish
-from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.sim.ward.bedside_monitor import Monitor, published
+from whimbrel.sim.ward.day_policies import DayPolicy, policy_text
 from whimbrel.sim.ward.doctor import DoctorDevice, RefusedError
 from whimbrel.sim.ward.energy import Battery, Energy
-from whimbrel.sim.ward.intensive_care import CONTENT_TYPE, DISPLAYS, IntensiveCareUnit, Reading
+from whimbrel.sim.ward.intensive_care import DISPLAYS, IntensiveCareUnit, Reading
 from whimbrel.sim.ward.manual_broker import ManualBroker
 
-__all__ = ["BatteryDay", "DayPolicy", "Life", "Monitor", "make_life", "play", "policy_text", "published"]
+__all__ = ["BatteryDay", "Life", "make_life", "play"]
 
 _NOON = 1_700_000_000_000_000
 """When a day begins, in microseconds UTC; nothing depends on it."""
-
-
-class DayPolicy(Enum):
-    """What decides what the doctor is sent."""
-
-    BLIND = "blind"
-    """Nothing: everything is sent."""
-    STATELESS = "stateless"
-    STATEFUL = "stateful"
-    REMEMBERING = "remembering"
-    """The stateful one, which also remembers that the link was bad: ours, and not of the paper."""
-
-
-def policy_text(policy: DayPolicy) -> str | None:
-    """Return the text of a policy of the paper's section 5, or of ours, or ``None`` if there is none."""
-    if policy is DayPolicy.BLIND:
-        return None
-    return (files(__package__) / f"icu_{policy.value}.policy").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,26 +77,6 @@ class Life(NamedTuple):
     received: tuple[int, ...]
     """How many messages the device had received after each moment."""
     transforms: int
-
-
-class Monitor:
-    """A publisher, which has nothing to hear."""
-
-    def receive(self, data: bytes) -> bytes:
-        """Say nothing."""
-        del data
-        return b""
-
-    def begin(self) -> bytes:
-        """Return what to send first."""
-        return encode(Connect("monitor"), V5)
-
-
-def published(reading: Reading, *, packet_id: int = 0) -> bytes:
-    """Return what a monitor sends for *reading*; with a *packet_id*, at QoS 1."""
-    properties = Properties({Property.CONTENT_TYPE: CONTENT_TYPE})
-    qos = 1 if packet_id else 0
-    return encode(Publish(reading.topic, reading.body, qos, packet_id=packet_id, properties=properties), V5)
 
 
 def play(day: BatteryDay, folder: Path, *, most_s: float = 7 * 86_400.0) -> Life:

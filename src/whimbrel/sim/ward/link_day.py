@@ -23,8 +23,9 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log.reader import read
 from whimbrel.model.bounds import real
 from whimbrel.model.facts import Reported
-from whimbrel.sim.ward.battery_day import DayPolicy, Monitor, policy_text, published
+from whimbrel.sim.ward.bedside_monitor import Monitor, published
 from whimbrel.sim.ward.broker_run import NODE, BrokerRun
+from whimbrel.sim.ward.day_policies import DayPolicy, policy_text
 from whimbrel.sim.ward.doctor import DoctorDevice, RefusedError
 from whimbrel.sim.ward.energy import Battery, Energy
 from whimbrel.sim.ward.intensive_care import DISPLAYS, IntensiveCareUnit, Reading
@@ -91,13 +92,17 @@ class _Day:
         """By number, when a reading was received as a whole, and how many bytes its body had."""
 
     def run(self, monitor: socket.socket) -> None:
-        """Publish, report and redraw the link as time passes; and listen a moment longer."""
+        """Publish, report and redraw the link as time passes; and listen a moment longer.
+
+        On a busy machine all is published, some of it late.
+        """
         begun = time.monotonic()
         readings = self._day.readings()
         reading, reported, drawn = next(readings), count(), count()
         report_s, draw_s = next(reported) * self._day.report_s, next(drawn) * self._day.redrawn_s
-        last_s = self._day.seconds + 60.0 / self._day.per_minute
-        while (now_s := time.monotonic() - begun) < last_s:
+        every_s = 60.0 / self._day.per_minute
+        last_s = self._day.seconds + every_s
+        while (now_s := time.monotonic() - begun) < last_s or reading.at_s < self._day.seconds:
             if draw_s <= now_s:
                 self.rates.append(self._draw())
                 self._link.set_rate(self.rates[-1])
@@ -107,6 +112,7 @@ class _Day:
                 report_s = next(reported) * self._day.report_s
             if reading.at_s <= now_s and reading.at_s < self._day.seconds:
                 self.published.append(now_s)
+                last_s = max(last_s, now_s + every_s)
                 monitor.sendall(published(reading))
                 reading = next(readings)
             due_s = min(draw_s, report_s, last_s, reading.at_s if reading.at_s < self._day.seconds else last_s)

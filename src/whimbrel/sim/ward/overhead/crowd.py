@@ -76,6 +76,8 @@ class _Connected:
         self._received_since_report = 0
         self.arrivals: list[tuple[int, float, int]] = []
         """The number, arrival time and size of each reading, also of one that came twice."""
+        self.marked: list[int] = []
+        """The numbers of those that were marked as sent again (DUP)."""
         self.notices: Counter[str] = Counter()
         """Messages about its policy, by the last level of their topic."""
         self.was_ready = False
@@ -139,7 +141,10 @@ class _Connected:
                 self.notices[topic.rsplit("/", 1)[1]] += 1
             else:
                 self._received_since_report += 1
-                self.arrivals.append((int(topic.rsplit("/", 1)[1]), now_s, len(packet.payload)))
+                number = int(topic.rsplit("/", 1)[1])
+                self.arrivals.append((number, now_s, len(packet.payload)))
+                if packet.dup:
+                    self.marked.append(number)
             return encode(Puback(packet.packet_id), V5) if packet.qos else b""
         if isinstance(packet, Pingresp):
             return b""
@@ -162,7 +167,7 @@ class _Connected:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything that came."""
-        return {"arrivals": self.arrivals, "notices": dict(self.notices)}
+        return {"arrivals": self.arrivals, "marked": self.marked, "notices": dict(self.notices)}
 
 
 class _Crowd:

@@ -1,0 +1,30 @@
+"""A patient's monitor without a socket: what it sends to a broker."""
+
+from __future__ import annotations
+
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.packets import V5, Connect, Publish
+from whimbrel.mqtt.properties import Properties, Property
+from whimbrel.sim.ward.intensive_care import CONTENT_TYPE, Reading
+
+__all__ = ["Monitor", "published"]
+
+
+class Monitor:
+    """A publisher, which has nothing to hear."""
+
+    def receive(self, data: bytes) -> bytes:
+        """Say nothing."""
+        del data
+        return b""
+
+    def begin(self) -> bytes:
+        """Return what to send first."""
+        return encode(Connect("monitor"), V5)
+
+
+def published(reading: Reading, *, packet_id: int = 0) -> bytes:
+    """Return what a monitor sends for *reading*; with a *packet_id*, at QoS 1."""
+    properties = Properties({Property.CONTENT_TYPE: CONTENT_TYPE})
+    qos = 1 if packet_id else 0
+    return encode(Publish(reading.topic, reading.body, qos, packet_id=packet_id, properties=properties), V5)
