@@ -7,11 +7,14 @@ Rule: right is what the batch job makes of the same log, table by table, counted
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the rig of the stream is that of the tests
 
 from measure import Check, Figure, Grid
 from month import CUTS_PER_DAY, MonthSizes, Seen, visit_of, write_month

@@ -18,7 +18,7 @@ import pytest
 
 from whimbrel.errors import InvalidInputError
 from whimbrel.log.columns import from_arrow, to_arrow
-from whimbrel.match.matcher import check_stored
+from whimbrel.match.prepared import check_stored
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.facts import Mode, Outcome, PresenceChange, SessionChange
 from whimbrel.model.keys import Scheme

@@ -17,7 +17,8 @@ from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import KINDS as HOLD_KINDS
 from whimbrel.hold.sessions import RETAINED, Hold
 from whimbrel.log.columns import from_arrow
-from whimbrel.match.matcher import Interest, Matcher, check_stored
+from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.prepared import check_stored
 from whimbrel.model.facts import (
     Decided,
     Fact,

@@ -7,7 +7,8 @@ three-valued logic, promotion and wrap-around show.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
@@ -39,22 +40,18 @@ from whimbrel.language.ast import (
 )
 from whimbrel.language.check import INTEGER_OPS, StaticError, check
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Attributes, Int64, Scalar
-from whimbrel.model.bounds import FIRST_TIME, LAST_TIME
+from whimbrel.model.columns import LOG_SPECS, Column, Kind
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.facts import (
     Decided,
     Fact,
     InterestChanged,
-    Mode,
     Outcome,
     PolicyChange,
     PolicyChanged,
     PresenceChange,
     PresenceChanged,
-    Receipt,
     Reported,
-    SessionChange,
-    SessionChanged,
     WillChange,
     WillChanged,
 )
@@ -63,7 +60,8 @@ from whimbrel.model.near import ANYWHERE, Around, Near
 from whimbrel.model.notification import MAX_PACKET_ID, MAX_QOS, Notification, NotificationId
 from whimbrel.model.place import Area, Place
 from whimbrel.model.polygon import Polygon
-from whimbrel.model.subscription import MAX_IDENTIFIER, InterestChange, Subscription, SubscriptionIdentity
+from whimbrel.model.rows import COLUMNS
+from whimbrel.model.subscription import Subscription, SubscriptionIdentity
 from whimbrel.model.will import LastWill
 
 __all__ = ["attributes", "facts", "filters", "names", "polygons", "scalars", "trees"]
@@ -185,8 +183,6 @@ def _strings() -> st.SearchStrategy[Value]:
 
 # -- facts -----------------------------------------------------------------------------------------------------------
 
-_TIMES = st.one_of(st.sampled_from([INT64_MIN, -1, 0, INT64_MAX]), st.integers(INT64_MIN, INT64_MAX))
-_DATES = st.one_of(st.sampled_from([FIRST_TIME, -1, 0, LAST_TIME]), st.integers(FIRST_TIME, LAST_TIME))
 _NODES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,8}", fullmatch=True)
 _WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
 _SUBJECTS = st.text(st.characters(codec="utf-8", exclude_characters="\0+#"), min_size=1, max_size=8)
@@ -218,202 +214,145 @@ _NEARS: st.SearchStrategy[Near | None] = st.one_of(
 _DISPLAYS = st.builds(Display, st.integers(0, INT32_MAX), st.integers(0, INT32_MAX))
 _DIGESTS = st.binary(min_size=20, max_size=20) | st.binary(min_size=32, max_size=32)
 _KEYS = st.frozensets(st.builds(KeyHash, st.sampled_from(Scheme), _DIGESTS), max_size=3).map(KeyHashes)
-_FRACTIONS = st.none() | st.floats(0, 1)
-_PACKET_IDS = st.integers(1, MAX_PACKET_ID)
-_COUNTS = st.none() | st.integers(0, INT64_MAX)
 _ATTRIBUTES = st.dictionaries(names(), scalars().filter(lambda value: value == value), max_size=4)  # noqa: PLR0124 # NaN
+_OF_KIND: dict[Kind, st.SearchStrategy[Any]] = {
+    Kind.NODE: _NODES,
+    Kind.FLAG: st.booleans(),
+    Kind.BODY: st.binary(max_size=40),
+    Kind.HASH: st.binary(min_size=32, max_size=32),
+    Kind.PROPERTIES: st.binary(max_size=8),
+    Kind.ATTRIBUTES: _ATTRIBUTES,
+    Kind.KEYS: _KEYS,
+    Kind.PLACE: _PLACES,
+    Kind.DISPLAY: _DISPLAYS,
+    Kind.SUBSCRIPTIONS: st.lists(st.builds(SubscriptionIdentity, st.none() | _WORDS, _WORDS), max_size=3).map(tuple),
+    Kind.TEXTS: st.lists(st.sampled_from(["gone", "removed"]), max_size=2).map(tuple),
+}
+_NOT_FIELDS = {"near", "around_m", "corners", "hears_anywhere", "notification_node", "notification_seq"}
+"""Columns that are no field of their name."""
+_IDS = st.builds(NotificationId, _NODES, _SEQS)
+
+
+def _values(column: Column) -> st.SearchStrategy[Any]:
+    """Return the values of the field that a column is of, edges first."""
+    if column.words:
+        found: st.SearchStrategy[Any] = st.sampled_from([*column.words])
+    elif column.kind in _OF_KIND:
+        found = _OF_KIND[column.kind]
+    else:
+        assert column.least is not None
+        assert column.most is not None
+        least, most = int(column.least), int(column.most)
+        if column.kind is Kind.TEXT:
+            some = st.characters(codec="utf-8", exclude_characters=column.without)
+            found = st.text(some, min_size=least, max_size=8)
+        elif column.kind is Kind.REAL:
+            found = st.floats(column.least, column.most)
+        elif column.kind is Kind.TIME:
+            found = st.one_of(st.sampled_from([least, -1, 0, most]), st.integers(least, most))
+        else:
+            found = st.one_of(st.integers(least, min(99, most)), st.integers(least, most))
+    return st.none() | found if column.is_nullable and column.default is None else found
+
+
+def _of(table: str, begin: str = "node", end: str | None = None) -> dict[str, st.SearchStrategy[Any]]:
+    """Return the fields of a table's columns from *begin* to before *end*, by name."""
+    columns = COLUMNS[table]
+    first, last = columns.index(begin), len(columns) if end is None else columns.index(end)
+    spec = LOG_SPECS[table].columns[first:last]
+    return {column.name: _values(column) for column in spec if column.name not in _NOT_FIELDS}
 
 
 def facts(*, node: str | None = None) -> st.SearchStrategy[Fact]:
     """Return facts of every table, edges first; of one *node* or of any. None holds a NaN, so equal ones are equal."""
-    identity = {"node": _NODES if node is None else st.just(node), "seq": _SEQS}
-    changed = {**identity, "changed_at": _DATES, "device": st.none() | _WORDS}
-    return st.one_of(
-        st.builds(
-            Notification,
-            **identity,
-            published_at=_DATES,
-            subject=st.none() | _SUBJECTS,
-            publisher=st.none() | _WORDS,
-            attributes=_ATTRIBUTES,
-            body=st.binary(max_size=40),
-            qos=st.integers(0, 2),
-            retain=st.booleans(),
-            place=_PLACES,
-            radius_m=st.none() | st.floats(0, 1_000),
-            expires_at=st.none() | _TIMES,
-            deadline_at=st.none() | _TIMES,
-            keys=_KEYS,
-            deliver_insecure=st.booleans(),
-            properties=st.binary(max_size=8),
-            will_seq=_COUNTS,
-        ),
-        st.builds(Notification, **identity, published_at=_DATES, qos=st.just(2), packet_id=_PACKET_IDS),
-        st.builds(Notification, **identity, published_at=_DATES, attributes=_ATTRIBUTES, body=st.binary(max_size=40)),
-        st.builds(InterestChanged, **changed, change=st.sampled_from(InterestChange), subscription=_subscriptions()),
-        st.builds(
-            PresenceChanged,
-            **{**changed, "device": _WORDS},
-            change=st.sampled_from([PresenceChange.CONNECTED, PresenceChange.DISCONNECTED]),
-        ),
-        st.builds(
-            PresenceChanged,
-            **{**changed, "device": _WORDS},
-            change=st.sampled_from([PresenceChange.RELEASED, PresenceChange.COMPLETED]),
-            packet_id=_PACKET_IDS,
-        ),
-        st.builds(
-            PresenceChanged,
-            **{**changed, "device": _WORDS},
-            change=st.just(PresenceChange.DISCONNECTED),
-            session_expiry_us=_COUNTS,
-            sent_seq=_COUNTS,
-        ),
-        st.builds(
-            PresenceChanged,
-            **{**changed, "device": _WORDS},
-            change=st.just(PresenceChange.LEFT),
-            session=_WORDS,
-            sent_seq=st.none() | _COUNTS,
-        ),
-        st.builds(
-            PresenceChanged,
-            **{**changed, "device": _WORDS},
-            change=st.just(PresenceChange.JOINED),
-            session=_WORDS,
-            receipt=st.sampled_from(Mode),
-            session_expiry_us=_COUNTS,
-            confirms=st.none() | st.booleans(),
-            owner=st.none() | _WORDS,
-        ),
-        st.builds(
-            PresenceChanged,
-            **{**changed, "device": _WORDS},
-            change=st.just(PresenceChange.RECEIPTS),
-            session=_WORDS,
-            confirms=st.booleans(),
-        ),
-        st.builds(
-            WillChanged,
-            **{**changed, "device": _WORDS},
-            change=st.just(WillChange.LEFT),
-            will=_wills(),
-        ),
-        st.builds(WillChanged, **{**changed, "device": _WORDS}, change=st.just(WillChange.WITHDRAWN)),
-        st.builds(
-            SessionChanged, **changed, session=_WORDS, change=st.sampled_from(SessionChange), access=st.none() | _WORDS
-        ),
-        st.builds(Reported, **identity, state=_states()),
-        _receipts(identity),
-        st.builds(PolicyChanged, **changed, change=st.just(PolicyChange.PUT), owner=_WORDS, name=_WORDS, text=_WORDS),
-        st.builds(PolicyChanged, **changed, change=st.just(PolicyChange.REMOVED), owner=_WORDS, name=_WORDS),
-        st.builds(
-            PolicyChanged,
-            **{**changed, "device": _WORDS},
-            change=st.just(PolicyChange.CHOSEN),
-            owner=_WORDS,
-            name=st.none() | _WORDS,
-        ),
-        _decisions(identity),
-    )
+    whose = {} if node is None else {"node": st.just(node)}
+    return st.one_of(*(found for table in LOG_SPECS for found in _FACTS.get(table, _flat)(table, whose)))
 
 
-def _wills() -> st.SearchStrategy[LastWill]:
-    return st.builds(
-        LastWill,
-        subject=_WORDS,
-        body=st.binary(max_size=40),
-        qos=st.integers(0, MAX_QOS),
-        retain=st.booleans(),
-        delay_us=st.integers(0, INT32_MAX),
-        expiry_us=_COUNTS,
-        keys=_KEYS,
-        deliver_insecure=st.booleans(),
-        properties=st.binary(max_size=8),
-    )
+_Whose: TypeAlias = dict[str, st.SearchStrategy[str]]
+_Facts: TypeAlias = Iterator[st.SearchStrategy[Fact]]
 
 
-def _subscriptions() -> st.SearchStrategy[Subscription]:
-    return st.builds(
-        Subscription,
-        session=_WORDS,
-        subject_filter=st.none() | _WORDS,
-        name=st.just("") | _WORDS,
-        filter_text=st.none() | _WORDS,
-        ttl_us=_COUNTS,
-        max_held=st.none() | st.integers(0, INT32_MAX),
-        policy=st.none() | _WORDS,
-        near=_NEARS,
-        stale_us=_COUNTS,
-        keys=_KEYS,
-        accept_insecure=st.booleans(),
-        qos=st.none() | st.integers(0, MAX_QOS),
-        no_local=st.booleans(),
-        retain_as_published=st.booleans(),
-        identifier=st.none() | st.integers(1, MAX_IDENTIFIER),
-    )
+def _flat(table: str, whose: _Whose) -> _Facts:
+    """Yield facts whose columns may have any values beside each other."""
+    notification = {"notification": _IDS} if "notification_seq" in COLUMNS[table] else {}
+    fact: Any = LOG_SPECS[table].fact
+    yield st.builds(fact, **{**_of(table), **notification, **whose})
 
 
-def _states() -> st.SearchStrategy[DeviceState]:
-    return st.builds(
-        DeviceState,
-        device=_WORDS,
-        reported_at=_DATES,
-        battery=_FRACTIONS,
-        display=st.none() | _DISPLAYS,
-        received=_COUNTS,
-        sent=_COUNTS,
-        place=st.none() | _PLACES,
-        members=_ATTRIBUTES,
-    )
+def _publications(table: str, whose: _Whose) -> _Facts:
+    # a radius needs a place, and a packet id QoS 2
+    yield st.builds(Notification, **{**_of(table), "place": _PLACES, "packet_id": st.none(), **whose})
+    few = {**_of(table, end="publisher"), **whose}
+    yield st.builds(Notification, **few, qos=st.just(MAX_QOS), packet_id=st.integers(1, MAX_PACKET_ID))
+    yield st.builds(Notification, **few, attributes=_ATTRIBUTES, body=st.binary(max_size=40))
 
 
-def _decisions(identity: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Decided]:
-    named = {
-        **identity,
-        "decided_at": _DATES,
-        "session": _WORDS,
-        "device": _WORDS,
-        "notification": st.builds(NotificationId, _NODES, _SEQS),
-        "policy_seq": _SEQS,
-        "policy": _WORDS,
-        "read": _ATTRIBUTES,
-        "changed": _ATTRIBUTES,
-        "removed": st.lists(st.sampled_from(["gone", "removed"]), max_size=2).map(tuple),
-        "steps": _SEQS,
-        "bytes_read": _SEQS,
-        "pixels_read": _SEQS,
-        "publisher": st.none() | _WORDS,
-    }
-    return st.one_of(
-        st.builds(Decided, **named, outcome=st.just(Outcome.WITHHELD), reason=st.none() | _WORDS),
-        st.builds(
-            Decided,
-            **named,
-            outcome=st.just(Outcome.DELIVERED),
-            body_hash=st.binary(min_size=32, max_size=32),
-            body_bytes=st.integers(0, 99),
-            body=st.none() | st.binary(max_size=9),
-            attributes=st.none() | _ATTRIBUTES,
-        ),
-    )
+def _interests(table: str, whose: _Whose) -> _Facts:
+    subscriptions = st.builds(Subscription, **_of(table, "session"), near=_NEARS)
+    yield st.builds(InterestChanged, **{**_of(table, end="session"), **whose}, subscription=subscriptions)
 
 
-def _receipts(identity: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Receipt]:
-    return st.builds(
-        Receipt,
-        **identity,
-        handed_at=_DATES,
-        session=_WORDS,
-        device=_WORDS,
-        notification=st.builds(NotificationId, _NODES, _SEQS),
-        subscriptions=st.lists(st.builds(SubscriptionIdentity, st.none() | _WORDS, _WORDS), max_size=3).map(tuple),
-        outcome=st.sampled_from(Outcome),
-        body_hash=st.none() | st.binary(min_size=32, max_size=32),
-        via=st.sampled_from([None, "live", "held", "retained"]),
-        battery=_FRACTIONS,
-        network_connection=_FRACTIONS,
-        display=st.none() | _DISPLAYS,
-        published_at=st.none() | _DATES,
-        subject=st.none() | _SUBJECTS,
-    )
+def _presence(table: str, whose: _Whose) -> _Facts:
+    fields = {**_of(table), **whose}
+    for changes, names_of_change in _OF_CHANGES:
+        chosen = {name: fields[name] for name in ("node", "seq", "changed_at", "device")}
+        chosen |= {name.rstrip("!"): fields[name.rstrip("!")] for name in names_of_change}
+        needed = [name.rstrip("!") for name in names_of_change if name.endswith("!")]
+        chosen |= {name: chosen[name].filter(lambda value: value is not None) for name in needed}
+        yield st.builds(PresenceChanged, **chosen, change=st.sampled_from(changes))
+
+
+_OF_CHANGES: tuple[tuple[list[PresenceChange], list[str]], ...] = (
+    ([PresenceChange.CONNECTED, PresenceChange.DISCONNECTED], []),
+    ([PresenceChange.RELEASED, PresenceChange.COMPLETED], ["packet_id!"]),
+    ([PresenceChange.DISCONNECTED], ["session_expiry_us", "sent_seq"]),
+    ([PresenceChange.LEFT], ["session!", "sent_seq"]),
+    ([PresenceChange.JOINED], ["session!", "receipt!", "session_expiry_us", "confirms", "owner"]),
+    ([PresenceChange.RECEIPTS], ["session!", "confirms!"]),
+)
+"""The columns that belong to a change; ``!``: it must have one."""
+
+
+def _reports(table: str, whose: _Whose) -> _Facts:
+    state = st.builds(DeviceState, **_of(table, "reported_at"))
+    yield st.builds(Reported, **{**_of(table, end="reported_at"), **whose}, state=state)
+
+
+def _wills(table: str, whose: _Whose) -> _Facts:
+    head = {**_of(table, end="change"), **whose}
+    will = st.builds(LastWill, **{**_of(table, "subject"), "subject": _SUBJECTS})
+    yield st.builds(WillChanged, **head, change=st.just(WillChange.LEFT), will=will)
+    yield st.builds(WillChanged, **head, change=st.just(WillChange.WITHDRAWN))
+
+
+def _policies(table: str, whose: _Whose) -> _Facts:
+    fields = {**_of(table), **whose}
+    del fields["change"], fields["text"], fields["name"], fields["device"]
+    device = st.none() | _WORDS
+    put, removed = st.just(PolicyChange.PUT), st.just(PolicyChange.REMOVED)
+    yield st.builds(PolicyChanged, **fields, change=put, name=_WORDS, text=_WORDS, device=device)
+    yield st.builds(PolicyChanged, **fields, change=removed, name=_WORDS, device=device)
+    chosen = st.just(PolicyChange.CHOSEN)
+    yield st.builds(PolicyChanged, **fields, change=chosen, name=st.none() | _WORDS, device=_WORDS)
+
+
+def _decisions(table: str, whose: _Whose) -> _Facts:
+    fields = {**_of(table), "notification": _IDS, **whose}
+    sent = {name: fields.pop(name) for name in ("body_hash", "body_bytes", "body", "attributes")}
+    del fields["outcome"]
+    yield st.builds(Decided, **fields, outcome=st.just(Outcome.WITHHELD))
+    is_sent = {name: sent[name].filter(lambda value: value is not None) for name in ("body_hash", "body_bytes")}
+    yield st.builds(Decided, **{**fields, **sent, **is_sent}, outcome=st.just(Outcome.DELIVERED))
+
+
+_FACTS: dict[str, Callable[[str, _Whose], _Facts]] = {
+    "publications": _publications,
+    "interests": _interests,
+    "presence": _presence,
+    "reports": _reports,
+    "wills": _wills,
+    "policies": _policies,
+    "decisions": _decisions,
+}
+"""Tables with rules between their columns, or whose facts nest a value."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.model.columns import LOG_SPECS, Column, Kind
 from whimbrel.model.facts import Outcome, PresenceChange, Receipt
 from whimbrel.model.notification import NotificationId
 from whimbrel.model.rows import COLUMNS, fact_of, row_of
@@ -46,7 +49,7 @@ LEAST = {
 
 
 def test_the_columns_are_those_of_the_tables() -> None:
-    """They are spelled twice, because a node that only writes needs no Arrow."""
+    """Rows and Arrow schemas are made of one table of columns."""
     assert {name: tuple(table.schema.names) for name, table in TABLES.items() if table.is_log} == COLUMNS
 
 
@@ -133,29 +136,32 @@ def test_a_bad_value_names_its_column(table: str, column: str, value: object) ->
     assert refused.value.what.removeprefix("attribute ") in {column, "a"}
 
 
-@pytest.mark.parametrize(
-    ("table", "columns"),
-    [
-        ("publications", ["properties", "packet_id", "will_seq"]),
-        (
-            "interests",
-            [
-                *("qos", "no_local", "retain_as_published", "identifier"),
-                *("around_m", "corners", "hears_anywhere", "stale_us"),
-            ],
-        ),
-        ("presence", ["packet_id", "session_expiry_us", "sent_seq", "confirms", "owner"]),
-        ("receipts", ["published_at", "subject"]),
-        ("reports", ["members"]),
+LATER = {
+    "publications": ["properties", "packet_id", "will_seq"],
+    "interests": [
+        *("qos", "no_local", "retain_as_published", "identifier"),
+        *("around_m", "corners", "hears_anywhere", "stale_us"),
     ],
-)
-def test_columns_that_came_later_may_be_null(table: str, columns: list[str]) -> None:
+    "presence": ["packet_id", "session_expiry_us", "sent_seq", "confirms", "owner"],
+    "receipts": ["published_at", "subject"],
+    "reports": ["members"],
+    "decisions": ["publisher"],
+}
+"""The columns that logs of some release do not have; those of later releases follow."""
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_columns_that_came_later_may_be_null(table: str) -> None:
     """Older logs do not have them, and a reader of many files fills in null."""
-    assert [*COLUMNS[table][-len(columns) :]] == columns
-    assert all(TABLES[table].schema.field(column).nullable for column in columns)
-    assert fact_of(table, {**LEAST[table], **dict.fromkeys(columns)}) == fact_of(table, LEAST[table])
+    later = [column for column in LOG_SPECS[table].columns if column.is_later]
+    names = [column.name for column in later]
+    assert names[: len(LATER.get(table, []))] == LATER.get(table, [])
+    assert [*LOG_SPECS[table].columns[len(COLUMNS[table]) - len(later) :]] == later
+    assert all(column.is_nullable for column in later)
+    assert fact_of(table, {**LEAST[table], **dict.fromkeys(names)}) == fact_of(table, LEAST[table])
 
 
+_NEEDED_BY: dict[str, dict[str, object]] = {"radius_m": {"place": {"latitude": 0, "longitude": 0}}}
 _USUAL = {"packet_id": 1, "session_expiry_us": 1, "sent_seq": 1, "confirms": True, "owner": "ann"}
 
 
@@ -212,6 +218,43 @@ def test_attributes_beyond_todays_limits_are_still_read() -> None:
     """A node may have had other limits when it accepted them."""
     many = {f"a{index}": index for index in range(2_000)}
     assert row_of(fact_of("publications", {**LEAST["publications"], "attributes": many}))[1]["attributes"] == many
+
+
+def _beyond(column: Column) -> Iterator[object]:
+    """Yield values just outside what the table of columns allows."""
+    assert column.least is not None
+    assert column.most is not None
+    least, most = int(column.least), int(column.most)
+    match column.kind:
+        case Kind.TEXT:
+            yield "x" * (most + 1)
+            yield from ("x" * (least - 1), *(f"x{each}" for each in column.without), 1)
+        case Kind.BODY | Kind.PROPERTIES:
+            yield "text"  # the most is too much for a test
+        case Kind.HASH:
+            yield from (bytes(least - 1), bytes(most + 1), "0" * 32)
+        case Kind.TIME:
+            yield from (least - 1, most + 1, "now")
+        case Kind.REAL:
+            yield from (math.nextafter(column.least, -math.inf), math.nextafter(column.most, math.inf), math.nan, True)
+        case _:
+            yield from (least - 1, most + 1, True)
+
+
+_BOUNDED = [(table, column) for table, spec in LOG_SPECS.items() for column in spec.columns if column.least is not None]
+
+
+@pytest.mark.parametrize(("table", "column"), _BOUNDED, ids=lambda value: getattr(value, "name", value))
+def test_a_fact_has_the_bounds_of_its_columns(table: str, column: Column) -> None:
+    """The bounds stand in the table of columns, which finds suspects, and in the fact, which refuses them."""
+    found = 0
+    for value in _beyond(column):
+        if value == "" and column.least == 0:
+            continue
+        with pytest.raises(InvalidValueError):
+            fact_of(table, {**LEAST[table], **_NEEDED_BY.get(column.name, {}), column.name: value})
+        found += 1
+    assert found
 
 
 def test_an_interest_has_one_near() -> None:

@@ -56,6 +56,7 @@ from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.listener_rules import ListenerRules, Verify
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.log.writer import LogWriter
+from whimbrel.model.clock import US_PER_S
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import (
     V5,
@@ -75,7 +76,6 @@ from whimbrel.mqtt.server import Phase, ServerConnection, ServerLimits
 
 __all__ = ["Broker", "Verify"]
 
-_SECOND_US = 1_000_000
 _MOST_READ_BYTES = 1 << 20
 """What a socket may give at once, beside what was kept already."""
 _MOST_PACKETS = 2_000
@@ -485,7 +485,7 @@ class Broker:
         broker does; the shell reads what waits in its sockets before it asks.
         """
         self.blocking_tasks.listened_us = listened_us
-        connect_timeout_us = int(self.config.limits.connect_timeout_s * _SECOND_US)
+        connect_timeout_us = int(self.config.limits.connect_timeout_s * US_PER_S)
         end_silent(list(self.links), self._sender, listened_us, connect_timeout_us=connect_timeout_us)
         self._let_go(now)
 

@@ -10,9 +10,8 @@ from whimbrel.hold.commands import Matches
 from whimbrel.hold.state import State
 from whimbrel.model.subscription import Subscription
 
-__all__ = ["CONFIRMED", "EXACTLY_ONCE", "effective", "hand_over_qos", "is_live_only"]
+__all__ = ["CONFIRMED", "effective", "hand_over_qos", "is_live_only"]
 
-EXACTLY_ONCE = 2
 CONFIRMED = 2
 """The quality of a hand-over that MQTT has no say in."""
 

@@ -7,6 +7,7 @@ A row has a key, its kind and whose it is, and its value is CBOR. A store that f
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import cbor2
@@ -19,6 +20,7 @@ from whimbrel.model.keys import KeyHashes
 from whimbrel.model.near import ANYWHERE, Around, Near
 from whimbrel.model.place import Area, Place
 from whimbrel.model.polygon import Polygon
+from whimbrel.model.rows import COLUMNS
 from whimbrel.model.subscription import Subscription
 
 _UNKNOWN_QOS = 2
@@ -201,53 +203,33 @@ def _identities(found: Any) -> tuple[Identity, ...]:
     return tuple((subject, own) for subject, own in found)
 
 
+_FIRST = (
+    *("subject_filter", "name", "filter_text", "ttl_us", "max_held", "policy", "near", "keys", "accept_insecure"),
+    *("qos", "no_local", "retain_as_published", "identifier", "stale_us", "seq", "changed_at"),
+)
+"""Fields in the row of a subscription; its other columns follow in the order of ``interests``, and older rows end
+before them."""
+_INTERESTS = COLUMNS["interests"]
+_FIELDS = (*_FIRST, *_INTERESTS[_INTERESTS.index("stale_us") + 1 :])
+_NEAR, _KEYS = _FIELDS.index("near"), _FIELDS.index("keys")
+_fields_of = attrgetter(*_FIELDS)
+
+
 def subscription_row(subscription: Subscription) -> list[object]:
     """Return the row of a subscription as plain values."""
-    near = subscription.near
-    return [
-        subscription.subject_filter,
-        subscription.name,
-        subscription.filter_text,
-        subscription.ttl_us,
-        subscription.max_held,
-        subscription.policy,
-        [near.centre.latitude, near.centre.longitude, near.radius_m] if isinstance(near, Area) else _text_of(near),
-        list(subscription.keys.texts()),
-        subscription.accept_insecure,
-        subscription.qos,
-        subscription.no_local,
-        subscription.retain_as_published,
-        subscription.identifier,
-        subscription.stale_us,
-        subscription.seq,
-        subscription.changed_at,
-    ]
+    row, near = [*_fields_of(subscription)], subscription.near
+    row[_NEAR] = (
+        [near.centre.latitude, near.centre.longitude, near.radius_m] if isinstance(near, Area) else _text_of(near)
+    )
+    row[_KEYS] = [*subscription.keys.texts()]
+    return row
 
 
 def subscription_of(session: str, row: Any) -> Subscription:
     """Return the subscription with a *row*; the value checks itself."""
-    subject_filter, name, filter_text, ttl_us, max_held, policy, near, keys, accept_insecure, *of_mqtt = row
-    qos, no_local, retain_as_published, identifier = of_mqtt[:4] or (None, False, False, None)
-    stale_us, seq, changed_at = (*of_mqtt[4:], None, None, None)[:3]  # older views end before them
-    return Subscription(
-        session=session,
-        subject_filter=subject_filter,
-        name=name,
-        filter_text=filter_text,
-        ttl_us=ttl_us,
-        max_held=max_held,
-        policy=policy,
-        near=_near(near),
-        stale_us=stale_us,
-        keys=KeyHashes.parse(keys),
-        accept_insecure=accept_insecure,
-        qos=qos,
-        no_local=no_local,
-        retain_as_published=retain_as_published,
-        identifier=identifier,
-        seq=seq,
-        changed_at=changed_at,
-    )
+    given: dict[str, Any] = dict(zip(_FIELDS, row, strict=False))
+    given["near"], given["keys"] = _near(given["near"]), KeyHashes.parse(given["keys"])
+    return Subscription(session=session, **given)
 
 
 def _text_of(near: Near | None) -> str | None:

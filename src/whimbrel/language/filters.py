@@ -18,6 +18,8 @@ from whimbrel.model.subscription import Subscription
 
 __all__ = ["Filter", "can_be_read", "filter_of", "parse", "parse_stored", "recognise"]
 
+_LEVELS = " (!~+-"
+"""Characters of which every term but a leaf prints at least one: few of them, and the tree need not be walked."""
 _shapes = ShapeCache()
 
 
@@ -39,7 +41,9 @@ def can_be_read(tree: Predicate, text: str) -> bool:
 
     For a tree that was joined from conditions that passed the static check. No parse is needed to know.
     """
-    return len(text) <= MAX_TEXT and height(tree) <= MAX_HEIGHT
+    if len(text) > MAX_TEXT:
+        return False
+    return sum(map(text.count, _LEVELS)) < MAX_HEIGHT or height(tree) <= MAX_HEIGHT
 
 
 def _read(text: str, bounds: PatternBounds) -> Predicate:

@@ -15,24 +15,20 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from whimbrel.errors import InvalidInputError, InvalidValueError, Phrase
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, Attributes, Int64, Scalar
 from whimbrel.model.clock import format_time, parse_time
 from whimbrel.model.codecs import from_tree, from_typed, to_typed
+from whimbrel.model.columns import LOG_SPECS, Column, Kind
 from whimbrel.model.keys import KeyHash
 from whimbrel.model.place import Area, Place
 from whimbrel.model.polygon import Polygon
 from whimbrel.model.rows import COLUMNS
 
-__all__ = ["TIME_COLUMNS", "json_of", "row_from_json"]
-
-TIME_COLUMNS = frozenset(
-    {"published_at", "changed_at", "reported_at", "handed_at", "expires_at", "deadline_at", "decided_at"}
-)
-_MAPS = ("attributes", "members", "read", "changed")
-"""Columns of named, typed values."""
+__all__ = ["json_of", "row_from_json"]
 
 _Reader = Callable[[str, object], object]
 
@@ -42,13 +38,14 @@ def row_from_json(tree: Mapping[str, object]) -> tuple[str, dict[str, object]]:
     table = tree.get("table")
     if not isinstance(table, str) or table not in COLUMNS:
         raise InvalidValueError("table", table, ", ".join(COLUMNS))
-    row: dict[str, object] = {}
+    row, forms = dict[str, object](), _FORMS[table]
     for name, value in tree.items():
         if name == "table":
             continue
-        column, read = _FORMS.get(name, (name, None))
-        if column not in COLUMNS[table]:
+        form = forms.get(name)
+        if form is None:
             raise InvalidValueError("column", name, f"the columns of {table}: {', '.join(COLUMNS[table])}")
+        column, read = form
         if column in row:
             raise InvalidValueError(name, Phrase("the column a second time"), "one form of each column")
         row[column] = value if value is None or read is None else read(name, value)
@@ -58,9 +55,14 @@ def row_from_json(tree: Mapping[str, object]) -> tuple[str, dict[str, object]]:
 def json_of(table: str, row: Mapping[str, object]) -> dict[str, object]:
     """Return *row* with values that JSON has."""
     shown: dict[str, object] = {"table": table}
+    writers = _PLAIN[table]
     for column, value in row.items():
-        name, plain = _plain(column, value)
-        shown[name] = plain
+        write = writers.get(column)
+        if write is None or value is None:
+            shown[column] = value
+        else:
+            name, plain = write(column, value)
+            shown[name] = plain
     return shown
 
 
@@ -137,40 +139,53 @@ def _near(_column: str, value: object) -> object:
     return {"latitude": area.centre.latitude, "longitude": area.centre.longitude, "radius_m": area.radius_m}
 
 
-_FORMS: dict[str, tuple[str, _Reader]] = {
-    **{column: (column, _time) for column in TIME_COLUMNS},
-    **{column: (column, _attributes) for column in _MAPS},
-    **{f"{column}_typed": (column, _attributes) for column in _MAPS},
-    "body": ("body", _text_body),
-    "body_base64": ("body", _base64_body),
-    "body_hash": ("body_hash", _hexadecimal),
-    "properties": ("properties", _hexadecimal),
-    "keys": ("keys", _keys),
-    "place": ("place", _place),
-    "near": ("near", _near),
-    "corners": ("corners", _corners),
+_READERS: dict[Kind, _Reader] = {
+    Kind.TIME: _time,
+    Kind.ATTRIBUTES: _attributes,
+    Kind.BODY: _text_body,
+    Kind.HASH: _hexadecimal,
+    Kind.PROPERTIES: _hexadecimal,
+    Kind.KEYS: _keys,
+    Kind.PLACE: _place,
+    Kind.AREA: _near,
+    Kind.CORNERS: _corners,
 }
+"""How a column's value is read; that of another kind is its value in JSON."""
+
+
+def _forms(column: Column) -> Iterator[tuple[str, tuple[str, _Reader | None]]]:
+    """Yield the names that a column may have in a line, each with the column's own and how its value is read."""
+    yield column.name, (column.name, _READERS.get(column.kind))
+    if column.kind is Kind.ATTRIBUTES:
+        yield f"{column.name}_typed", (column.name, _attributes)
+    if column.kind is Kind.BODY:
+        yield f"{column.name}_base64", (column.name, _base64_body)
+
+
+_FORMS = {table: dict(form for column in spec.columns for form in _forms(column)) for table, spec in LOG_SPECS.items()}
 
 
 # -- to JSON ---------------------------------------------------------------------------------------------------------
 
 
-def _plain(column: str, value: object) -> tuple[str, object]:
-    if column in TIME_COLUMNS and isinstance(value, int):
-        return column, _time_text(value)
-    if column in _MAPS and isinstance(value, Mapping):
-        attributes: Attributes = value
-        if all(map(_is_plain, attributes.values())):
-            return column, dict(attributes)
-        return f"{column}_typed", to_typed(attributes)
-    if column == "body" and isinstance(value, bytes):
-        try:
-            return column, value.decode()
-        except UnicodeDecodeError:
-            return "body_base64", base64.b64encode(value).decode()
-    if column == "keys" and isinstance(value, list):
-        return column, [f"{each['scheme']}:{each['digest'].hex()}" for each in value]
-    return column, value.hex() if isinstance(value, bytes) else value
+def _time_text(column: str, time_us: int) -> tuple[str, object]:
+    try:
+        return column, format_time(time_us)
+    except InvalidValueError:
+        return column, time_us  # expires_at may be further than years have names
+
+
+def _plain_attributes(column: str, attributes: Attributes) -> tuple[str, object]:
+    if all(map(_is_plain, attributes.values())):
+        return column, dict(attributes)
+    return f"{column}_typed", to_typed(attributes)
+
+
+def _plain_body(column: str, body: bytes) -> tuple[str, object]:
+    try:
+        return column, body.decode()
+    except UnicodeDecodeError:
+        return f"{column}_base64", base64.b64encode(body).decode()
 
 
 def _is_plain(value: Scalar) -> bool:
@@ -182,8 +197,24 @@ def _is_plain(value: Scalar) -> bool:
     )
 
 
-def _time_text(time_us: int) -> str | int:
-    try:
-        return format_time(time_us)
-    except InvalidValueError:
-        return time_us  # expires_at may be further than years have names
+def _plain_keys(column: str, keys: Sequence[Mapping[str, Any]]) -> tuple[str, object]:
+    return column, [f"{each['scheme']}:{each['digest'].hex()}" for each in keys]
+
+
+def _digits(column: str, value: bytes) -> tuple[str, object]:
+    return column, value.hex()
+
+
+_WRITERS: dict[Kind, Callable[[str, Any], tuple[str, object]]] = {
+    Kind.TIME: _time_text,
+    Kind.ATTRIBUTES: _plain_attributes,
+    Kind.BODY: _plain_body,
+    Kind.HASH: _digits,
+    Kind.PROPERTIES: _digits,
+    Kind.KEYS: _plain_keys,
+}
+"""The name and value in JSON of a column's value; one of another kind is itself."""
+_PLAIN = {
+    table: {column.name: _WRITERS[column.kind] for column in spec.columns if column.kind in _WRITERS}
+    for table, spec in LOG_SPECS.items()
+}

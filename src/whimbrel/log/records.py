@@ -35,6 +35,7 @@ from whimbrel.model.attributes import (
     Int64,
     Scalar,
 )
+from whimbrel.model.columns import LOG_SPECS, Kind
 from whimbrel.model.facts import Fact
 from whimbrel.model.rows import COLUMNS, values_of
 
@@ -69,17 +70,7 @@ MARK_BYTES = HEAD.size + BODY.size
 MAX_BODY_BYTES = 272 << 20
 """A little more than the largest MQTT packet."""
 
-TABLE_NUMBERS = {
-    "publications": 1,
-    "interests": 2,
-    "presence": 3,
-    "sessions": 4,
-    "reports": 5,
-    "receipts": 6,
-    "wills": 9,  # 7, 8 and 12 are the compact records
-    "policies": 10,
-    "decisions": 11,
-}
+TABLE_NUMBERS = {name: spec.record for name, spec in LOG_SPECS.items()}
 """The numbers of full records."""
 TABLE_NAMES = {
     **{number: name for name, number in TABLE_NUMBERS.items()},
@@ -92,8 +83,8 @@ PUBLICATIONS = frozenset(number for number, table in TABLE_NAMES.items() if tabl
 """The numbers of records that are publications."""
 _COMPACT = frozenset({compact.PUBLICATION, compact.DELIVERY, compact.MOVE})
 _MAPS = {
-    table: [columns.index(name) - 2 for name in ("attributes", "members", "read", "changed") if name in columns]
-    for table, columns in COLUMNS.items()
+    table: [at - 2 for at, column in enumerate(spec.columns) if column.kind is Kind.ATTRIBUTES]
+    for table, spec in LOG_SPECS.items()
 }
 """Where each table has attributes, counted without node and seq."""
 
@@ -130,7 +121,7 @@ _NO_TAGS = _NoTags()
 def body_of(fact: Fact) -> tuple[bytes, int]:
     """Return the body of *fact*'s record, and the fact's time."""
     table, values = values_of(fact)
-    row: list[object] = list(values[2:])
+    row = values[2:]
     for at in _MAPS[table]:
         if row[at] is not None:
             row[at] = _flat(row[at])  # type: ignore[arg-type]  # they are attributes

@@ -14,24 +14,21 @@ import json
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whimbrel.errors import FilterError, InvalidValueError, Phrase
-from whimbrel.language.ast import Predicate
-from whimbrel.language.codes import ErrorCode
-from whimbrel.language.filters import Filter, can_be_read
-from whimbrel.language.needs import names
-from whimbrel.language.printer import print_filter
+from whimbrel.errors import InvalidValueError, Phrase
+from whimbrel.language.filters import Filter
 from whimbrel.match.index.content import Beside, ContentIndex, Pack, Run, pack_here
 from whimbrel.match.index.damage import DAMAGE, CorruptIndexError
-from whimbrel.match.index.delta import ReadFilter, anchors_of, finished, reading, shared_anchor
+from whimbrel.match.index.delta import finished
 from whimbrel.match.index.texts import Texts
 from whimbrel.match.interest import Interest, PublishedAt
 from whimbrel.match.keys import KeyTable, may_deliver
-from whimbrel.match.subjects import is_exact, subject_attributes, subject_filter, with_subject
-from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
+from whimbrel.match.prepared import Indexed, ReadInterest, check_names, checked_content, join, prepare
+from whimbrel.match.subjects import is_exact, subject_attributes
+from whimbrel.match.topics import TopicIndex, matches
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.bounds import whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
@@ -42,83 +39,10 @@ if TYPE_CHECKING:  # places load numba, and none exist before the first subscrip
     from whimbrel.match.placed import Bounds, Placed
     from whimbrel.match.proximity.index import ProximityIndex, Publications
 
-__all__ = ["NEVER", "Interest", "Matcher", "PublishedAt", "ReadInterest", "check_stored"]
+__all__ = ["Interest", "Matcher", "PublishedAt", "ReadInterest"]
 
 _QUARANTINE = 65_536
 """Handles freed after a handle before it is given out again."""
-
-
-class ReadInterest(NamedTuple):
-    """An interest with a content filter, read and ready to be added."""
-
-    interest: Interest
-    indexed: _Indexed
-    read: ReadFilter
-
-
-class _Indexed(NamedTuple):
-    """The filter that stands in the content index for a topic filter and a content filter."""
-
-    text: str
-    tree: Predicate
-    has_subject: bool
-
-
-NEVER = "never == 1 && never == 2"
-"""A filter that matches nothing: what stands for one that was accepted once and cannot be read any more."""
-
-
-def _checked(interest: Interest) -> Filter | None:
-    """Return the content filter of *interest*, or raise what ``Matcher.add`` raises."""
-    content = interest.content()
-    _check_names(content)
-    if interest.subject_filter is not None:
-        check_topic_filter(interest.subject_filter)
-    return content
-
-
-def _joined(subject: str | None, content: Filter) -> _Indexed:
-    """Return subject and content as one filter, or the content alone where the two are too much for one."""
-    if subject is not None:
-        tree = with_subject(check_topic_filter(subject), content.tree)
-        text = print_filter(tree)
-        if can_be_read(tree, text):
-            return _Indexed(text, tree, has_subject=True)
-    return _Indexed(content.text, content.tree, has_subject=False)
-
-
-def _preparing(interest: Interest, content: Filter) -> Generator[None, None, ReadInterest]:
-    """Prepare what the index keeps of an interest with a content filter, yielding after each step.
-
-    A publication must show the subject, whatever the content says: where the topic filter names a level, or how many
-    there are, the filter hangs on that. Otherwise it hangs where the content alone would.
-    """
-    subject = interest.subject_filter
-    indexed = _joined(subject, content)
-    yield
-    anchor = shared_anchor(subject_filter(subject)) if subject is not None and indexed.has_subject else None
-    anchors = anchors_of(content.text, content.tree) if anchor is None else [anchor]
-    yield
-    return ReadInterest(interest, indexed, (yield from reading(indexed.text, indexed.tree, anchors)))
-
-
-def check_stored(text: str | None) -> None:
-    """Raise ``FilterError`` for what is no filter in any version, or speaks of the names that only the matcher uses.
-
-    A log may have one: an older version accepted it. Readers of a log check this first.
-    """
-    if text is not None:
-        _check_names(Filter(text, is_stored=True))
-
-
-def _check_names(content: Filter | None) -> None:
-    if content is None:
-        return
-    text, tree = content.text, content.tree
-    if "\0" in text and any(name.startswith("\0") for name in names(tree)):
-        at = text.find("\\\0")
-        reason = "a name that begins with U+0000, as no attribute's does"
-        raise FilterError(ErrorCode.TOKEN, reason, text, at, at + 2)
 
 
 _SAVED = (
@@ -197,11 +121,11 @@ class Matcher:
             text, subject, content = interest.filter_text, interest.subject_filter, None
             if text is not None and (subject is not None or "\0" in text or interest.is_placed):
                 content = interest.content()
-                _check_names(content)
+                check_names(content)
             handle = self._new_handle(subscription)
             if self._put(handle, interest):
                 if content is not None:
-                    indexed = _joined(subject, content)
+                    indexed = join(subject, content)
                     self._note(handle, subject, indexed)
                     text = indexed.text
                 assert text is not None
@@ -217,13 +141,13 @@ class Matcher:
         """
         content: Filter | None = None
         if read is None or read.interest != interest:
-            content, read = _checked(interest), None
+            content, read = checked_content(interest), None
         self.remove(subscription)
         handle = self._new_handle(subscription)
         if self._put(handle, interest):
             if read is None:
                 assert content is not None
-                read = finished(_preparing(interest, content))
+                read = finished(prepare(interest, content))
             self._note(handle, interest.subject_filter, read.indexed)
             self._content.add(handle, read.indexed.text, read.read)
         return handle
@@ -234,11 +158,11 @@ class Matcher:
 
         Raise what ``add`` raises.
         """
-        content = _checked(interest)
+        content = checked_content(interest)
         if content is None:
             return None
         yield
-        return (yield from _preparing(interest, content))
+        return (yield from prepare(interest, content))
 
     def remove(self, subscription: str) -> bool:
         """Remove a subscription; return whether there was one."""
@@ -290,7 +214,7 @@ class Matcher:
             self._subjects[handle] = subject
         return text is not None
 
-    def _note(self, handle: int, subject: str | None, indexed: _Indexed) -> None:
+    def _note(self, handle: int, subject: str | None, indexed: Indexed) -> None:
         """Note how far what is indexed decides about the subject."""
         if indexed.has_subject:
             self._with_subject.add(handle)

@@ -15,7 +15,7 @@ from typing import Protocol
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN, instant
 
-__all__ = ["Clock", "SystemClock", "format_time", "is_alive", "microseconds", "parse_time", "seconds"]
+__all__ = ["US_PER_S", "Clock", "SystemClock", "format_time", "is_alive", "microseconds", "parse_time", "seconds"]
 
 US_PER_S = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -75,9 +75,10 @@ class DeviceState:
         dated("reported_at", self.reported_at)
         if self.battery is not None:
             object.__setattr__(self, "battery", real("battery", self.battery, 0, 1))
-        for what, count in (("received", self.received), ("sent", self.sent)):
-            if count is not None:
-                whole(what, count, 0, INT64_MAX)
+        if self.received is not None:
+            whole("received", self.received, 0, INT64_MAX)
+        if self.sent is not None:
+            whole("sent", self.sent, 0, INT64_MAX)
 
     @property
     def is_move(self) -> bool:

@@ -209,9 +209,11 @@ class Receipt:
             raise InvalidValueError("body_hash", self.body_hash, f"{_HASH_BYTES} bytes of SHA-256")
         if self.via is not None and self.via not in ("live", "held", "retained"):
             raise InvalidValueError("via", self.via, "live, held or retained")
-        for what, part in (("battery", self.battery), ("network_connection", self.network_connection)):
-            if part is not None:
-                real(what, part, 0, 1)
+        if self.battery is not None:
+            object.__setattr__(self, "battery", real("battery", self.battery, 0, 1))
+        if self.network_connection is not None:
+            checked = real("network_connection", self.network_connection, 0, 1)
+            object.__setattr__(self, "network_connection", checked)
         if self.published_at is not None:
             dated("published_at", self.published_at)
         if self.subject is not None:

@@ -15,11 +15,24 @@ from whimbrel.model.bounds import INT64_MAX, dated, flag, instant, name, node_na
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.place import Area, Place
 
-__all__ = ["MAX_BODY_BYTES", "MAX_PACKET_ID", "MAX_QOS", "MAX_SUBJECT_BYTES", "Notification", "NotificationId"]
+__all__ = [
+    "AT_LEAST_ONCE",
+    "EXACTLY_ONCE",
+    "MAX_BODY_BYTES",
+    "MAX_PACKET_ID",
+    "MAX_QOS",
+    "MAX_SUBJECT_BYTES",
+    "Notification",
+    "NotificationId",
+]
 
 MAX_SUBJECT_BYTES = 65_535
 MAX_BODY_BYTES = 268_435_455  # the largest MQTT packet
-MAX_QOS = 2
+AT_LEAST_ONCE = 1
+"""The quality of service with a confirmation."""
+EXACTLY_ONCE = 2
+"""The quality of service that never duplicates."""
+MAX_QOS = EXACTLY_ONCE
 MAX_PACKET_ID = 65_535
 
 # A node's name is also a folder of the exported log (``node=…``), hence the few characters.

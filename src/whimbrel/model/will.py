@@ -33,9 +33,10 @@ class LastWill:
 
     def __post_init__(self) -> None:
         name("subject", self.subject, max_bytes=MAX_SUBJECT_BYTES)
-        for what, value in (("body", self.body), ("properties", self.properties)):
-            if type(value) is not bytes or len(value) > MAX_BODY_BYTES:
-                raise InvalidValueError(what, description_of(value), f"at most {MAX_BODY_BYTES} bytes")
+        if type(self.body) is not bytes or len(self.body) > MAX_BODY_BYTES:
+            raise InvalidValueError("body", description_of(self.body), f"at most {MAX_BODY_BYTES} bytes")
+        if type(self.properties) is not bytes or len(self.properties) > MAX_BODY_BYTES:
+            raise InvalidValueError("properties", description_of(self.properties), f"at most {MAX_BODY_BYTES} bytes")
         whole("qos", self.qos, 0, MAX_QOS)
         whole("delay_us", self.delay_us, 0, INT64_MAX)
         if self.expiry_us is not None:

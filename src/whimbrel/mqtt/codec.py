@@ -10,7 +10,7 @@ Rule: a packet that is too large is refused as soon as its length is known, befo
 
 from __future__ import annotations
 
-from whimbrel.mqtt.codes import PacketType, ReasonCode
+from whimbrel.mqtt.codes import PUBLISH_FIRST_BYTE, PacketType, ReasonCode
 from whimbrel.mqtt.decoding import decode, publish_at
 from whimbrel.mqtt.encoding import encode, publish_parts
 from whimbrel.mqtt.errors import PacketTooLargeError, ProtocolError
@@ -162,7 +162,7 @@ class Decoder:
                 if self._stops_after_connect:
                     self.is_stopped = True
                     return stop
-            elif first & 0xF0 == 0x30:
+            elif first & 0xF0 == PUBLISH_FIRST_BYTE:
                 packets.append(publish_at(data, first, start, stop, version))
             elif first == 0x40 and length == 2 and (data[start] or data[start + 1]):
                 packets.append(_new(Puback, (data[start] << 8 | data[start + 1], _SUCCESS, NO_PROPERTIES)))

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
 
-__all__ = ["CODES_IN", "PACKETS_OF", "PacketType", "ReasonCode", "connect_return_code", "suback_return_code"]
+__all__ = [
+    "CODES_IN",
+    "PACKETS_OF",
+    "PUBLISH_FIRST_BYTE",
+    "PacketType",
+    "ReasonCode",
+    "connect_return_code",
+    "suback_return_code",
+]
 
 
 class PacketType(IntEnum):
@@ -31,6 +39,10 @@ class PacketType(IntEnum):
     PINGRESP = 13
     DISCONNECT = 14
     AUTH = 15
+
+
+PUBLISH_FIRST_BYTE = PacketType.PUBLISH.value << 4
+"""The first byte of a PUBLISH without flags."""
 
 
 class ReasonCode(IntEnum):

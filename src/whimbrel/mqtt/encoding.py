@@ -12,7 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from whimbrel.errors import InvalidValueError, Phrase
-from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode, connect_return_code, suback_return_code
+from whimbrel.mqtt.codes import (
+    CODES_IN,
+    PUBLISH_FIRST_BYTE,
+    PacketType,
+    ReasonCode,
+    connect_return_code,
+    suback_return_code,
+)
 from whimbrel.mqtt.packets import (
     V5,
     V311,
@@ -65,7 +72,7 @@ def publish_parts(
     """
     if not 0 <= qos <= 2 or (dup and not qos):
         raise InvalidValueError("PUBLISH", Phrase(f"QoS {qos}, DUP {dup}"), "QoS 0 to 2, DUP only from 1 on")
-    first = 0x30 | dup << 3 | qos << 1 | retain
+    first = PUBLISH_FIRST_BYTE | dup << 3 | qos << 1 | retain
     if version == V5:
         tail = encode_varint(len(properties)) + properties + payload if properties else b"\0" + payload
     else:

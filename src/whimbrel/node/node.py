@@ -33,7 +33,7 @@ from whimbrel.model.facts import (
     SessionChanged,
     WillChanged,
 )
-from whimbrel.model.notification import Notification
+from whimbrel.model.notification import EXACTLY_ONCE, Notification
 from whimbrel.model.place import Place
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import InterestChange
@@ -53,7 +53,6 @@ from whimbrel.node.wills import Wills
 
 __all__ = ["Node"]
 
-_EXACTLY_ONCE = 2
 _MOST_FORGOTTEN = 1_000  # places, in one turn
 _MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
 C = TypeVar("C", bound=StoredClient)
@@ -235,14 +234,14 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         if outcome is Outcome.DELIVERED:
             if qos is None:
                 qos = self.hold.flight_qos(session, device, seq)
-            if qos == _EXACTLY_ONCE:
+            if qos == EXACTLY_ONCE:
                 self.clients.await_completion(device, seq)
         return self.hold.confirmed(at, session, device, seq, outcome)
 
     def settle_beside(self, device: str, seq: int, outcome: Outcome, *, qos: int) -> None:
         """Apply the receipt of a copy that was sent beside the hold: a retained one, or to a session without expiry."""
         self.policies.received(device, seq)
-        if outcome is Outcome.DELIVERED and qos == _EXACTLY_ONCE:
+        if outcome is Outcome.DELIVERED and qos == EXACTLY_ONCE:
             self.clients.await_completion(device, seq)
 
     def _receipt(self, fact: Receipt) -> list[NodeCommand]:
@@ -259,7 +258,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
             for each in fact.subscriptions
             if (subscription := self.hold.subscription(fact.session, (each.subject_filter, each.name))) is not None
         ]
-        return max(granted, default=_EXACTLY_ONCE)  # it may have been sent at less: one PUBREL more does no harm
+        return max(granted, default=EXACTLY_ONCE)  # it may have been sent at less: one PUBREL more does no harm
 
     # -- presence, subscriptions and sessions ------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Exposure"]
+from whimbrel.model.clock import US_PER_S
 
-_SECOND_US = 1_000_000
+__all__ = ["Exposure"]
 
 
 @dataclass(slots=True)
@@ -38,6 +38,6 @@ class Exposure:
         """Return the seconds in which the device was discoverable, and connectable, up to *now*."""
         self.advance(now)
         return {
-            "discoverable_s": round(self.discoverable_us / _SECOND_US, 2),
-            "connectable_s": round(self.connectable_us / _SECOND_US, 2),
+            "discoverable_s": round(self.discoverable_us / US_PER_S, 2),
+            "connectable_s": round(self.connectable_us / US_PER_S, 2),
         }

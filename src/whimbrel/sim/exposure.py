@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
+from whimbrel.model.clock import US_PER_S
 from whimbrel.rendezvous.controller import Parameters
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.events import Address, Subscription, address_from
@@ -22,9 +23,8 @@ from whimbrel.sim.hall import Hall
 
 __all__ = ["ExposureRun", "Way", "measure_exposure"]
 
-_SECOND = 1_000_000
 _PAGE_US = 5_120_000
-_LIMIT_US = 120 * _SECOND
+_LIMIT_US = 120 * US_PER_S
 _STEP_US = 100_000
 
 
@@ -58,7 +58,7 @@ def _served(way: Way, gap_s: float, seed: int) -> ExposureRun:
     node = hall.add(device, is_shown=way is Way.FOUND)
     if way is not Way.FOUND:
         node.do(device.publish(is_lasting=True))
-    hall.air.run(round(gap_s * _SECOND))
+    hall.air.run(round(gap_s * US_PER_S))
     began = hall.now()
     seeker = hall.add(Device(address=seeking, name="seeker"))
     seeker.do(seeker.core.subscribe(Subscription(name="sought"), is_lasting=True))
@@ -74,7 +74,7 @@ def _plain(gap_s: float, seed: int) -> ExposureRun:
     exposure = Exposure(air.now)
     exposure.set_scans(inquiry=True, page=True, now=air.now)
     sought.set_scans(inquiry=True, page=True)
-    air.run(round(gap_s * _SECOND))
+    air.run(round(gap_s * US_PER_S))
     began, met = air.now, list[int]()
     seeker = air.add(_address(3), name="seeker")
 
@@ -97,7 +97,7 @@ def _report(exposure: Exposure, now: int, began: int, met: int | None) -> Exposu
     return ExposureRun(
         discoverable_s=seconds["discoverable_s"],
         connectable_s=seconds["connectable_s"],
-        wait_s=None if met is None else (met - began) / _SECOND,
+        wait_s=None if met is None else (met - began) / US_PER_S,
     )
 
 

@@ -19,11 +19,10 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 from whimbrel.model.attributes import Scalar
+from whimbrel.model.clock import US_PER_S
 from whimbrel.sim.ward.monitors import BADGES, BEDS, ward
 
 __all__ = ["FLEET", "Change", "Device", "Fleet", "Move", "Person", "Reading", "Wish", "moves", "readings"]
-
-_US_PER_S = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,5 +236,5 @@ def readings(rng: random.Random, *, per_s: float) -> Iterator[Reading]:
         sensor = "monitor" if rest == ["vitals"] else rest[0] if rest else kind
         is_sure = sensor == "pump" or whose.startswith("ICU-")
         expiry_s = _EXPIRY_S.get(sensor)
-        at_s = notification.published_at / _US_PER_S
+        at_s = notification.published_at / US_PER_S
         yield Reading(at_s, f"{sensor}-{whose}", notification.subject, notification.attributes, int(is_sure), expiry_s)

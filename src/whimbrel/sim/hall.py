@@ -11,6 +11,7 @@ from random import Random
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import flag, real, whole
+from whimbrel.model.clock import US_PER_S
 from whimbrel.rendezvous.controller import Controller, DumbPair, Note, NoteKind, Parameters
 from whimbrel.rendezvous.controller.dumb import MAX_PAIRS
 from whimbrel.rendezvous.device import Device
@@ -24,11 +25,10 @@ from whimbrel.sim.rendezvous.headset import Headset
 
 __all__ = ["Hall", "HallReport", "HallScenario", "run_hall"]
 
-_SECOND = 1_000_000
 _FIRST_DEVICE = 0x020000000100
 _FIRST_PHONE, _FIRST_HEADSET = 0x020000010000, 0x020000020000
 _CONTROLLER = 0x020000000001
-_YEAR_US = 365 * 86_400 * _SECOND
+_YEAR_US = 365 * 86_400 * US_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,14 +155,14 @@ def run_hall(scenario: HallScenario) -> HallReport:
         seeker, sought = (_address(_FIRST_DEVICE + number + each) for each in range(2))
         pairs.append((seeker, sought))
         for who in (seeker, sought):
-            arrivals[who] = round(random.uniform(0, scenario.arrivals_s) * _SECOND)
+            arrivals[who] = round(random.uniform(0, scenario.arrivals_s) * US_PER_S)
             device = _device(who, group, random, is_shown=scenario.discoverable and who == sought)
             partner = f"device {sought[-5:]}" if who == seeker else None
             hall.air.after(arrivals[who], _arrival(hall, device, scenario, group, partner))
     for number, (dumb, smart) in enumerate(phones):
-        come = sorted(round(random.uniform(0, scenario.arrivals_s) * _SECOND) for _ in range(2))
+        come = sorted(round(random.uniform(0, scenario.arrivals_s) * US_PER_S) for _ in range(2))
         _bring_headset(hall, dumb, smart, at=come if number % 2 else come[::-1])
-    hall.air.run(round(scenario.seconds * _SECOND))
+    hall.air.run(round(scenario.seconds * US_PER_S))
     met = {
         pair: [now for who, now in hall.introduced(pair[0]) if who == pair[1]] for pair in pairs if pair[0] in hall.told
     }
@@ -172,7 +172,7 @@ def run_hall(scenario: HallScenario) -> HallReport:
         notes=tuple(hall.notes),
         pairs=len(pairs),
         connected=len(waits),
-        waits_s=tuple(wait / _SECOND for wait in waits),
+        waits_s=tuple(wait / US_PER_S for wait in waits),
         collisions=hall.air.collisions,
         dumb_pairs=len(phones),
         dumb_connected=sum(hall.air.link(dumb, smart) is not None for dumb, smart in phones if _is_real(hall, dumb)),

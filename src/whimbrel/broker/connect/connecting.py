@@ -33,6 +33,7 @@ from whimbrel.broker.wire.own_properties import MARK
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.access import Right
 from whimbrel.hold.private import asked_for, private_session
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import InvalidConnectError, ProtocolError, UnsupportedVersionError
@@ -44,7 +45,6 @@ from whimbrel.node.memory import CLIENT_BYTES
 
 __all__ = ["Connecting"]
 
-_SECOND_US = 1_000_000
 _ASSIGNED_BYTES = 25
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 _QOS_2 = 2
@@ -337,7 +337,7 @@ class Connecting:
         machine.phase = Phase.OPEN
         link.is_plain = not (machine.has_outbound_aliases or machine.max_packet_bytes or machine.mount)
         self._sender.counters.connections += 1
-        link.keep_alive_us = self._welcome.keep_alive_s(connect) * _SECOND_US
+        link.keep_alive_us = self._welcome.keep_alive_s(connect) * US_PER_S
         welcome = self._welcome.packet(link, connect, assigned, is_resumed=is_resumed)
         assert welcome is not None, "CONNECT was refused for it"
         self._sender.send(link, welcome)
@@ -409,7 +409,7 @@ class Connecting:
                 reason = "a session expiry in DISCONNECT where CONNECT had none"
                 self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, reason)
                 return
-            expiry_us = min(asked_s, self._config.mqtt.session_expiry_s) * _SECOND_US
+            expiry_us = min(asked_s, self._config.mqtt.session_expiry_s) * US_PER_S
         self._sender.close(link, "it said goodbye")
         fate = _Fate.DUE if packet.code == ReasonCode.DISCONNECT_WITH_WILL else _Fate.WITHDRAWN
         self._leave(client, expiry_us, now, fate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.wire.clients import Link
+from whimbrel.model.clock import US_PER_S
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, Connack, Connect
@@ -11,7 +12,6 @@ from whimbrel.mqtt.properties import Properties, Property
 
 __all__ = ["Welcome"]
 
-_SECOND_US = 1_000_000
 _QOS_2 = 2
 
 
@@ -54,8 +54,8 @@ class Welcome:
             told[Property.ASSIGNED_CLIENT_IDENTIFIER] = assigned
         if keep_alive_s != connect.keep_alive_s:
             told[Property.SERVER_KEEP_ALIVE] = keep_alive_s
-        if expiry_us != (connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0) * _SECOND_US:
-            told[Property.SESSION_EXPIRY_INTERVAL] = expiry_us // _SECOND_US
+        if expiry_us != (connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0) * US_PER_S:
+            told[Property.SESSION_EXPIRY_INTERVAL] = expiry_us // US_PER_S
         return told
 
     def keep_alive_s(self, connect: Connect) -> int:
@@ -69,5 +69,5 @@ class Welcome:
         """Return how long a client's session outlives its connection."""
         most = self._config.mqtt.session_expiry_s
         if connect.version != V5:
-            return 0 if connect.clean_start else most * _SECOND_US
-        return min(connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0, most) * _SECOND_US
+            return 0 if connect.clean_start else most * US_PER_S
+        return min(connect.properties.integer(Property.SESSION_EXPIRY_INTERVAL) or 0, most) * US_PER_S

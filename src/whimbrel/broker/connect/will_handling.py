@@ -20,6 +20,7 @@ from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.placing import read_placing
 from whimbrel.errors import InvalidValueError
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.facts import WillChange, WillChanged
 from whimbrel.model.keys import Secured
 from whimbrel.model.will import LastWill
@@ -29,8 +30,6 @@ from whimbrel.mqtt.properties import Property, passed_on
 from whimbrel.node.wills import LeftWill
 
 __all__ = ["WillHandling"]
-
-_SECOND_US = 1_000_000
 
 
 class WillHandling:
@@ -44,7 +43,7 @@ class WillHandling:
 
     def begin(self, now: int) -> None:
         """Let the wills wait that were left with a broker before this one."""
-        self._state.wills.begin(now, self._config.mqtt.will_grace_s * _SECOND_US)
+        self._state.wills.begin(now, self._config.mqtt.will_grace_s * US_PER_S)
 
     def refusal(self, link: Link, client_id: str, will: Will) -> tuple[ReasonCode, str] | None:
         """Return why a CONNECT is refused for its will, if it is."""
@@ -138,8 +137,8 @@ def _last_will(will: Will, secured: Secured) -> LastWill:
         body=will.payload,
         qos=will.qos,
         retain=will.retain,
-        delay_us=(properties.integer(Property.WILL_DELAY_INTERVAL) or 0) * _SECOND_US,
-        expiry_us=None if expiry_s is None else expiry_s * _SECOND_US,
+        delay_us=(properties.integer(Property.WILL_DELAY_INTERVAL) or 0) * US_PER_S,
+        expiry_us=None if expiry_s is None else expiry_s * US_PER_S,
         keys=secured.keys,
         deliver_insecure=secured.deliver_insecure,
         properties=passed_on(properties),

@@ -18,7 +18,7 @@ from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.log.compact import receipt_body
 from whimbrel.model.facts import Outcome, PresenceChange, PresenceChanged, Receipt
-from whimbrel.model.notification import NotificationId
+from whimbrel.model.notification import EXACTLY_ONCE, NotificationId
 from whimbrel.model.subscription import SubscriptionIdentity
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
@@ -29,7 +29,6 @@ from whimbrel.node.publication import KeptNotification, packet_id_of
 __all__ = ["Delivering"]
 
 _PUBREL = b"\x62\x02"
-_EXACTLY_ONCE = 2
 _MOST_SENT = 1_000
 """How many messages one client is sent in a turn of the event loop: some 5 µs each."""
 _MAX_DECIDED = 320
@@ -198,7 +197,7 @@ class Delivering:
             out = flying.get(identifier)
             if out is None:
                 if identifier in client.releases:  # PUBREL is answered by PUBCOMP alone (4.3.3)
-                    self._wrong_kind(client, "PUBACK", identifier, _EXACTLY_ONCE)
+                    self._wrong_kind(client, "PUBACK", identifier, EXACTLY_ONCE)
                     break
                 continue  # late, or made up: nothing hangs on it
             if out.qos != 1:
@@ -232,7 +231,7 @@ class Delivering:
         """Take in that a client has a QoS 2 hand-over; it is released once that is written."""
         identifier = packet.packet_id
         out = client.flying.get(identifier)
-        if out is not None and out.qos != _EXACTLY_ONCE:
+        if out is not None and out.qos != EXACTLY_ONCE:
             self._wrong_kind(client, "PUBREC", identifier, out.qos)
             return
         if out is None:
@@ -297,7 +296,7 @@ class Delivering:
                 commits.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
             else:
                 commits.append(self._undelivered(seq, now, terms, client, message, outcome))
-            is_released_later = out.qos == _EXACTLY_ONCE and outcome is Outcome.DELIVERED
+            is_released_later = out.qos == EXACTLY_ONCE and outcome is Outcome.DELIVERED
             if not (out.is_held or out.via is RETAINED or is_released_later or self._is_kept(client, out)):
                 continue  # the node knows nothing of it
             if is_owed or commits.waiting:
@@ -364,4 +363,4 @@ class Delivering:
 
 def _is_begun(out: Outgoing) -> bool:
     """Tell whether a delivery is brought to its end, expired or not: it was begun at QoS 2 (4.3.3)."""
-    return out.qos == _EXACTLY_ONCE and out.dup
+    return out.qos == EXACTLY_ONCE and out.dup

@@ -30,7 +30,7 @@ from whimbrel.hold.sessions import RETAINED
 from whimbrel.language.policies.limits import PolicyLimits
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.facts import Decided, Outcome
-from whimbrel.model.notification import NotificationId
+from whimbrel.model.notification import EXACTLY_ONCE, NotificationId
 from whimbrel.mqtt.codes import PacketType
 from whimbrel.mqtt.properties import decode_properties, passed_on
 from whimbrel.node.publication import KeptNotification
@@ -51,7 +51,6 @@ _MOST_LOOKED_AT = 1_024
 _MOST_RUN = 4
 """Of these, pictures for which the policy has to run for that, and as many other bodies."""
 
-_EXACTLY_ONCE = 2
 _OF_DECISION = 40
 """As how many messages a decision counts, beside its steps."""
 _MOST_TRIES = 3
@@ -348,7 +347,7 @@ class Shaping:
             message = _shaped(original, body, fact.attributes)
         out = out._replace(message=message, is_decided=True)
         link.after_seq = max(link.after_seq, fact.seq)
-        self._send_in_turn(client, link, out, of=fact.seq if is_new and out.qos == _EXACTLY_ONCE else None)
+        self._send_in_turn(client, link, out, of=fact.seq if is_new and out.qos == EXACTLY_ONCE else None)
 
     def _pass(self, client: LiveClient, link: Link, out: Outgoing) -> None:
         """Send what arrived, as it is."""

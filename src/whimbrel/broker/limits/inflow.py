@@ -7,12 +7,13 @@ Rule: this looks at the heads of packets alone (MQTT 5, 2.1). What is no head pa
 
 from __future__ import annotations
 
+from whimbrel.mqtt.codes import PacketType
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.primitives import partial_varint_at
 
 __all__ = ["Inflow"]
 
-_PUBLISH = 3
+_PUBLISH = PacketType.PUBLISH.value
 
 
 class Inflow:

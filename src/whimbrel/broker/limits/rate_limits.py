@@ -20,16 +20,16 @@ from whimbrel.broker.limits.inflow import Inflow
 from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.settings.config import LimitSettings
 from whimbrel.model.bounds import INT64_MAX
+from whimbrel.model.clock import US_PER_S
 
 __all__ = ["Meter", "RateLimits", "Rates", "Slowed", "TokenBucket"]
 
-_SECOND_US = 1_000_000
 _SLOWED = "the client sends more than {} allows; it is read from as slowly as that, and nothing is dropped"
 _WAITS = 10
 """Who waits is woken when a tenth of a second's worth is there, not for every byte."""
 _TURNS = 50
 """A turn of one of several clients of a user is a fiftieth of a second's worth."""
-_EPISODE_US = 60 * _SECOND_US
+_EPISODE_US = 60 * US_PER_S
 """A client that is slowed again within so long is still the same piece of news."""
 _REMEMBERED = 10_000
 
@@ -64,7 +64,7 @@ class TokenBucket:
 
     def __init__(self, rate: int, burst_us: int) -> None:
         self._rate = rate
-        self._most = max(rate * burst_us, _SECOND_US)
+        self._most = max(rate * burst_us, US_PER_S)
         self._level = self._most
         """In millionths of a token, so that nothing is ever rounded."""
         self._at: int | None = None
@@ -76,18 +76,18 @@ class TokenBucket:
         if self._at is not None and now > self._at:
             self._level = min(self._most, self._level + (now - self._at) * self._rate)
         self._at = now if self._at is None else max(self._at, now)
-        return self._level // _SECOND_US
+        return self._level // US_PER_S
 
     def take(self, number: int) -> None:
         """Take tokens; those that are not there are owed."""
         if self._rate:
-            self._level -= number * _SECOND_US
+            self._level -= number * US_PER_S
 
     def wait_us(self, now: int) -> int:
         """Return how long until there are enough to go on, where there is none now; 0 where there is one."""
         if self.left(now) > 0:
             return 0
-        wanted = min(self._most, max(1, self._rate // _WAITS) * _SECOND_US)
+        wanted = min(self._most, max(1, self._rate // _WAITS) * US_PER_S)
         return -(-(wanted - self._level) // self._rate)
 
     @property
@@ -177,7 +177,7 @@ class RateLimits:
         """Return the rates that the configuration sets."""
         per_client = Rates(limits.client_messages_per_second, limits.client_bytes_per_second)
         per_user = Rates(limits.user_messages_per_second, limits.user_bytes_per_second)
-        return cls(per_client, per_user, int(limits.rate_burst_s * _SECOND_US), counters)
+        return cls(per_client, per_user, int(limits.rate_burst_s * US_PER_S), counters)
 
     def __len__(self) -> int:
         """Return how many clients and users are remembered."""

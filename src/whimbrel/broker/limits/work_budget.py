@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from whimbrel.hold.commands import Identity
 from whimbrel.language.ast import Equals, Pattern, Predicate, children
 from whimbrel.language.filters import Filter
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
@@ -32,7 +33,6 @@ __all__ = [
 
 _BYTES_A_UNIT = 64
 _PATTERN = 16
-_SECOND_US = 1_000_000
 _REMEMBERED = 10_000
 FREE_STEPS = 200
 """A decision of so many steps is as cheap as what is done for it beside, and counts nothing."""
@@ -83,7 +83,7 @@ class WorkBudget:
 
     def __init__(self, most_a_packet: int, per_second: int) -> None:
         self.most_a_packet, self._per_second = most_a_packet, per_second
-        self._most = max(most_a_packet, per_second) * _SECOND_US
+        self._most = max(most_a_packet, per_second) * US_PER_S
         self._owed: dict[str, tuple[int, int]] = {}
         """What each session owes, in units a million times as small, and when that was."""
 
@@ -99,7 +99,7 @@ class WorkBudget:
         """Take *cost* off what *session* may ask for in this second, or raise ``ProtocolError``."""
         if not self._per_second:
             return
-        owed = self._owed_by(session, now) + cost * _SECOND_US
+        owed = self._owed_by(session, now) + cost * US_PER_S
         if owed > self._most:
             what = f"a session may ask for {self._per_second} units of work a second"
             raise _refusal(what, "limits.session_work_per_second")
@@ -210,13 +210,13 @@ class StepBudget:
         """Count a decision; return until when the device waits, in microseconds, or None if it does not."""
         if steps <= FREE_STEPS or not self._total:
             return None
-        self._go_to(now // _SECOND_US)
+        self._go_to(now // US_PER_S)
         self._active.add(device)
         share = self._total / len(self._active | self._before)
         left, at = self._left.get(device, (share, now))
-        left = min(share, left + (now - at) * share / _SECOND_US) - steps
+        left = min(share, left + (now - at) * share / US_PER_S) - steps
         self._left[device] = left, now
-        return None if left >= 0 else now + int(-left * _SECOND_US / share)
+        return None if left >= 0 else now + int(-left * US_PER_S / share)
 
     def forget(self, device: str) -> None:
         """Forget a device that is gone."""
@@ -228,8 +228,8 @@ class StepBudget:
         self._before = self._active if second == self._second + 1 else set()
         self._second, self._active = second, set()
         if len(self._left) > len(self._before):  # who took none for a second, and waits for nothing, is forgotten
-            each_us = self._total / max(len(self._before), 1) / _SECOND_US
-            begin = second * _SECOND_US
+            each_us = self._total / max(len(self._before), 1) / US_PER_S
+            begin = second * US_PER_S
             self._left = {
                 device: (left, at)
                 for device, (left, at) in self._left.items()

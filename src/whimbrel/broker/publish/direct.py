@@ -19,6 +19,7 @@ from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.log.compact import publication_body
+from whimbrel.model.notification import AT_LEAST_ONCE
 from whimbrel.mqtt.packets import Publish
 from whimbrel.mqtt.properties import NO_PROPERTIES
 from whimbrel.node.publication import KeptNotification
@@ -26,7 +27,6 @@ from whimbrel.node.publication import KeptNotification
 __all__ = ["DirectPath"]
 
 _PUBACK = b"\x40\x02"
-_AT_LEAST_ONCE = 1
 
 
 class DirectPath:
@@ -45,7 +45,7 @@ class DirectPath:
         self._admission, self._commits, self._state = admission, commits, state
         self._sender, self._authorizer, self._lanes, self._pump_ready = sender, authorizer, lanes, pump_ready
         self._most_bytes = admission.most_bytes
-        self._most_qos = min(_AT_LEAST_ONCE, admission.maximum_qos)
+        self._most_qos = min(AT_LEAST_ONCE, admission.maximum_qos)
 
     def passed(
         self, link: Link, client: LiveClient, packets: Sequence[Publish], matched: Iterable[Sequence[int]], now: int

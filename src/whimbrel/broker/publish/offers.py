@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whimbrel.log.compact import publication_body
 from whimbrel.log.records import body_of
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.keys import OPEN, Secured
 from whimbrel.model.notification import Notification
@@ -14,8 +15,6 @@ from whimbrel.node.publication import KeptNotification
 from whimbrel.node.wills import LeftWill
 
 __all__ = ["Offer"]
-
-_SECOND_US = 1_000_000
 
 
 class Offer:
@@ -47,7 +46,7 @@ class Offer:
             expiry_us = self._will.will.expiry_us
             return None if expiry_us is None else self.at + expiry_us
         expiry_s = self.packet.properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
-        return None if expiry_s is None else self.at + expiry_s * _SECOND_US
+        return None if expiry_s is None else self.at + expiry_s * US_PER_S
 
     def numbered(self, node: str, seq: int) -> KeptNotification:
         """Return the notification with its number and the body of its record."""

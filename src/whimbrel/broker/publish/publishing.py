@@ -42,6 +42,7 @@ from whimbrel.language.allowance import Allowance, OutOfAllowanceError
 from whimbrel.match.events.bodies import Bodies
 from whimbrel.model.codecs import attributes_of
 from whimbrel.model.keys import OPEN, Secured
+from whimbrel.model.notification import EXACTLY_ONCE
 from whimbrel.mqtt.codes import PacketType, ReasonCode
 from whimbrel.mqtt.packets import Publish
 from whimbrel.mqtt.properties import NO_PROPERTIES, Property, decode_properties
@@ -51,9 +52,7 @@ from whimbrel.node.wills import LeftWill
 
 __all__ = ["Publishing"]
 
-_SECOND_US = 1_000_000
 _PUBREC = b"\x50\x02"
-_EXACTLY_ONCE = 2
 _MOST_ONE_BY_ONE = 40
 """How many publications of one client are matched one by one in a turn."""
 _KEYS = f"{SESSIONS}keys"
@@ -125,7 +124,7 @@ class Publishing:
         if (
             direct is not None
             and not routes.has_content
-            and first.qos < _EXACTLY_ONCE
+            and first.qos < EXACTLY_ONCE
             and not self._needs_the_hold(first)
         ):
             packets = packets[direct.passed(link, client, packets, repeat(()), now) :]
@@ -207,7 +206,7 @@ class Publishing:
         self.counters.foreign_places += foreign
         at, direct = 0, self._direct_for(link) if routes.has_content else None
         while at < len(packets) and link.closing is None:
-            if direct is not None and packets[at].qos < _EXACTLY_ONCE:
+            if direct is not None and packets[at].qos < EXACTLY_ONCE:
                 at += direct.passed(link, client, packets[at:], handles[at:], now)
                 if at == len(packets):
                     break
@@ -314,7 +313,7 @@ class Publishing:
         else:
             client.receiving.add(identifier)
             answer = partial(self.answers.confirm, link, client, identifier)
-        offer = Offer(packet, client.id, now, secured, placing, packet_id=identifier if qos == _EXACTLY_ONCE else 0)
+        offer = Offer(packet, client.id, now, secured, placing, packet_id=identifier if qos == EXACTLY_ONCE else 0)
         self._accept(offer, found, answer)
 
     def _taker(self, topic: str) -> _Taker | None:

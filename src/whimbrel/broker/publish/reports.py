@@ -24,6 +24,7 @@ from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidInputError
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import Reported
+from whimbrel.model.notification import AT_LEAST_ONCE
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Publish, Pubrec
@@ -33,7 +34,6 @@ __all__ = ["Reports"]
 
 _FORM = "a report is an object of JSON with battery, display, received and place, each if known"
 _LONGEST_REASON = 1_000
-_AT_LEAST_ONCE = 1
 
 
 class Reports:
@@ -70,7 +70,7 @@ class Reports:
             if full is not None:
                 self._publishing.answers.refuse(link, client, packet, *full)
                 return
-        if packet.qos > _AT_LEAST_ONCE:
+        if packet.qos > AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
         fact = Reported(node=self._commits.node, seq=self._commits.seq, state=state)
         self._commits.enter(fact, partial(self._taken, link, client, packet, fact), is_owed=packet.qos > 0)
@@ -84,7 +84,7 @@ class Reports:
     def _taken(self, link: Link, client: LiveClient, packet: Publish, fact: Reported) -> None:
         self._state.apply(fact)
         self._sender.counters.reports += 1
-        if packet.qos == _AT_LEAST_ONCE:
+        if packet.qos == AT_LEAST_ONCE:
             self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
         elif packet.qos:
             client.receiving.discard(packet.packet_id)

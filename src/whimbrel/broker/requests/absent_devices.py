@@ -16,16 +16,16 @@ from collections.abc import Callable
 
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.hold.private import is_private
+from whimbrel.model.clock import US_PER_S
 
 __all__ = ["AbsentDevices"]
 
-_SECOND_US = 1_000_000
 _AT_ONCE = 256
 """How many sessions are looked at in a turn."""
 _LOOKS = 10
 """How often all of them are looked at while a device is away."""
-_LONGEST_REST_US = 3_600 * _SECOND_US
-_GRACE_US = 3_600 * _SECOND_US
+_LONGEST_REST_US = 3_600 * US_PER_S
+_GRACE_US = 3_600 * US_PER_S
 """How long a broker runs, at most, before it lets devices leave that were away before it started."""
 
 
@@ -33,7 +33,7 @@ class AbsentDevices:
     """Lets devices leave that are away for longer than *expiry_s*; *put_out* makes one leave a session."""
 
     def __init__(self, state: BrokerState, expiry_s: int, put_out: Callable[[str, str, int], None]) -> None:
-        self._state, self._expiry_us, self._put_out = state, expiry_s * _SECOND_US, put_out
+        self._state, self._expiry_us, self._put_out = state, expiry_s * US_PER_S, put_out
         self._rest_us = min(self._expiry_us // _LOOKS, _LONGEST_REST_US)
         self._next_at = self._started_at = self._down_us = 0
         self._to_look_at: list[str] = []

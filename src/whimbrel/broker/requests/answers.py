@@ -14,13 +14,12 @@ from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.json_answers import send_answer
 from whimbrel.broker.wire.sender import Sender
+from whimbrel.model.notification import AT_LEAST_ONCE
 from whimbrel.mqtt.codes import CODES_IN, PacketType, ReasonCode
 from whimbrel.mqtt.packets import V5, Puback, Publish, Pubrec
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 
 __all__ = ["Answers", "Asked"]
-
-_AT_LEAST_ONCE = 1
 
 
 class Asked(NamedTuple):
@@ -68,15 +67,15 @@ class Answers:
         link, client, packet = asked.link, asked.client, asked.packet
         if not packet.qos:
             return
-        kind, identifier = (Puback if packet.qos == _AT_LEAST_ONCE else Pubrec), packet.packet_id
+        kind, identifier = (Puback if packet.qos == AT_LEAST_ONCE else Pubrec), packet.packet_id
         is_v5 = link.machine.version == V5
-        place = PacketType.PUBACK if packet.qos == _AT_LEAST_ONCE else PacketType.PUBREC
+        place = PacketType.PUBACK if packet.qos == AT_LEAST_ONCE else PacketType.PUBREC
         if not is_v5:
             code = ReasonCode.SUCCESS
         elif code not in CODES_IN[place]:
             code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         client.receiving.discard(identifier)
-        if packet.qos == _AT_LEAST_ONCE or code.is_error:
+        if packet.qos == AT_LEAST_ONCE or code.is_error:
             link.machine.publication_ends()
         else:
             client.remember_answer(identifier)

@@ -24,7 +24,9 @@ from whimbrel.broker.wire.notices import CLIENTS, subscription_tree
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import MalformedBodyError
 from whimbrel.model.attributes import Limits
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.json_body import read_json
+from whimbrel.model.notification import AT_LEAST_ONCE
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import V5, Publish
@@ -37,8 +39,6 @@ _PIECE = 5_000
 """How many client identifiers are compared in a turn: some 0.2 µs each."""
 _FEW, _MOST = 100, 1_000
 _MOST_ANSWER_BYTES = 65_536
-_SECOND_US = 1_000_000
-_AT_LEAST_ONCE = 1
 _NOT_ALLOWED = "this needs a user with the right operate for $whimbrel/clients/#"
 _MEMBERS: Mapping[str, Mapping[str, type]] = {
     "list": {"after": str, "most": int, "connected": bool},
@@ -61,7 +61,7 @@ class ClientRequests:
         """Take in a request; at QoS 1 and 2 its publication has begun."""
         del now
         verb = packet.topic.removeprefix(CLIENTS)
-        if packet.qos > _AT_LEAST_ONCE:
+        if packet.qos > AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
         asked = Asked(link, client, packet, Request(verb=verb, id=id_of(packet.payload)))
         try:
@@ -148,7 +148,7 @@ class ClientRequests:
         if link is not None:
             connection = {
                 "mqtt": "5" if link.machine.version == V5 else "3.1.1",
-                "keep_alive_s": link.keep_alive_us // _SECOND_US,
+                "keep_alive_s": link.keep_alive_us // US_PER_S,
                 "in_flight": len(client.flying) + len(client.releasing),
                 "waiting": len(client.queue) + len(client.live),
                 "waiting_bytes": client.queued_bytes,
@@ -157,7 +157,7 @@ class ClientRequests:
             }
         return {
             **self._entry(client),
-            "session_expiry_s": client.expiry_us // _SECOND_US,
+            "session_expiry_s": client.expiry_us // US_PER_S,
             "disconnected_at": None if link is not None else client.disconnected_at,
             "connection": connection,
             "filters": subscribed,

@@ -41,7 +41,9 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.hold.access import AccessControlList, Right
 from whimbrel.language.filters import Filter
 from whimbrel.match.matcher import ReadInterest
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
+from whimbrel.model.notification import AT_LEAST_ONCE
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
@@ -50,9 +52,7 @@ from whimbrel.node.memory import NAMED_SESSION_BYTES
 
 __all__ = ["Sessions"]
 
-_SECOND_US = 1_000_000
 _RELEASE = SESSIONS + "release"
-_AT_LEAST_ONCE = 1
 _RETAINED_TOO, _NOTHING_RETAINED = 0, 2
 """Retain handling, as SUBSCRIBE says it (MQTT 5, 3.8.3.1)."""
 _NEEDED: Mapping[str, Right] = {
@@ -164,7 +164,7 @@ class Sessions:
     def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
         """Take in a request; at QoS 1 and 2 its publication has begun."""
         verb = packet.topic.removeprefix(SESSIONS)
-        if packet.qos > _AT_LEAST_ONCE:
+        if packet.qos > AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
         try:
             if verb in VERBS and not self._may_ask(link, client, packet.topic):
@@ -445,7 +445,7 @@ class Sessions:
             content = read_filter(request.filter, self._interests.limits)
         options = Options(
             filter=content,
-            ttl_us=None if request.ttl is None else request.ttl * _SECOND_US,
+            ttl_us=None if request.ttl is None else request.ttl * US_PER_S,
             max_held=request.max,
             name=request.name,
             keys=for_subscription(request.keys),

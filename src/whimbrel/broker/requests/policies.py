@@ -39,6 +39,7 @@ from whimbrel.language.policies.reading.parser import finish
 from whimbrel.model.attributes import Limits
 from whimbrel.model.facts import PolicyChange, PolicyChanged
 from whimbrel.model.json_body import read_json
+from whimbrel.model.notification import AT_LEAST_ONCE
 from whimbrel.model.policies import MAX_POLICY_BYTES
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
@@ -57,7 +58,6 @@ _BYTES_A_UNIT_SENT = 64
 """As so many bytes of a policy that is shown."""
 _LONG = 1_024
 """Characters of a policy; to read a longer one takes several turns of the loop."""
-_AT_LEAST_ONCE = 1
 _LIMITS = Limits(max_bytes=MAX_POLICY_BYTES)
 _SUSPENDED = "the policy {} failed too often in a row with what {} published; {} gets {} of that until it is put anew"
 _SLOWED = (
@@ -236,7 +236,7 @@ class Policies:
         )
 
     def _enter(self, link: Link, client: LiveClient, packet: Publish, request_id: object, fact: PolicyChanged) -> None:
-        if packet.qos > _AT_LEAST_ONCE:
+        if packet.qos > AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
         is_owed = fact.change is not PolicyChange.CHOSEN or client.is_persistent or packet.qos > 0
         self._take(fact, partial(self._changed, link, client, packet, request_id, fact), is_owed=is_owed)
@@ -364,7 +364,7 @@ class Policies:
     def _answer(
         self, link: Link, client: LiveClient, packet: Publish, request_id: object, told: Mapping[str, object]
     ) -> None:
-        if packet.qos == _AT_LEAST_ONCE:
+        if packet.qos == AT_LEAST_ONCE:
             self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
         elif packet.qos:
             client.receiving.discard(packet.packet_id)

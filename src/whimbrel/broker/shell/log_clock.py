@@ -13,17 +13,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from whimbrel.model.clock import US_PER_S
+
 __all__ = ["LogClock", "wall_clock"]
 
-_SECOND_US = 1_000_000
-_MINUTE_US = 60 * _SECOND_US
+_MINUTE_US = 60 * US_PER_S
 _BELIEVED_US = _MINUTE_US
 """By how much the machine's clock may be ahead and is believed at once."""
 _PROBATION_US = _MINUTE_US
 """For how long one that is further ahead must say so."""
 _SLOWER = 10
 """A clock that is ahead loses one in so many."""
-_TOLD_US = 10 * _SECOND_US
+_TOLD_US = 10 * US_PER_S
 """By how much it must be ahead before a line is logged."""
 
 
@@ -69,16 +70,14 @@ class LogClock:
             self._offset -= ahead
         elif self._doubted_at is None:
             self._doubted_at = now
-            self._say(
-                "the machine's clock jumped ahead; it is believed if it says so for a minute", -ahead / _SECOND_US
-            )
+            self._say("the machine's clock jumped ahead; it is believed if it says so for a minute", -ahead / US_PER_S)
         elif now - self._doubted_at >= _PROBATION_US:
             self._doubted_at = None
             self._offset -= ahead
-            self._say("the log's time follows the machine's clock, which jumped ahead", -ahead / _SECOND_US)
+            self._say("the log's time follows the machine's clock, which jumped ahead", -ahead / US_PER_S)
 
     def _tell_ahead(self, ahead: int) -> None:
         is_told = ahead > _TOLD_US
         if is_told and not self._is_ahead_told:
-            self._say("the log's time is ahead of the machine's clock; it goes on, a tenth slower", ahead / _SECOND_US)
+            self._say("the log's time is ahead of the machine's clock; it goes on, a tenth slower", ahead / US_PER_S)
         self._is_ahead_told = is_told

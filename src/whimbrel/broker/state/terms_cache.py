@@ -13,11 +13,11 @@ from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import is_shared
 from whimbrel.hold.sessions import Hold
 from whimbrel.log.compact import receipt_prefix
+from whimbrel.model.notification import EXACTLY_ONCE
 from whimbrel.model.subscription import Subscription, SubscriptionIdentity
 
 __all__ = ["TermsCache"]
 
-_EXACTLY_ONCE = 2
 _MOST_TERMS = 10_000
 _IDENTITIES_A_TERM = 8
 """So many subscriptions of one combination count as one more: its terms name each of them."""
@@ -89,4 +89,4 @@ class TermsCache:
 
 
 def _granted(subscription: Subscription | None) -> int:
-    return _EXACTLY_ONCE if subscription is None or subscription.qos is None else subscription.qos
+    return EXACTLY_ONCE if subscription is None or subscription.qos is None else subscription.qos

@@ -6,6 +6,7 @@ Rule: only one long notification that is kept has its encoding at a time, or the
 from __future__ import annotations
 
 from whimbrel.broker.wire.own_properties import NUMBER
+from whimbrel.model.clock import US_PER_S
 from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.mounts import unmount_properties
 from whimbrel.mqtt.packets import V5
@@ -15,7 +16,6 @@ from whimbrel.node.publication import KeptNotification
 __all__ = ["number_property", "packet_of"]
 
 _EXPIRY, _ALIAS, _IDENTIFIER, _USER = b"\x02", b"\x23", b"\x0b", b"\x26"
-_SECOND_US = 1_000_000
 _last_long: KeptNotification | None = None
 """The long kept notification that has its encoding: all who get it now share that."""
 
@@ -37,7 +37,7 @@ def packet_of(
     """Return the PUBLISH for a client at *mount*, with its *own* properties before those of its publisher."""
     remaining = 0
     if version == V5 and message.expires_at is not None:
-        remaining = max(1, -(-(message.expires_at - now) // _SECOND_US))
+        remaining = max(1, -(-(message.expires_at - now) // US_PER_S))
     variant = (version, qos, retain, dup, identifiers, alias, is_alias_known, remaining, own, mount)
     encoded = message.encoded
     if encoded is not None and encoded[0] == variant:

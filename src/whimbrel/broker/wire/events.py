@@ -15,12 +15,12 @@ from enum import Enum
 from typing import NamedTuple
 
 from whimbrel.broker.wire.clients import Link
+from whimbrel.model.clock import US_PER_S
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 
 __all__ = ["Event", "EventLine", "EventLines", "shown_address"]
 
-_SECOND_US = 1_000_000
 _BURST_S = 10
 _LONGEST = 200
 _PEER = re.compile(r"\('([^']*)', ([0-9]+)[,)]")
@@ -109,11 +109,11 @@ class EventLines:
         """Take the room for one line, if there is some."""
         if not self.per_second:
             return True
-        most = self.per_second * _BURST_S * _SECOND_US
+        most = self.per_second * _BURST_S * US_PER_S
         room, at = self._room.get(event, (most, now))
         room = min(room + max(now - at, 0) * self.per_second, most)
-        has_room = room >= _SECOND_US
-        self._room[event] = (room - _SECOND_US if has_room else room), max(now, at)
+        has_room = room >= US_PER_S
+        self._room[event] = (room - US_PER_S if has_room else room), max(now, at)
         return has_room
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from whimbrel.hold.commands import Identity
 from whimbrel.match.topics import matches
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.node.publication import KeptNotification
 
@@ -59,7 +60,6 @@ TOLD = (
     f"{NEAR}+",
 )
 """All that clients are told: a subscription to any other topic of our own would wait for ever."""
-_SECOND_US = 1_000_000
 
 
 def subscriptions_topic(session: str) -> str:
@@ -104,14 +104,14 @@ def subscription_tree(subscription: Subscription) -> dict[str, object]:
         "topic": subscription.subject_filter,
         "name": subscription.name,
         "filter": subscription.filter_text,
-        "ttl": None if ttl_us is None else ttl_us // _SECOND_US,
+        "ttl": None if ttl_us is None else ttl_us // US_PER_S,
         "max": subscription.max_held,
         "qos": subscription.qos,
         "keys": list(subscription.keys.texts()),
         "insecure": subscription.accept_insecure,
         "policy": subscription.policy,
         "near": None if subscription.near is None else str(subscription.near),
-        "stale": None if subscription.stale_us is None else subscription.stale_us / _SECOND_US,
+        "stale": None if subscription.stale_us is None else subscription.stale_us / US_PER_S,
     }
 
 

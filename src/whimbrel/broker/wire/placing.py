@@ -23,6 +23,7 @@ from typing import NamedTuple
 from whimbrel.broker.wire.own_properties import PREFIX, Pairs
 from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.model.bounds import real
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.near import MAX_NEAR_M
 from whimbrel.model.place import Place
 from whimbrel.node.places.placing import Placing
@@ -31,7 +32,6 @@ __all__ = ["IN_TOPIC", "ReadPlacing", "in_properties", "read_placing"]
 
 IN_TOPIC = "$place/"
 _MAX_DEADLINE_S = 7 * 86_400
-_SECOND_US = 1_000_000
 _LONGEST = 80
 _NUMBER = re.compile(r"(?:[0-9]{1,16}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,3})?")
 _BARE = frozenset({"place", "radius", "deadline"})
@@ -109,7 +109,7 @@ def _radius_m(text: str) -> float:
 
 
 def _deadline_us(text: str) -> int:
-    return round(real("deadline", _number("deadline", text, "seconds"), 0, _MAX_DEADLINE_S) * _SECOND_US)
+    return round(real("deadline", _number("deadline", text, "seconds"), 0, _MAX_DEADLINE_S) * US_PER_S)
 
 
 def _number(what: str, text: str, unit: str) -> float:

@@ -10,6 +10,7 @@ import typer
 
 from whimbrel.cli.rendezvous.running import quiet_bumble
 from whimbrel.errors import InvalidValueError, MissingDependencyError
+from whimbrel.model.clock import US_PER_S
 
 if TYPE_CHECKING:  # neither radio need be loaded for other commands
     from whimbrel.rendezvous.controller import Note
@@ -20,7 +21,6 @@ if TYPE_CHECKING:  # neither radio need be loaded for other commands
 __all__ = ["demo"]
 
 _RADIOS = ("simulated", "air")
-_SECOND_US = 1_000_000
 _NAMES = {"02:00:00:00:00:0B": "Bob", "02:00:00:00:00:0C": "Carol", "02:00:00:00:00:0A": "Alice"}
 _CONTROLLER = "02:00:00:00:00:01"
 _DONE = 2
@@ -64,16 +64,16 @@ def _simulated(*, park: bool) -> int:
     offered = hall.add(bob)
     offered.do(bob.publish())
     hall.add(carol, is_shown=True)
-    hall.air.run(30 * _SECOND_US)
+    hall.air.run(30 * US_PER_S)
     seeking = hall.add(alice)
     for name in ("Bob", "Carol"):
         seeking.do(alice.subscribe(_seek(name)))
-        hall.air.run(30 * _SECOND_US)
+        hall.air.run(30 * US_PER_S)
     told = {who: [(each, now) for each, now in hall.told[who]] for who in hall.told}
     lines = [(now, _fact(note)) for note, now in hall.notes]
     lines += [(now, _heard(who, each)) for who, all_told in told.items() for each, now in all_told]
     for now, line in sorted(lines, key=lambda each: each[0]):
-        typer.echo(f"{now / _SECOND_US:7.2f} s  {line}")
+        typer.echo(f"{now / US_PER_S:7.2f} s  {line}")
     exposures = {who: hall.nodes[who].exposure.seconds(hall.now()) for who in hall.nodes}
     _print_exposure(exposures)
     return len(hall.introduced(alice.address))

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from whimbrel.hold.commands import Command, HandOver, Identity, Settle, TellAll
 from whimbrel.hold.private import client_of, private_session
-from whimbrel.hold.quality import CONFIRMED, EXACTLY_ONCE, hand_over_qos
+from whimbrel.hold.quality import CONFIRMED, hand_over_qos
 from whimbrel.hold.rules.departures import Departures
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.fast_lane import FastLanes
@@ -18,6 +18,7 @@ from whimbrel.hold.state import Copy, Flight, Member, Pending, Session, State
 from whimbrel.hold.view import View
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Mode, Outcome, PolicyChange, PolicyChanged, PresenceChange, PresenceChanged
+from whimbrel.model.notification import EXACTLY_ONCE
 
 __all__ = ["Members"]
 

@@ -21,6 +21,7 @@ from whimbrel.log import layout
 from whimbrel.log.errors import LogWriteError
 from whimbrel.log.files import make_folder, put
 from whimbrel.log.keeping.plan import Reader
+from whimbrel.model.clock import US_PER_S
 
 __all__ = ["EXPORT", "Registration", "lost_readers", "mark_lost", "name_for", "register", "registered", "unregister"]
 
@@ -29,8 +30,7 @@ EXPORT = "export"
 _READERS = "readers"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MOST_BYTES = 4_096
-_US_PER_S = 1_000_000
-_RENEWED_US = 10 * _US_PER_S
+_RENEWED_US = 10 * US_PER_S
 
 
 def register(directory: Path, node: str, name: str, *, seq: int, now: int) -> None:
@@ -54,7 +54,7 @@ def registered(directory: Path, node: str) -> list[Reader]:
     readers = [each for each in found if each is not None]
     exported = layout.segments_folder(directory, node) / layout.EXPORTED_FILE
     with suppress(FileNotFoundError):
-        renewed_at = int(exported.stat().st_mtime * _US_PER_S)
+        renewed_at = int(exported.stat().st_mtime * US_PER_S)
         seq = layout.exported_seq(directory, node)
         first = layout.segments(directory, node)[:1]
         lost_at = seq if first and first[0][0] > seq + 1 else None

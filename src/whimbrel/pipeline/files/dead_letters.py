@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from whimbrel.errors import InvalidInputError, InvalidValueError
 from whimbrel.log.columns import rows_from_arrow
-from whimbrel.match.matcher import check_stored
+from whimbrel.match.prepared import check_stored
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.bounds import FIRST_TIME, LAST_TIME
 from whimbrel.model.clock import format_time

@@ -10,21 +10,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.model.columns import LOG_SPECS
 from whimbrel.model.tables import TABLES, Table
 
 __all__ = ["SCHEMAS", "TIMES", "log_table", "spark_schema"]
 
-TIMES = {
-    "publications": "published_at",
-    "interests": "changed_at",
-    "presence": "changed_at",
-    "sessions": "changed_at",
-    "reports": "reported_at",
-    "receipts": "handed_at",
-    "wills": "changed_at",
-    "policies": "changed_at",
-    "decisions": "decided_at",
-}
+TIMES = {name: spec.columns[2].name for name, spec in LOG_SPECS.items()}
 """The column of each of the log's tables that says when the node accepted the fact."""
 
 

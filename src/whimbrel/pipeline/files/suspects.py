@@ -1,6 +1,7 @@
 """Suspects: rows of the log that may break its contract, found in whole Arrow columns.
 
 Rule: every row that ``model.rows.fact_of`` refuses is a suspect, and few others are; ``dead_letters`` asks each.
+Rule: the bounds of each column are those of ``model.columns``; the rules between columns stand here.
 """
 
 from __future__ import annotations
@@ -16,21 +17,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from whimbrel.errors import InvalidInputError
-from whimbrel.match.matcher import check_stored
+from whimbrel.match.prepared import check_stored
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, AttributeType
-from whimbrel.model.bounds import FIRST_TIME, INT64_MAX, LAST_TIME, MAX_NAME_BYTES
-from whimbrel.model.facts import MAX_ACCESS_BYTES, Mode, Outcome, PresenceChange, SessionChange, WillChange
+from whimbrel.model.bounds import INT64_MAX, INT64_MIN
+from whimbrel.model.columns import LOG_SPECS, Column, Kind
+from whimbrel.model.facts import Outcome, PolicyChange, PresenceChange, WillChange
 from whimbrel.model.keys import DIGEST_BYTES, MAX_KEYS, Scheme
-from whimbrel.model.notification import MAX_BODY_BYTES, MAX_PACKET_ID, MAX_QOS, MAX_SUBJECT_BYTES
-from whimbrel.model.place import MAX_RADIUS_M
-from whimbrel.model.policies import MAX_POLICY_BYTES, MAX_REASON_BYTES, PolicyChange
-from whimbrel.model.subscription import (
-    MAX_FILTER_BYTES,
-    MAX_IDENTIFIER,
-    MAX_SUBSCRIPTION_NAME_BYTES,
-    InterestChange,
-)
+from whimbrel.model.notification import MAX_QOS
 from whimbrel.model.tables import TABLES, TIME_TYPE
 
 __all__ = ["Mask", "suspects"]
@@ -49,10 +43,12 @@ _DATA_BUFFER = 2
 def suspects(table: str, rows: Arrow, node: str | None) -> Mask:
     """Return which rows of a batch may break the contract: every one that does, and few others."""
     found = _Suspects(rows, TABLES[table].schema)
-    found.rank("seq", 0, INT64_MAX)
-    found.nodes("node", node)
-    found.times(_TIMES[table])
-    _RULES[table](found)
+    own, *others = LOG_SPECS[table].columns
+    found.nodes(own.name, node)
+    for column in others:
+        _look(found, column)
+    if table in _BETWEEN and not found.mask.all():
+        _BETWEEN[table](found)
     return found.mask
 
 
@@ -94,10 +90,11 @@ class _Suspects:
         """Expect numbers that are none of NaN and infinity."""
         self.flag(_outside(self.column(name), least, most))
 
-    def times(self, name: str) -> None:
-        """Expect times that every calendar has."""
-        column = self.column(name).cast(TIME_TYPE).cast(pa.int64())
-        self.flag(pc.or_(pc.less(column, FIRST_TIME), pc.greater(column, LAST_TIME)))
+    def times(self, name: str, least: int, most: int) -> None:
+        """Expect times within bounds: those that every calendar has, or all."""
+        if (least, most) != (INT64_MIN, INT64_MAX):
+            column = self.column(name).cast(TIME_TYPE).cast(pa.int64())
+            self.flag(pc.or_(pc.less(column, least), pc.greater(column, most)))
 
     def nodes(self, name: str, only: str | None) -> None:
         """Expect the names of nodes, or *only* one."""
@@ -110,7 +107,7 @@ class _Suspects:
         if bad:
             self.flag(pc.is_in(values, pa.array(bad, pa.string())))
 
-    def text(self, name: str, max_bytes: int = MAX_NAME_BYTES, *, min_bytes: int = 1, without: bytes = b"\0") -> None:
+    def text(self, name: str, max_bytes: int, *, min_bytes: int, without: bytes) -> None:
         """Expect text of some length, without some characters."""
         column = self.column(name)
         if column.null_count == len(column) or _valid_text(column, self) is None:
@@ -123,9 +120,15 @@ class _Suspects:
             if _has_byte(column, byte):
                 self.flag(pc.match_substring(column, chr(byte)))
 
-    def size(self, name: str, most: int) -> None:
-        """Expect bytes, at most so many."""
-        self.flag(pc.greater(pc.binary_length(self.column(name)), most))
+    def size(self, name: str, least: int, most: int) -> None:
+        """Expect bytes, from *least* to *most* of them."""
+        column = self.column(name)
+        if column.null_count == len(column):
+            return
+        sizes = pc.binary_length(column)
+        self.flag(pc.greater(sizes, most))
+        if least:
+            self.flag(pc.less(sizes, least))
 
     def words(self, name: str, allowed: Sequence[str]) -> None:
         """Expect one of some words."""
@@ -143,9 +146,9 @@ class _Suspects:
             self.flag(pc.and_(column.is_valid(), values.is_null()))
             self.flag(_outside(values, least, most))
 
-    def keys(self) -> None:
+    def keys(self, name: str) -> None:
         """Expect hashes of keys, and not too many."""
-        column = self.column("keys")
+        column = self.column(name)
         owners, each = _entries(column)
         if not owners.size:
             return
@@ -154,7 +157,18 @@ class _Suspects:
         self.mask[owners[~_true(is_fine)]] = True
         self.flag(pc.greater(pc.list_value_length(column), MAX_KEYS))
 
-    def attributes(self, name: str = "attributes") -> None:
+    def identities(self, name: str) -> None:
+        """Expect identities of subscriptions."""
+        owners, each = _entries(self.column(name))
+        if not owners.size:
+            return
+        subject_filters, names = each.flatten()
+        is_odd = names.is_null().to_numpy(zero_copy_only=False)
+        if is_odd.any() or not (_is_text(names) and _is_text(subject_filters)):
+            is_odd = is_odd | _are_no_text(names) | _are_no_text(subject_filters)
+            self.mask[owners[is_odd]] = True
+
+    def attributes(self, name: str) -> None:
         """Expect each name once, and with each the value that its type says."""
         column = self.column(name)
         offsets = column.offsets.to_numpy()
@@ -278,54 +292,61 @@ def _passes(check: Callable[[str], object], text: str | None) -> bool:
         return False
 
 
-# -- the tables --------------------------------------------------------------------------------------------------------
+# -- the columns and tables -------------------------------------------------------------------------------------------
 
 _EARTH = {"latitude": (-90.0, 90.0), "longitude": (-180.0, 180.0)}
 _SCREEN = {"width_px": (0, INT32_MAX), "height_px": (0, INT32_MAX)}
 
 
+def _look(found: _Suspects, column: Column) -> None:
+    """Suspect the rows whose value of *column* is none of its kind, or beyond its bounds."""
+    name, least, most = column.name, int(column.least or 0), int(column.most or 0)
+    match column.kind:
+        case Kind.TEXT if column.words:
+            found.words(name, column.word_texts)
+        case Kind.TEXT:
+            found.text(name, most, min_bytes=least, without=column.without.encode())
+        case Kind.NODE:
+            found.nodes(name, None)
+        case Kind.INT8 | Kind.INT32 | Kind.INT64:
+            found.rank(name, least, most)
+        case Kind.REAL:
+            found.between(name, column.least or 0, column.most or 0)
+        case Kind.TIME:
+            found.times(name, least, most)
+        case Kind.BODY | Kind.HASH | Kind.PROPERTIES | Kind.BYTES:
+            found.size(name, least, most)
+        case Kind.ATTRIBUTES:
+            found.attributes(name)
+        case Kind.KEYS:
+            found.keys(name)
+        case Kind.PLACE:
+            found.fields(name, _EARTH)
+        case Kind.DISPLAY:
+            found.fields(name, _SCREEN)
+        case Kind.SUBSCRIPTIONS:
+            found.identities(name)
+        case Kind.TEXTS:  # few have any: each is asked
+            found.flag(pc.greater(pc.list_value_length(found.column(name)), 0))
+        case Kind.AREA | Kind.CORNERS:  # likewise
+            found.flag(found.column(name).is_valid())
+        case Kind.FLAG:
+            pass
+
+
 def _publications(found: _Suspects) -> None:
-    found.text("publisher")
-    found.text("subject", MAX_SUBJECT_BYTES, without=b"\0+#")
-    found.rank("qos", 0, MAX_QOS)
-    found.size("body", MAX_BODY_BYTES)
-    found.size("properties", MAX_BODY_BYTES)
-    found.keys()
-    found.fields("place", _EARTH)
-    found.between("radius_m", 0, MAX_RADIUS_M)
     found.flag(pc.and_(found.column("radius_m").is_valid(), found.column("place").is_null()))
-    packets = found.column("packet_id")
-    found.rank("packet_id", 1, MAX_PACKET_ID)
-    found.flag(pc.and_(packets.is_valid(), pc.not_equal(found.column("qos"), MAX_QOS)))
-    found.rank("will_seq", 0, INT64_MAX)
-    found.attributes()
+    found.flag(pc.and_(found.column("packet_id").is_valid(), pc.not_equal(found.column("qos"), MAX_QOS)))
 
 
 def _interests(found: _Suspects) -> None:
-    found.words("change", [each.value for each in InterestChange])
-    found.text("device")
-    found.text("session")
-    found.text("name", MAX_SUBSCRIPTION_NAME_BYTES, min_bytes=0)
-    found.text("filter_text", MAX_FILTER_BYTES, min_bytes=0)
-    found.text("policy")
-    found.keys()
-    for name in ("near", "around_m", "corners", "hears_anywhere", "stale_us"):  # few have any: each is asked
+    for name in ("around_m", "hears_anywhere"):  # at most one of four columns: each row with one is asked
         found.flag(found.column(name).is_valid())
-    found.rank("ttl_us", 0, INT64_MAX)
-    found.rank("max_held", 0, INT32_MAX)
-    found.rank("qos", 0, MAX_QOS)
-    found.rank("identifier", 1, MAX_IDENTIFIER)
     found.filters("subject_filter", check_topic_filter)
     found.filters("filter_text", check_stored)
 
 
 def _presence(found: _Suspects) -> None:
-    for name in ("device", "session", "owner"):
-        found.text(name)
-    found.words("change", [each.value for each in PresenceChange])
-    found.words("receipt", [each.value for each in Mode])
-    if found.mask.all():
-        return
     change = found.column("change")
 
     def belongs(name: str, *changes: PresenceChange, is_needed: bool) -> None:
@@ -344,72 +365,14 @@ def _presence(found: _Suspects) -> None:
     belongs("owner", joined, is_needed=False)
     is_said = found.column("confirms").is_valid()
     found.flag(pc.and_not(pc.equal(change, PresenceChange.RECEIPTS.value), is_said))
-    found.rank("packet_id", 1, MAX_PACKET_ID)
-    found.rank("session_expiry_us", 0, INT64_MAX)
-    found.rank("sent_seq", 0, INT64_MAX)
-
-
-def _sessions(found: _Suspects) -> None:
-    found.words("change", [each.value for each in SessionChange])
-    found.text("session")
-    found.text("device")
-    found.text("access", MAX_ACCESS_BYTES, min_bytes=0)
-
-
-def _reports(found: _Suspects) -> None:
-    found.text("device")
-    found.fields("display", _SCREEN)
-    found.between("battery", 0, 1)
-    found.rank("received", 0, INT64_MAX)
-    found.rank("sent", 0, INT64_MAX)
-    found.fields("place", _EARTH)
-    found.attributes("members")
-
-
-def _receipts(found: _Suspects) -> None:
-    found.words("outcome", [each.value for each in Outcome])
-    found.words("via", ["live", "held", "retained"])
-    found.flag(pc.not_equal(pc.binary_length(found.column("body_hash")), 32))
-    found.text("session")
-    found.text("device")
-    found.nodes("notification_node", None)
-    found.rank("notification_seq", 0, INT64_MAX)
-    owners, each = _entries(found.column("subscriptions"))
-    if owners.size:
-        subject_filters, names = each.flatten()
-        is_odd = names.is_null().to_numpy(zero_copy_only=False)
-        if is_odd.any() or not (_is_text(names) and _is_text(subject_filters)):
-            is_odd = is_odd | _are_no_text(names) | _are_no_text(subject_filters)
-            found.mask[owners[is_odd]] = True
-    found.between("battery", 0, 1)
-    found.between("network_connection", 0, 1)
-    found.fields("display", _SCREEN)
-    found.times("published_at")
-    found.text("subject", MAX_SUBJECT_BYTES)
 
 
 def _wills(found: _Suspects) -> None:
-    found.words("change", [each.value for each in WillChange])
-    found.text("device")
-    found.text("subject", MAX_SUBJECT_BYTES)
-    if not found.mask.all():
-        is_left = pc.equal(found.column("change"), WillChange.LEFT.value)
-        found.flag(pc.and_(is_left, found.column("subject").is_null()))
-    found.rank("qos", 0, MAX_QOS)
-    found.size("body", MAX_BODY_BYTES)
-    found.size("properties", MAX_BODY_BYTES)
-    found.rank("delay_us", 0, INT64_MAX)
-    found.rank("expiry_us", 0, INT64_MAX)
-    found.keys()
+    is_left = pc.equal(found.column("change"), WillChange.LEFT.value)
+    found.flag(pc.and_(is_left, found.column("subject").is_null()))
 
 
 def _policies(found: _Suspects) -> None:
-    found.words("change", [each.value for each in PolicyChange])
-    for name in ("owner", "name", "device"):
-        found.text(name)
-    found.text("text", MAX_POLICY_BYTES, min_bytes=0)
-    if found.mask.all():
-        return
     change = found.column("change")
     is_chosen = pc.equal(change, PolicyChange.CHOSEN.value)
     found.flag(pc.and_not(found.column("name").is_null(), is_chosen))
@@ -418,37 +381,19 @@ def _policies(found: _Suspects) -> None:
 
 
 def _decisions(found: _Suspects) -> None:
-    found.words("outcome", [Outcome.DELIVERED.value, Outcome.WITHHELD.value])
-    for name in ("session", "device", "policy", "publisher"):
-        found.text(name)
-    found.nodes("notification_node", None)
-    for name in ("notification_seq", "policy_seq", "steps", "bytes_read", "pixels_read"):
-        found.rank(name, 0, INT64_MAX)
-    found.text("reason", MAX_REASON_BYTES, min_bytes=0)
-    found.flag(pc.not_equal(pc.binary_length(found.column("body_hash")), 32))
-    found.rank("body_bytes", 0, MAX_BODY_BYTES)
-    found.size("body", MAX_BODY_BYTES)
-    for name in ("attributes", "read", "changed"):
-        found.attributes(name)
-    found.flag(pc.greater(pc.list_value_length(found.column("removed")), 0))  # few have any: each is asked
-    if not found.mask.all():
-        is_sent = pc.equal(found.column("outcome"), Outcome.DELIVERED.value)
-        for name in ("body_hash", "body_bytes"):
-            found.flag(pc.xor(found.column(name).is_valid(), is_sent))
-        for name in ("body", "attributes"):
-            found.flag(pc.and_not(found.column(name).is_valid(), is_sent))
+    is_sent = pc.equal(found.column("outcome"), Outcome.DELIVERED.value)
+    for name in ("body_hash", "body_bytes"):
+        found.flag(pc.xor(found.column(name).is_valid(), is_sent))
+    for name in ("body", "attributes"):
+        found.flag(pc.and_not(found.column(name).is_valid(), is_sent))
 
 
-_RULES: dict[str, Callable[[_Suspects], None]] = {
+_BETWEEN: dict[str, Callable[[_Suspects], None]] = {
     "publications": _publications,
     "interests": _interests,
     "presence": _presence,
-    "sessions": _sessions,
-    "reports": _reports,
-    "receipts": _receipts,
     "wills": _wills,
     "policies": _policies,
     "decisions": _decisions,
 }
-_TIMES = {name: TABLES[name].schema.names[2] for name in _RULES}
-"""The third column of each of the log's tables says when the node accepted the fact."""
+"""The rules between columns of a table."""

@@ -29,7 +29,7 @@ from whimbrel.log.checkpoints.folder import checked, opened
 from whimbrel.log.columns import to_arrow, values_to_arrow
 from whimbrel.log.errors import CorruptLogError
 from whimbrel.log.records import BODY, row_from
-from whimbrel.match.matcher import check_stored
+from whimbrel.match.prepared import check_stored
 from whimbrel.match.topics import check_topic_filter
 from whimbrel.model.facts import Decided, Fact, PolicyChange, PolicyChanged
 from whimbrel.model.notification import Notification

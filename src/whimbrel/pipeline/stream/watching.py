@@ -21,13 +21,12 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.log.errors import NotALogError
+from whimbrel.model.clock import US_PER_S
 from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.stream.commits import Taken
 
 __all__ = ["StreamWatch", "Told", "told"]
-
-_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +136,7 @@ def told(
             lag_s = None
         elif any(lag.values()):
             since = taken.newest_at if caught_up_at is None else max(taken.newest_at, caught_up_at)
-            lag_s = max((now - since) / _US, 0.0)
+            lag_s = max((now - since) / US_PER_S, 0.0)
     return Told(at=now, taken=taken, is_new=is_new, rows_per_s=rows_per_s, lag=lag, lag_s=lag_s)
 
 
@@ -237,7 +236,7 @@ class StreamWatch(StreamingQueryListener):
             self._last = {}
         except (OSError, WhimbrelError):  # an export moves what is looked at; the next look finds it
             pass
-        now = int(self._clock() * _US)
+        now = int(self._clock() * US_PER_S)
         found = told(
             self._stream.last,
             self._last,

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from whimbrel.errors import FilterError, InvalidValueError
 from whimbrel.hold.private import asked_for
 from whimbrel.match.index.damage import CorruptIndexError
-from whimbrel.match.matcher import NEVER, Interest, Matcher, check_stored
+from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.prepared import NEVER, check_stored
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import SessionChange
 from whimbrel.model.keys import NO_KEYS, KeyHash, KeyHashes, Scheme

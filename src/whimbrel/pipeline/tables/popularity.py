@@ -27,6 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812 # the name that every Spark
 from whimbrel.hold.private import asked_for
 from whimbrel.match.topics import TopicIndex, is_topic_filter
 from whimbrel.model.bounds import INT64_MAX, whole
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.schemas import SCHEMAS
 from whimbrel.pipeline.spark.log_frames import LogRows
@@ -36,7 +37,6 @@ __all__ = ["COUNT", "Wishes", "counted", "counts_of", "popular", "popularity"]
 
 Numbers: TypeAlias = NDArray[np.integer[Any]]
 
-_US_PER_S = 1_000_000
 COUNT = pa.schema([("window_start", pa.int64()), ("subject", pa.string()), ("publications", pa.int64())])
 """How many publications a window, by its beginning in microseconds, and a subject had."""
 _CHANGED = ("node", "seq", "changed_at", "change", "session", "subject_filter", "name")
@@ -157,7 +157,7 @@ class Wishes:
         columns = {
             **{name: counts.column(name) for name in ("window_start", "window_end", "subject", "publications")},
             "subscribers": pa.array(subscribers, pa.int64()),
-            "rate_per_s": pc.divide(counts.column("publications").cast(pa.float64()), window_us / _US_PER_S),
+            "rate_per_s": pc.divide(counts.column("publications").cast(pa.float64()), window_us / US_PER_S),
         }
         return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
 

@@ -20,6 +20,7 @@ from whimbrel.carry.hello import MAX_TOPIC, Sample
 from whimbrel.carry.node import PLACES
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import real, whole
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.replicas import TARGET, plan, unserved
 
 __all__ = ["Allocation", "Campus", "Publication", "World", "share_by_power"]
@@ -28,7 +29,6 @@ Allocation = Literal["sqrt", "flat"]
 _MAX_PUBLICATIONS = 20_000_000
 _MAX_CELLS = 50_000_000
 """Nodes × topics, of each of which the simulator keeps some numbers."""
-_US_PER_S = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class Campus:
             rng = random.Random(f"{seed}/publications/{topic}")
             now_s = rng.expovariate(1 / self.interval_s)
             while now_s < seconds:
-                publications.append(Publication(round(now_s * _US_PER_S), rng.randrange(nodes), topic))
+                publications.append(Publication(round(now_s * US_PER_S), rng.randrange(nodes), topic))
                 now_s += rng.expovariate(1 / self.interval_s)
         publications.sort(key=lambda each: (each.published_at, each.publisher, each.topic))
         copies = self.copies(nodes)
@@ -137,7 +137,7 @@ class Publication:
     @property
     def time_s(self) -> float:
         """The same time in seconds."""
-        return self.published_at / _US_PER_S
+        return self.published_at / US_PER_S
 
     @property
     def sample(self) -> Sample:

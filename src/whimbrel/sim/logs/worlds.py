@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.place import Place, Plane
 from whimbrel.sim.logs.draws import Draws, Flags, Integers, Reals
 from whimbrel.sim.logs.made_attributes import Column
@@ -23,8 +24,7 @@ __all__ = ["WORLDS", "Campus", "City", "Happenings", "Rows", "Ward", "Wish", "Wo
 Array: TypeAlias = Any
 """A ``pyarrow.Array``; pyarrow ships no types."""
 
-_SECOND = 1_000_000
-_MINUTE = 60 * _SECOND
+_MINUTE = 60 * US_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ class Ward:
             qos=np.where(is_alarm, 2, np.where(is_pump, 1, 0)),
             retain=is_badge,
             lives_us=np.where(is_vital, 5 * _MINUTE, np.where(is_alarm, 10 * _MINUTE, -1)),
-            deadline_us=np.where(is_alarm, 30 * _SECOND, -1),
+            deadline_us=np.where(is_alarm, 30 * US_PER_S, -1),
         )
 
     def wish(self, who: Sequence[float], how: Sequence[float], devices: int) -> Wish:
@@ -259,7 +259,7 @@ class Campus:
             qos=np.where(is_event, 1, 0),
             retain=is_room | is_menu,
             lives_us=np.where(is_bus, 10 * _MINUTE, np.where(is_room, 60 * _MINUTE, -1)),
-            deadline_us=np.where(is_bus, 60 * _SECOND, -1),
+            deadline_us=np.where(is_bus, 60 * US_PER_S, -1),
         )
 
     def wish(self, who: Sequence[float], how: Sequence[float], devices: int) -> Wish:
@@ -360,8 +360,8 @@ class City:
             ],
             qos=np.where(is_hazard, 1, 0),
             retain=is_light | is_zone,
-            lives_us=np.where(is_car | is_light, 30 * _SECOND, np.where(is_hazard, 20 * _MINUTE, -1)),
-            deadline_us=np.where(is_light, _SECOND, np.where(is_hazard, 10 * _SECOND, -1)),
+            lives_us=np.where(is_car | is_light, 30 * US_PER_S, np.where(is_hazard, 20 * _MINUTE, -1)),
+            deadline_us=np.where(is_light, US_PER_S, np.where(is_hazard, 10 * US_PER_S, -1)),
             places=places,
             radius_m=np.where(is_car, 150.0, np.where(is_light, 200.0, np.where(is_hazard, 800.0, np.nan))),
         )
@@ -400,7 +400,7 @@ def _walked(
     plane: Plane, draws: Draws, who: Integers, at: Integers, *, side_m: float, speed_m_s: float = 5.0
 ) -> tuple[Reals, Reals]:
     """Return where each is: smooth curves over a square of *side_m*, bent as often as the speed allows."""
-    period_us = int(side_m / 2 / speed_m_s * _SECOND)
+    period_us = int(side_m / 2 / speed_m_s * US_PER_S)
     east = (draws.of("east").drift(who, at, period_us) - 0.5) * side_m
     north = (draws.of("north").drift(who, at, period_us) - 0.5) * side_m
     latitude = plane.origin.latitude + north / plane.metres_north

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 
+from whimbrel.model.clock import US_PER_S
 from whimbrel.rendezvous.controller import NoteKind, Parameters
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.events import Address, GroupKey, Subscription
@@ -18,7 +19,6 @@ from whimbrel.sim.rendezvous.discovery import add_device, address
 
 __all__ = ["play_caches"]
 
-_SECOND = 1_000_000
 _OFF_US = 1
 """Time to live of a cache that is switched off, in microseconds."""
 _SEEKER, _SOUGHT = address(2), address(3)
@@ -27,7 +27,7 @@ _LOST_S = 22
 """Longer than the supervision time-out of 20 s, shorter than what the cache remembers."""
 _BACK_S = 35
 _ASKS_S = 30
-_YEAR_US = 365 * 86_400 * _SECOND
+_YEAR_US = 365 * 86_400 * US_PER_S
 
 
 def play_caches(
@@ -56,14 +56,14 @@ def _lose(losses: int, *, has_removed: bool, seed: int) -> dict[str, object]:
     node.do(device.publish(keys=(owner.public,), is_lasting=True))
     for name in ("nobody in particular", "somebody else"):
         node.do(device.subscribe(Subscription(name=name, keys=(owner.public,)), is_lasting=True))
-    hall.air.run(_BACK_S * _SECOND)
+    hall.air.run(_BACK_S * US_PER_S)
     radio = hall.air.reserve(_SOUGHT)
     before = radio.used().figures()
     for _ in range(losses):
         radio.move(_FAR)
-        hall.air.run(_LOST_S * _SECOND)
+        hall.air.run(_LOST_S * US_PER_S)
         radio.move((0.0, 0.0))
-        hall.air.run(_BACK_S * _SECOND)
+        hall.air.run(_BACK_S * US_PER_S)
     after = radio.used().figures()
     return {
         "lost_bytes": (after["sent_bytes"] - before["sent_bytes"]) / losses,
@@ -74,20 +74,20 @@ def _lose(losses: int, *, has_removed: bool, seed: int) -> dict[str, object]:
 
 def _ask(asks: int, *, has_members: bool, seed: int) -> dict[str, object]:
     """Have a friend ask for a restricted publication several times; its publisher renews it each time."""
-    hall = Hall(seed, Parameters(member_ttl_us=600 * _SECOND if has_members else _OFF_US, pair_ttl_us=_OFF_US))
+    hall = Hall(seed, Parameters(member_ttl_us=600 * US_PER_S if has_members else _OFF_US, pair_ttl_us=_OFF_US))
     owner = GroupOwner(b"o" * 32)
     keys: tuple[GroupKey, ...] = (owner.public,)
     sought, seeker = _member(_SOUGHT, "sought", owner), _member(_SEEKER, "seeker", owner)
     add_device(hall, sought).do(sought.publish(keys=keys, is_lasting=True))
     node = add_device(hall, seeker, has_short_talks=True)
-    hall.air.run(_ASKS_S * _SECOND)
+    hall.air.run(_ASKS_S * US_PER_S)
     node.do(seeker.subscribe(Subscription(name="nobody"), is_lasting=True))  # so that it stays with the controller
-    hall.air.run(_ASKS_S * _SECOND)
+    hall.air.run(_ASKS_S * US_PER_S)
     radio = hall.air.reserve(_SEEKER)
     before = radio.used().figures()
     for _ in range(asks):
         node.do(seeker.subscribe(Subscription(name="sought", keys=keys)))
-        hall.air.run(_ASKS_S * _SECOND)
+        hall.air.run(_ASKS_S * US_PER_S)
     after = radio.used().figures()
     return {
         "asked_bytes": (after["sent_bytes"] - before["sent_bytes"]) / asks,

@@ -21,6 +21,7 @@ from functools import partial
 from random import Random
 
 from whimbrel.model.bounds import real, whole
+from whimbrel.model.clock import US_PER_S
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller import Connected, Controller, Input, Note, NoteKind, Parameters, Said
 from whimbrel.rendezvous.controller import commands as c
@@ -31,7 +32,6 @@ from whimbrel.sim.rendezvous.discovery import address
 
 __all__ = ["Costs", "Crowd", "play_crowd"]
 
-_SECOND = 1_000_000
 _FIRST = 1_000
 _MESSAGE_US = 4_000
 """From a command of the controller to its effect, and from the device's answer to the controller: some slots."""
@@ -217,11 +217,11 @@ def play_crowd(
     for number in range(0, devices - 1, 2):
         pair = crowd.addresses[number], crowd.addresses[number + 1]
         _bring_pair(crowd, submitted, *pair, think_s=think_s, is_matching=is_matching)
-    crowd.run(round(seconds * _WARM_UP * _SECOND))
+    crowd.run(round(seconds * _WARM_UP * US_PER_S))
     crowd.waits.waits_us.clear()
     crowd.introduced.clear()
     begin = submitted.count
-    crowd.run(round(seconds * _SECOND))
+    crowd.run(round(seconds * US_PER_S))
     measured_s = seconds * (1 - _WARM_UP)
     waits = sorted(crowd.waits.waits_us)
     settings = {
@@ -239,8 +239,8 @@ def play_crowd(
         **settings,
         "events_per_s": (submitted.count - begin) / measured_s,
         "matches_per_s": len(crowd.introduced) / measured_s,
-        "wait_s": sum(waits) / len(waits) / _SECOND if waits else math.nan,
-        "wait_p95_s": waits[len(waits) * 95 // 100] / _SECOND if waits else math.nan,
+        "wait_s": sum(waits) / len(waits) / US_PER_S if waits else math.nan,
+        "wait_p95_s": waits[len(waits) * 95 // 100] / US_PER_S if waits else math.nan,
         "core_s": time.process_time() - begun,
     }
 
@@ -273,7 +273,7 @@ def _bring_pair(
     }
 
     def think(who: Address) -> None:
-        crowd.after(round(crowd.random.expovariate(1 / think_s) * _SECOND), says[who])
+        crowd.after(round(crowd.random.expovariate(1 / think_s) * US_PER_S), says[who])
 
     for who in says:
         crowd.on_introduced[who] = partial(think, who)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from whimbrel.model.bounds import real
+from whimbrel.model.clock import US_PER_S
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.device.commands import Introduced
 from whimbrel.rendezvous.events import Address, address_from
@@ -31,7 +32,6 @@ PAGE_US = 5_120_000
 TALK_US = 1_000_000
 """How long two devices of a room are connected: their conversation is not part of discovery."""
 
-_SECOND = 1_000_000
 _PREFIX = 0x020000000000
 
 
@@ -96,7 +96,7 @@ class PlainSeeker:
             self._repeat()
 
     def _repeat(self) -> None:
-        due = self._begun + round(self._search.every_s * _SECOND)
+        due = self._begun + round(self._search.every_s * US_PER_S)
         self._air.after(max(0, due - self._air.now), self.begin)
 
     def _handle(self, event: RadioEvent, now: int) -> None:

@@ -10,6 +10,7 @@ import time
 from enum import Enum
 from random import Random
 
+from whimbrel.model.clock import US_PER_S
 from whimbrel.rendezvous.controller import DumbPair, NoteKind
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.radio.simulated.air import Air
@@ -19,9 +20,8 @@ from whimbrel.sim.rendezvous.headset import PAUSE_US, Headset, HeadsetFact
 
 __all__ = ["Arrival", "play_headset"]
 
-_SECOND = 1_000_000
 _STEP_US = 50_000
-_LIMIT_US = 120 * _SECOND
+_LIMIT_US = 120 * US_PER_S
 _HEADSET, _PHONE = address(4), address(2)
 
 
@@ -33,14 +33,14 @@ class Arrival(Enum):
 
 
 def play_headset(
-    *, first: str, gap_s: float, has_controller: bool, seed: int, pause_s: float = PAUSE_US / _SECOND
+    *, first: str, gap_s: float, has_controller: bool, seed: int, pause_s: float = PAUSE_US / US_PER_S
 ) -> dict[str, object]:
     """Play one pair; return what both radios did, how long the second had to wait, and when the page was heard."""
     begun = time.process_time()
     order = Arrival(first)
     hall = Hall(seed, pairs=[DumbPair(dumb=_HEADSET, smart=_PHONE)]) if has_controller else None
     air = Air(Random(f"headset {seed}")) if hall is None else hall.air  # a made-up world draws from a seed
-    headset = Headset(air, _HEADSET, smart=_PHONE, pause_us=round(pause_s * _SECOND))
+    headset = Headset(air, _HEADSET, smart=_PHONE, pause_us=round(pause_s * US_PER_S))
     phone = Device(address=_PHONE, name="phone")
 
     def come_phone() -> None:
@@ -51,7 +51,7 @@ def play_headset(
 
     arrivals = (come_phone, headset.switch_on) if order is Arrival.SMART else (headset.switch_on, come_phone)
     arrivals[0]()
-    air.run(round(gap_s * _SECOND))
+    air.run(round(gap_s * US_PER_S))
     second_at = air.now
     arrivals[1]()
     while air.link(_HEADSET, _PHONE) is None or _is_held(hall):
@@ -72,7 +72,7 @@ def play_headset(
         **settings,
         "headset": headset.radio.used().figures(),
         "phone": air.reserve(_PHONE).used().figures(),
-        "wait_s": (connected[-1] - second_at) / _SECOND if is_met else None,
+        "wait_s": (connected[-1] - second_at) / US_PER_S if is_met else None,
         "pages": headset.pages(),
         "heard_s": _heard_s(hall, headset, order),
         "core_s": time.process_time() - begun,
@@ -92,4 +92,4 @@ def _heard_s(hall: Hall | None, headset: Headset, order: Arrival) -> float | Non
     heard = [at for note, at in hall.notes if note.kind is NoteKind.STAND_IN and note.detail == word]
     paged = [each.at for each in headset.facts if each.fact is HeadsetFact.PAGES]
     begins = [at for at in paged if heard and at <= heard[0]]
-    return (heard[0] - begins[-1]) / _SECOND if begins else None
+    return (heard[0] - begins[-1]) / US_PER_S if begins else None

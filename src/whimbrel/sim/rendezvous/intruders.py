@@ -17,6 +17,7 @@ from enum import Enum
 from random import Random
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.model.clock import US_PER_S
 from whimbrel.rendezvous.controller import DumbPair, Parameters
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.device.commands import Tell
@@ -31,13 +32,12 @@ from whimbrel.sim.rendezvous.pairs import System
 
 __all__ = ["Attack", "play_attack", "play_thief"]
 
-_SECOND = 1_000_000
-_EVERY_US = 30 * _SECOND
-_ASKS_US = 60 * _SECOND
-_YEAR_US = 365 * 86_400 * _SECOND
+_EVERY_US = 30 * US_PER_S
+_ASKS_US = 60 * US_PER_S
+_YEAR_US = 365 * 86_400 * US_PER_S
 _VICTIM, _FRIEND, _ATTACKER, _HEADSET = (address(number) for number in (2, 3, 0x66, 4))
 _OTHERS = (address(5), address(6))
-_LIMIT_US = 180 * _SECOND
+_LIMIT_US = 180 * US_PER_S
 
 
 class Attack(Enum):
@@ -100,7 +100,7 @@ class _Attacker:
             case LinkMade(found, is_caller=True):
                 self.reached.append(found)
                 self.radio.send(found, b"you have been bluejacked")
-                self._air.after(_SECOND, lambda: self.radio.disconnect(found))
+                self._air.after(US_PER_S, lambda: self.radio.disconnect(found))
             case _:
                 pass
 
@@ -142,11 +142,11 @@ def _plain(attack: Attack, seconds: float, seed: int) -> dict[str, object]:
     exposure.set_scans(inquiry=True, page=True, now=air.now)
     victim.set_scans(inquiry=True, page=True)
     attacker = _Attacker(air, attack, _VICTIM, Random(f"attacker {seed}"))
-    air.run(round(seconds * _SECOND))
+    air.run(round(seconds * US_PER_S))
     met: list[int] = []
     friend = air.add(_FRIEND, name="friend")
     PlainSeeker(air, friend, _VICTIM, Search(is_whole=False), met.append).begin()
-    while not met and air.now < round(seconds * _SECOND) + _LIMIT_US:
+    while not met and air.now < round(seconds * US_PER_S) + _LIMIT_US:
         air.run(100_000)
     return _report(attacker, exposure, air.now, is_met=bool(met))
 
@@ -166,10 +166,10 @@ def _served(
         if not is_shown:
             node.do(device.publish(keys=keys, is_lasting=True))
     attacker = _Insider(hall, owner) if attack is Attack.INSIDER else _radio_attacker(hall, attack, seed)
-    hall.air.run(round(seconds * _SECOND))
+    hall.air.run(round(seconds * US_PER_S))
     friend = _member(_FRIEND, "friend", owner)
     add_device(hall, friend).do(friend.subscribe(Subscription(name="victim", keys=keys), is_lasting=True))
-    while not hall.introduced(_FRIEND) and hall.now() < round(seconds * _SECOND) + _LIMIT_US:
+    while not hall.introduced(_FRIEND) and hall.now() < round(seconds * US_PER_S) + _LIMIT_US:
         hall.air.run(100_000)
     return _report(attacker, hall.nodes[_VICTIM].exposure, hall.now(), is_met=bool(hall.introduced(_FRIEND)))
 
@@ -190,7 +190,7 @@ class _Insider:
         self.heard: list[Address] = []
         self._device = Device(address=_ATTACKER, name="insider", keys=keys)
         self._node = hall.add(self._device, on_told=self._hear)
-        hall.air.after(30 * _SECOND, self._ask)
+        hall.air.after(30 * US_PER_S, self._ask)
 
     def _ask(self) -> None:
         self.attempts += 1
@@ -231,11 +231,11 @@ def play_thief(*, is_address_forged: bool, seed: int) -> dict[str, object]:
     add_device(hall, victim).do(victim.publish(keys=(owner.public,), is_lasting=True))
     friend_keys = DeviceKeys(_FRIEND.encode().ljust(32, b"."))
     stolen = owner.admit(friend_keys.token(_FRIEND), device_key=friend_keys.public, peer=_FRIEND, expires_at=_YEAR_US)
-    hall.air.run(30 * _SECOND)
+    hall.air.run(30 * US_PER_S)
     who = _FRIEND if is_address_forged else _ATTACKER
     thief = Device(address=who, name="thief", keys=DeviceKeys(b"t" * 32), tokens={owner.public: stolen})
     add_device(hall, thief).do(thief.subscribe(Subscription(keys=(owner.public,)), is_lasting=True))
-    hall.air.run(120 * _SECOND)
+    hall.air.run(120 * US_PER_S)
     try:
         check_group_token(stolen, group=owner.public, address=who, now=hall.now())
         thesis_admits = True

@@ -10,6 +10,7 @@ from enum import Enum
 from random import Random
 
 from whimbrel.errors import InvalidValueError
+from whimbrel.model.clock import US_PER_S
 from whimbrel.rendezvous.controller import Parameters
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.events import Subscription
@@ -19,9 +20,8 @@ from whimbrel.sim.rendezvous.discovery import PlainSeeker, Search, add_device, a
 
 __all__ = ["First", "System", "play_pair", "play_waiting"]
 
-_SECOND = 1_000_000
 _STEP_US = 100_000
-_LIMIT_US = 180 * _SECOND
+_LIMIT_US = 180 * US_PER_S
 _SEEKER, _SOUGHT = address(2), address(3)
 
 
@@ -76,7 +76,7 @@ def _plain(order: First, gap_s: float, search: Search, seed: int) -> dict[str, o
 
     arrivals = (come_sought, come_seeker) if order is First.SOUGHT else (come_seeker, come_sought)
     arrivals[0]()
-    air.run(round(gap_s * _SECOND))
+    air.run(round(gap_s * US_PER_S))
     began = air.now
     arrivals[1]()
     while not met and air.now - began < _LIMIT_US:
@@ -84,7 +84,7 @@ def _plain(order: First, gap_s: float, search: Search, seed: int) -> dict[str, o
     return {
         "seeker": seeking.used().figures(),
         "sought": sought.used().figures(),
-        "wait_s": (met[0] - began) / _SECOND if met else None,
+        "wait_s": (met[0] - began) / US_PER_S if met else None,
     }
 
 
@@ -105,7 +105,7 @@ def _served(how: System, order: First, gap_s: float, *, is_whole: bool, seed: in
 
     arrivals = (come_sought, come_seeker) if order is First.SOUGHT else (come_seeker, come_sought)
     arrivals[0]()
-    hall.air.run(round(gap_s * _SECOND))
+    hall.air.run(round(gap_s * US_PER_S))
     began = hall.now()
     arrivals[1]()
     while not hall.told.get(_SEEKER) or not hall.introduced(_SEEKER):
@@ -116,7 +116,7 @@ def _served(how: System, order: First, gap_s: float, *, is_whole: bool, seed: in
     return {
         "seeker": _figures(hall, seeker),
         "sought": _figures(hall, sought),
-        "wait_s": (met[0][1] - began) / _SECOND if met else None,
+        "wait_s": (met[0][1] - began) / US_PER_S if met else None,
     }
 
 
@@ -131,7 +131,7 @@ def play_waiting(
         search = Search(every_s=every_s, is_whole=is_whole)
         radio = air.add(_SEEKER, name="seeker")
         PlainSeeker(air, radio, _SOUGHT, search, lambda _now: None).begin()
-        air.run(round(seconds * _SECOND))
+        air.run(round(seconds * US_PER_S))
         figures = radio.used().figures()
     elif how is System.FOUND:
         raise InvalidValueError("system", system, "a system in which a seeker asks for itself")
@@ -139,7 +139,7 @@ def play_waiting(
         hall = Hall(seed, Parameters(has_park=how is System.PARK))
         seeker = Device(address=_SEEKER, name="seeker")
         add_device(hall, seeker, is_whole=is_whole).do(seeker.subscribe(Subscription(name="sought"), is_lasting=True))
-        hall.air.run(round(seconds * _SECOND))
+        hall.air.run(round(seconds * US_PER_S))
         figures = _figures(hall, seeker)
     settings = {"system": system, "seconds": seconds, "every_s": every_s, "is_whole": is_whole, "seed": seed}
     return {"kind": "waiting", **settings, "seeker": figures, "core_s": time.process_time() - begun}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from random import Random
 
 from whimbrel.model.bounds import real, whole
+from whimbrel.model.clock import US_PER_S
 from whimbrel.rendezvous.controller import Parameters
 from whimbrel.rendezvous.device import Device
 from whimbrel.rendezvous.events import Subscription
@@ -22,7 +23,6 @@ from whimbrel.sim.rendezvous.pairs import System
 
 __all__ = ["play_room"]
 
-_SECOND = 1_000_000
 _FIRST = 16
 MAX_PHONES = 200
 
@@ -42,7 +42,7 @@ def play_room(
     whole("phones", phones, 2, MAX_PHONES)
     real("arrivals_s", arrivals_s, 0, seconds)
     how, random = System(system), Random(f"room {seed}")
-    arrivals = [round(random.uniform(0, arrivals_s) * _SECOND) for _ in range(phones)]
+    arrivals = [round(random.uniform(0, arrivals_s) * US_PER_S) for _ in range(phones)]
     if how is System.PLAIN:
         row = _plain(arrivals, seconds, Search(every_s=every_s, is_whole=is_whole), seed)
     else:
@@ -74,7 +74,7 @@ def _plain(arrivals: list[int], seconds: float, search: Search, seed: int) -> di
                 sought = address(_FIRST + partner)
 
                 def meet(now: int) -> None:
-                    waits.append((now - second) / _SECOND)
+                    waits.append((now - second) / US_PER_S)
                     air.after(TALK_US, lambda: radio.disconnect(sought))
 
                 seekers.append(PlainSeeker(air, radio, sought, search, meet))
@@ -85,7 +85,7 @@ def _plain(arrivals: list[int], seconds: float, search: Search, seed: int) -> di
     for number, at in enumerate(arrivals):
         air.reserve(address(_FIRST + number))
         air.after(at, arrive(number))
-    air.run(round(seconds * _SECOND))
+    air.run(round(seconds * US_PER_S))
     usages = [air.reserve(address(_FIRST + number)).used() for number in range(len(arrivals))]
     unwanted = sum(each.unwanted for each in seekers)
     return _report(usages, waits, len(arrivals), unwanted=unwanted, collisions=air.collisions)
@@ -111,13 +111,13 @@ def _served(how: System, arrivals: list[int], seconds: float, *, is_whole: bool,
 
     for number, at in enumerate(arrivals):
         hall.air.after(at, arrive(number))
-    hall.air.run(round(seconds * _SECOND))
+    hall.air.run(round(seconds * US_PER_S))
     waits = []
     for number in range(0, len(arrivals) - 1, 2):
         seeker, sought = devices[number].address, devices[number + 1].address
         met = [at for who, at in hall.introduced(seeker) if who == sought]
         if met:
-            waits.append((met[0] - max(arrivals[number], arrivals[number + 1])) / _SECOND)
+            waits.append((met[0] - max(arrivals[number], arrivals[number + 1])) / US_PER_S)
     usages = [hall.air.reserve(each.address).used() for each in devices]
     answers = sum(each.answers for each in usages)
     return _report(usages, waits, len(arrivals), unwanted=answers, collisions=hall.air.collisions)

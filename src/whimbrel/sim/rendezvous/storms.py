@@ -11,6 +11,7 @@ import time
 from enum import Enum
 
 from whimbrel.model.bounds import whole
+from whimbrel.model.clock import US_PER_S
 from whimbrel.rendezvous import messages as m
 from whimbrel.rendezvous.controller import Connected, Controller, Disconnected, Input, Note, NoteKind, Parameters, Said
 from whimbrel.rendezvous.controller import commands as c
@@ -21,9 +22,8 @@ from whimbrel.sim.rendezvous.discovery import address
 
 __all__ = ["Priority", "play_removals", "play_storm"]
 
-_SECOND = 1_000_000
 _STORM_US = 1_000_000
-_LIMIT_US = 60 * _SECOND
+_LIMIT_US = 60 * US_PER_S
 
 
 class Priority(Enum):
@@ -59,7 +59,7 @@ def play_storm(*, priority: str, devices: int, seed: int, look_up_us: int = 10_0
     for who in leaving:
         publication = Publication(address=who, clock_offset=0, name=f"device {who}", device_class=0)
         crowd.tell(Said(who, encode(m.Publish(publication))))
-    crowd.run(30 * _SECOND)
+    crowd.run(30 * US_PER_S)
     crowd.waits.waits_us.clear()
     gone: dict[Address, int] = {}
     wasted, matched = 0, 0
@@ -92,8 +92,8 @@ def play_storm(*, priority: str, devices: int, seed: int, look_up_us: int = 10_0
         "seed": seed,
         "matched": matched,
         "wasted": wasted,
-        "wait_s": sum(waits) / len(waits) / _SECOND,
-        "wait_max_s": max(waits) / _SECOND,
+        "wait_s": sum(waits) / len(waits) / US_PER_S,
+        "wait_max_s": max(waits) / US_PER_S,
         "core_s": time.process_time() - begun,
     }
 
@@ -101,7 +101,7 @@ def play_storm(*, priority: str, devices: int, seed: int, look_up_us: int = 10_0
 def play_removals(*, is_removal_first: bool, devices: int) -> dict[str, object]:
     """Play removals of subscriptions in the instant in which they expire; count the messages that follow."""
     begun = time.process_time()
-    parameters = Parameters(messages_per_s=1_000, idle_us=3_600 * _SECOND)
+    parameters = Parameters(messages_per_s=1_000, idle_us=3_600 * US_PER_S)
     core = Controller(parameters, address=address(1), nonce_key=b"s" * 32)
     told: list[m.FromController] = []
 

@@ -21,6 +21,7 @@ from whimbrel.broker.shell.operate.exposure import exposures
 from whimbrel.broker.shell.operate.reloading import Reloading
 from whimbrel.broker.shell.running import Running, monotonic_us
 from whimbrel.match.first_use import Kernels
+from whimbrel.model.clock import US_PER_S
 
 __all__ = ["RecentRates", "starting_status", "status"]
 
@@ -34,7 +35,6 @@ _RATES = (
     "refused_connections",
     "dropped",
 )
-_SECOND_US = 1_000_000
 _SPAN = 61
 _NEARLY = 0.9
 _SOON_S = 14 * 86_400
@@ -62,7 +62,7 @@ class RecentRates:
         if not self._samples:
             return dict.fromkeys(_RATES, 0.0)
         first, last = self._samples[0], self._samples[-1]
-        span_s = max(last.at_us - first.at_us, _SECOND_US) / _SECOND_US
+        span_s = max(last.at_us - first.at_us, US_PER_S) / US_PER_S
         grown = (late - early for early, late in zip(first.counts, last.counts, strict=True))
         return {name: round(each / span_s, 1) for name, each in zip(_RATES, grown, strict=True)}
 
@@ -89,7 +89,7 @@ def status(
         "node": config.node.name,
         "data": config.node.data,
         "pid": os.getpid(),
-        "uptime_s": (monotonic_us() - running.started_us) // _SECOND_US,
+        "uptime_s": (monotonic_us() - running.started_us) // US_PER_S,
         "listening": dict(ports),
         "clients": {name: now[each] for name, each in _CLIENTS.items()},
         "sessions": {"named": now["named_sessions"], "subscriptions": now["subscriptions"]},
