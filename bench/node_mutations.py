@@ -138,7 +138,7 @@ MUTATIONS = (
     Mutation(
         name="every delivery of QoS 1 waits for PUBCOMP",
         file=_NODE,
-        before="            if qos == _EXACTLY_ONCE:\n                self.clients",
+        before="            if qos == EXACTLY_ONCE:\n                self.clients",
         after="            if qos:\n                self.clients",
     ),
     # -- retained ----------------------------------------------------------------------------------------------------

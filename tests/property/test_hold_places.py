@@ -18,6 +18,7 @@ from whimbrel.model.near import ANYWHERE, Around, Near
 from whimbrel.model.notification import Notification
 from whimbrel.model.place import Area, Place
 from whimbrel.model.polygon import Polygon
+from whimbrel.node.places.last_places import LastPlaces
 
 PLACES = [Place(52.52, 13.405), Place(52.521, 13.405), Place(52.53, 13.405), Place(-17.0, 180.0)]
 RADII = [None, None, 111.3, 2_000.0]
@@ -63,6 +64,9 @@ def test_the_hold_that_heeds_places_agrees_with_its_naive_twin(
         assert _unordered(found) == _unordered(wanted), event
         if number == stops_at:
             rows.update(hold.changes()[0])
+            places = LastPlaces(hold.places)
+            seen = {key: row for key in list(places.keys()) if (row := places.row(key)) is not None}  # no mapping
             hold = Hold[Notification].restore(
                 NODE, rows.items(), retention=RETENTION, has_fast_lane=has_fast_lane, heeds_places=True
             )
+            LastPlaces(hold.places).restore(seen)  # a node has them in rows of its own
