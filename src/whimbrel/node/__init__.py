@@ -1,1 +1,1 @@
-"""A node: the one fold of its log, and everything that a restart knows again."""
+"""A node: the one fold of its log, which holds all state that a restart restores."""
