@@ -52,7 +52,7 @@ NAMED_SESSION_BYTES = 2_000
 PLACE_BYTES = 700
 """The last place of a device, which is removed after a week without a report."""
 _NEAR_BYTES, _CORNER_BYTES = 1_600, 220
-"""A near of a subscription, and each corner of a polygon."""
+"""The area (``near``) of a subscription, and each corner if it is a polygon."""
 _PLAIN_BYTES, _TOPIC_BYTE_BYTES = 1_700, 2
 _CONTENT_BYTES, _CHARACTER_BYTES = 3_600, 30
 

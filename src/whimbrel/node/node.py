@@ -1,4 +1,4 @@
-"""The node: one fold of a log, which holds all state that a restart restores.
+"""The node: all state that a restart restores, computed as one fold of the log (event sourcing).
 
 ``apply`` takes the next fact and returns commands for the shell. A broker that serves clients and a broker that replays
 its log call the same methods; a replay discards the commands.
@@ -54,7 +54,7 @@ from whimbrel.node.wills import Wills
 
 __all__ = ["Node"]
 
-_MOST_FORGOTTEN = 1_000  # places, in one turn
+_MOST_FORGOTTEN = 1_000  # places, in one call of ``forget_places``
 _MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
 C = TypeVar("C", bound=StoredClient)
 
@@ -104,7 +104,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
             try:
                 next(work)
             except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]  # what a generator returns is typed there
+                return done.value  # type: ignore[no-any-return]  # ``StopIteration.value`` has no type
 
     def applying(self, fact: Fact, matches: Matches = (), kept: KeptNotification | None = None) -> NodeWork:
         """Apply a fact as ``apply`` does, but in steps, yielding after each; in between the state is incomplete."""

@@ -150,7 +150,7 @@ class Wills:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def begin(self, now: int, grace_us: int) -> None:
-        """Compute due times at a broker's start *now*, before any client connects: each has *grace_us* to return."""
+        """Compute due times at a broker's start *now*, before any client connects; each has at most *grace_us*."""
         for left in self.by_device.values():
             # If its client counts as connected, the connection ended with the broker, or was never established.
             is_excused = left.is_excused or left.gone_at is None or not left.delay_us

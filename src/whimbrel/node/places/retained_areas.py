@@ -2,8 +2,8 @@
 
 Rule: a session that enters the area of a retained message receives the message once. While the message stays retained,
 neither leaving and returning nor a restart sends it again.
-Rule: areas are indexed by cells of a tenth of a degree, so that a report is compared with few areas: at most
-``MOST_IN_CELL`` in its cell, and at most ``MOST_WIDE`` that are wide or near a pole.
+Rule: areas are indexed by cells of a tenth of a degree, so that a report is compared with few areas. These are at most
+``MOST_IN_CELL`` areas of its cell, and at most ``MOST_WIDE`` areas that are wide or near a pole.
 """
 
 from __future__ import annotations
