@@ -35,8 +35,10 @@ from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import asked_for, is_private, is_shared
 from whimbrel.language.filters import filter_of
 from whimbrel.match.matcher import ReadInterest
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.facts import InterestChanged
 from whimbrel.model.near import Anywhere
+from whimbrel.model.notification import AT_LEAST_ONCE
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.mqtt.codes import ReasonCode, suback_return_code
 from whimbrel.mqtt.errors import ProtocolError
@@ -48,11 +50,9 @@ from whimbrel.node.places.fences import fence_name
 
 __all__ = ["OWN_TOPICS", "Interests"]
 
-_SECOND_US = 1_000_000
 _LONGEST_REASON, _LONGEST_QUOTE = 1_000, 80
 _MOST_REASONS = 20
 _IF_NEW, _NEVER = 1, 2
-_AT_LEAST_ONCE = 1
 _MOST_FENCES = 64
 """How many areas a session may name."""
 OWN_TOPICS = ("$whimbrel/", "$SYS/")
@@ -110,13 +110,13 @@ class Interests:
             topic_bytes=config.limits.topic_bytes,
             topic_levels=config.limits.topic_levels,
             maximum_qos=config.mqtt.maximum_qos,
-            ttl_us=config.hold.ttl_s * _SECOND_US,
+            ttl_us=config.hold.ttl_s * US_PER_S,
             max_held=config.hold.max,
             max_held_by_default=config.hold.max,
         )
         # Exactly once is an exchange of two; where another device may take what one has begun to receive, it would be
         # left with an identifier that is never released.
-        most_qos = min(config.mqtt.maximum_qos, _AT_LEAST_ONCE)
+        most_qos = min(config.mqtt.maximum_qos, AT_LEAST_ONCE)
         self._named_limits = replace(self.limits, max_held_by_default=config.sessions.max, maximum_qos=most_qos)
         self.let_confirm: Callable[[LiveClient, int], None] = lambda _client, _now: None
         """Who lets QoS 0 hand-overs of a client have receipts: its rights may refuse some."""

@@ -234,33 +234,24 @@ class LogKeeper:
         last = self.totals.last
         return (1, 0) if last is None else (max(last.disk.oldest, 1), last.disk.oldest_at)
 
-    def gauges(self) -> dict[str, int]:
-        """Return what the last turn found, for metrics and ``$SYS``."""
-        last = self.totals.last
-        if last is None:
-            return {}
-        newest = last.disk.checkpoints[-1][0] if last.disk.checkpoints else 0
-        return {
-            "log_bytes": last.disk.segment_bytes,
-            "log_oldest_seq": last.disk.oldest,
-            "log_checkpoint_seq": newest,
-            "log_checkpoint_bytes": last.disk.checkpoint_bytes,
-            "log_free_bytes": last.free_bytes,
-            "log_readers": len(last.readers),
-        }
-
     def figures(self) -> LogFigures:
-        """Return all of it."""
-        return LogFigures(self.gauges(), self.counters())
-
-    def counters(self) -> dict[str, int]:
-        """Return what was done so far."""
+        """Return what the last turn found and what was done so far."""
         totals = self.totals
-        return {
-            "log_cut_bytes": totals.cut_bytes,
-            "log_checkpoints": totals.checkpoints,
-            "log_readers_lost": totals.readers_lost,
-        }
+        done = LogFigures(
+            log_cut_bytes=totals.cut_bytes, log_checkpoints=totals.checkpoints, log_readers_lost=totals.readers_lost
+        )
+        last = totals.last
+        if last is None:
+            return done
+        return replace(
+            done,
+            log_bytes=last.disk.segment_bytes,
+            log_oldest_seq=last.disk.oldest,
+            log_checkpoint_seq=last.disk.checkpoints[-1][0] if last.disk.checkpoints else 0,
+            log_checkpoint_bytes=last.disk.checkpoint_bytes,
+            log_free_bytes=last.free_bytes,
+            log_readers=len(last.readers),
+        )
 
     # -- in the thread -----------------------------------------------------------------------------------------------
 
