@@ -163,7 +163,7 @@ def metrics_page() -> str:
     for kind in FIGURES:
         for name, figure in figures_of(kind).items():
             place = f"per_second.{name}" if figure.has_rate else figure.place
-            topic, place = (f"`{each}`" if each else "" for each in (figure.topic, place))
+            topic, place = figure.topic and f"`{figure.topic}`", place and f"`.{place}`"
             rows.append(f"| `whimbrel_{name}{'_total' * figure.is_counter}` | {topic} | {place} | {figure.about} |")
     head = (
         f"# Metrics\n\n{MADE_BY}\n\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from broker_rig import Rig
 
-from whimbrel.broker.limits.figures import count, figures_of, now, shown
+from whimbrel.broker.limits.figures import count, figures_of, now, read_figures
 from whimbrel.broker.shell.metrics import FIGURES, LogFigures, prometheus, system_values
 
 ROOT = Path(__file__).parents[2]
@@ -28,8 +28,8 @@ class _Table:
 
 def test_a_figure_that_is_not_known_is_shown_nowhere() -> None:
     """A log that nobody has looked at yet has no size; 0 would be a lie."""
-    assert [each.name for each in shown(_Table(done=3))] == ["done"]
-    assert [(each.name, each.value) for each in shown(_Table(here=0, done=3))] == [("here", 0), ("done", 3)]
+    assert [each.name for each in read_figures(_Table(done=3))] == ["done"]
+    assert [(each.name, each.value) for each in read_figures(_Table(here=0, done=3))] == [("here", 0), ("done", 3)]
 
 
 def test_every_figure_is_a_metric_with_its_sentence(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Figure", "Shown", "count", "figures_of", "now", "shown"]
+__all__ = ["Figure", "Reading", "count", "figures_of", "now", "read_figures"]
 
 _KEY = "figure"
 
@@ -35,7 +35,7 @@ class Figure:
     """Whether the status shows the growth per second over the last minute, under ``per_second``."""
 
 
-class Shown(NamedTuple):
+class Reading(NamedTuple):
     """A figure with its name and its value now."""
 
     name: str
@@ -58,10 +58,10 @@ def figures_of(kind: type[DataclassInstance]) -> dict[str, Figure]:
     return {each.name: each.metadata[_KEY] for each in fields(kind)}
 
 
-def shown(*tables: DataclassInstance) -> Iterator[Shown]:
+def read_figures(*tables: DataclassInstance) -> Iterator[Reading]:
     """Yield the figures of *tables* whose value is known."""
     for table in tables:
         for name, figure in figures_of(type(table)).items():
             value = getattr(table, name)
             if value is not None:
-                yield Shown(name, value, figure)
+                yield Reading(name, value, figure)

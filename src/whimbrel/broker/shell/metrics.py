@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from whimbrel import __version__
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.limits.counters import Counters
-from whimbrel.broker.limits.figures import count, now, shown
+from whimbrel.broker.limits.figures import count, now, read_figures
 from whimbrel.model.clock import US_PER_S
 from whimbrel.mqtt.server import Phase
 
@@ -119,7 +119,7 @@ def gauges(broker: Broker) -> Gauges:
 def system_values(broker: Broker, uptime_us: int, log: LogFigures = NO_LOG_FIGURES) -> dict[str, str]:
     """Return what is published under ``$SYS``, by topic; names that other brokers have too are theirs."""
     totals: dict[str, int] = {}
-    for _, value, figure in shown(gauges(broker), log, broker.counters):
+    for _, value, figure in read_figures(gauges(broker), log, broker.counters):
         if figure.topic:
             totals[figure.topic] = totals.get(figure.topic, 0) + int(value)
     late = sorted(broker.late.items(), key=lambda each: -each[1])[:_MAX_LATE_SUBJECTS]
@@ -134,7 +134,7 @@ class _Collected:
         self._broker, self._ages, self._log = broker, ages, log
 
     def collect(self) -> Iterator[Metric]:
-        for name, value, figure in shown(self._ages, gauges(self._broker), self._log, self._broker.counters):
+        for name, value, figure in read_figures(self._ages, gauges(self._broker), self._log, self._broker.counters):
             family = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
             yield family(f"whimbrel_{name}", figure.about, value=value)
 

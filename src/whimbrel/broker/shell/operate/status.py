@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from whimbrel import __version__
 from whimbrel.broker.limits.counters import Counters
-from whimbrel.broker.limits.figures import figures_of, shown
+from whimbrel.broker.limits.figures import figures_of, read_figures
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.shell.metrics import Gauges, LogFigures, gauges
@@ -75,7 +75,7 @@ def status(
     """Return what is going on, as JSON has it."""
     broker, config, files, log = running.broker, reloading.config, reloading.files, storage.log
     now = gauges(broker)
-    placed = _placed(now, storage.keeper.figures())
+    placed = _by_place(now, storage.keeper.figures())
     last_seq, last = log.next_seq - 1, storage.keeper.totals.last
     return {
         "version": __version__,
@@ -116,10 +116,10 @@ def starting_status(config: Config, ports: Mapping[str, int], reason: str | None
     }
 
 
-def _placed(now: Gauges, log: LogFigures) -> dict[str, dict[str, float]]:
+def _by_place(now: Gauges, log: LogFigures) -> dict[str, dict[str, float]]:
     """Return the figures that have a place in the status, by section and name."""
     sections: dict[str, dict[str, float]] = {}
-    for _, value, figure in shown(now, log):
+    for _, value, figure in read_figures(now, log):
         section, _, name = figure.place.partition(".")
         if section:
             sections.setdefault(section, {})[name] = value
