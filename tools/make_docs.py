@@ -141,7 +141,7 @@ DONE: Mapping[Property, str] = {
     Property.SERVER_REFERENCE: "never sent",
     Property.REASON_STRING: "sent with refusals; a client's is ignored",
     Property.RECEIVE_MAXIMUM: "obeyed; `limits.receive_maximum` is sent",
-    Property.TOPIC_ALIAS_MAXIMUM: "obeyed, at most `mqtt.outbound_topic_aliases`; `limits.topic_alias_maximum` is sent",
+    Property.TOPIC_ALIAS_MAXIMUM: "obeyed, at most 32; `limits.topic_alias_maximum` is sent",
     Property.TOPIC_ALIAS: "both ways",
     Property.MAXIMUM_QOS: "sent where `mqtt.maximum_qos` is below 2",
     Property.RETAIN_AVAILABLE: "sent where `mqtt.retain_available` is false",

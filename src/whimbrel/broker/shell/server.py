@@ -25,7 +25,7 @@ import structlog
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.settings.config import Config
+from whimbrel.broker.settings.config import Config, constant_warnings
 from whimbrel.broker.shell.blocking_threads import MOST_AT_ONCE
 from whimbrel.broker.shell.disk.storage import AbandonedError, Restored, Storage
 from whimbrel.broker.shell.log_clock import LogClock
@@ -125,6 +125,8 @@ class Server:
         on_signals(loop, {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: self._note_reload})
         for warned in exposures(self.config):
             _say(warned.level, warned.text)
+        for text in constant_warnings(self.config):
+            _say("warning", text)
         if self._too_few_files is not None:
             _say("warning", self._too_few_files)
         self._kernels.begin()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from whimbrel import __version__
 from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.limits.figures import figures_of, read_figures
-from whimbrel.broker.settings.config import Config
+from whimbrel.broker.settings.config import Config, constant_warnings
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.shell.metrics import Gauges, LogFigures, gauges
 from whimbrel.broker.shell.operate.exposure import exposures
@@ -139,6 +139,7 @@ def _warnings(running: Running, config: Config, storage: Storage, now: Gauges, e
     if running.too_few_files is not None:
         yield running.too_few_files
     yield from (each.text for each in exposures(config) if each.level == "warning")
+    yield from constant_warnings(config)
     for name, most in (("memory_bytes", limits.memory_bytes), ("held_bytes", limits.held_bytes)):
         found = getattr(now, name)
         if most and found > _NEARLY * most:
