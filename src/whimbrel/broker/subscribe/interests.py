@@ -34,7 +34,6 @@ from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import asked_for, is_private, is_shared
 from whimbrel.language.filters import filter_of
-from whimbrel.match.matcher import ReadInterest
 from whimbrel.model.clock import US_PER_S
 from whimbrel.model.facts import InterestChanged
 from whimbrel.model.near import Anywhere
@@ -155,13 +154,13 @@ class Interests:
                 identifiers = packet.properties.identifiers
                 subscription = self.asked_for(link, request, options, session, *identifiers[:1])
                 done += self._spend(budget, options, subscription, now)
-                read = yield from self.reading(subscription)
+                subscription = yield from self.prepare(subscription)
                 if client.link is not link:
                     return
                 self.check(link, client, subscription, link.rights.get(session, frozenset()))
                 if not options.modifies:
                     self._shared.check_unchanged(subscription)
-                told = self._begin_history(link, client, subscription, options, read)
+                told = self._begin_history(link, client, subscription, options)
             except ProtocolError as error:
                 codes.append(error.code)
                 self._sender.events.refuse_filter(link, self._commits.last_at, error, request.topic_filter)
@@ -170,13 +169,13 @@ class Interests:
             else:
                 codes.append(subscription.qos or 0)
                 if told is None:
-                    self.put(link, client, subscription, request.retain_handling, self._commits.last_at, read)
+                    self.put(link, client, subscription, request.retain_handling, self._commits.last_at)
                 elif told:
                     reasons[told] = None
         self._commits.then(partial(self._answer, link, packet.packet_id, codes, reasons))
 
     def _begin_history(
-        self, link: Link, client: LiveClient, subscription: Subscription, options: Options, read: ReadInterest | None
+        self, link: Link, client: LiveClient, subscription: Subscription, options: Options
     ) -> str | None:
         """Begin to send what a subscription with ``since`` wants of the log; return None if it has no ``since``.
 
@@ -196,7 +195,7 @@ class Interests:
             self.let_confirm(client, now)
 
         def put(before: Callable[[], Pieces] | None) -> None:
-            self.put(link, client, subscription, _NEVER, self._commits.last_at, read, before=before)
+            self.put(link, client, subscription, _NEVER, self._commits.last_at, before=before)
 
         self.history.begin(link, client, subscription, *begin, put)
         return told
@@ -237,9 +236,9 @@ class Interests:
         """Begin what a client asks for and may take several turns."""
         self._long_work.begin(link, work)
 
-    def reading(self, subscription: Subscription) -> Generator[None, None, ReadInterest | None]:
-        """Read the content filter of a subscription, yielding after each step if it is long."""
-        return self._state.routes.reading(subscription)
+    def prepare(self, subscription: Subscription) -> Generator[None, None, Subscription]:
+        """Return *subscription* with its content filter prepared for the index, yielding after each step if long."""
+        return self._state.routes.prepare(subscription)
 
     def asked_for(
         self,
@@ -346,16 +345,14 @@ class Interests:
         subscription: Subscription,
         retain_handling: int,
         now: int,
-        read: ReadInterest | None = None,
         *,
         before: Callable[[], Pieces] | None = None,
     ) -> None:
-        """Put a subscription that was checked in its place; its filter may have been *read*.
+        """Add a subscription that was checked, or replace the one with its identity.
 
         When it is accepted, what is to come *before* comes first.
         """
         self.history.cancel(link, subscription.session, (subscription.subject_filter, subscription.name))
-        self._state.routes.expect(subscription, read)
         session = subscription.session
         identity = (subscription.subject_filter, subscription.name)
         subscribed = self._state.subscribed_to.setdefault(session, {})
