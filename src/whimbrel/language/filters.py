@@ -90,21 +90,13 @@ class Filter:
     True
     """
 
-    __slots__ = ("_verdict", "prepared", "text", "tree")
+    __slots__ = ("_verdict", "text", "tree")
 
     def __init__(self, text: str, *, is_stored: bool = False) -> None:
         """Read *text*; one that *is_stored* was accepted before, so today's bounds for patterns do not refuse it."""
         self.text = text
         self.tree = parse_stored(text) if is_stored else parse(text)
         self._verdict: VerdictFunction | None = None
-        self.prepared: object | None = None
-        """What an index worked out of a long filter, for the moment at which the filter is added to it."""
-
-    def with_prepared(self, prepared: object) -> Filter:
-        """Return the same filter, not parsed again, with what an index worked out of it for one subscription."""
-        copied: Filter = object.__new__(Filter)
-        copied.text, copied.tree, copied._verdict, copied.prepared = self.text, self.tree, self._verdict, prepared
-        return copied
 
     @property
     def verdict(self) -> VerdictFunction:

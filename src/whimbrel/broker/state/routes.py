@@ -27,7 +27,8 @@ from whimbrel.hold.counting import sorted_identities
 from whimbrel.hold.private import asked_for
 from whimbrel.language.allowance import Allowance
 from whimbrel.language.filters import Filter, filter_of
-from whimbrel.match.matcher import Interest, Matcher, ReadInterest
+from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.prepared import PreparedFilter
 from whimbrel.match.topics import TopicIndex
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.keys import NO_KEYS, OPEN, Secured
@@ -143,7 +144,7 @@ class Routes:
         if content is None:
             return subscription
         prepared = yield from self._matcher.reading(_interest(subscription, content))
-        return replace(subscription, parsed=content.with_prepared(prepared))
+        return replace(subscription, parsed=PreparedFilter(content, prepared))
 
     def put(self, subscription: Subscription) -> None:
         """Add *subscription*, or replace the one with its identity."""
@@ -182,7 +183,8 @@ class Routes:
 
     def _put_indexed(self, number: int, subscription: Subscription, content: Filter | None, *, is_near: bool) -> None:
         """Put a subscription where content, keys and places are asked; ``FilterError`` if its filter is unreadable."""
-        interest, read = _interest(subscription, content), _prepared(content)
+        interest = _interest(subscription, content)
+        read = content.prepared if isinstance(content, PreparedFilter) else None
         if is_near:
             entry = (subscription.session, ((subscription.subject_filter, subscription.name),))
             self.near.put(number, entry, _placed(interest, subscription), read)
@@ -333,10 +335,6 @@ class Routes:
 def is_long(filter_text: str | None) -> bool:
     """Tell whether a content filter takes long to read."""
     return filter_text is not None and len(filter_text) >= _LONG_FILTER
-
-
-def _prepared(content: Filter | None) -> ReadInterest | None:
-    return content.prepared if content is not None and isinstance(content.prepared, ReadInterest) else None
 
 
 def _interest(subscription: Subscription, content: Filter | None) -> Interest:
