@@ -56,8 +56,7 @@ class MemoryTransport:
                 neighbour.put(frame, came_to_all=True)
 
     def send(self, address: int, message: Message | Part) -> bool:
-        """Send *message* to the node at *address*, or return False if that node was never heard; arrival is not
-        confirmed."""
+        """Send *message* to the node at *address*; return False, and send nothing, if that node was never heard."""
         if address not in self._known:
             return False
         for frame in encode(self.address, message, profile=self._profile):

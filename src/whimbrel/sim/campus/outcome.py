@@ -1,7 +1,7 @@
-"""The outcome of a simulation of Campus++, event by event, and the recorder that collects it from the reference
-simulator.
+"""The outcome of a simulation of Campus++, event by event, and the recorder that collects it.
 
-The kernel fills the same record; a differential test asserts that both are equal.
+The recorder is a report of the reference simulator. The kernel fills the same record; a differential test asserts that
+both are equal.
 """
 
 from __future__ import annotations
