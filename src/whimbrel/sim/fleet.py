@@ -5,7 +5,7 @@ While both are away, the session holds notifications, within the ttl and maximum
 the readings among themselves in a shared subscription; displays are plain MQTT clients.
 
 Rule: the same seed gives the same fleet. It is a plan; the shell around it owns the clock and the sockets.
-Rule: a reading that expires is published at QoS 1, so that a receiver cannot miscount one that was never sent.
+Rule: a reading that expires is published at QoS 1, so that one that was never sent cannot count as received.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ __all__ = ["PAPER", "traffic_light"]
 
 _RADIUS_M = 150.0
 _AHEAD_M = 60.0
-"""Distance from a light to the centre of its area; a car past the light is still inside the area."""
+"""Distance from a light to the centre of its area: a car just past the light still approaches the centre."""
 _NEXT_M = 600.0
 _STAGES = {"s1": -300.0, "s2": -80.0, "s3": 80.0, "s4": 340.0, "next light": _NEXT_M - 80}
 """Position of the car, in metres east of the light."""

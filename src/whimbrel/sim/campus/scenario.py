@@ -156,7 +156,7 @@ class World:
 
 
 def share_by_power(counts: list[int], exponent: float) -> list[int]:
-    """Return counts for the plan, which takes their square root, so that copies follow subscribers to *exponent*."""
+    """Rescale counts so that the plan, which takes square roots, gives copies in proportion to count ** *exponent*."""
     if exponent == 0.5:
         return counts
     return [round(1e12 * (count / max(counts)) ** (2 * exponent)) or 1 for count in counts]

@@ -86,7 +86,7 @@ class Generator:
         return publishers.result()
 
     def latency(self, load: Load, *, rate: float) -> Latency:
-        """Send *load* at *rate* per second, and return the delivery times."""
+        """Send *load* at *rate* per second, and return percentiles of the delivery times."""
         if load.size_bytes < STAMP.size:
             raise InvalidValueError("length of bodies", load.size_bytes, f"at least {STAMP.size} bytes, for the time")
         times = sorted(self._pool.submit(publish_paced, load, rate).result())
