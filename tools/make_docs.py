@@ -56,10 +56,10 @@ LIMIT_WORDS: Mapping[str, str] = {
 MEASURED: Mapping[str, str] = {
     "parse U": "read a filter (U)",
     "parse B": "read a filter (B)",
-    "ready U": "read it and make it ready to be asked (U)",
-    "ready B": "read it and make it ready to be asked (B)",
-    "evaluate U": "ask it about one event (U)",
-    "evaluate B": "ask it about one event (B)",
+    "ready U": "read it and prepare it for evaluation (U)",
+    "ready B": "read it and prepare it for evaluation (B)",
+    "evaluate U": "evaluate it on one event (U)",
+    "evaluate B": "evaluate it on one event (B)",
 }
 
 SENT: Mapping[ReasonCode, tuple[str, str]] = {
@@ -69,7 +69,7 @@ SENT: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.NO_MATCHING_SUBSCRIBERS: ("PUBACK PUBREC", "accepted, and nobody wants it now"),
     ReasonCode.NO_SUBSCRIPTION_EXISTED: ("UNSUBACK", "there was no such subscription"),
     ReasonCode.UNSPECIFIED_ERROR: ("SUBACK", "the rights file does not let the client subscribe to this"),
-    ReasonCode.MALFORMED_PACKET: ("CONNACK DISCONNECT", "what came is no packet; CONNACK: a CONNECT of version 5"),
+    ReasonCode.MALFORMED_PACKET: ("CONNACK DISCONNECT", "the bytes are not a packet; CONNACK: a CONNECT of version 5"),
     ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: ("PUBACK PUBREC", "the body is longer than `limits.message_bytes`"),
     ReasonCode.PROTOCOL_ERROR: (
         "CONNACK DISCONNECT",
@@ -130,8 +130,8 @@ DONE: Mapping[Property, str] = {
     Property.CORRELATION_DATA: "passed on",
     Property.SUBSCRIPTION_IDENTIFIER: "kept with the subscription and sent with all it matches",
     Property.SESSION_EXPIRY_INTERVAL: "obeyed, at most `mqtt.session_expiry_s`; CONNACK says so where it differs",
-    Property.ASSIGNED_CLIENT_IDENTIFIER: "sent to whoever gave none",
-    Property.SERVER_KEEP_ALIVE: "sent where it differs from what was asked for",
+    Property.ASSIGNED_CLIENT_IDENTIFIER: "sent to a client that gave none",
+    Property.SERVER_KEEP_ALIVE: "sent where it differs from the client's value",
     Property.AUTHENTICATION_METHOD: "refused",
     Property.AUTHENTICATION_DATA: "refused",
     Property.REQUEST_PROBLEM_INFORMATION: "obeyed: at 0 a reason string stands in CONNACK and DISCONNECT alone",
@@ -283,12 +283,12 @@ def limits_table() -> str:
         ("regexes and wildcards in one filter", f"{ADMITTED.patterns:,}", too_complex),
         ("compiled instructions of all of them together", f"{ADMITTED.total_instructions:,}", too_complex),
         (
-            "steps: these instructions times the bytes (UTF-8) of the string that a regex or wildcard is asked about",
+            "steps: these instructions times the bytes (UTF-8) of the string that a regex or wildcard is run on",
             f"{MAX_STEPS:,}",
             "the regex or wildcard is undefined",
         ),
         (
-            "bytes of a constant string that a regex or wildcard is asked about",
+            "bytes of a constant string that a regex or wildcard is run on",
             f"{MAX_CONSTANT:,}",
             "the regex or wildcard is undefined",
         ),

@@ -1,4 +1,4 @@
-"""The air of a made-up campus: frames between transports in memory, along the contacts that there are now."""
+"""An in-memory radio medium for Campus++: passes frames between the nodes that are in contact at the moment."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["MemoryAir", "MemoryTransport"]
 
 
 class MemoryAir:
-    """Which nodes hear each other."""
+    """The radio medium: knows which nodes hear each other now."""
 
     def __init__(self) -> None:
         self._transports: dict[int, MemoryTransport] = {}
         self._contacts: set[frozenset[int]] = set()
 
     def join(self, transport: MemoryTransport) -> None:
-        """Let *transport* be met."""
+        """Register *transport*, so that its node can be in contact with others."""
         self._transports[transport.address] = transport
 
     def meet(self, one: int, other: int) -> None:
-        """Let two nodes hear each other from now on."""
+        """Start a contact between two nodes: each hears the other from now on."""
         self._contacts.add(frozenset([one, other]))
 
     def part(self, one: int, other: int) -> None:
-        """Let two nodes hear each other no more."""
+        """End the contact of two nodes."""
         self._contacts.discard(frozenset([one, other]))
 
     def neighbours(self, address: int) -> list[MemoryTransport]:
@@ -37,7 +37,7 @@ class MemoryAir:
 
 
 class MemoryTransport:
-    """The node at *address* in *air*."""
+    """Transport of the node at *address* over *air*."""
 
     def __init__(self, address: int, air: MemoryAir, *, profile: Profile = LINK) -> None:
         self.address = address
@@ -49,14 +49,14 @@ class MemoryTransport:
         air.join(self)
 
     def say(self, hello: Hello) -> None:
-        """Send *hello* to all in reach."""
+        """Send *hello* to all neighbours."""
         for frame in encode(self.address, hello, profile=self._profile):
             self._count_sent(frame)
             for neighbour in self._air.neighbours(self.address):
                 neighbour.put(frame, came_to_all=True)
 
     def send(self, address: int, message: Message | Part) -> bool:
-        """Send *message* to the node at *address*; return whether it is known: on the air nobody sees it arrive."""
+        """Send *message* to the node at *address*; return False, and send nothing, if that node was never heard."""
         if address not in self._known:
             return False
         for frame in encode(self.address, message, profile=self._profile):
@@ -71,7 +71,7 @@ class MemoryTransport:
         self.counts["bytes sent"] += len(frame)
 
     def put(self, data: bytes, *, came_to_all: bool) -> None:
-        """Take a datagram from the air."""
+        """Put a received datagram into the inbox."""
         self._inbox.append((data, came_to_all))
 
     def receive(self) -> Heard | None:
