@@ -322,13 +322,21 @@ FLOODS: dict[str, Callable[[int], tuple[int, Part]]] = {
         1_000 + number // 2,
         Request(topic=1, id=SampleId(NOON, 1), is_subscriber=False, wants_copies=True) if number % 2 else Hello(()),
     ),
+    "a request for copies of an invented host": lambda number: (
+        1_000 + number // 3 % 900,
+        (
+            Hello(()),
+            Request(topic=1, id=SampleId(NOON, 1), is_subscriber=False, wants_copies=True),
+            Acknowledgement(1, SampleId(NOON, 1), 1),
+        )[number % 3],
+    ),
     "a chunk of an answer that never ends": lambda number: (
         66,
         AnswerChunk(
             topic=1, id=SampleId(NOON + number, 66), copies=1, record_bytes=1_000, offset=0, chunk=bytes(500)
         ),
     ),
-    "an acknowledgement of nothing": lambda number: (66 + number, Acknowledgement(1, SampleId(number, 1))),
+    "an acknowledgement of nothing": lambda number: (66 + number, Acknowledgement(1, SampleId(number, 1), 1)),
     "a question for the time": lambda number: (1_000 + number, TopicsQuestion()),
 }  # fmt: skip
 
@@ -342,7 +350,8 @@ def test_what_a_flood_leaves_in_memory_is_bounded(flood: str) -> None:
     tracemalloc.start()
     for number in range(4_500):
         own = NOON + number * 10_000
-        node.receive(*FLOODS[flood](number), own=own)
+        sender, part = FLOODS[flood](number)
+        node.receive(sender, part, own=own, host=f"fe80::{sender if 'host' in flood else 66:x}")
         if number % 200 == 0:
             node.timer(own=own)
             node.hello(own=own)
