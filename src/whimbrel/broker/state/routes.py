@@ -51,7 +51,7 @@ _PIECE_S = 0.004
 """How long the patterns may be asked at a stretch."""
 _LONG_FILTER = 1_024
 """Content filters of so many characters take a millisecond to read, and are read in steps."""
-_MOST_ASKED = 8_192
+_MAX_ASKED = 8_192
 """How often one turn may ask a filter that is not packed yet: some 4 µs each."""
 _LITTLE = 16
 """Fewer filters than this are never packed, and asked as often as notifications come."""
@@ -127,7 +127,7 @@ class Routes:
     def at_once(self) -> int:
         """How many notifications may be matched in one turn of the loop: as many as ask not too many such filters."""
         unpacked = self._matcher.content.unpacked + self.near.unpacked
-        return _MOST_ASKED if unpacked < _LITTLE else max(1, _MOST_ASKED // unpacked)
+        return _MAX_ASKED if unpacked < _LITTLE else max(1, _MAX_ASKED // unpacked)
 
     def settle(self) -> None:
         """Let the matcher make itself at home with what did not change since the last call."""

@@ -50,9 +50,9 @@ from whimbrel.node.places.fences import fence_name
 __all__ = ["OWN_TOPICS", "Interests"]
 
 _LONGEST_REASON, _LONGEST_QUOTE = 1_000, 80
-_MOST_REASONS = 20
+_MAX_REASONS = 20
 _IF_NEW, _NEVER = 1, 2
-_MOST_FENCES = 64
+_MAX_FENCES = 64
 """How many areas a session may name."""
 OWN_TOPICS = ("$whimbrel/", "$SYS/")
 """What a client is told of itself and of the broker, which is never a named session's to hold."""
@@ -164,7 +164,7 @@ class Interests:
             except ProtocolError as error:
                 codes.append(error.code)
                 self._sender.events.refuse_filter(link, self._commits.last_at, error, request.topic_filter)
-                if len(reasons) < _MOST_REASONS:
+                if len(reasons) < _MAX_REASONS:
                     reasons[error.reason] = None
             else:
                 codes.append(subscription.qos or 0)
@@ -295,8 +295,8 @@ class Interests:
         """Refuse one more named area than a session may have: each report looks at all of its own."""
         if fence_name(subscription) is None or (subscription.subject_filter, subscription.name) in subscribed:
             return
-        if sum((wanted or "").startswith(NEAR) for wanted, _ in subscribed) >= _MOST_FENCES:
-            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{_MOST_FENCES} named areas, no more are allowed")
+        if sum((wanted or "").startswith(NEAR) for wanted, _ in subscribed) >= _MAX_FENCES:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{_MAX_FENCES} named areas, no more are allowed")
 
     def _check_policy(self, name: str | None) -> None:
         """Refuse a subscription with a policy that does not exist: it would silently decide nothing."""

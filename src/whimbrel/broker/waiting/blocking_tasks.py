@@ -25,7 +25,7 @@ __all__ = ["Asker", "BlockingTask", "BlockingTasks", "FairQueue"]
 
 _NAMES_AT_AN_ADDRESS = 10
 """How many times as many wrong passwords one address may give for all names together as for one of them."""
-_MOST_RIGHT = 10_000
+_MAX_RIGHT = 10_000
 
 _Answer = TypeVar("_Answer")
 _T = TypeVar("_T")
@@ -192,7 +192,7 @@ class BlockingTasks:
         for key in asker.names_here():
             self._right.pop(key, None)
             self._right[key] = None
-            if len(self._right) > _MOST_RIGHT:
+            if len(self._right) > _MAX_RIGHT:
                 del self._right[next(iter(self._right))]
 
 

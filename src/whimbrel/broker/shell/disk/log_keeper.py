@@ -51,11 +51,11 @@ _EXPORT_S = 3_600
 _LOOK_S = 0.2
 _NICENESS = 10
 _TURN_S = 0.002
-_LOOKS, _MOST_LOOK_BYTES = 8, 64 << 20
+_LOOKS, _MAX_LOOK_BYTES = 8, 64 << 20
 """The keeper looks so often while the log grows by what is to stay free."""
 _LEAST_SEGMENT_BYTES, _SEGMENT_SHARE = 1 << 20, 16
 """A segment that grows is ended early only if it has so much, and one in so many bytes of a full segment."""
-_REST, _MOST_REST_S = 2.0, 1.0
+_REST, _MAX_REST_S = 2.0, 1.0
 """How much longer than it works the thread rests, and for how long at most."""
 
 
@@ -84,7 +84,7 @@ class Pace:
             raise Stopped
         worked = self._clock() - self._since
         if worked >= _TURN_S:
-            self._sleep(min(_REST * worked, _MOST_REST_S))
+            self._sleep(min(_REST * worked, _MAX_REST_S))
             self._since = self._clock()
 
     @property
@@ -211,7 +211,7 @@ class LogKeeper:
     @property
     def look_after_bytes(self) -> int:
         """After how many new bytes of the log the keeper looks, although its interval is not over."""
-        return min(max(self._bounds.free_bytes // _LOOKS, _LEAST_SEGMENT_BYTES), _MOST_LOOK_BYTES)
+        return min(max(self._bounds.free_bytes // _LOOKS, _LEAST_SEGMENT_BYTES), _MAX_LOOK_BYTES)
 
     @property
     def is_tight(self) -> bool:
