@@ -23,7 +23,7 @@ __all__ = ["OtherIncarnationError", "copy_incarnation", "ensure_incarnation", "i
 
 _FILE, _NAME = "incarnation.json", "incarnation"
 _ALLOWED = re.compile(r"[0-9a-f]{16}")
-_MOST_BYTES = 4_096
+_MAX_BYTES = 4_096
 
 
 class OtherIncarnationError(LogError):
@@ -45,7 +45,7 @@ def incarnation(directory: Path, node: str) -> str | None:
     path = _path(directory, node)
     try:
         with path.open("rb") as stream:
-            found: object = json.loads(stream.read(_MOST_BYTES))
+            found: object = json.loads(stream.read(_MAX_BYTES))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):

@@ -54,7 +54,7 @@ from whimbrel.node.wills import Wills
 
 __all__ = ["Node"]
 
-_MOST_FORGOTTEN = 1_000  # places, in one call of ``forget_places``
+_MAX_FORGOTTEN = 1_000  # places, in one call of ``forget_places``
 _MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
 C = TypeVar("C", bound=StoredClient)
 
@@ -363,7 +363,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
 
     def forget_places(self, now: int) -> None:
         """Remove some of the places that are too old for any subscription."""
-        self.memory.counted -= self.hold.places.forget_old(now, most=_MOST_FORGOTTEN) * PLACE_BYTES
+        self.memory.counted -= self.hold.places.forget_old(now, most=_MAX_FORGOTTEN) * PLACE_BYTES
 
     # -- restoring ---------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ MOUNTED = "mounted"
 """Prefix (before ``-NODE``) of the marker file which records that the node's client identifiers are mounted."""
 USERS_NEEDED = "users-needed"
 """Name of the marker file which records that the broker has users, and in which files."""
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PIECE_BYTES = 1 << 20
 
@@ -88,8 +88,8 @@ class Manifest:
         path = folder / MANIFEST
         if not path.is_file():
             raise NotALogError(folder, f"no backup: {MANIFEST} is missing, which is written last")
-        if path.stat().st_size > _MOST_BYTES:
-            raise CorruptLogError(path, 0, f"it has {path.stat().st_size} bytes, allowed are {_MOST_BYTES}")
+        if path.stat().st_size > _MAX_BYTES:
+            raise CorruptLogError(path, 0, f"it has {path.stat().st_size} bytes, allowed are {_MAX_BYTES}")
         try:
             found: object = json.loads(path.read_bytes())
         except (ValueError, RecursionError):

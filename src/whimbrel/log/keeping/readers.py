@@ -30,7 +30,7 @@ EXPORT = "export"
 """Name of the export that writes beside the segments, among the readers."""
 _READERS = "readers"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_MOST_BYTES = 4_096
+_MAX_BYTES = 4_096
 _RENEWED_US = 10 * US_PER_S
 
 
@@ -117,7 +117,7 @@ def _write(directory: Path, node: str, reader: Reader) -> None:
 def _read(path: Path) -> Reader | None:
     try:
         with path.open("rb") as stream:
-            found: object = json.loads(stream.read(_MOST_BYTES))
+            found: object = json.loads(stream.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or not _NAME.fullmatch(path.stem):

@@ -3,7 +3,7 @@
 Rule: a session that enters the area of a retained message receives the message once. While the message stays retained,
 neither leaving and returning nor a restart sends it again.
 Rule: areas are indexed by cells of a tenth of a degree, so that a report is compared with few areas. These are at most
-``MOST_IN_CELL`` areas of its cell, and at most ``MOST_WIDE`` areas that are wide or near a pole.
+``MAX_IN_CELL`` areas of its cell, and at most ``MAX_WIDE`` areas that are wide or near a pole.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from whimbrel.model.place import Area, Place
 from whimbrel.node.memory import AREA_BYTES, SEEN_BYTES, MemoryCount
 from whimbrel.node.publication import KeptNotification
 
-__all__ = ["MOST_AREAS", "MOST_IN_CELL", "MOST_WIDE", "RetainedAreas", "is_wide"]
+__all__ = ["MAX_AREAS", "MAX_IN_CELL", "MAX_WIDE", "RetainedAreas", "is_wide"]
 
-MOST_AREAS, MOST_IN_CELL, MOST_WIDE = 100_000, 2_000, 100
+MAX_AREAS, MAX_IN_CELL, MAX_WIDE = 100_000, 2_000, 100
 """Most retained messages with an area, most of them in one cell, and most with a wide area."""
-_MOST_SEEN = 1_000
+_MAX_SEEN = 1_000
 """Most messages per session that are remembered as received; beyond, the oldest are forgotten."""
 _CELLS, _AROUND = 10, 3_600
-_WIDE_M, _MOST_LATITUDE = 5_000.0, 80.0
+_WIDE_M, _MAX_LATITUDE = 5_000.0, 80.0
 _METRES_OF_A_DEGREE = 110_000.0  # a little less than the true value, so that no cell is missed
 
 
 def is_wide(area: Area) -> bool:
     """Return whether *area* is wide or near a pole: then it is compared with every report."""
-    return area.radius_m > _WIDE_M or abs(area.centre.latitude) > _MOST_LATITUDE
+    return area.radius_m > _WIDE_M or abs(area.centre.latitude) > _MAX_LATITUDE
 
 
 class RetainedAreas:
@@ -103,7 +103,7 @@ class RetainedAreas:
         seen = self._seen.setdefault(session, {})
         before = len(seen)
         seen[message.seq] = None
-        if len(seen) > _MOST_SEEN:
+        if len(seen) > _MAX_SEEN:
             del seen[next(iter(seen))]
         self._memory.counted += SEEN_BYTES * (len(seen) - before)
         self._touch(("arrived", session))

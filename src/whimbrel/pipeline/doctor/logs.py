@@ -24,7 +24,7 @@ __all__ = ["Extent", "examine_log", "extents"]
 
 _VERIFY = "run: whimbrel log verify DIR, which says what is damaged and where"
 _SHOWN = 8
-_MOST_CHECKPOINT_BYTES = 256 << 20
+_MAX_CHECKPOINT_BYTES = 256 << 20
 """Size above which a checkpoint is not read, in bytes, so that the check is quick."""
 
 
@@ -89,7 +89,7 @@ def _absent(log: Path, node: str) -> list[Check]:
     for seq, path in reversed(layout.checkpoints(log, node)):
         waiting = Waiting()
         try:
-            if path.stat().st_size > _MOST_CHECKPOINT_BYTES:
+            if path.stat().st_size > _MAX_CHECKPOINT_BYTES:
                 return []
             with opened(path, node, seq) as reader:
                 deque(waiting.counted(reader.rows()), maxlen=0)
