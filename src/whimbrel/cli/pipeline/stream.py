@@ -42,7 +42,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    """Settings for running a stream, whatever its tables are."""
+    """Settings for running a stream that do not affect its tables."""
 
     every_us: int | None
     """Time between the starts of batches; None: read to the log's end, then stop."""

@@ -105,7 +105,7 @@ class Devices:
                     )
 
     async def live(self, moves: Iterator[Move], readings: Iterator[Reading]) -> None:
-        """Connect, disconnect and publish by the clock, until cancelled."""
+        """Connect and disconnect devices, and publish readings, at their planned times, until cancelled."""
         begun = time.monotonic()
         self._lives = [asyncio.create_task(self._life(alive)) for alive in self._alive.values()]
         try:

@@ -145,14 +145,14 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """``a == NULL``: true or false, never undefined."""
+    """The test ``a == NULL``: true or false, never undefined."""
 
     operand: Expression
 
 
 @dataclass(frozen=True, slots=True)
 class Inverse:
-    """``not a``; undefined stays undefined."""
+    """Negation: ``not a``; undefined stays undefined."""
 
     operand: Expression
 
@@ -195,7 +195,7 @@ class SizeOf:
 
 @dataclass(frozen=True, slots=True)
 class NumberCall:
-    """``to-int(a)`` and ``to-real(a)``."""
+    """A conversion to a number: ``to-int(a)`` or ``to-real(a)``."""
 
     function: NumberFunction
     operand: Expression
