@@ -19,7 +19,17 @@ from whimbrel.match.interest import Interest
 from whimbrel.match.subjects import subject_filter, with_subject
 from whimbrel.match.topics import check_topic_filter
 
-__all__ = ["NEVER", "Indexed", "ReadInterest", "check_names", "check_stored", "checked_content", "join", "prepare"]
+__all__ = [
+    "NEVER",
+    "Indexed",
+    "PreparedFilter",
+    "ReadInterest",
+    "check_names",
+    "check_stored",
+    "checked_content",
+    "join",
+    "prepare",
+]
 
 
 class ReadInterest(NamedTuple):
@@ -28,6 +38,16 @@ class ReadInterest(NamedTuple):
     interest: Interest
     indexed: Indexed
     read: ReadFilter
+
+
+class PreparedFilter(Filter):
+    """A filter with what an index worked out of it for one subscription, before the subscription is added."""
+
+    __slots__ = ("prepared",)
+
+    def __init__(self, content: Filter, prepared: ReadInterest | None) -> None:
+        """Copy *content*, which is not parsed again."""
+        self.text, self.tree, self._verdict, self.prepared = content.text, content.tree, None, prepared
 
 
 class Indexed(NamedTuple):

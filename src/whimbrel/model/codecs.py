@@ -58,7 +58,7 @@ __all__ = [
 _OBJECT = re.compile(rb"[ \t\n\r]*+\{")
 _SCALAR = re.compile(rb'[ \t\n\r]*+["0-9tfn-]')
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
-_MOST_TEXT_BYTES = 1_024
+_MAX_TEXT_BYTES = 1_024
 _LIMITS = Limits(max_names=1_000, max_depth=32, max_bytes=1 << 20, max_name_bytes=1_024)
 """Limits of ``attributes_of``; fixed, because later changes of the defaults must not change old facts."""
 
@@ -127,7 +127,7 @@ def _value_of(body: bytes) -> Attributes:
             tree = read_json(b'{"value":' + body + b"}", limits=_LIMITS)
             if len(tree) == 1 and not isinstance(tree["value"], dict | list):  # else the body was not one scalar
                 return _flattened("JSON", tree, _LIMITS)
-    if len(body) <= _MOST_TEXT_BYTES:
+    if len(body) <= _MAX_TEXT_BYTES:
         with suppress(UnicodeDecodeError, InvalidValueError):
             text = body.decode()
             if not _CONTROL.search(text):

@@ -16,7 +16,7 @@ import unicodedata
 
 __all__ = ["clean", "columns", "cut", "fitted", "fitted_end", "width_of"]
 
-_MOST_MARKS = 4
+_MAX_MARKS = 4
 """Most marks on one letter: languages need three, and more would reach into other people's lines."""
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _LEFT_OUT = frozenset(
@@ -49,7 +49,7 @@ def columns(text: str) -> tuple[str, ...]:
     for character in text:
         match _width(character):
             case 0:
-                if letter >= 0 and marks < _MOST_MARKS:
+                if letter >= 0 and marks < _MAX_MARKS:
                     found[letter] += character
                     marks += 1
             case width:

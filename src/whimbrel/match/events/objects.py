@@ -23,12 +23,12 @@ from whimbrel.model.attributes import INT32_MAX, INT32_MIN
 __all__ = ["Names", "read_objects"]
 
 _LONGEST = 1_024
-_MOST_NAMES = 64
-_MOST_DIGITS = 18
+_MAX_NAMES = 64
+_MAX_DIGITS = 18
 """Most digits of a number that is read here; any number of 18 digits fits an int64."""
 _EXACT = 1 << 53
-_MOST_TENS = 22
-_TENS = np.array([10.0**power for power in range(_MOST_TENS + 1)])
+_MAX_TENS = 22
+_TENS = np.array([10.0**power for power in range(_MAX_TENS + 1)])
 """The powers of ten that a double holds exactly: multiplying or dividing by one rounds once, as the result must be."""
 _INT32, _REAL, _STRING = 1, 3, 4
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE, _COLON, _COMMA = b'"\\{}:,'
@@ -54,7 +54,7 @@ class Names:
         """Arguments of ``read_objects``: the hash table of name numbers, the names, and the column of each name."""
         self.asks_value = "value" in columns or "value" in derived
         """Whether a filter uses ``value``, the attribute of bodies that are not objects; those bodies are then hard."""
-        self.most = min(len(columns), _MOST_NAMES)
+        self.most = min(len(columns), _MAX_NAMES)
         """Most items that one body can have."""
 
 
@@ -109,7 +109,7 @@ def _number(text: Any, at: int, end: int) -> tuple[int, int, int, float]:
     stop = _after_digits(text, at, end)
     if stop == start or (text[start] == _ZERO and stop > start + 1):
         return -1, 0, 0, 0.0
-    for i in range(start, min(stop, start + _MOST_DIGITS)):
+    for i in range(start, min(stop, start + _MAX_DIGITS)):
         mantissa = mantissa * 10 + (np.int64(text[i]) - _ZERO)
     digits = stop - start
     at, is_real = stop, False
@@ -120,10 +120,10 @@ def _number(text: Any, at: int, end: int) -> tuple[int, int, int, float]:
         if places == 0:
             return -1, 0, 0, 0.0
         digits += places
-        for i in range(at + 1, min(stop, at + 1 + _MOST_DIGITS)):
+        for i in range(at + 1, min(stop, at + 1 + _MAX_DIGITS)):
             mantissa = mantissa * 10 + (np.int64(text[i]) - _ZERO)
         at = stop
-    if digits > _MOST_DIGITS:
+    if digits > _MAX_DIGITS:
         return -1, 0, 0, 0.0
     if at < end and (text[at] == _SMALL_E or text[at] == _LARGE_E):
         is_real = True
@@ -145,7 +145,7 @@ def _number(text: Any, at: int, end: int) -> tuple[int, int, int, float]:
         if whole < INT32_MIN or whole > INT32_MAX:
             return -1, 0, 0, 0.0
         return at, _INT32, whole, 0.0
-    if mantissa > _EXACT or exponent > _MOST_TENS or exponent < -_MOST_TENS:
+    if mantissa > _EXACT or exponent > _MAX_TENS or exponent < -_MAX_TENS:
         return -1, 0, 0, 0.0
     real = np.float64(mantissa)
     real = real * _TENS[exponent] if exponent >= 0 else real / _TENS[-exponent]
@@ -172,7 +172,7 @@ def read_objects(
     asks_value: bool,  # noqa: FBT001 # kernels have no names for their arguments
 ) -> None:
     """Parse the bodies that lie one after the other in *text*; write their items, and mark the hard bodies."""
-    known = np.empty(_MOST_NAMES, np.int64)  # the hashes of the names of this body so far
+    known = np.empty(_MAX_NAMES, np.int64)  # the hashes of the names of this body so far
     n = 0
     begin = 0
     for row in range(ends.size):
@@ -188,7 +188,7 @@ def read_objects(
             if at < end and text[at] == _CLOSE:
                 is_read = _after_space(text, at + 1, end) == end
                 at = end
-            while at < end and names < _MOST_NAMES and text[at] == _QUOTE:
+            while at < end and names < _MAX_NAMES and text[at] == _QUOTE:
                 start, stop = at + 1, _end_of_string(text, at + 1, end)
                 if stop <= start:
                     break

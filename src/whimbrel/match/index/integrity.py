@@ -24,7 +24,7 @@ __all__ = ["fault"]
 
 _LAST_OP, _PATTERN, _NOT_PATTERN = max(map(int, Op)), int(Op.PATTERN), int(Op.NOT_PATTERN)
 _LONGEST_LIST = (1 << 24) - 1
-_MOST_SHIFT = 62
+_MAX_SHIFT = 62
 
 
 def fault(arrays: PackedArrays, *, columns: int, patterns: int, handles: int) -> str | None:
@@ -87,7 +87,7 @@ def _tables(a: PackedArrays, columns: int, patterns: int, _handles: int) -> str 
         "trie_link": (-1, states),
         "trie_pattern": (-1, patterns),
         "pattern_anchor": (-1, lists),
-        "block_shift": (0, _MOST_SHIFT + 1),
+        "block_shift": (0, _MAX_SHIFT + 1),
         "blocked_column": (0, columns),
         "blocked_bitmaps": (0, a.bitmaps.size + 1),
     }

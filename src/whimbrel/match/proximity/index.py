@@ -27,10 +27,10 @@ from whimbrel.match.proximity.tables import (
     ANY,
     AROUND,
     CIRCLE,
+    CORNER_RADIX,
     CORNERS,
     IS_SOURCE,
     KIND,
-    MOST_CORNERS,
     PLAIN,
     POLYGON,
     SESSION,
@@ -173,7 +173,7 @@ class ProximityIndex:
             self._new_areas.discard(handle)
             self._areas.drop_many(np.array([handle], np.int64))
         if kind == POLYGON:
-            self._corners_left += int(t.wanted[handle, CORNERS]) % MOST_CORNERS
+            self._corners_left += int(t.wanted[handle, CORNERS]) % CORNER_RADIX
         t.wanted[handle, KIND] = UNPLACED
         self._count -= 1
         if session >= 0:
@@ -186,7 +186,7 @@ class ProximityIndex:
         t.room_for_corners(first + count)
         t.corners[first : first + count] = flat
         self._corners_used += count
-        t.wanted[handle, CORNERS] = first * MOST_CORNERS + count
+        t.wanted[handle, CORNERS] = first * CORNER_RADIX + count
         _write_spot(t.spots[handle], *polygon_ball(t.corners[first : first + count]))
 
     def _pack_corners(self, newest: int) -> None:
@@ -195,9 +195,9 @@ class ProximityIndex:
         packed, used = np.zeros_like(t.corners), 0
         for handle in np.flatnonzero(t.wanted[:, KIND] == POLYGON).tolist():
             if handle != newest:
-                first, count = divmod(int(t.wanted[handle, CORNERS]), MOST_CORNERS)
+                first, count = divmod(int(t.wanted[handle, CORNERS]), CORNER_RADIX)
                 packed[used : used + count] = t.corners[first : first + count]
-                t.wanted[handle, CORNERS] = used * MOST_CORNERS + count
+                t.wanted[handle, CORNERS] = used * CORNER_RADIX + count
                 used += count
         t.corners[:] = packed
         self._corners_used, self._corners_left = used, 0

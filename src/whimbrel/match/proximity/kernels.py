@@ -21,6 +21,7 @@ from whimbrel.match.proximity.tables import (
     AROUND,
     BALL,
     CIRCLE,
+    CORNER_RADIX,
     CORNERS,
     CORNERS_AT,
     DEVICE,
@@ -33,7 +34,6 @@ from whimbrel.match.proximity.tables import (
     KIND,
     LINK,
     LINKS_AT,
-    MOST_CORNERS,
     NEXT_HANDLE,
     NEXT_OF_DEVICE,
     NEXT_OF_SESSION,
@@ -158,7 +158,7 @@ def by_place(t: Any, spot: Any, handle: Any, kind: Any) -> Any:
         own = word(t, SPOTS_AT) + 8 * SPOT * handle
         return compare(_chord(spot, own + 24), real(own, 2), real(own, 0), real(own, 1), real(spot, 0), real(spot, 1))
     if kind == POLYGON:
-        first, count = divmod(word(word(t, WANTED_AT), WANTED * handle + CORNERS), MOST_CORNERS)
+        first, count = divmod(word(word(t, WANTED_AT), WANTED * handle + CORNERS), CORNER_RADIX)
         corners = word(t, CORNERS_AT) + 16 * first
         return INSIDE if is_in_polygon(corners, count, real(spot, 0), real(spot, 1)) else OUTSIDE
     return INSIDE

@@ -18,10 +18,10 @@ from whimbrel.match.proximity.tables import (
     ANY,
     AROUND,
     CIRCLE,
+    CORNER_RADIX,
     CORNERS,
     IS_SOURCE,
     KIND,
-    MOST_CORNERS,
     PLAIN,
     POLYGON,
     REPORTED_AT,
@@ -46,7 +46,7 @@ def written(index: ProximityIndex) -> dict[str, Any]:
     t, where = index.tables, index.where
     handles = np.flatnonzero(t.wanted[:, KIND] != UNPLACED)
     shaped = np.where(t.wanted[handles, KIND] == POLYGON, t.wanted[handles, CORNERS], 0)
-    firsts, counts = np.divmod(shaped, MOST_CORNERS)
+    firsts, counts = np.divmod(shaped, CORNER_RADIX)
     corners = [t.corners[first : first + n] for first, n in zip(firsts, counts, strict=True)]
     devices = len(where.device_numbers)
     found = {
@@ -76,7 +76,7 @@ def read(arrays: Mapping[str, Any], *, handles: int) -> ProximityIndex:
     corners, used = _rows(arrays, "corners", np.float64, 2), 0
     wanted, spots = _rows(arrays, "wanted", np.int64, 4).tolist(), _rows(arrays, "spots", np.float64, 3).tolist()
     for handle, count, (kind, session, stale_us, is_source), spot in zip(own, counts, wanted, spots, strict=True):
-        flat = corners[used : used + whole("corners", count, 0, MAX_CORNERS)].tolist()
+        flat = corners[used : used + whole("corners", count, 0, CORNER_RADIX)].tolist()
         used += count
         whole("kind", kind, PLAIN, ANY)
         row = Wanted(

@@ -20,9 +20,9 @@ UNPLACED, PLAIN, CIRCLE, POLYGON, AROUND, ANY = range(6)
 # Indexes in the table of addresses, ``desk``.
 WANTED_AT, SPOTS_AT, CORNERS_AT, DEVICES_AT, SEEN_AT, LINKS_AT, SESSIONS_AT, RINGS_AT = range(8)
 
-# ``wanted``, per handle: eight words, one cache line. CORNERS is index of the first corner · MOST_CORNERS + number.
+# ``wanted``, per handle: eight words, one cache line. CORNERS is index of the first corner · CORNER_RADIX + number.
 KIND, SESSION, STALE, NEXT_HANDLE, HANDLE_BEFORE, IS_SOURCE, STAMP, CORNERS, WANTED = range(9)
-MOST_CORNERS = 128
+CORNER_RADIX = 128
 # ``spots``, per handle: latitude, longitude, radius, x, y and z of a circle; around a session, the radius alone.
 SPOT = 6
 # ``devices``: latitude, longitude, x, y and z. ``seen``, per device: time of report, first session and first ring.

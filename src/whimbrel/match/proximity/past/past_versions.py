@@ -48,9 +48,9 @@ from whimbrel.match.proximity.tables import (
     ANY,
     AROUND,
     CIRCLE,
+    CORNER_RADIX,
     CORNERS,
     KIND,
-    MOST_CORNERS,
     PLAIN,
     POLYGON,
     SESSION,
@@ -165,7 +165,7 @@ class PastVersions:
         t.corners[: self._columns.corners.shape[0]] = self._columns.corners
         for handle in np.flatnonzero(self._kind == POLYGON).tolist():
             first, end = self._columns.corner_start[handle : handle + 2].tolist()
-            t.wanted[handle, CORNERS] = first * MOST_CORNERS + end - first
+            t.wanted[handle, CORNERS] = first * CORNER_RADIX + end - first
             latitude, longitude, radius_m = polygon_ball(self._corners(handle))
             t.spots[handle, :3] = latitude, longitude, radius_m
             t.spots[handle, 3:6] = earth_points(np.array([latitude]), np.array([longitude]))[0]
