@@ -148,7 +148,7 @@ class _Following:
             self._look(stream, frontier)
 
     def _look(self, stream: Stream, frontier: Frontier) -> None:
-        """Send a new view."""
+        """Send the demo a new view of the stream and its tables."""
         from whimbrel.pipeline.files.delta import read
 
         last = stream.last

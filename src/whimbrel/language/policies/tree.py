@@ -180,7 +180,7 @@ class OddOf:
 
 @dataclass(frozen=True, slots=True)
 class TypeTest:
-    """``require(a)``, a type test such as ``int32(a)``, or ``nan(a)``."""
+    """A type test such as ``int32(a)``, or ``require(a)`` or ``nan(a)``."""
 
     function: TestFunction
     operand: Expression
@@ -320,7 +320,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class SetAttribute:
-    """``m.pulse = value;``, ``m.setPulse(value);``; NULL removes the attribute."""
+    """An assignment to an attribute, ``m.pulse = value;`` or ``m.setPulse(value);``; NULL removes the attribute."""
 
     message: str
     name: str
@@ -337,7 +337,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class SetProperty:
-    """``state.sent = value;``, ``setProperty("sent", value);``; NULL removes the variable."""
+    """Setting a manual variable: ``state.sent = value;``, ``setProperty("sent", value);``; NULL removes it."""
 
     scope: Scope
     name: str

@@ -182,7 +182,7 @@ def _string_table(dictionary: Dictionary, seed: int) -> dict[str, Any]:
 
 
 def _tries(dictionary: Dictionary, seed: int) -> dict[str, Any]:
-    """Return the tries of plain patterns; regular expressions and wildcards are decided before the kernel runs."""
+    """Return the tries of prefixes, suffixes and substrings; RE2 decides the other patterns before the kernel runs."""
     functions = (PatternFunction.BEGINS_WITH, PatternFunction.ENDS_WITH, PatternFunction.CONTAINS)
     roots = {function: np.full(len(dictionary.columns), -1, np.int32) for function in functions}
     count = 0

@@ -25,7 +25,7 @@ from whimbrel.match.kernels.layout import ACCEPT, CLOSURE, MULTI, REJECT, Op
 __all__ = ["Dictionary", "Harvest", "Option", "harvest"]
 
 _EXACT = 1 << 53
-"""Every integer below this has a double of its own, so a key of doubles decides an integer equality."""
+"""Integers below this are exact as doubles, so that comparing doubles decides whether they are equal."""
 _NUMERIC_EQ = frozenset((Op.INT_EQ, Op.REAL_EQ))
 _NO_CONSTANT = frozenset((Op.PRESENT, Op.NAN, Op.NOT_NAN, Op.MAYBE))
 

@@ -126,7 +126,7 @@ def weighed(spot: Any, here: Any, radius_m: Any, inside: Any, close: Any) -> Any
 
 @njit(cache=True)
 def noted(row: Any, handle: Any, verdict: Any, found: Any, room: Any, n: Any) -> Any:
-    """Append a result if there is room; return the number of results, with those that found no room."""
+    """Append a result if there is room; return the number of results, including those without room."""
     if n < room:
         set_word(found, FOUND * n, row)
         set_word(found, FOUND * n + 1, handle)
