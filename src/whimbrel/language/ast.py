@@ -231,28 +231,28 @@ class Test(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Not(Predicate):
-    """``! p``; undefined stays undefined."""
+    """Negation: ``! p``; undefined stays undefined."""
 
     operand: Predicate
 
 
 @dataclass(frozen=True, slots=True)
 class And(Predicate):
-    """``p && q && …``: false if any is false, else undefined if any is undefined."""
+    """Conjunction: ``p && q && …``, false if any is false, else undefined if any is undefined."""
 
     operands: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or(Predicate):
-    """``p || q || …``: true if any is true, else undefined if any is undefined."""
+    """Disjunction: ``p || q || …``, true if any is true, else undefined if any is undefined."""
 
     operands: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Xor(Predicate):
-    """``p ^^ q ^^ …``: undefined if any is undefined, else true if an odd number is true."""
+    """Exclusive or: ``p ^^ q ^^ …``, undefined if any is undefined, else true if an odd number is true."""
 
     operands: tuple[Predicate, ...]
 

@@ -39,7 +39,7 @@ from whimbrel.model.polygon import Polygon
 __all__ = ["SAVED", "Bounds", "Placed", "Publications"]
 
 _Rest: TypeAlias = tuple[str | None, str | None]
-"""Subject filter and content filter."""
+"""Subject filter and content filter that are still to be checked once a subscription was found."""
 SAVED = (*SAVED_INDEX, "rest.handles", "rest.which", "rest.bytes", "rest.start", "plain")
 _NOWHERE = PublishedAt(None, None, 0)
 _METRES_OF_A_DEGREE = 111_700.0
@@ -49,9 +49,9 @@ class Bounds(NamedTuple):
     """Limits that decide which index finds a subscription."""
 
     narrow_m: float = 50_000.0
-    """Largest radius of a near, in metres, for which a subscription is found by place; a larger one finds too many."""
+    """Largest radius of a ``near``, in metres, that is searched by place; a larger one finds too many."""
     shared: int = 32
-    """Number of subscriptions with a near and the same filters from which on further ones are found by place."""
+    """Once this many subscriptions with a ``near`` share the same filters, further ones are found by place."""
     few: int = 128
     """Most subscriptions to a subject that are checked one by one; if there are more, those in the area are listed."""
 
@@ -64,7 +64,7 @@ class Placed:
         self.index = ProximityIndex()
         self._topics = TopicIndex()
         self._rest: dict[int, _Rest] = {}
-        """Filters to check afterwards, of the subscriptions found by place and of the plain ones."""
+        """Filters that are still to be checked, of the subscriptions found by place and of the plain ones."""
         self._plain: dict[int, None] = {}
         """Plain subscriptions: without a content filter, and not found by place."""
         self._anyhow: dict[int, None] = {}

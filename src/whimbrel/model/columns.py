@@ -61,7 +61,7 @@ class Kind(Enum):
     TIME = auto()
     BYTES = auto()
     BODY = auto()
-    """Bytes that become text in JSON if possible."""
+    """Bytes that are written as text in JSON, if they are valid text."""
     HASH = auto()
     """A SHA-256 hash."""
     PROPERTIES = auto()

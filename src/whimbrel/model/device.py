@@ -68,7 +68,7 @@ class DeviceState:
     """Notifications that the server sent to the device since its last report."""
     place: Place | None = None
     members: Attributes = NO_ATTRIBUTES
-    """The other members of the report."""
+    """The other members of the report, flattened."""
 
     def __post_init__(self) -> None:
         name("device", self.device)

@@ -115,7 +115,7 @@ class PresenceChanged:
     packet_id: int | None = None
     """Packet id of the publication that was released or completed."""
     session_expiry_us: int | None = None
-    """Time by which the device's private session outlives its connection; ``None``: not specified."""
+    """Time for which the device's private session is kept after its connection ends; ``None``: not specified."""
     sent_seq: int | None = None
     """Seq of the last notification sent to a device that disconnected or left a session, and not confirmed; ``None``:
     unknown, so any may have been sent."""

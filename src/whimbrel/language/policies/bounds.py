@@ -33,7 +33,7 @@ __all__ = ["bound_of", "own_steps", "string_steps"]
 _SUMMARY_STEPS = 20
 _ARITHMETIC_STEPS = 8
 _SETTING_STEPS = 8
-"""Setting an attribute copies the attributes that were set before."""
+"""Steps of setting an attribute, which copies the attributes that were set before."""
 
 
 def own_steps(statement: Statement) -> int:

@@ -223,7 +223,7 @@ class _Compiler:
 
 
 def _spare(steps: int) -> _Execution:
-    """Return a function that records the steps counted for string functions, which give back those they do not need."""
+    """Return a function that adds *steps* to ``run.spared``; string functions then subtract the steps that they use."""
 
     def execute(run: Run) -> Any:  # noqa: ANN401
         run.spared += steps

@@ -94,7 +94,7 @@ def compared(run: Run, op: CompareOp, left: AnyValue, right: AnyValue) -> bool |
 
 
 def equal(run: Run, subject: AnyValue, options: Sequence[AnyValue]) -> bool | None:
-    """Return the disjunction of ``subject == option``."""
+    """Return the verdicts of ``subject == option``, joined by *or*."""
     result: bool | None = False
     for option in options:
         found = compared(run, CompareOp.EQ, subject, option)

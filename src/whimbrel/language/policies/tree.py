@@ -145,14 +145,14 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """``a == NULL``: true or false, never undefined."""
+    """The test ``a == NULL``: true or false, never undefined."""
 
     operand: Expression
 
 
 @dataclass(frozen=True, slots=True)
 class Inverse:
-    """``not a``; undefined stays undefined."""
+    """Negation: ``not a``; undefined stays undefined."""
 
     operand: Expression
 
@@ -180,7 +180,7 @@ class OddOf:
 
 @dataclass(frozen=True, slots=True)
 class TypeTest:
-    """``require(a)``, a type test such as ``int32(a)``, or ``nan(a)``."""
+    """A type test such as ``int32(a)``, or ``require(a)`` or ``nan(a)``."""
 
     function: TestFunction
     operand: Expression
@@ -195,7 +195,7 @@ class SizeOf:
 
 @dataclass(frozen=True, slots=True)
 class NumberCall:
-    """``to-int(a)`` and ``to-real(a)``."""
+    """A conversion to a number: ``to-int(a)`` or ``to-real(a)``."""
 
     function: NumberFunction
     operand: Expression
@@ -320,7 +320,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class SetAttribute:
-    """``m.pulse = value;``, ``m.setPulse(value);``; NULL removes the attribute."""
+    """An assignment to an attribute, ``m.pulse = value;`` or ``m.setPulse(value);``; NULL removes the attribute."""
 
     message: str
     name: str
@@ -337,7 +337,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class SetProperty:
-    """``state.sent = value;``, ``setProperty("sent", value);``; NULL removes the variable."""
+    """Setting a manual variable: ``state.sent = value;``, ``setProperty("sent", value);``; NULL removes it."""
 
     scope: Scope
     name: str

@@ -33,7 +33,7 @@ _LAST_ASCII = 0x7F
 
 
 class AttributeColumn(Sequence[Attributes]):
-    """The rows of an Arrow array of the log's attributes column, in flat arrays; indexing makes Python attributes."""
+    """An Arrow array of the log's attributes column as flat arrays; indexing a row returns its attributes in Python."""
 
     def __init__(self, column: Any) -> None:
         self._column = column = _one_array(column)

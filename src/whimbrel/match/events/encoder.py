@@ -201,7 +201,7 @@ class Encoder:
 
 
 def join_events(events: Events, others: Events, chosen: Any) -> Events:
-    """Return *events* where the items of ``others`` row ``chosen[row]`` follow the items of each row (-1: none)."""
+    """Return *events* where each row also has the items of row ``chosen[row]`` of *others* (-1: no more items)."""
     own = np.diff(events.row_start)
     theirs = np.append(np.diff(others.row_start), 0)[chosen]  # -1 takes the zero at the end
     row_start = np.zeros(own.size + 1, np.int64)
@@ -239,7 +239,7 @@ def join_events(events: Events, others: Events, chosen: Any) -> Events:
 
 
 def _ranges(starts: Any, counts: Any) -> Any:
-    """Return ``starts[0], starts[0] + 1, …``, ``counts[0]`` numbers in all, then the same for each further start."""
+    """Return one array of consecutive ranges: ``counts[i]`` numbers from ``starts[i]`` on, for each i."""
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
     return np.arange(total) - np.repeat(before, counts) + np.repeat(starts, counts)

@@ -27,7 +27,10 @@ __all__ = ["Delta", "ReadFilter", "anchors_of", "finished", "reading", "shared_a
 _Result = TypeVar("_Result")
 
 _LONG = 256
-"""Filters with more characters take long to compile, as do patterns; both are compiled when added, not at an event."""
+"""Longest filter, in characters, that is compiled at its first event.
+
+Longer filters, and those with parentheses (as all calls have), take long and are compiled when they are added.
+"""
 _EQUALITIES = frozenset((Op.INT_EQ, Op.REAL_EQ, Op.STRING_EQ))
 
 

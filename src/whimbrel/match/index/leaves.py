@@ -78,16 +78,16 @@ class Leaf:
     derivation: tuple[str, ...] = ()
     """Functions between the attribute and the column, innermost first: fold-case, decompose, size, to-int."""
     literal: Literal | None = None
-    """The constant as a node of the tree, if the tree has one; a shape finds the constant's token through this node."""
+    """The constant as a node of the tree, if the tree has one; plans find the constant's token through this node."""
     operand: Operand = None
     """The constant, if the tree has no literal for it: a type code or a pattern."""
     function: PatternFunction | None = None
     pattern: tuple[Value, int] | None = None
-    """The subject of the pattern call, and the pattern's number in the call; a shape finds its token through both."""
+    """The subject of the pattern call, and the pattern's number in the call; plans find its token through both."""
 
 
 Formula: TypeAlias = "Leaf | tuple[str, tuple[Formula, ...]]"
-"""A leaf, or ``("and" | "or", parts)``."""
+"""A boolean formula: a leaf, or ``("and" | "or", parts)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def _split(formula: Formula) -> list[Clause]:
 
 
 def _to_spread(rest: tuple[Formula, ...], *, needed: bool) -> tuple[str, tuple[Formula, ...]] | None:
-    """Return the disjunction to expand: one that makes every clause selective; if *needed*, else the smallest."""
+    """Return the disjunction to expand: one that makes every clause selective, else (if *needed*) the smallest."""
     options = [part for part in rest if isinstance(part, tuple)]
     for part in options:
         if all(_has_selective(option) for option in part[1]):

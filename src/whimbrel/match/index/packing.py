@@ -83,7 +83,7 @@ def _array(values: Any) -> Any:
 
 
 def _choose_anchors(found: Harvest) -> tuple[Any, Any, Any, Any]:
-    """Return the kind and id of each clause's anchor, and the two leaves that the anchor makes redundant (or -1)."""
+    """Return the kind and id of each clause's anchor, and the two leaves (tests) that it makes redundant (or -1)."""
     n = len(found.clause_start)
     clause, kind, identity, drop = (
         _array(a) for a in (found.option_clause, found.option_kind, found.option_id, found.option_drops)
@@ -114,7 +114,7 @@ def _choose_anchors(found: Harvest) -> tuple[Any, Any, Any, Any]:
 
 
 def _lists(kinds: Any, ids: Any) -> Any:
-    """Return the index at which each run of equal anchors begins."""
+    """Return the index at which each group of entries with the same anchor begins."""
     if kinds.size == 0:
         return np.zeros(0, np.int64)
     changes = np.empty(kinds.size, np.bool_)
@@ -124,7 +124,7 @@ def _lists(kinds: Any, ids: Any) -> Any:
 
 
 def _anchor_tables(dictionary: Dictionary, kinds: Any, ids: Any, seed: int) -> dict[str, Any]:
-    """Return the tables that map the attributes and values of an event to lists of entries."""
+    """Return the tables in which the kernel looks up an event's attributes and values to find lists of entries."""
     lists = np.arange(kinds.size, dtype=np.int32)
     column_anchor = np.full(len(dictionary.columns), -1, np.int32)
     symbol_anchor = np.full(len(dictionary.symbols), -1, np.int32)
@@ -182,7 +182,7 @@ def _string_table(dictionary: Dictionary, seed: int) -> dict[str, Any]:
 
 
 def _tries(dictionary: Dictionary, seed: int) -> dict[str, Any]:
-    """Return the tries of plain patterns; regular expressions and wildcards are decided before the kernel runs."""
+    """Return the tries of prefixes, suffixes and substrings; RE2 decides the other patterns before the kernel runs."""
     functions = (PatternFunction.BEGINS_WITH, PatternFunction.ENDS_WITH, PatternFunction.CONTAINS)
     roots = {function: np.full(len(dictionary.columns), -1, np.int32) for function in functions}
     count = 0
@@ -220,7 +220,7 @@ def _tries(dictionary: Dictionary, seed: int) -> dict[str, Any]:
 def _write_entries(
     words: Any, start: Any, leaves: Any, direct: Any, handle: Any, flags: Any, order: Any, drops: Any, drops2: Any
 ) -> Any:
-    """Write the entries in the order of their anchors, without the leaves that the anchors decide."""
+    """Write the kernel's entries, sorted by anchor; leaves (tests) that the anchor already decides are left out."""
     size = 0
     for i in range(order.size):
         c = order[i]
@@ -271,7 +271,7 @@ def _list_table(starts: Any, lengths: Any, blocks: Any) -> Any:
 
 
 def _blocks(code: Any, places: Any, left: Any, first: Any, lengths: Any, columns: int) -> tuple[Any, dict[str, Any]]:
-    """Return the block of each list (or -1), and the bitmaps of long lists."""
+    """Return the bitmaps of all long lists of entries, and for each list the number of its block of bitmaps (or -1)."""
     list_block = np.full(lengths.size, -1, np.int32)
     column_bounds, bounds = _bounds(code, places, left, columns)
     columns_at: list[int] = [0]

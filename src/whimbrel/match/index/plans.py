@@ -25,7 +25,7 @@ from whimbrel.match.kernels.layout import ACCEPT, CLOSURE, MULTI, REJECT, Op
 __all__ = ["Dictionary", "Harvest", "Option", "harvest"]
 
 _EXACT = 1 << 53
-"""Every integer below this has a double of its own, so a key of doubles decides an integer equality."""
+"""Integers below this are exact as doubles, so that comparing doubles decides whether they are equal."""
 _NUMERIC_EQ = frozenset((Op.INT_EQ, Op.REAL_EQ))
 _NO_CONSTANT = frozenset((Op.PRESENT, Op.NAN, Op.NOT_NAN, Op.MAYBE))
 
@@ -56,7 +56,7 @@ class Dictionary:
         return self.strings.setdefault(text, len(self.strings))
 
     def symbol(self, tagged: int, bits: int) -> int:
-        """Return the number of an equality: a tagged column and the bits of its constant."""
+        """Return the number of an equality test, given its tagged column and the bits of its constant."""
         return self.symbols.setdefault((tagged, bits), len(self.symbols))
 
     def pattern(self, column: int, function: str, pattern: str, longest: int) -> int:
@@ -70,7 +70,7 @@ class Harvest:
 
     dictionary: Dictionary = field(default_factory=Dictionary)
     words: array[int] = field(default_factory=lambda: array("q"))
-    """Two words per leaf: first op, column and jumps; then the constant."""
+    """The leaves (tests of one column), two 64-bit words each: op, column and jumps; then the constant."""
     clause_start: array[int] = field(default_factory=lambda: array("q"))
     clause_leaves: array[int] = field(default_factory=lambda: array("i"))
     clause_direct: array[int] = field(default_factory=lambda: array("i"))
@@ -80,7 +80,7 @@ class Harvest:
     option_kind: array[int] = field(default_factory=lambda: array("b"))
     option_id: array[int] = field(default_factory=lambda: array("q"))
     option_drops: array[int] = field(default_factory=lambda: array("i"))
-    """The leaf that is true whenever the anchor is active, so that it need not be run; or -1."""
+    """The leaf (test) that is true whenever the anchor is active, so that it need not be run; or -1."""
     tokens: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
     """Columns by the token of their name."""
     numbers: dict[tuple[str, bool], tuple[int, int, bool]] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def bits_of(real: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One leaf of a plan: its word without the column, and the source of its name and constant."""
+    """One leaf (test) of a plan: its machine word without the column, and the source of its name and constant."""
 
     op: Op
     word: int
@@ -150,7 +150,7 @@ class _Plan:
         self._clauses = [self._compiled(clause) for clause in found]
         self._multi = MULTI if len(found) > 1 else 0
         self._unread = () if template is None else self._constants_not_read(template)
-        """Token, kind and sign of each constant that no step reads; its range is still checked."""
+        """Constants in the text that no step reads, as token, kind and sign; their ranges are still checked."""
 
     def _constants_not_read(self, template: Template) -> tuple[tuple[int, str, bool], ...]:
         read = {step.constant_token for steps, _, _ in self._clauses for step in steps}
@@ -211,7 +211,7 @@ class _Plan:
 
 
 def _lay_out(formula: Formula, at: int, if_true: int, if_false: int, leaves: list[tuple[Leaf, int, int]]) -> None:
-    """Append the leaves of *formula* with their jump targets; the first leaf becomes step *at*."""
+    """Append the leaves (tests) of *formula* with their jump targets; the first leaf becomes step *at*."""
     if isinstance(formula, Leaf):
         leaves.append((formula, if_true, if_false))
         return
@@ -232,7 +232,7 @@ def _leaf_count(formula: Formula) -> int:
 
 
 def _pattern_places(template: Template) -> dict[int, tuple[int, ...]]:
-    """Return the token positions of each call's patterns, keyed by the call's subject, which rewrites keep as it is."""
+    """Return the token positions of each call's patterns, by the id of the call's subject, which rewrites preserve."""
     patterns = (node for node in walk(template.tree) if isinstance(node, Pattern))
     return {id(node.subject): template.pattern_places(node) for node in patterns}
 
@@ -248,7 +248,7 @@ def _column(into: Harvest, step: _Step, tokens: Sequence[str]) -> int:
 
 
 def _constant(into: Harvest, step: _Step, tokens: Sequence[str], column: int) -> tuple[int, int, bool] | None:
-    """Write the constant of a leaf; return the anchor that it offers: kind, number, and whether it decides the leaf."""
+    """Write the constant of a leaf (test); return its anchor: kind, number, and whether the anchor decides the leaf."""
     op = step.op
     if op < Op.STRING_EQ:
         constant, key, decides = _number(into, step, tokens)

@@ -48,7 +48,7 @@ class PackedArrays(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of the kernel; one per thread. A slot is valid if its epoch is the current event's."""
+    """Working memory of the kernel, one per thread. A column's slot is valid if it has the current event's epoch."""
 
     epoch: Any  # the number of the event
     buckets: Any  # per column, valid with its slot: 0 without a number, else 1 + how many bounds are not above it

@@ -41,7 +41,7 @@ def bitmap_place(
     slots: Any,
     buckets: Any,
 ) -> int:
-    """Return the position of the bitmap for the bucket of the event's value, for one column of a block."""
+    """Return the position of the bitmap for one column of a block, in the bucket of the event's value."""
     column = np.int64(blocked_column[blocked])
     bucket = buckets[column] if slots[4 * column] == epoch else 0
     if bucket > 0:
@@ -76,7 +76,7 @@ def intersect(
 
 @njit(cache=True)
 def gather(words: Any, width: int, entry_place: Any, base: int, spans: Any, n: int) -> int:
-    """Append each entry whose bit is set in *words* as a span of one entry; return the number of spans."""
+    """Append a span of one entry for each bit that is set in *words*; return the number of spans."""
     for i in range(width):
         word = words[i]
         while word != 0:

@@ -11,7 +11,7 @@ from enum import IntEnum
 __all__ = ["ACCEPT", "CLOSURE", "MULTI", "REJECT", "Op"]
 
 ACCEPT, REJECT = 0xFFFF, 0xFFFE
-"""Jump targets that end an entry; every other target is the number of a leaf."""
+"""Jump targets that end an entry (accepted or rejected); every other target is the number of a leaf."""
 MULTI, CLOSURE = 1, 2
 """Flags of an entry: its filter has several entries; its compiled filter must decide a match."""
 

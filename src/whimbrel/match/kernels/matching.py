@@ -40,7 +40,7 @@ _ANSWERS = sum(bits << (8 * op) for op, bits in enumerate((0b00010, 0b01101, 0b0
 
 @njit(cache=True)
 def _other_holds(op: int, kind: int, real: float, string: int, constant: int, mark: int, epoch: int) -> bool:
-    """Return whether a leaf that does not compare numbers holds; *mark* is the epoch of its pattern."""
+    """Return whether a leaf other than a comparison of numbers is true; *mark* is the last epoch of its pattern."""
     if op == _STRING_EQ:
         return kind == _STRING and string == constant
     if op == _STRING_NE:
@@ -70,7 +70,7 @@ def _pair_key(a: int, b: int) -> int:
 
 @njit(cache=True)
 def _pair_up(table: Any, seed: int, symbols: Any, equal: int, active: Any, n: int) -> int:
-    """Activate the lists of all pairs of equalities that hold together; return the number of active lists."""
+    """Activate the lists for all pairs of equalities that the event fulfils; return the number of active lists."""
     mask = (table.size >> 1) - 1
     for i in range(equal):  # prefetch all rows before the first is read
         for j in range(i + 1, equal):

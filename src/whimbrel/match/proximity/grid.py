@@ -84,7 +84,7 @@ def _key_of(level: Any, x: Any, y: Any, z: Any) -> Any:
 
 @njit(cache=True)
 def _slot(c: Any, key: Any) -> Any:
-    """Return the slot of the cube with *key*, or the empty slot for it."""
+    """Return the slot of the cube with *key* in the hash table, or the empty slot where it belongs."""
     cubes, mask = word(c, _CUBES), word(c, _SLOTS) - 1
     mixed = key ^ word(c, _SEED)
     # All bits of the key must reach the low bits: neighbours differ in a few bits of each coordinate, high and low.
@@ -108,7 +108,7 @@ def _free_list(room: Any) -> Any:
 
 @njit(cache=True)
 def _take_room(c: Any, room: Any) -> Any:
-    """Return the first row of a free *room*, or -1."""
+    """Take a free room of *room* entries in the pool; return its first row, or -1 if the pool is full."""
     free = _free_list(room)
     begin = word(c, free)
     if begin != _EMPTY:
@@ -300,7 +300,7 @@ def _look_up_column(
     room: Any,
     n: Any,
 ) -> Any:
-    """Search the cubes from *first* to *last* of a column."""
+    """Search the cubes of one column (equal i and j) from k = *first* to *last*."""
     for k in range(first, last + 1):
         cube = _slot(c, _key(level, i, j, k))
         if word(word(c, _CUBES), _CUBE * cube + _KEY) != _EMPTY:

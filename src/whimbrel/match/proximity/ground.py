@@ -70,7 +70,7 @@ def earth_points(latitudes: Any, longitudes: Any) -> Any:
 
 @njit(cache=True)
 def lambert_m(latitude: Any, longitude: Any, other_latitude: Any, other_longitude: Any) -> Any:
-    """Return ``distance_m``; the last bits may differ."""
+    """Return the distance by Lambert's formula, like ``distance_m``; only the last bits may differ."""
     phi, other_phi = math.radians(latitude), math.radians(other_latitude)
     beta = math.atan2((1 - FLATTENING) * math.sin(phi), math.cos(phi))
     other_beta = math.atan2((1 - FLATTENING) * math.sin(other_phi), math.cos(other_phi))

@@ -299,7 +299,10 @@ class ProximityIndex:
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def near(self, events: Publications) -> tuple[Any, Any]:
-        """Return rows and handles of the pairs that reach, of the subscriptions found by place; rows ascend."""
+        """Return each publication's row with the handle of each subscription it reaches, of those found by place.
+
+        Rows ascend.
+        """
         self._settle()
         spots, times = address(events.spots), address(events.times)
         begin, end, parts = 0, int(events.times.size), []
@@ -385,7 +388,7 @@ class ProximityIndex:
         return address(self._found), self._found.shape[0], address(self._met), self._met.size // 2
 
     def _certain(self, events: Publications, found: Any) -> tuple[Any, Any]:
-        """Return rows and handles of *found*, after ``model.proximity.hears`` has decided the doubtful ones."""
+        """Return rows and handles of the results in *found*; ``model.proximity.hears`` decides doubtful ones first."""
         doubts = np.flatnonzero(found[:, 2] == DOUBT).tolist()
         if doubts:
             stays = np.ones(found.shape[0], np.bool_)

@@ -95,7 +95,7 @@ def _chord(spot: Any, point: Any) -> Any:
 
 @njit(cache=True)
 def _either(verdict: Any, other: Any) -> Any:
-    """Return the verdict of two conditions of which one suffices."""
+    """Return the verdict (INSIDE, OUTSIDE or DOUBT) of two conditions of which one suffices."""
     if INSIDE in (verdict, other):
         return INSIDE
     return DOUBT if DOUBT in (verdict, other) else OUTSIDE
@@ -103,7 +103,7 @@ def _either(verdict: Any, other: Any) -> Any:
 
 @njit(cache=True)
 def both(verdict: Any, other: Any) -> Any:
-    """Return the verdict of two conditions that must both hold."""
+    """Return the verdict (INSIDE, OUTSIDE or DOUBT) of two conditions that must both hold."""
     if OUTSIDE in (verdict, other):
         return OUTSIDE
     return DOUBT if DOUBT in (verdict, other) else INSIDE
@@ -126,7 +126,7 @@ def weighed(spot: Any, here: Any, radius_m: Any, inside: Any, close: Any) -> Any
 
 @njit(cache=True)
 def noted(row: Any, handle: Any, verdict: Any, found: Any, room: Any, n: Any) -> Any:
-    """Append a result if there is room; return the number of results, with those that found no room."""
+    """Append a result if there is room; return the number of results, including those without room."""
     if n < room:
         set_word(found, FOUND * n, row)
         set_word(found, FOUND * n + 1, handle)

@@ -66,7 +66,7 @@ def written(index: ProximityIndex) -> dict[str, Any]:
 
 
 def read(arrays: Mapping[str, Any], *, handles: int) -> ProximityIndex:
-    """Return the index that ``written`` turned into arrays; its subscriptions must be below *handles*."""
+    """Return the index that ``written`` turned into arrays; every subscription's handle must be below *handles*."""
     index = ProximityIndex()
     sessions, devices = _names(arrays, "session"), _names(arrays, "device")
     for session, device in _rows(arrays, "members", np.int64, 2).tolist():

@@ -78,7 +78,7 @@ class PastBounds(NamedTuple):
     few: int = 64
     """Most versions of a publication's filter combinations that are checked one by one."""
     window: int = 32_768
-    """Most reported places between the first and the last publication of one search."""
+    """Most place reports in one window, that is, between the first and last publication that are searched together."""
 
 
 class PlaceColumns(NamedTuple):
