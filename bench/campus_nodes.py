@@ -1,7 +1,8 @@
 """Figures of campus daemons: memory and core time, a full segment, Hello bytes, energy, and one that lies.
 
-Run as ``python bench/campus_nodes.py quiet|segment|bytes|energy|hostile|liar [SECONDS] [SEED …]``; each adds its rows
-to ``bench/results/campus-nodes.json``. ``quiet`` and ``segment`` want a network namespace with two ends of a virtual
+Run as ``python bench/campus_nodes.py quiet|segment|bytes|energy|hostile|liar [SECONDS] [SEED …]``. Each row is printed
+and written to ``bench/results/campus-nodes.json`` as soon as it is known: a run of ``liar`` that is stopped keeps the
+liars that it has finished. ``quiet`` and ``segment`` want a network namespace with two ends of a virtual
 cable, ``desk`` and ``plug``: ``unshare -Urn sh bench/campus_nodes.sh quiet 120``.
 """
 
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ from whimbrel.carry.control.topics import TopicNames
 from whimbrel.carry.daemon.daemon import CampusDaemon
 from whimbrel.carry.daemon.service import NodeService
 from whimbrel.carry.daemon.settings import NodeSettings
-from whimbrel.carry.hello import NONCE_BYTES, Answer, Entry, Hello, Request, Sample, SampleId
+from whimbrel.carry.hello import NONCE_BYTES, Acknowledgement, Answer, Entry, Hello, Request, Sample, SampleId
+from whimbrel.carry.neighbours.shares import OWN_HOST
 from whimbrel.carry.outputs import Output
 from whimbrel.carry.participant import Participant
 from whimbrel.carry.rules import Rules
@@ -82,7 +84,7 @@ def quiet(seconds: float) -> list[dict[str, Any]]:
             each.terminate()
         for each in nodes:
             each.wait()
-    return [{"case": "quiet", "neighbours": 4, "seconds": seconds, **row}]
+    return [{"case": "quiet", "neighbours": 4, "seconds": seconds, **row, "load_at_the_end": os.getloadavg()[0]}]
 
 
 def segment(seconds: float, count: int = 100) -> list[dict[str, Any]]:
@@ -145,7 +147,7 @@ def segment(seconds: float, count: int = 100) -> list[dict[str, Any]]:
                 "resident_mb_all": round(resident_mb(os.getpid()), 1),
             }
 
-    return [{"case": "segment", **asyncio.run(run())}]
+    return [{"case": "segment", **asyncio.run(run()), "load_at_the_end": os.getloadavg()[0]}]
 
 
 def size_of(message: Any, profile: Profile) -> int:
@@ -218,13 +220,13 @@ class LyingParticipant(Participant):
 class SilentLiar(LyingParticipant):
     """One that answers no request for what it invented; the other refuses it."""
 
-    def receive(self, sender: int, part: Part, *, own: int) -> list[Output]:
+    def receive(self, sender: int, part: Part, *, own: int, host: str = OWN_HOST) -> list[Output]:
         """Do what a participant does, but say nothing of samples that there are not."""
         if isinstance(part, Request):
             names = {(copy.sample.topic, copy.sample.id) for copy in self.carrier.stored}
             if (part.topic, part.id) not in names:
                 return []
-        return super().receive(sender, part, own=own)
+        return super().receive(sender, part, own=own, host=host)
 
 
 LIARS: dict[str, type[Participant]] = {"none": Participant, "refuses": LyingParticipant, "silent": SilentLiar}
@@ -285,11 +287,13 @@ def liar(seconds: float, seed: int, how: str) -> dict[str, Any]:
             for _ in range(3):
                 for node in near:
                     daemons[node].read()
-    requests = sum(each.participant.counts["unanswered"] for each in daemons)
+    requests, held = (
+        sum(each.participant.counts[name] for each in daemons) for name in ("unanswered", "grants held back")
+    )
     return {
         "case": "liar", "liar": how, "seed": seed, "seconds": seconds, "hello_s": 5, "interval_s": 1_000,
         "delay_mean_s": round(sum(delays) / len(delays), 2), "retrieved": len(delays), "unanswered": requests,
-        "core_s": round(time.process_time() - begun, 1),
+        "grants_held_back": held, "core_s": round(time.process_time() - begun, 1),
     }  # fmt: skip
 
 
@@ -302,7 +306,7 @@ def hostile_frames(kind: str, count: int) -> Iterator[tuple[bytes, bool]]:
         now = 1_000_000 * US + number * 100
         match kind:
             case "any bytes":
-                yield bytes([1, 1 + number % 8]) + rng.randbytes(rng.randrange(8, 300)), bool(number % 2)
+                yield bytes([2, 1 + number % 9]) + rng.randbytes(rng.randrange(8, 300)), bool(number % 2)
             case "60 invented ids in each Hello":
                 ids = [SampleId(now + each, 66) for each in range(60)]
                 yield encode(66, Hello(tuple(Entry(each % 8 + 1, ids[each], True) for each in range(60))))[0], True
@@ -315,6 +319,10 @@ def hostile_frames(kind: str, count: int) -> Iterator[tuple[bytes, bool]]:
             case "a request for copies from an invented address each time":
                 hello, asked = Hello(()), Request(topic=1, id=sample, is_subscriber=False, wants_copies=True)
                 yield encode(1_000 + number // 2, asked if number % 2 else hello)[0], not number % 2
+            case "copies acknowledged by an invented address each time":
+                said = Hello(()), Request(topic=1, id=sample, is_subscriber=False, wants_copies=True)
+                part = (*said, Acknowledgement(1, sample, 4))[number % 3]
+                yield encode(1_000 + number // 3, part)[0], number % 3 == 0
             case "forged control data":
                 yield encode(66, Hello((Entry(0, SampleId(now, 0), False),)))[0], True
 
@@ -323,6 +331,7 @@ HOSTILE = (
     "any bytes", "60 invented ids in each Hello", "a Hello from an invented address each time",
     "a sample from the future each time", "a request for everything", "forged control data",
     "a request for copies from an invented address each time",
+    "copies acknowledged by an invented address each time",
 )  # fmt: skip
 
 
@@ -365,29 +374,26 @@ def grown_kb(kind: str, count: int) -> int:
     return round(size / 1_000)
 
 
-def hostile(count: int = 100_000) -> list[dict[str, Any]]:
-    """Send *count* frames of each kind to a node; return what they cost it, its memory after 20 and 100 % of them."""
-    rows = []
+def hostile(count: int = 100_000) -> Iterator[dict[str, Any]]:
+    """Send *count* frames of each kind to a node; yield what they cost it, its memory after 20 and 100 % of them."""
     for kind in HOSTILE:
         daemon, transport, spent = flooded(kind, count)
         made, sent = daemon.participant, transport.counts["bytes sent"]
-        rows.append(
-            {
+        yield {
                 "case": "hostile", "kind": kind, "frames": count, "seconds_of_traffic": count / 10_000,
                 "core_us_per_frame": round(1e6 * spent / count, 1), "bytes_sent_per_s": round(sent / (count / 10_000)),
                 "kilobytes_after_a_fifth": grown_kb(kind, count // 5), "kilobytes": grown_kb(kind, count),
                 "neighbours": len(made.neighbours), "requests_waiting": made.pending,
                 "frames_dropped": made.counts["too many frames"],
                 "copies_left_of_8": sum(each.copies for each in made.carrier.stored),
-            }
-        )  # fmt: skip
-    return rows
+            }  # fmt: skip
 
 
 def main() -> None:
     """Measure what the arguments name, and keep it."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     what, *rest = sys.argv[1:]
+    rows: Iterable[dict[str, Any]]
     match what:
         case "quiet":
             rows = quiet(float(rest[0]))
@@ -400,18 +406,17 @@ def main() -> None:
         case "hostile":
             rows = hostile()
         case "liar":
-            rows = [liar(float(rest[0]), int(seed), how) for seed in rest[1:] for how in LIARS]
+            rows = (liar(float(rest[0]), int(seed), how) for seed in rest[1:] for how in LIARS)
         case _:
             raise SystemExit(__doc__)
     known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"rows": []}
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    known["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     command = "python bench/campus_nodes.py " + " ".join(sys.argv[1:])
-    known["machine"] = machine
-    kept = [row for row in known["rows"] if row["command"] != command]
-    known["rows"] = [*kept, *({"command": command, **row} for row in rows)]
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    known["rows"] = [row for row in known["rows"] if row["command"] != command or "condition" in row]
     for row in rows:
-        print(row)
+        print(row, flush=True)
+        known["rows"].append({"command": command, **row})
+        RESULTS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ from typing import Any
 
 import typer.main
 
+from whimbrel.broker.limits.figures import figures_of
 from whimbrel.broker.settings.config_files import reference
+from whimbrel.broker.shell.metrics import FIGURES
 from whimbrel.cli.main import app
 from whimbrel.language.budget import ADMITTED, MAX_CONSTANT, MAX_STEPS
 from whimbrel.language.codes import ErrorCode
@@ -139,7 +141,7 @@ DONE: Mapping[Property, str] = {
     Property.SERVER_REFERENCE: "never sent",
     Property.REASON_STRING: "sent with refusals; a client's is ignored",
     Property.RECEIVE_MAXIMUM: "obeyed; `limits.receive_maximum` is sent",
-    Property.TOPIC_ALIAS_MAXIMUM: "obeyed, at most `mqtt.outbound_topic_aliases`; `limits.topic_alias_maximum` is sent",
+    Property.TOPIC_ALIAS_MAXIMUM: "obeyed, at most 32; `limits.topic_alias_maximum` is sent",
     Property.TOPIC_ALIAS: "both ways",
     Property.MAXIMUM_QOS: "sent where `mqtt.maximum_qos` is below 2",
     Property.RETAIN_AVAILABLE: "sent where `mqtt.retain_available` is false",
@@ -150,6 +152,30 @@ DONE: Mapping[Property, str] = {
     Property.SHARED_SUBSCRIPTION_AVAILABLE: "never sent: available",
 }
 """What the broker does with each property."""
+
+
+# -- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def metrics_page() -> str:
+    """Return the reference page of everything that a broker counts."""
+    rows = ["| metric | `$SYS/broker/…` | `whimbrel status --json` | what it counts |", "|---|---|---|---|"]
+    for kind in FIGURES:
+        for name, figure in figures_of(kind).items():
+            place = f"per_second.{name}" if figure.has_rate else figure.place
+            topic, place = figure.topic and f"`{figure.topic}`", place and f"`.{place}`"
+            rows.append(f"| `whimbrel_{name}{'_total' * figure.is_counter}` | {topic} | {place} | {figure.about} |")
+    head = (
+        f"# Metrics\n\n{MADE_BY}\n\n"
+        "Each number that a broker counts is shown in up to three places: at `/metrics` of `listen.http_port` for "
+        "Prometheus, as a retained message below `$SYS/broker/` every `observe.sys_interval_s`, and by "
+        "`whimbrel status`.\n"
+        "Names that end in `_total` count since the start of the broker; all others say what there is now.\n"
+        "Two metrics with one topic are added up there. `per_second` is the growth over the last minute.\n\n"
+        "[Watch a broker](../how-to/watch-a-broker.md) says which of them to set an alarm on; "
+        "[$SYS](mqtt.md#sys) lists the topics that have no number."
+    )
+    return head + "\n\n" + "\n".join(rows) + "\n"
 
 
 # -- the command line ------------------------------------------------------------------------------------------------
@@ -507,6 +533,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/api.md": api_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/configuration.md": configuration_page,
+    "docs/reference/metrics.md": metrics_page,
     "docs/reference/tables.md": tables_page,
 }
 SECTIONS: Mapping[str, Mapping[str, Callable[[], str]]] = {

@@ -12,6 +12,7 @@ import pytest
 
 from whimbrel.carry.hello import Answer, Entry, Hello, Refusal, Request, Sample, SampleId
 from whimbrel.carry.neighbours.assembly import AnswerAssembly
+from whimbrel.carry.neighbours.shares import OWN_HOST
 from whimbrel.carry.node import Carrier, Deliver, Send, Step
 from whimbrel.carry.transport.interface import Transport
 from whimbrel.carry.transport.udp import GROUP, MAX_NEIGHBOURS, UdpTransport
@@ -32,6 +33,9 @@ class Rig(Protocol):
 
     def inject(self, address: int, data: bytes, *, to_all: bool) -> None:
         """Let a stranger send *data* to a node, or to all."""
+
+    def host_of(self, address: int) -> str:
+        """Return the machine of a node, as the others know it."""
 
     def close(self) -> None:
         """Close what is open."""
@@ -54,6 +58,10 @@ class MemoryRig:
     def inject(self, address: int, data: bytes, *, to_all: bool) -> None:
         """Let a stranger send *data*."""
         self._made[address].put(data, came_to_all=to_all)
+
+    def host_of(self, address: int) -> str:
+        """Return the machine of a node: each has its own."""
+        return self._made[address].host
 
     def close(self) -> None:
         """Nothing is open."""
@@ -84,6 +92,10 @@ class UdpRig:
         else:
             self._stranger.sendto(data, self._made[address].direct_name)
 
+    def host_of(self, _address: int) -> str:
+        """Return the machine of a node: all are on this one."""
+        return OWN_HOST
+
     def close(self) -> None:
         """Close all sockets."""
         self._stranger.close()
@@ -104,9 +116,10 @@ def test_a_hello_reaches_all_in_reach_and_nobody_else(rig: Rig) -> None:
     nodes = {address: rig.node(address) for address in (1, 2, 3)}
     nodes[1].say(HELLO)
     nodes[2].say(Hello(()))
-    assert [nodes[2].receive(), nodes[2].receive()] == [(1, HELLO), None]
-    assert [nodes[1].receive(), nodes[1].receive()] == [(2, Hello(())), None]
-    assert [nodes[3].receive(), nodes[3].receive()] == [(2, Hello(())), None]
+    one, two = rig.host_of(1), rig.host_of(2)
+    assert [nodes[2].receive(), nodes[2].receive()] == [(1, HELLO, one), None]
+    assert [nodes[1].receive(), nodes[1].receive()] == [(2, Hello(()), two), None]
+    assert [nodes[3].receive(), nodes[3].receive()] == [(2, Hello(()), two), None]
 
 
 def test_the_retrieval_of_figure_1b_message_for_message(rig: Rig) -> None:
@@ -117,14 +130,14 @@ def test_the_retrieval_of_figure_1b_message_for_message(rig: Rig) -> None:
     left.say(holder.hello())
     right.say(reader.hello())  # by which the other learns where it is
     heard = right.receive()
-    assert heard == (1, HELLO)
-    [ask] = reader.receive(*heard)
+    assert heard == (1, HELLO, rig.host_of(1))
+    [ask] = reader.receive(1, HELLO)
     assert isinstance(ask, Send)
     assert right.send(ask.address, ask.message)
-    assert left.receive() == (2, Hello(()))
+    assert left.receive() == (2, Hello(()), rig.host_of(2))
     asked = left.receive()
     request = Request(topic=0x00F1, id=SampleId(45353, 1), is_subscriber=True, wants_copies=False)
-    assert asked == (2, request)
+    assert asked == (2, request, rig.host_of(2))
     [give] = holder.receive(2, request)
     assert isinstance(give, Send)
     assert left.send(give.address, give.message)
@@ -180,6 +193,6 @@ def test_the_neighbours_that_udp_knows_have_a_bound() -> None:
     node = UdpTransport(9, LoopbackLink(everybody))
     for address in range(100, 100 + MAX_NEIGHBOURS + 200):
         everybody[0].send(encode(address, HELLO)[0], [GROUP])
-        assert node.receive() == (address, HELLO)
+        assert node.receive() == (address, HELLO, OWN_HOST)
     assert node.neighbours == MAX_NEIGHBOURS
     node.close()

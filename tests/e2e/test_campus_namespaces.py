@@ -15,6 +15,7 @@ from typing import Any
 from tests.e2e.test_campus_commands import NEEDS_NAMESPACES, in_namespace, running_in_namespace
 
 from whimbrel.carry.application import Campus, NoNodeError
+from whimbrel.carry.memory import read_memory
 
 FIGURE = Path(__file__).with_name("campus_figure.py")
 LECTURES, AT = 0x00F1, 45_353
@@ -39,6 +40,7 @@ until whimbrel campus status --data node-2 --json | grep -q lectures; do sleep 0
 whimbrel campus publish lectures 'in room 2' --data node-1 > published
 wait $waiting
 until grep -q Acknowledgement frames; do sleep 0.1; done
+ip netns exec right {sys.executable} {FIGURE} drain > drained
 kill $one $two; wait $one $two
 cat got
 """
@@ -46,7 +48,10 @@ cat got
 
 @NEEDS_NAMESPACES
 def test_figure_1b_message_for_message_in_two_namespaces(tmp_path: Path) -> None:
-    """Hello with {0x00F1, 45353}, the request for it, the data: as a third one hears it on the link."""
+    """Hello with {0x00F1, 45353}, the request for it, the data: as a third one hears it on the link.
+
+    Afterwards eight invented addresses on the machine of the second node get no copies.
+    """
     done = in_namespace(RETRIEVAL, tmp_path, "-m")
     assert done.stdout.splitlines()[-1:] == ["lectures in room 2 (unsynchronised)"], done.stdout + done.stderr
     said = [json.loads(line) for line in (tmp_path / "frames").read_text(encoding="utf-8").splitlines()[1:]]
@@ -56,6 +61,11 @@ def test_figure_1b_message_for_message_in_two_namespaces(tmp_path: Path) -> None
     assert told[:2] == [[1, "Hello", [name]], [2, "Request", name]]
     assert (told[2][:3], told[2][3][-9:]) == ([1, "Answer", name], "in room 2")
     assert told[3] == [2, "Acknowledgement", name], "ours: the other also carries, and copies are acknowledged"
+    drained = (tmp_path / "drained").read_text(encoding="utf-8").split()
+    assert drained == ["Refusal"] * 8, "their machine has had its share: that of the node which retrieved the sample"
+    memory = read_memory(tmp_path / "node-1" / "memory")
+    assert memory is not None
+    assert [copy.copies for copy in memory.stored] == [4]
 
 
 GATES = """

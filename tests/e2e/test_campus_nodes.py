@@ -64,7 +64,7 @@ def test_the_retrieval_of_figure_1b_message_for_message_on_loopback(tmp_path: Pa
         name = SampleId(AT, 1)
         assert [each for each in heard[1] if not isinstance(each, Hello)] == [
             Request(topic=LECTURES, id=name, is_subscriber=True, wants_copies=True),
-            Acknowledgement(LECTURES, name),  # ours: it also carries, and copies are acknowledged
+            Acknowledgement(LECTURES, name, 4),  # ours: it also carries, and copies are acknowledged
         ]
         said = [each for each in heard[2] if each != Hello((), is_first=False)]
         assert said[0] == Hello((Entry(LECTURES, name, has_copies=True),))

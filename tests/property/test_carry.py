@@ -87,7 +87,7 @@ messages: st.SearchStrategy[Message | Part] = st.one_of(
     requests,
     answers,
     st.builds(Refusal, topics, ids),
-    st.builds(Acknowledgement, topics, ids),
+    st.builds(Acknowledgement, topics, ids, st.integers(1, MAX_COPIES)),
     st.just(TopicsQuestion()),
     subscriptions,
     time_answers,
@@ -140,7 +140,7 @@ def test_no_proper_prefix_of_a_frame_is_one(sender: int, message: Message | Part
         assert raised.value.offset <= end
 
 
-@given(data=st.binary(max_size=120) | st.binary(max_size=80).map(lambda rest: bytes([1, 1 + len(rest) % 8]) + rest))
+@given(data=st.binary(max_size=120) | st.binary(max_size=80).map(lambda rest: bytes([2, 1 + len(rest) % 9]) + rest))
 def test_any_bytes_are_a_frame_or_our_error(data: bytes) -> None:
     """A stranger's radio may send anything; and what is a frame has one encoding."""
     try:

@@ -27,7 +27,7 @@ from whimbrel.model.notification import Notification
 from whimbrel.sim.campus.air import MemoryAir, MemoryTransport
 
 head = st.binary(min_size=8, max_size=8).flatmap(
-    lambda sender: st.integers(1, 8).map(lambda kind: bytes([1, kind]) + sender)
+    lambda sender: st.integers(1, 9).map(lambda kind: bytes([2, kind]) + sender)
 )
 datagrams = st.lists(
     st.tuples(st.builds(bytes.__add__, head, st.binary(max_size=90)) | st.binary(max_size=200), st.booleans()),

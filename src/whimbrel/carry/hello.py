@@ -3,7 +3,7 @@
 A Hello lists the samples that a carrier stores and which of them it still has copies of to give. Nothing is pushed:
 the carrier that hears it requests {topic id, sample id}, as a subscriber, for a share of the copies, or for both. The
 answer brings the sample and grants the share, so that two carriers that ask never get the same half; a carrier that has
-stored the sample acknowledges the grant.
+stored the sample acknowledges the copies that it keeps.
 
 Rule: a sample's id is its time of publication; two publishers of one instant are told apart by their addresses.
 Rule: the topics to which a node subscribes are told to way-servers only, who ask for them.
@@ -158,10 +158,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """Says that a sample has arrived and is stored, so that the copies that came with it are the sender's."""
+    """Confirms that a sample is stored, with *copies* of those that its answer granted; the rest goes back."""
 
     topic: int
     id: SampleId
+    copies: int
+
+    def __post_init__(self) -> None:
+        whole("copies", self.copies, 1, MAX_COPIES)
 
 
 @dataclass(frozen=True, slots=True)

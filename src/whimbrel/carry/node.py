@@ -62,7 +62,7 @@ class Loss(Enum):
     EXPIRED = "expired"
     """Its time is over."""
     UNACKNOWLEDGED = "unacknowledged"
-    """They were granted, never acknowledged, and the sample is not stored here any more."""
+    """They were granted, their receiver did not keep them, and the sample is not stored here any more."""
     FUTURE = "from the future"
     """It was published with a clock that was ahead."""
 

@@ -46,7 +46,7 @@ class Greet:
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """Note that *copies* of *sample* are this node's again: their receiver has not acknowledged them."""
+    """Note that *copies* of *sample* are this node's again: their receiver has not acknowledged or not kept them."""
 
     sample: Sample
     copies: int

@@ -4,7 +4,8 @@ Rule: an entry of a Hello from the future beyond the clock's tolerance does not 
 When a way-server sets the clock back, the samples that are in the future then are removed.
 Rule: an answer counts only from the node that was asked, with at most half of L. Only neighbours get one: a node that
 has not said Hello could not be reached, and the copies that the answer grants would be lost.
-Rule: copies that are granted are acknowledged, or go back to the giver (``carry.neighbours.grants``).
+Rule: copies that are granted are acknowledged, or go back to the giver (``carry.neighbours.grants``). All addresses
+behind one host get copies of a sample once, because addresses can be invented.
 Rule: a node that knows keys of a campus publishes once a way-server has set its clock; without keys its own clock
 counts, and its samples say so.
 Rule: no clock and no random numbers: *own* is what the node's own clock says, in microseconds UTC.
@@ -39,6 +40,7 @@ from whimbrel.carry.memory import Memory, memory_of
 from whimbrel.carry.neighbours.grants import Grants
 from whimbrel.carry.neighbours.neighbourhood import Neighbourhood
 from whimbrel.carry.neighbours.rates import Allowance
+from whimbrel.carry.neighbours.shares import OWN_HOST
 from whimbrel.carry.node import Carrier, Drop, Loss, Send, StoreSample
 from whimbrel.carry.outputs import Note, NoteKind, Output, TakeBack, Tell
 from whimbrel.carry.rules import Rules
@@ -113,6 +115,11 @@ class Participant:
         """How many grants of copies wait for an acknowledgement."""
         return len(self._grants)
 
+    @property
+    def shares(self) -> int:
+        """The number of hosts that have had their share of a stored sample, over all samples."""
+        return self._grants.shares
+
     def copies_of(self, topic: int) -> int:
         """Return L of a topic: that of the plan, else that of the settings."""
         plan = self.topics.plan_of(topic)
@@ -170,28 +177,25 @@ class Participant:
         entries = [each for each in self.carrier.hello().entries if (each.topic, each.id) not in self._dead]
         return Hello(tuple(sorted([*self.control.entries(now=self.clock.now(own)), *entries])))
 
-    def receive(self, sender: int, part: Part, *, own: int) -> list[Output]:
-        """Take what the neighbour *sender* says; return what to do, in order."""
+    def receive(self, sender: int, part: Part, *, own: int, host: str = OWN_HOST) -> list[Output]:
+        """Handle a frame of the neighbour *sender*, which came from the machine *host*; return what to do, in order."""
         if not self.neighbourhood.may_be_read(sender, own=own):
             return []
         match part:
             case Hello():
                 return self._hear(sender, part, own)
             case Request():
-                return self._answer(sender, part, own)
+                return self._answer(sender, part, own, host)
             case AnswerChunk():
                 return self._assemble(sender, part, own)
             case Refusal(topic, sample_id):
                 if self.neighbourhood.is_asked(sender, topic, sample_id):
                     self.neighbourhood.stop_waiting(topic, sample_id)
                     return list(self.carrier.receive(sender, part)) if topic != BUILT_IN_TOPIC else []
-                granted = self._grants.end((sender, topic, sample_id))
+                granted = self._grants.refuse((sender, topic, sample_id))
                 return [] if granted is None else [self._take_back(granted)]
-            case Acknowledgement(topic, sample_id):
-                name = sender, topic, sample_id
-                if self._grants.end(name) is None and (late := self._grants.late(name)) is not None:
-                    self.counts["late acknowledgements"] += 1
-                    self.carrier.give_away(late)
+            case Acknowledgement():
+                return self._acknowledge(sender, part)
             case TopicsQuestion():
                 return self._ask_time(sender, own)
             case TimeAnswer():
@@ -203,7 +207,8 @@ class Participant:
     def timer(self, *, own: int) -> list[Output]:
         """Do what is due at *own*: call it once in a Hello period."""
         outputs = self.neighbourhood.timer(own=own)
-        due = self._grants.timer(own=own)
+        stored = {(copy.sample.topic, copy.sample.id) for copy in self.carrier.stored}
+        due = self._grants.timer(stored=stored, own=own)
         for neighbour, answer in due.repeated:
             if self.neighbourhood.is_in_reach(neighbour) and self.neighbourhood.may_be_answered(neighbour, own=own):
                 self.counts["grants repeated"] += 1
@@ -263,7 +268,7 @@ class Participant:
 
     # -- giving and taking -------------------------------------------------------------------------------------------
 
-    def _answer(self, sender: int, request: Request, own: int) -> list[Output]:
+    def _answer(self, sender: int, request: Request, own: int, host: str) -> list[Output]:
         if not self.neighbourhood.is_in_reach(sender):
             self.counts["requests of strangers"] += 1
             return []
@@ -280,17 +285,31 @@ class Participant:
             if granted is not None:
                 self.counts["grants repeated"] += 1
                 return [Send(sender, granted)]
-            if self._grants.is_full:
+            if self._grants.is_full or self._grants.has_share(host, (request.topic, request.id)):
                 self.counts["grants held back"] += 1
                 request = replace(request, wants_copies=False)
         steps = self.carrier.receive(sender, request)
         for step in steps:
             if isinstance(step, Send) and isinstance(step.message, Answer) and step.message.copies:
-                self._grants.add(sender, step.message, own=own)
+                self._grants.add(sender, step.message, host=host, own=own)
         return list(steps)
 
+    def _acknowledge(self, sender: int, said: Acknowledgement) -> list[Output]:
+        """End the grant that *said* acknowledges; take back the copies that its receiver does not keep."""
+        name = sender, said.topic, said.id
+        granted = self._grants.acknowledge(name)
+        if granted is None:
+            late = self._grants.late(name)
+            if late is not None:
+                self.counts["late acknowledgements"] += 1
+                self.carrier.give_away(replace(late, copies=min(said.copies, late.copies)))
+            return []
+        if said.copies >= granted.copies:
+            return []
+        return [self._take_back(replace(granted, copies=granted.copies - said.copies))]
+
     def _take_back(self, answer: Answer) -> Output:
-        """Take back the copies that *answer* granted: its receiver does not have them, or does not say so."""
+        """Take back the copies of *answer*: its receiver does not have them, or does not say so."""
         self.counts["grants taken back"] += 1
         if self.carrier.take_back(answer):
             return TakeBack(answer.sample, answer.copies)
@@ -303,8 +322,9 @@ class Participant:
         if self.neighbourhood.is_asked(sender, chunk.topic, chunk.id) or not chunk.copies or chunk.offset:
             return []
         # The giver repeats it, because our acknowledgement was lost, or the answer itself until we asked another node.
-        if self._grants.is_stored((sender, chunk.topic, chunk.id)):
-            return [Tell(sender, Acknowledgement(chunk.topic, chunk.id))]
+        kept = self._grants.stored_copies((sender, chunk.topic, chunk.id))
+        if kept is not None:
+            return [Tell(sender, Acknowledgement(chunk.topic, chunk.id, kept))]
         return [Send(sender, Refusal(chunk.topic, chunk.id))]
 
     def _take(self, sender: int, answer: Answer, own: int) -> list[Output]:
@@ -325,8 +345,8 @@ class Participant:
             answer = replace(answer, copies=most)
         steps = self.carrier.receive(sender, answer)
         if any(isinstance(step, StoreSample) for step in steps):
-            self._grants.store((sender, sample.topic, sample.id))
-            return [*steps, Tell(sender, Acknowledgement(sample.topic, sample.id))]
+            self._grants.store((sender, sample.topic, sample.id), answer.copies)
+            return [*steps, Tell(sender, Acknowledgement(sample.topic, sample.id, answer.copies))]
         if answer.copies:
             return [*steps, Send(sender, Refusal(sample.topic, sample.id))]
         return list(steps)

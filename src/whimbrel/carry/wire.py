@@ -104,7 +104,7 @@ Part = (
 )
 """What is in one frame."""
 
-_FORMAT = 1
+_FORMAT = 2
 _HELLO, _REQUEST, _ANSWER, _REFUSAL, _TOPICS_QUESTION, _SUBSCRIPTIONS, _TIME_QUESTION, _TIME_ANSWER = range(1, 9)
 _ACKNOWLEDGEMENT = 9
 _HEAD = struct.Struct(">BBQ")
@@ -112,6 +112,7 @@ _NAME = struct.Struct(">HqQ")
 _COUNTS = struct.Struct(">BB")
 _REQUESTED = struct.Struct(">BHqQ")
 _ANSWERED = struct.Struct(">HqQHHHH")
+_KEPT = struct.Struct(">HqQH")
 _ENTRY_BYTES = _NAME.size + 1
 _IS_SUBSCRIBER, _WANTS_COPIES, _WANTS_PROOF = 1, 2, 4
 _ALL_FLAGS = _IS_SUBSCRIBER | _WANTS_COPIES | _WANTS_PROOF
@@ -175,8 +176,8 @@ def _frame(sender: int, part: Part) -> bytes:
             return _head(_ANSWER, sender) + _ANSWERED.pack(*fields) + part.chunk
         case Refusal(topic, sample_id):
             return _head(_REFUSAL, sender) + _NAME.pack(topic, *sample_id)
-        case Acknowledgement(topic, sample_id):
-            return _head(_ACKNOWLEDGEMENT, sender) + _NAME.pack(topic, *sample_id)
+        case Acknowledgement(topic, sample_id, copies):
+            return _head(_ACKNOWLEDGEMENT, sender) + _KEPT.pack(topic, *sample_id, copies)
         case TopicsQuestion():
             return _head(_TOPICS_QUESTION, sender)
         case Subscriptions(topics, places, is_first):
@@ -287,9 +288,11 @@ def _read_refusal(data: bytes) -> Refusal:
 
 
 def _read_acknowledgement(data: bytes) -> Acknowledgement:
-    _check_size(data, _NAME.size)
-    topic, *sample_id = _NAME.unpack_from(data, _HEAD.size)
-    return Acknowledgement(topic, SampleId(*sample_id))
+    _check_size(data, _KEPT.size)
+    topic, published_at, publisher, copies = _KEPT.unpack_from(data, _HEAD.size)
+    if not copies:
+        raise MalformedMessageError("found 0 copies, allowed is 1 or more", _HEAD.size + _NAME.size)
+    return Acknowledgement(topic, SampleId(published_at, publisher), copies)
 
 
 def _read_topics_question(data: bytes) -> TopicsQuestion:

@@ -19,7 +19,7 @@ _PACED_S = 3
 _LEAST_BYTES = 8
 """A body has room for the time at which it was sent."""
 
-_MOST_SUBSCRIBERS = 800
+_MAX_SUBSCRIBERS = 800
 """What select(), which waits more exactly than its successors, can wait for."""
 
 app = typer.Typer(help="Measure how fast a broker is.", no_args_is_help=True, rich_markup_mode=None)
@@ -49,7 +49,7 @@ def broker(
     ] = 100_000,
     publishers: Annotated[int, typer.Option("--publishers", min=1, max=10_000, help="How many publish them.")] = 1,
     subscribers: Annotated[
-        int, typer.Option("--subscribers", min=1, max=_MOST_SUBSCRIBERS, help="How many receive each of them.")
+        int, typer.Option("--subscribers", min=1, max=_MAX_SUBSCRIBERS, help="How many receive each of them.")
     ] = 1,
     rate: Annotated[
         int, typer.Option("--rate", min=0, max=100_000, help="Messages a second at which latency is measured; 0: not.")

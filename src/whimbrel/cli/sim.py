@@ -175,7 +175,7 @@ def unicast(
     from whimbrel.sim.unicast.fast import fast_route
     from whimbrel.sim.unicast.report import message_stats
     from whimbrel.sim.unicast.scenario import Unicast
-    from whimbrel.sim.unicast.theory import MOST_COPIES, spray_delay_s
+    from whimbrel.sim.unicast.theory import MAX_COPIES, spray_delay_s
 
     settings = Unicast(
         copies=copies, interval_s=interval, message_bytes=message_bytes, rate_bytes_s=rate_bytes, look_s=look
@@ -186,7 +186,7 @@ def unicast(
         outcome = fast_route(found, settings, parcels)
     speed_up = rate(found.seconds)
     meeting_s = contact_statistics(found).meeting_time_s
-    is_known = meeting_s is not None and 1 <= copies <= MOST_COPIES
+    is_known = meeting_s is not None and 1 <= copies <= MAX_COPIES
     theory_s = spray_delay_s(copies, nodes=found.nodes, meeting_s=meeting_s) if is_known and meeting_s else None
     report = message_stats(outcome, parcels) | {"theory_s": theory_s, "sim_s_per_wall_s": speed_up}
     _print(report, as_json=as_json, assumptions=settings.assumptions())

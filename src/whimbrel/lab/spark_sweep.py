@@ -29,7 +29,7 @@ _TASKS = 24
 _TYPES = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64(), "boolean": pa.bool_()}
 _OWN_SCHEMA = "key string, text string, row string, core_s double"
 _OWN_PER_TASK = 20
-"""Points per task, for points that each take some hundredths of a second."""
+"""Points per task, where one point takes a few hundredths of a second."""
 
 
 class Keyed(Protocol):

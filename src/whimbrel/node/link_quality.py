@@ -13,7 +13,7 @@ import cbor2
 from whimbrel.hold.touched_rows import Key
 from whimbrel.model.device import DeviceState
 from whimbrel.node.memory import LINK_BYTES, MemoryCount
-from whimbrel.shape.variables import MOST_LINKS, SILENCE_US, LinkState, next_link
+from whimbrel.shape.variables import MAX_LINKS, SILENCE_US, LinkState, next_link
 
 __all__ = ["LinkQuality"]
 
@@ -21,7 +21,7 @@ __all__ = ["LinkQuality"]
 class LinkQuality:
     """The links of a node's devices, the one that reported last at the end; no more than *most*."""
 
-    def __init__(self, touch: Callable[[Key], None], memory: MemoryCount, *, most: int = MOST_LINKS) -> None:
+    def __init__(self, touch: Callable[[Key], None], memory: MemoryCount, *, most: int = MAX_LINKS) -> None:
         self._touch, self._memory, self._most = touch, memory, most
         self.state: dict[str, LinkState] = {}
 

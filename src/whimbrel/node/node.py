@@ -53,7 +53,7 @@ from whimbrel.node.wills import Wills
 
 __all__ = ["Node"]
 
-_MOST_FORGOTTEN = 1_000  # places, in one turn
+_MAX_FORGOTTEN = 1_000  # places, in one turn
 _MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
 C = TypeVar("C", bound=StoredClient)
 
@@ -362,7 +362,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
 
     def forget_places(self, now: int) -> None:
         """Forget some of the places that no subscription may count any more."""
-        self.memory.counted -= self.hold.places.forget_old(now, most=_MOST_FORGOTTEN) * PLACE_BYTES
+        self.memory.counted -= self.hold.places.forget_old(now, most=_MAX_FORGOTTEN) * PLACE_BYTES
 
     # -- restoring ---------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from whimbrel.sim.mobility.recorded import read_walks
 from whimbrel.sim.mobility.walks import Walks
 from whimbrel.sim.mobility.waypoint import RandomWaypoint
 
-__all__ = ["MOST_EVENTS", "RecordedWorld", "WalkedWorld", "make_contacts", "make_ready"]
+__all__ = ["MAX_EVENTS", "RecordedWorld", "WalkedWorld", "make_contacts", "make_ready"]
 
-MOST_EVENTS = 100_000_000
+MAX_EVENTS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class WalkedWorld:
         legs = self.waypoint.nodes * self.seconds * self.waypoint.speed_m_s / self.waypoint.area_m
         pairs = self.waypoint.nodes**2 / 2
         contacts = pairs * 4 * self.range_m * self.waypoint.speed_m_s / self.waypoint.area_m**2 * self.seconds
-        if max(legs, contacts) > MOST_EVENTS:
-            allowed = f"about {MOST_EVENTS:,}, which fit into memory: simulate fewer nodes or seconds"
+        if max(legs, contacts) > MAX_EVENTS:
+            allowed = f"about {MAX_EVENTS:,}, which fit into memory: simulate fewer nodes or seconds"
             raise InvalidValueError("contacts or legs to be expected", round(max(legs, contacts)), allowed)
 
     def walks(self) -> Walks:

@@ -17,6 +17,7 @@ from whimbrel.carry.control.segments import ControlData, segments_of
 from whimbrel.carry.control.topics import TopicNames
 from whimbrel.carry.hello import Hello, Sample, Subscriptions, TimeQuestion, TopicsQuestion
 from whimbrel.carry.neighbours.rates import Allowance
+from whimbrel.carry.neighbours.shares import OWN_HOST
 from whimbrel.carry.outputs import Output, Tell
 from whimbrel.carry.participant import Participant
 from whimbrel.carry.rules import Rules
@@ -61,7 +62,7 @@ class WayServer(Participant):
         for each in statements:
             self.control.receive(each, now=0)
 
-    def receive(self, sender: int, part: Part, *, own: int) -> list[Output]:
+    def receive(self, sender: int, part: Part, *, own: int, host: str = OWN_HOST) -> list[Output]:
         """Do what a participant does; tell the time, and learn who subscribes to what."""
         match part:
             case TimeQuestion() if self.neighbourhood.is_in_reach(sender) and self.clock.is_synchronised:
@@ -74,8 +75,8 @@ class WayServer(Participant):
             case TopicsQuestion():
                 return []  # another way-server: its nodes are not users
             case Hello():
-                return [*super().receive(sender, part, own=own), *self._ask_topics(sender, own)]
-        return super().receive(sender, part, own=own)
+                return [*super().receive(sender, part, own=own, host=host), *self._ask_topics(sender, own)]
+        return super().receive(sender, part, own=own, host=host)
 
     def _ask_topics(self, sender: int, own: int) -> list[Output]:
         asked_at, wait_us = self._asked.get(sender), _ASK_AGAIN_US if sender in self._users else ASK_AGAIN_US

@@ -100,7 +100,8 @@ class CampusDaemon:
             if not self._frames.take(now=own):
                 self.participant.counts["too many frames"] += 1
                 continue
-            self.perform(self.participant.receive(heard.sender, heard.part, own=own), giver=heard.sender)
+            outputs = self.participant.receive(heard.sender, heard.part, own=own, host=heard.host)
+            self.perform(outputs, giver=heard.sender)
 
     def turn(self) -> None:
         """Do what is due once in a Hello period, and say Hello."""

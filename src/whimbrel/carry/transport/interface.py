@@ -17,10 +17,13 @@ __all__ = ["FrameReader", "Heard", "Transport"]
 
 
 class Heard(NamedTuple):
-    """What a node said, and its address."""
+    """A frame that was heard."""
 
     sender: int
+    """The address that the frame names; a stranger can invent it."""
     part: Part
+    host: str
+    """The machine that it came from, as the network says: ``OWN_HOST``, or a text that differs for each machine."""
 
 
 class Transport(Protocol):
@@ -46,8 +49,8 @@ class FrameReader:
     def __init__(self, address: int, counts: Counter[str]) -> None:
         self._address, self._counts = address, counts
 
-    def read(self, data: bytes, *, came_to_all: bool) -> Heard | None:
-        """Return what *data* says, or None after counting why it is dropped."""
+    def read(self, data: bytes, *, came_to_all: bool, host: str) -> Heard | None:
+        """Return the frame in *data*, which came from *host*, or None after counting why it is dropped."""
         try:
             sender, part = decode(data)
         except MalformedMessageError:
@@ -60,4 +63,4 @@ class FrameReader:
             self._counts["wrong way"] += 1
             return None
         self._counts["received"] += 1
-        return Heard(sender, part)
+        return Heard(sender, part, host)

@@ -1,6 +1,7 @@
 """UDP over IPv6 on one link: Hellos by multicast, all else from socket to socket.
 
 Rule: a node's Hellos leave from the socket on which it is answered, so a Hello tells where its sender is.
+Rule: the host of a frame is the IPv6 address that it came from; several sockets on one address are one host.
 Rule: so many neighbours are known at a time; whose Hello is the longest ago is forgotten first.
 Rule: the group has one address for all campuses; who hears whom on a desk is made by ``Reach``, by hexadecimal address.
 """
@@ -11,6 +12,7 @@ from collections import Counter, OrderedDict
 from contextlib import suppress
 
 from whimbrel.carry.hello import Hello, Message
+from whimbrel.carry.neighbours.shares import OWN_HOST
 from whimbrel.carry.transport.interface import FrameReader, Heard
 from whimbrel.carry.wire import LINK, Part, Profile, encode
 from whimbrel.errors import InvalidValueError
@@ -23,6 +25,11 @@ PORT = 27_303
 GROUP = hashed_address("whimbrel campus")
 MAX_NEIGHBOURS = 1_024
 _MAX_DATAGRAM = 65_535
+
+
+def _bare(ip: str) -> str:
+    """Return *ip* without the name of the interface that follows a link-local address."""
+    return ip.partition("%")[0]
 
 
 class UdpTransport:
@@ -38,6 +45,7 @@ class UdpTransport:
         self._reader = FrameReader(address, self.counts)
         self._peers: OrderedDict[int, Peer] = OrderedDict()
         self._direct = link.open_direct()
+        self._own_ip = _bare(self.direct_name.ip)
         link.listen(frozenset([GROUP]))
 
     @property
@@ -107,7 +115,8 @@ class UdpTransport:
         return data, Peer(str(source[0]), int(source[1])), False
 
     def _take(self, data: bytes, peer: Peer, *, came_to_all: bool) -> Heard | None:
-        heard = self._reader.read(data, came_to_all=came_to_all)
+        ip = _bare(peer.ip)
+        heard = self._reader.read(data, came_to_all=came_to_all, host=OWN_HOST if ip == self._own_ip else ip)
         if heard is None:
             return None
         if not self._reach.hears(f"{heard.sender:016x}"):

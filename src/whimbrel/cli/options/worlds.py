@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # numpy and numba need not be loaded for other commands
 
 __all__ = ["WorldOptions", "make_contacts_of", "show_progress"]
 
-_MOST_POSITIONS = 20_000_000
+_MAX_POSITIONS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +122,8 @@ def _make(options: WorldOptions) -> tuple[Contacts, Walks | None, float]:
 
 def _check_positions(source: WalkedWorld, every_s: float) -> None:
     rows = source.waypoint.nodes * source.seconds / every_s if every_s > 0 else math.inf
-    if rows > _MOST_POSITIONS:
-        allowed = f"what makes at most {_MOST_POSITIONS:,} rows of the walk"
+    if rows > _MAX_POSITIONS:
+        allowed = f"what makes at most {_MAX_POSITIONS:,} rows of the walk"
         raise InvalidValueError("--positions-every", every_s, allowed)
 
 

@@ -59,10 +59,12 @@ def doctor(
 
 def findings(config: Config) -> Iterator[Finding]:
     """Yield what there is to say about a broker with these settings on this machine."""
+    from whimbrel.broker.settings.config import constant_warnings
     from whimbrel.broker.shell.net.open_files import descriptors_needed
     from whimbrel.log.descriptors import RESERVED, most_descriptors
     from whimbrel.match.first_use import is_compiled  # see above
 
+    yield from (Finding("configuration", False, text) for text in constant_warnings(config))
     yield from _folder(Path(config.node.data))
     most, needed = most_descriptors(), descriptors_needed(config.limits.connections)
     advice = f"{most + RESERVED} files may be open, and limits.connections is {config.limits.connections}"

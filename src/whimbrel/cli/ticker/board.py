@@ -19,7 +19,7 @@ from whimbrel.errors import InvalidValueError
 
 __all__ = ["Board", "Command", "Mode", "Quit", "Send"]
 
-_MOST_TYPED = 400
+_MAX_TYPED = 400
 _NOTE_S = 4.0
 
 
@@ -157,7 +157,7 @@ class Board:
                 self._typed = self._typed[:-1]
             case "erase":
                 self._typed = ""
-            case _ if len(key) == 1 and len(self._typed) < _MOST_TYPED:
+            case _ if len(key) == 1 and len(self._typed) < _MAX_TYPED:
                 self._typed += key
         return None
 

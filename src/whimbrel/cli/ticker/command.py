@@ -22,7 +22,7 @@ from whimbrel.cli.options.connection import Connection, run
 from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.options.passwords import ENVIRONMENT, password_from
 from whimbrel.cli.options.values import read_whole_seconds
-from whimbrel.cli.ticker.message import FIRST_GROUP, MOST_MINUTES, check_group
+from whimbrel.cli.ticker.message import FIRST_GROUP, MAX_MINUTES, check_group
 from whimbrel.cli.ticker.text import clean
 from whimbrel.language.filters import parse
 
@@ -71,7 +71,7 @@ def tickertape(
         int, typer.Option("--max", metavar="N", min=0, help="How many messages are kept for each GROUP.")
     ] = 20,
     minutes: Annotated[
-        int, typer.Option("--minutes", metavar="N", min=1, max=MOST_MINUTES, help="How long what we send is shown.")
+        int, typer.Option("--minutes", metavar="N", min=1, max=MAX_MINUTES, help="How long what we send is shown.")
     ] = 5,
     speaker: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="Who speaks; the user if not given.")

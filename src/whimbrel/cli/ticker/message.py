@@ -16,7 +16,7 @@ from whimbrel.model.json_body import read_json
 
 __all__ = [
     "FIRST_GROUP",
-    "MOST_MINUTES",
+    "MAX_MINUTES",
     "TOPICS",
     "TickerMessage",
     "check_group",
@@ -30,10 +30,10 @@ __all__ = [
 TOPICS = "tickertape/"
 FIRST_GROUP = "chat"
 """Where one begins who names no group."""
-MOST_MINUTES = 1_440
+MAX_MINUTES = 1_440
 _MINUTES = 5
-_MOST_CHARACTERS = 500
-_MOST_GROUP_CHARACTERS = 64
+_MAX_CHARACTERS = 500
+_MAX_GROUP_CHARACTERS = 64
 _NO_USER = "?"
 
 
@@ -81,13 +81,13 @@ def group_of(topic: str) -> str:
 
 def is_group(text: str) -> bool:
     """Return whether *text* can be a group: a level of a topic, which ends at a colon where lines are typed."""
-    return 0 < len(text) <= _MOST_GROUP_CHARACTERS and clean(text) == text and not set(text) & set("/+#:")
+    return 0 < len(text) <= _MAX_GROUP_CHARACTERS and clean(text) == text and not set(text) & set("/+#:")
 
 
 def check_group(group: str) -> str:
     """Return *group* if it can be one."""
     if not is_group(group):
-        allowed = f"1 to {_MOST_GROUP_CHARACTERS} characters without / + # : and without control characters"
+        allowed = f"1 to {_MAX_GROUP_CHARACTERS} characters without / + # : and without control characters"
         raise InvalidValueError("group", group, allowed)
     return group
 
@@ -121,11 +121,11 @@ def read_message(topic: str, body: bytes, *, life_s: float | None = None) -> Tic
 def _shown(text: str) -> str:
     """Return *text* clean; what is too long for a line that scrolls is cut, and says so."""
     whole = clean(text)
-    return whole if len(whole) <= _MOST_CHARACTERS else whole[: _MOST_CHARACTERS - 1] + "…"
+    return whole if len(whole) <= _MAX_CHARACTERS else whole[: _MAX_CHARACTERS - 1] + "…"
 
 
 def _minutes(found: object) -> int:
     """Return the whole minutes nearest to what was *found*, if it is a number at all."""
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found <= 0:
         return _MINUTES
-    return min(MOST_MINUTES, math.ceil(found))
+    return min(MAX_MINUTES, math.ceil(found))

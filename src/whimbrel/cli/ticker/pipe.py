@@ -18,7 +18,7 @@ from whimbrel.errors import InvalidValueError
 __all__ = ["line_of", "talk"]
 
 _READ_BYTES = 65_536
-_MOST_LINE_BYTES = 65_536
+_MAX_LINE_BYTES = 65_536
 
 
 def line_of(message: TickerMessage, *, as_json: bool) -> str:
@@ -88,5 +88,5 @@ async def _lines() -> AsyncIterator[str]:
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             yield line.decode(errors="replace")
-        rest = rest[:_MOST_LINE_BYTES]  # what is longer than any message may be cut
+        rest = rest[:_MAX_LINE_BYTES]  # what is longer than any message may be cut
     yield rest.decode(errors="replace")

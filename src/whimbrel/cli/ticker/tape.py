@@ -26,7 +26,7 @@ __all__ = ["Shade", "Span", "Tape"]
 
 _GAP = "   ·   "
 _COLUMNS_PER_S = 8.0
-_MOST_MESSAGES = 100
+_MAX_MESSAGES = 100
 _FRESH, _FADING = 0.8, 0.3
 """A message is fresh while more than this share of its life is left, and fades when there is less than that."""
 
@@ -69,7 +69,7 @@ class Tape:
     """Messages that pass by in a window of *width* columns."""
 
     def __init__(
-        self, width: int, *, columns_per_s: float = _COLUMNS_PER_S, most_messages: int = _MOST_MESSAGES
+        self, width: int, *, columns_per_s: float = _COLUMNS_PER_S, most_messages: int = _MAX_MESSAGES
     ) -> None:
         if columns_per_s < 0:
             raise InvalidValueError("columns_per_s", columns_per_s, "a number from 0 on")

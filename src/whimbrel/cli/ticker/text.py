@@ -15,7 +15,7 @@ import unicodedata
 
 __all__ = ["clean", "columns", "cut", "fitted", "fitted_end", "width_of"]
 
-_MOST_MARKS = 4
+_MAX_MARKS = 4
 """Marks on one letter; languages need three, and a tower of them reaches into other people's lines."""
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _LEFT_OUT = frozenset(
@@ -48,7 +48,7 @@ def columns(text: str) -> tuple[str, ...]:
     for character in text:
         match _width(character):
             case 0:
-                if letter >= 0 and marks < _MOST_MARKS:
+                if letter >= 0 and marks < _MAX_MARKS:
                     found[letter] += character
                     marks += 1
             case width:

@@ -16,7 +16,7 @@ __all__ = ["Latency", "Receipt", "Tallies", "percentiles"]
 
 _SECONDS = 60
 _RECENT_S = 10.0
-_MOST_LATENCIES = 20_000
+_MAX_LATENCIES = 20_000
 _RECEIPTS = 8
 
 
@@ -46,7 +46,7 @@ class Tallies:
         self._begun_s = begun_s
         self.published = self.received = self.held_received = 0
         self._by_second: dict[str, deque[tuple[int, int]]] = {"published": deque(), "received": deque()}
-        self._latencies: deque[tuple[float, int]] = deque(maxlen=_MOST_LATENCIES)
+        self._latencies: deque[tuple[float, int]] = deque(maxlen=_MAX_LATENCIES)
         self.longest_held_us = 0
         self.recent: deque[Receipt] = deque(maxlen=_RECEIPTS)
         self.vitals: dict[str, tuple[int, int | None]] = {}

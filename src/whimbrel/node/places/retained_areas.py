@@ -2,8 +2,8 @@
 
 Rule: what is retained with an area comes to a session that enters the area, once: as long as it is the last of its
 subject, neither leaving and coming back nor a restart makes it come again.
-Rule: areas stand in cells of a tenth of a degree, so that a report looks at few: at most ``MOST_IN_CELL``, and those
-that are wide or near a pole, of which there may be only so many (``MOST_WIDE``).
+Rule: areas stand in cells of a tenth of a degree, so that a report looks at few: at most ``MAX_IN_CELL``, and those
+that are wide or near a pole, of which there may be only so many (``MAX_WIDE``).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from whimbrel.model.place import Area, Place
 from whimbrel.node.memory import AREA_BYTES, SEEN_BYTES, MemoryCount
 from whimbrel.node.publication import KeptNotification
 
-__all__ = ["MOST_AREAS", "MOST_IN_CELL", "MOST_WIDE", "RetainedAreas", "is_wide"]
+__all__ = ["MAX_AREAS", "MAX_IN_CELL", "MAX_WIDE", "RetainedAreas", "is_wide"]
 
-MOST_AREAS, MOST_IN_CELL, MOST_WIDE = 100_000, 2_000, 100
+MAX_AREAS, MAX_IN_CELL, MAX_WIDE = 100_000, 2_000, 100
 """How many messages may be retained with an area, how many of them in one cell, and how many with a wide area."""
-_MOST_SEEN = 1_000
+_MAX_SEEN = 1_000
 """How many a session is remembered to have had; of more, the oldest are forgotten."""
 _CELLS, _AROUND = 10, 3_600
-_WIDE_M, _MOST_LATITUDE = 5_000.0, 80.0
+_WIDE_M, _MAX_LATITUDE = 5_000.0, 80.0
 _METRES_OF_A_DEGREE = 110_000.0  # a little less than there are, so that no cell is missed
 
 
 def is_wide(area: Area) -> bool:
     """Return whether every report is compared with an area."""
-    return area.radius_m > _WIDE_M or abs(area.centre.latitude) > _MOST_LATITUDE
+    return area.radius_m > _WIDE_M or abs(area.centre.latitude) > _MAX_LATITUDE
 
 
 class RetainedAreas:
@@ -103,7 +103,7 @@ class RetainedAreas:
         seen = self._seen.setdefault(session, {})
         before = len(seen)
         seen[message.seq] = None
-        if len(seen) > _MOST_SEEN:
+        if len(seen) > _MAX_SEEN:
             del seen[next(iter(seen))]
         self._memory.counted += SEEN_BYTES * (len(seen) - before)
         self._touch(("arrived", session))

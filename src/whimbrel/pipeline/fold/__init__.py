@@ -1,4 +1,4 @@
-"""The fold of a log: events through a node's core, the state that a cut log starts with, shards, contacts."""
+"""The fold of a log: apply events to a node's core; the start state of a cut log; shards; contacts."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ class MemoryAir:
 
     def __init__(self) -> None:
         self._transports: dict[int, MemoryTransport] = {}
-        self._contacts: set[frozenset[int]] = set()
+        self._contacts: dict[int, set[int]] = {}
+        """The nodes that each node hears."""
 
     def join(self, transport: MemoryTransport) -> None:
         """Register *transport*, so that its node can be in contact with others."""
@@ -24,27 +25,29 @@ class MemoryAir:
 
     def meet(self, one: int, other: int) -> None:
         """Start a contact between two nodes: each hears the other from now on."""
-        self._contacts.add(frozenset([one, other]))
+        self._contacts.setdefault(one, set()).add(other)
+        self._contacts.setdefault(other, set()).add(one)
 
     def part(self, one: int, other: int) -> None:
         """End the contact of two nodes."""
-        self._contacts.discard(frozenset([one, other]))
+        self._contacts.get(one, set()).discard(other)
+        self._contacts.get(other, set()).discard(one)
 
     def neighbours(self, address: int) -> list[MemoryTransport]:
         """Return the transports in reach of the node at *address*, the lowest address first."""
-        met = {other for contact in self._contacts if address in contact for other in contact} - {address}
-        return [self._transports[other] for other in sorted(met) if other in self._transports]
+        heard = self._contacts.get(address, ())
+        return [self._transports[other] for other in sorted(heard) if other in self._transports]
 
 
 class MemoryTransport:
     """Transport of the node at *address* over *air*."""
 
     def __init__(self, address: int, air: MemoryAir, *, profile: Profile = LINK) -> None:
-        self.address = address
+        self.address, self.host = address, f"host {address:x}"
         self.counts: Counter[str] = Counter()
         self._air, self._profile = air, profile
         self._reader = FrameReader(address, self.counts)
-        self._inbox: deque[tuple[bytes, bool]] = deque()
+        self._inbox: deque[tuple[bytes, bool, str]] = deque()
         self._known: set[int] = set()
         air.join(self)
 
@@ -53,7 +56,7 @@ class MemoryTransport:
         for frame in encode(self.address, hello, profile=self._profile):
             self._count_sent(frame)
             for neighbour in self._air.neighbours(self.address):
-                neighbour.put(frame, came_to_all=True)
+                neighbour.put(frame, came_to_all=True, host=self.host)
 
     def send(self, address: int, message: Message | Part) -> bool:
         """Send *message* to the node at *address*; return False, and send nothing, if that node was never heard."""
@@ -63,22 +66,22 @@ class MemoryTransport:
             self._count_sent(frame)
             for neighbour in self._air.neighbours(self.address):
                 if neighbour.address == address:
-                    neighbour.put(frame, came_to_all=False)
+                    neighbour.put(frame, came_to_all=False, host=self.host)
         return True
 
     def _count_sent(self, frame: bytes) -> None:
         self.counts["sent"] += 1
         self.counts["bytes sent"] += len(frame)
 
-    def put(self, data: bytes, *, came_to_all: bool) -> None:
-        """Put a received datagram into the inbox."""
-        self._inbox.append((data, came_to_all))
+    def put(self, data: bytes, *, came_to_all: bool, host: str = "stranger") -> None:
+        """Put a received datagram into the inbox; without *host*, it comes from one that is no node."""
+        self._inbox.append((data, came_to_all, host))
 
     def receive(self) -> Heard | None:
         """Return the next frame for this node, or None if there is none now."""
         while self._inbox:
-            data, came_to_all = self._inbox.popleft()
-            heard = self._reader.read(data, came_to_all=came_to_all)
+            data, came_to_all, host = self._inbox.popleft()
+            heard = self._reader.read(data, came_to_all=came_to_all, host=host)
             if heard is not None:
                 if came_to_all:
                     self._known.add(heard.sender)

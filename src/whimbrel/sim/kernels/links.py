@@ -13,15 +13,15 @@ from whimbrel.sim.contacts.table import Contacts
 
 __all__ = ["connect", "disconnect", "link_room", "most_neighbours"]
 
-_MOST_LINKS = 50_000_000
+_MAX_LINKS = 50_000_000
 
 
 def link_room(contacts: Contacts, end_order: NDArray[np.int64]) -> int:
     """Return the columns that a table of neighbours needs; refuse a crowd whose table would fill the memory."""
     columns = (contacts.start, contacts.end, contacts.low, contacts.high, end_order)
     most = int(most_neighbours(contacts.nodes, *columns)) + 1
-    if most * contacts.nodes > _MOST_LINKS:
-        allowed = f"at most {_MOST_LINKS:,}: fewer nodes, or fewer of them in contact at once"
+    if most * contacts.nodes > _MAX_LINKS:
+        allowed = f"at most {_MAX_LINKS:,}: fewer nodes, or fewer of them in contact at once"
         raise InvalidValueError("nodes × neighbours at once", most * contacts.nodes, allowed)
     return most
 

@@ -9,9 +9,9 @@ from whimbrel.errors import InvalidValueError, WhimbrelError
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, V311, Publish
 
-__all__ = ["MOST_IDS", "Idle", "Latency", "Load", "LoadError", "Throughput", "publications"]
+__all__ = ["MAX_IDS", "Idle", "Latency", "Load", "LoadError", "Throughput", "publications"]
 
-MOST_IDS = 65_535
+MAX_IDS = 65_535
 """Number of packet identifiers, and so of QoS 1 publications that can be in flight."""
 
 
@@ -50,8 +50,8 @@ class Load:
             raise InvalidValueError("bodies", sorted({len(body) for body in self.bodies}), "bodies of one length")
         if self.qos not in {0, 1}:
             raise InvalidValueError("QoS", self.qos, "0 or 1")
-        if not 0 < self.window <= MOST_IDS // 2:
-            raise InvalidValueError("window", self.window, f"1 to {MOST_IDS // 2}")
+        if not 0 < self.window <= MAX_IDS // 2:
+            raise InvalidValueError("window", self.window, f"1 to {MAX_IDS // 2}")
         if self.filters and len(self.filters) != self.subscribers:
             raise InvalidValueError("filters", len(self.filters), f"{self.subscribers}, one for each subscriber")
 

@@ -16,7 +16,7 @@ from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import Disconnect, Pingreq, Pingresp, Publish
 from whimbrel.sim.load.board import Board
 from whimbrel.sim.load.links import READ_BYTES, connect, read_packet, subscribe, take
-from whimbrel.sim.load.load import MOST_IDS, Idle, Load, LoadError, publications
+from whimbrel.sim.load.load import MAX_IDS, Idle, Load, LoadError, publications
 from whimbrel.sim.load.processes import raise_file_limit, resident_bytes
 from whimbrel.sim.load.tally import STAMP, Stamps, Tally
 
@@ -170,7 +170,7 @@ def publish_paced(load: Load, rate: float) -> list[int]:
             ahead = (begin + sent * 1e9 / rate - time.monotonic_ns()) / 1e9 if sent < load.count else 0.1
             if ahead <= 0:
                 body = STAMP.pack(time.monotonic_ns()) + padding
-                packet_id = sent % MOST_IDS + 1 if load.qos else 0
+                packet_id = sent % MAX_IDS + 1 if load.qos else 0
                 publisher.sendall(encode(Publish(load.topic, body, load.qos, packet_id=packet_id), load.version))
                 sent += 1
                 ahead = 0.0

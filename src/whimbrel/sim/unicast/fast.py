@@ -15,14 +15,14 @@ from whimbrel.sim.unicast.scenario import Parcel, Unicast
 
 __all__ = ["fast_route"]
 
-_MOST_CELLS = 250_000_000
+_MAX_CELLS = 250_000_000
 """Limit of messages × nodes, the size of the table of copies if nothing is ever delivered."""
 
 
 def fast_route(contacts: Contacts, unicast: Unicast, parcels: Sequence[Parcel]) -> UnicastOutcome:
     """Route *parcels* over *contacts*, which nodes notice only every ``look_s`` seconds."""
-    if len(parcels) * contacts.nodes > _MOST_CELLS:
-        allowed = f"at most {_MOST_CELLS:,}: let messages come more seldom"
+    if len(parcels) * contacts.nodes > _MAX_CELLS:
+        allowed = f"at most {_MAX_CELLS:,}: let messages come more seldom"
         raise InvalidValueError("messages × nodes", len(parcels) * contacts.nodes, allowed)
     seen = contacts.looked_at(unicast.look_s)
     order = seen.end_order()

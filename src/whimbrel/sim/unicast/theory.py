@@ -11,15 +11,15 @@ from collections import Counter
 
 from whimbrel.model.bounds import real, whole
 
-__all__ = ["MOST_COPIES", "spray_delay_s"]
+__all__ = ["MAX_COPIES", "spray_delay_s"]
 
-MOST_COPIES = 64
+MAX_COPIES = 64
 """With more copies the chain has too many states."""
 
 
 def spray_delay_s(copies: int, *, nodes: int, meeting_s: float) -> float:
     """Return the mean delay of a message with *copies* among *nodes*, source and destination included."""
-    whole("copies", copies, 1, MOST_COPIES)
+    whole("copies", copies, 1, MAX_COPIES)
     whole("nodes", nodes, 2, 1_000_000)
     real("meeting_s", meeting_s, 0, 1e12)
     return _steps((copies,), nodes, {}) * meeting_s
