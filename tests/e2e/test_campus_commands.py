@@ -69,7 +69,7 @@ whimbrel campus node --data one --log-format json 2> one.notes & one=$!
 ip netns exec other whimbrel campus node --data two 2> two.notes & two=$!
 until grep -q started one.notes && grep -q started two.notes; do sleep 0.1; done
 whimbrel campus publish lunch pasta --data one --json > published
-ip netns exec other whimbrel campus subscribe lunch --data two --count 1 --seconds 30 --json
+ip netns exec other whimbrel campus subscribe lunch --data two --count 1 --seconds 150 --json
 kill $one $two
 wait $one; echo $?
 wait $two; echo $?
@@ -125,7 +125,7 @@ for each in source walker sink; do
     echo $! >> pids
 done
 until grep -q started source.notes && grep -q started walker.notes && grep -q started sink.notes; do sleep 0.1; done
-ip netns exec sink whimbrel campus subscribe lunch --data sink --count 1 --seconds 40 --json > sink.out & waiting=$!
+ip netns exec sink whimbrel campus subscribe lunch --data sink --count 1 --seconds 150 --json > sink.out & waiting=$!
 whimbrel campus publish lunch pasta --data source > published
 until whimbrel campus status --data walker | grep -q copies; do sleep 0.5; done
 ip link set port-walker nomaster
