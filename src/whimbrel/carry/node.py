@@ -347,7 +347,7 @@ class Carrier:
         return [copy for name, copy in self._stored.items() if name[0] == topic and copy.doubted_of is not None]
 
     def _doubt(self, sender: int, topic: int, sample_id: SampleId) -> None:
-        """Stop spreading older copies of *topic* until *sender*, or a neighbour asked before, gives the newer sample."""
+        """Stop spreading older copies of *topic* until *sender*, or the one asked before, gives the newer sample."""
         asked = self._asked_for_newer(topic, sample_id)
         for name, copy in self._stored.items():
             if name[0] == topic and name[1] < sample_id and not copy.is_removable:

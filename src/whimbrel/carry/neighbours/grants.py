@@ -113,7 +113,7 @@ class Grants:
         return grant.answer
 
     def late(self, name: Name) -> Answer | None:
-        """Return the answer of a grant that went back before its acknowledgement came, and note its share; else None."""
+        """Return the answer of a grant that went back before its acknowledgement, and note its share; else None."""
         grant = self._returned.pop(name, None)
         if grant is None or self._shares.has(grant.host, name[1:]):
             return None
