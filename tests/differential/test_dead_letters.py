@@ -140,7 +140,7 @@ def _values(field: Any) -> tuple[object, ...]:
     if pa.types.is_boolean(kind):
         return (True, False)
     if pa.types.is_int32(kind):
-        return tuple(each for each in INT64 if each is None or -(2**31) <= each < 2**31)
+        return INT32
     assert pa.types.is_int64(kind) or pa.types.is_timestamp(kind), field
     return INT64
 
