@@ -13,15 +13,18 @@ in the store until they change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import cbor2
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from whimbrel.hold.private import asked_for
 from whimbrel.hold.store.interface import RowStore
 from whimbrel.hold.touched_rows import Key, TouchedRows
+from whimbrel.match.topics import TopicIndex, is_topic_filter
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 from whimbrel.model.census import CensusTotals
 from whimbrel.model.clock import format_time
@@ -125,8 +128,8 @@ class Windows:
         self.has_met = False
         """Whether a contact has ended in this batch."""
         self._census: LoggedCensus | None = None
-        self._has_changed = False
-        """Whether a subscription has changed in this batch."""
+        self._changed_filters: dict[str | None, int] = {}
+        """Subject filters of the subscriptions that changed in this batch, with the time of the change."""
         self._counted_now: set[tuple[int, str]] = set()
         for key, value in store.rows():
             self._restore(key, cbor2.loads(value))
@@ -218,7 +221,9 @@ class Windows:
             found = (session, subject_filter, began, until)
             if known != found and (known is None or known[3] is None):  # an interval that has ended never continues
                 self._changed.add(session)
-                self._has_changed = self._is_over_stale = True
+                self._is_over_stale = True
+                since = began if known is None or until is None else until
+                self._changed_filters[subject_filter] = min(since, self._changed_filters.get(subject_filter, since))
                 self._put((node, seq), found)
                 self._touched.touch((_INTERVAL, node, seq))
 
@@ -255,11 +260,9 @@ class Windows:
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def popularity(self) -> dict[int, Any]:  # pyarrow.Tables
-        """Return the new rows of ``popularity``, by window: all rows if subscriptions changed, else the counted."""
-        if self._has_changed:
-            wanted = [(window, subject) for window, counts in self._counts.items() for subject in counts]
-        else:
-            wanted = sorted(self._counted_now)
+        """Return the rows of ``popularity`` that this batch may have changed, by window."""
+        counted_now = (each for each in self._counted_now if each[0] in self._counts)
+        wanted = sorted({*counted_now, *self._resubscribed()})
         if not wanted:
             return {}
         rows = [
@@ -279,6 +282,33 @@ class Windows:
                 self.latest[subject] = (end, subscribers)
                 self._touched.touch((_LATEST, subject))
         return by_window(found)
+
+    def _resubscribed(self) -> Iterator[tuple[int, str]]:
+        """Yield the windows and subjects whose number of subscribers may have changed in this batch."""
+        patterns = TopicIndex()
+        times: list[int] = []
+        for text, since in self._changed_filters.items():
+            asked = asked_for(text)
+            if asked is None:
+                for window, counts in self._ending_after(since):
+                    yield from ((window, subject) for subject in counts)
+            elif "+" in asked or "#" in asked:
+                if is_topic_filter(asked):
+                    patterns.add(asked, len(times))
+                    times.append(since)
+            else:
+                yield from ((window, asked) for window, counts in self._ending_after(since) if asked in counts)
+        if not times:
+            return
+        for window, counts in self._ending_after(min(times)):
+            subjects = list(counts)
+            rows, handles = patterns.match_many(subjects)
+            later = np.array(times)[handles] < window + self._window_us
+            yield from ((window, subjects[row]) for row in np.unique(rows[later]).tolist())
+
+    def _ending_after(self, at: int) -> Iterator[tuple[int, dict[str, int]]]:
+        """Yield the windows that end after *at*, with the publications of each subject."""
+        return ((window, counts) for window, counts in self._counts.items() if window + self._window_us > at)
 
     def _layers(self) -> tuple[Wishes, Wishes | None]:
         """Return the index of the subscription intervals in two layers: all sessions, and those changed since.
@@ -366,7 +396,8 @@ class Windows:
         self._touched.clear()
         self._tallies.clear()
         self._counted_now.clear()
-        self._has_changed = self.has_met = False
+        self._changed_filters.clear()
+        self.has_met = False
 
     def close(self) -> None:
         """Close the store."""
