@@ -1,7 +1,8 @@
-"""The interface of applications to a node on this machine: topics, mine, publish, subscribe (the paper's figure 3a).
+"""The Python interface of applications to a node on this machine (the paper's figure 3a).
 
-A node listens on a Unix socket in its data folder. A request is a line of JSON, ``{"do": "publish", …}``, and so is the
-answer, ``{"ok": true, …}``; after ``follow`` each sample is a line.
+An application lists the topics of the system and its own, publishes, and subscribes. The node listens on a Unix socket
+in its data folder. A request is one line of JSON, ``{"do": "publish", …}``, and so is the answer, ``{"ok": true, …}``.
+After a request ``follow`` the node writes one line per sample.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from whimbrel.multicast.socket_paths import short_path
 __all__ = ["DOOR", "MAX_LINE_BYTES", "Campus", "CampusRequestError", "CampusSample", "NoNodeError", "Topic"]
 
 DOOR = "campus.sock"
-"""The socket in a data folder."""
+"""File name of the socket in a data folder."""
 MAX_LINE_BYTES = 1 << 20
 _MAX_FOLLOWED = 64
 
@@ -51,7 +52,7 @@ class CampusRequestError(InvalidInputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic of the system; *subscribers* and *copies* (L) are None if no way-server has told them."""
+    """A topic of the system; *subscribers* and *copies* (L) are None until control data from a way-server has them."""
 
     id: int
     name: str
@@ -65,7 +66,7 @@ class CampusSample:
 
     topic: str
     id: str
-    """``<time of publication>.<address of the publisher>``; the same wherever the sample is met, also on a broker."""
+    """``<time of publication>.<address of the publisher>``; the same on every node and on the broker."""
     published_at: int
     """Microseconds UTC by the clock of the campus."""
     publisher: str
@@ -80,7 +81,7 @@ class CampusSample:
 
 
 class Campus:
-    """The node whose data are in *folder*; use it in an ``async with`` block."""
+    """Connection to the node whose data folder is *folder*; use it in an ``async with`` block."""
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
@@ -111,26 +112,26 @@ class Campus:
         return list((await self._ask({"do": "mine"}))["topics"])
 
     async def publish(self, topic: str, body: bytes | str, *, ttl_s: float | None = None) -> CampusSample:
-        """Publish *body* on *topic*; after *ttl_s* nobody wants it. It is on the disk when the call returns."""
+        """Publish *body* on *topic*; it expires after *ttl_s*. The sample is on the disk when the call returns."""
         data = body.encode() if isinstance(body, str) else body
         request = {"do": "publish", "topic": topic, "body": base64.b64encode(data).decode(), "ttl_s": ttl_s}
         return _sample_of((await self._ask(request))["sample"])
 
     async def subscribe(self, topic: str) -> None:
-        """Subscribe this node to *topic*, for good; ``samples`` has what comes."""
+        """Subscribe this node to *topic*, also after a restart; ``samples`` yields its samples."""
         await self._ask({"do": "subscribe", "topic": topic})
 
     async def unsubscribe(self, topic: str) -> None:
-        """Subscribe this node to *topic* no more."""
+        """End this node's subscription to *topic*."""
         await self._ask({"do": "unsubscribe", "topic": topic})
 
     async def status(self) -> dict[str, Any]:
-        """Return what is going on in the node."""
+        """Return the status of the node, as ``whimbrel campus status --json`` prints it."""
         return dict((await self._ask({"do": "status"}))["status"])
 
     @asynccontextmanager
     async def samples(self, *topics: str) -> AsyncIterator[AsyncIterator[CampusSample]]:
-        """Subscribe to *topics*; the block has the newest sample of each that the node has, and then what comes."""
+        """Subscribe to *topics*; yield the newest sample of each that the node has, then each new sample."""
         if not 0 < len(topics) <= _MAX_FOLLOWED:
             raise InvalidValueError("topics to follow", len(topics), f"1 to {_MAX_FOLLOWED}")
         reader, writer = await self._connect()

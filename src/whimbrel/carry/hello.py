@@ -5,10 +5,10 @@ the carrier that hears it requests {topic id, sample id}, as a subscriber, for a
 answer brings the sample and grants the share, so that two carriers that ask never get the same half; a carrier that has
 stored the sample acknowledges the copies that it keeps.
 
-Rule: a sample's id is its time of publication; two publishers of one instant are told apart by their addresses.
-Rule: the topics to which a node subscribes are told to way-servers only, who ask for them.
-Rule: the time is told in answer to a question with a number that was never used before, and signed: yesterday's answer
-says nothing today, and nobody but a way-server can give one.
+Rule: a sample's id is its time of publication and its publisher's address, which orders samples of one instant.
+Rule: a node tells its subscriptions to way-servers only, on request.
+Rule: the answer to a question for the time repeats the nonce of the question and is signed. So an old answer cannot be
+replayed, and only a way-server can give one.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ MAX_COPIES = 0xFFFF
 MAX_ENTRIES = 0xFFFF
 MAX_PLACES = 0xFFFF
 MAX_BODY_BYTES = 1_024
-"""The paper's samples have about 100 bytes; a larger one is refused rather than cut."""
+"""Most bytes of a sample's body; a longer one is refused, not cut. The paper's samples have about 100."""
 
 SIGNATURE_BYTES = 64
-"""Those of Ed25519."""
+"""Length of an Ed25519 signature."""
 NONCE_BYTES = 6
-"""With them an answer with the time fits a frame of 802.15.4."""
+"""Length of a nonce; with 6 bytes an answer with the time fits a frame of 802.15.4."""
 
 
 class SampleId(NamedTuple):
-    """When a sample was published, and by which address; the larger of two is the newer."""
+    """Time of publication and address of the publisher; the larger of two ids is the newer."""
 
     published_at: int
     publisher: int
@@ -76,11 +76,11 @@ class Sample:
     publisher: int
     body: bytes = b""
     expires_at: int | None = None
-    """The time from which on nobody wants it, in microseconds UTC; None: it stays until a newer one comes."""
+    """Time from which on the sample is removed, in microseconds UTC; None: it stays until a newer one comes."""
     signature: bytes | None = None
-    """Made with the private key of its publisher, over all other fields; None: it is not signed."""
+    """Signature over all other fields by the private key of the publisher; None: the sample is not signed."""
     is_unsynchronised: bool = False
-    """Whether its publisher's clock was never set by a way-server, because the deployment has none."""
+    """Whether no way-server had set the publisher's clock, because the deployment has none."""
 
     def __post_init__(self) -> None:
         whole("topic", self.topic, 0, MAX_TOPIC)
@@ -100,7 +100,7 @@ class Sample:
 
 
 class Entry(NamedTuple):
-    """One sample in a Hello; *has_copies*: its carrier gives a share of its copies to other carriers."""
+    """A sample that a Hello lists; *has_copies*: the sender gives a share of its copies to other carriers."""
 
     topic: int
     id: SampleId
@@ -109,11 +109,11 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a carrier stores, in the order of topic and id; or a part of it, of which each entry counts by itself."""
+    """List of the samples that a carrier stores, by topic and id; or a part of it: each entry counts by itself."""
 
     entries: tuple[Entry, ...]
     is_first: bool = True
-    """Whether a Hello begins here; the later parts of one that takes several frames do not count as another."""
+    """Whether a Hello begins here; later parts of a Hello of several frames have False."""
 
     def __post_init__(self) -> None:
         whole("entries of a Hello", len(self.entries), 0, MAX_ENTRIES)
@@ -122,14 +122,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request for a sample: to have it, to carry it for others, or as the proof that it exists."""
+    """A request for a sample: for the own application, to carry it for others, or as the proof that it exists."""
 
     topic: int
     id: SampleId
     is_subscriber: bool
     wants_copies: bool
     wants_proof: bool = False
-    """Whether an older copy waits for this sample before it may be removed; any holder answers."""
+    """Whether the sender removes an older copy only when it has this sample; any holder answers."""
 
     def __post_init__(self) -> None:
         flag("is_subscriber", self.is_subscriber)
@@ -139,7 +139,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Brings a sample, with the copies that now are the receiver's to carry; none if it only subscribes."""
+    """Brings a sample, and the number of copies that the receiver carries from now on; 0 if it only subscribes."""
 
     sample: Sample
     copies: int
@@ -150,7 +150,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Says that a requested sample is not there any more, or has no copies to give."""
+    """Says that the requested sample is no longer stored or has no copies to give, or that copies are not taken."""
 
     topic: int
     id: SampleId
@@ -170,17 +170,17 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class TopicsQuestion:
-    """Asks a node, from a way-server, to which topics it subscribes."""
+    """A way-server's question to which topics a node subscribes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """Tells a way-server to which topics a node subscribes, in ascending order, and its places; or a part of them."""
+    """A node's answer to a way-server: its topics, in ascending order, or a part of them, and its places."""
 
     topics: tuple[int, ...]
     places: int = 0
     is_first: bool = True
-    """Whether the list begins here; the later parts of one that takes several frames add to it."""
+    """Whether the list begins here; later parts of a list of several frames add to it."""
 
     def __post_init__(self) -> None:
         for topic in self.topics:
@@ -193,7 +193,7 @@ class Subscriptions:
 
 @dataclass(frozen=True, slots=True)
 class TimeQuestion:
-    """Asks a way-server for the time; *nonce* is a number that is used once."""
+    """A node's question for the time; *nonce* is a number that is used once."""
 
     nonce: bytes
 
@@ -204,7 +204,7 @@ class TimeQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TimeAnswer:
-    """Tells the time *at* to who asked with *nonce*; signed by the campus."""
+    """A way-server's answer: the time *at*, for the question with *nonce*; signed by the campus."""
 
     nonce: bytes
     at: int
@@ -218,4 +218,4 @@ class TimeAnswer:
 
 
 Message = Hello | Request | Answer | Refusal
-"""What carriers say to each other."""
+"""Message of one carrier to another."""

@@ -1,8 +1,8 @@
-"""The memory of a node on disk: its address, its samples, subscriptions and clock, and the control data that it knows.
+"""The memory of a node on disk: its address, its samples, subscriptions and clock, and its control data.
 
-Rule: a node is restored with the address, copies and marks that it had; a mark that waited for a proof is undone.
-Rule: the file is replaced as a whole and synced; after a crash it has what it had or what was written.
-Rule: any bytes are a memory or a ``DamagedMemoryError``; a node never starts with half of one.
+Rule: a restarted node has the address, copies and removable marks of before; a mark that waited for a proof is undone.
+Rule: the file is replaced as a whole and fsynced; after a crash it has either its old or its new content.
+Rule: any bytes are a memory or raise ``DamagedMemoryError``; a node never starts with a part of its memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHECK = struct.Struct(">I")
 
 
 class DamagedMemoryError(InvalidInputError):
-    """A file is no memory of a node. Reaction: move it away; the node then starts empty, with a new address."""
+    """A file is not the memory of a node. Reaction: move it away; the node then starts empty, with a new address."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(path, reason)
@@ -41,26 +41,26 @@ class DamagedMemoryError(InvalidInputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a node knows again after a restart."""
+    """State of a node that survives a restart."""
 
     address: int
     stored: tuple[StoredCopy, ...] = ()
     retrieved: tuple[Sample, ...] = ()
     control: tuple[Sample, ...] = ()
-    """Samples of the built-in topic, in the order in which they are understood."""
+    """Samples of the built-in topic: key statements before the segments that those keys signed."""
     subscriptions: tuple[str, ...] = ()
     offset_us: int = 0
     clock_set_at: int | None = None
 
 
 def memory_of(carrier: Carrier) -> Memory:
-    """Return what *carrier* must know again."""
+    """Return the samples of *carrier* and its address as a ``Memory``."""
     stored = [StoredCopy(each.sample, each.copies, each.is_replaceable) for each in carrier.stored]
     return Memory(address=carrier.address, stored=tuple(stored), retrieved=tuple(carrier.all_retrieved))
 
 
 def write_memory(path: Path, memory: Memory) -> None:
-    """Replace the file at *path*, durably."""
+    """Write *memory* to the file at *path*, replacing it atomically and durably."""
     rows = [_row(each.sample, each.copies, _IS_REMOVABLE * each.is_removable) for each in memory.stored]
     rows += [_row(sample, 0, _IS_RETRIEVED) for sample in (*memory.retrieved, *memory.control)]
     known = {

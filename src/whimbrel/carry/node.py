@@ -1,17 +1,18 @@
-"""A carrier: the memory of one node, what it asks of its neighbours and gives them (Campus++, sections 2 and 3).
+"""A carrier: the memory of one node, and its requests to and answers for neighbours (Campus++, sections 2 and 3).
 
-Rule: memory has a fixed number of places, one a sample; the source's own copy takes one, too.
-Rule: half of the copies go to a carrier that asks, of an odd number the larger half stays; who has one copy waits.
-Rule: a stored sample is *removable* from the sight of a newer one of its topic in a neighbour's Hello. It is still
-given to subscribers, no longer to carriers, and removed when its place is needed, the oldest id first.
+Rule: memory has a fixed number of places, one for each sample; the source's own copy also takes a place.
+Rule: a carrier that asks gets half of the copies; of an odd number the larger half stays. A last copy is not given.
+Rule: when a neighbour's Hello lists a newer sample of a topic, the stored older one becomes *removable*. It is still
+given to subscribers, but not to carriers, and is removed when its place is needed, the oldest id first.
 Rule: with a provisional sight (``carry.sight``) the older sample is not given to carriers from then on, and becomes
-removable when the newer one has come. It makes room before only for what the same neighbour gives after its proof.
-Rule: what a neighbour offers takes free and removable places only. A source always stores what it publishes: if no
-place is free or removable, the oldest sample gives way, and its copies are lost.
-Rule: what a subscriber retrieved is its application's, takes no place and is no replica; with *shows_retrieved* it is
-listed for other subscribers, without copies to give.
-Rule: clocks are loosely synchronised: a node whose clock is behind a sample that it holds publishes with the time of
-that sample + 1, so that what is published after a sample was seen is the newer of the two.
+removable when the newer one has arrived. Before that, only requests to the neighbour that named the newer sample may
+count on its place.
+Rule: samples of neighbours take only free and removable places. A source always stores its own sample: if no place is
+free or removable, the oldest sample is removed, and its copies are lost.
+Rule: a retrieved sample belongs to the application, takes no place and does not count as a replica. With
+*shows_retrieved* the Hello lists it for other subscribers, without copies to give.
+Rule: clocks are loosely synchronised. A node whose clock is behind a sample that it holds publishes with the time of
+that sample + 1, so that a sample that is published after another one was seen is the newer of the two.
 Rule: no clock and no random numbers: ids break ties. The shell delivers messages and performs the steps in order.
 """
 
@@ -41,35 +42,35 @@ __all__ = ["MAX_REQUESTS", "PLACES", "Carrier", "Deliver", "Drop", "Loss", "Send
 PLACES = 10
 """Samples in the memory of the paper's chip (section 3.3)."""
 MAX_REQUESTS = 256
-"""Requests that wait for an answer; beyond it, the one that waits longest is given up."""
+"""Most requests that wait for an answer; beyond it, the one that waits longest is given up."""
 
 
 _NONE = SampleId(INT64_MIN - 1, 0)
-"""Older than any sample."""
+"""An id that is older than that of any sample."""
 
 
 class Loss(Enum):
-    """Why copies are gone."""
+    """Reason for the loss of copies."""
 
     REPLACED = "replaced"
     """The sample was removable and its place was needed."""
     DISPLACED = "displaced"
     """The carrier published a sample of its own and had neither a free nor a removable place."""
     OUTDATED = "outdated"
-    """A newer sample of the topic came while this one was on its way."""
+    """A newer sample of the topic came, or was requested, while this one was on its way."""
     NO_PLACE = "no place"
-    """The place was taken while it was on its way."""
+    """Its place was taken while it was on its way."""
     EXPIRED = "expired"
-    """Its time is over."""
+    """Its expiry has passed."""
     UNACKNOWLEDGED = "unacknowledged"
     """They were granted, their receiver did not keep them, and the sample is not stored here any more."""
     FUTURE = "from the future"
-    """It was published with a clock that was ahead."""
+    """Its publication was in the future when a way-server set the clock back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Give *message* to the neighbour at *address*."""
+    """Send *message* to the neighbour at *address*."""
 
     address: int
     message: Message
@@ -77,14 +78,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Give *sample* to the application: it subscribes to the topic."""
+    """Give *sample* to the application, which subscribes to its topic."""
 
     sample: Sample
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSample:
-    """Keep *sample* in memory, with *copies* to spread, this one included."""
+    """Store *sample* in memory with *copies*, this one included."""
 
     sample: Sample
     copies: int
@@ -92,7 +93,7 @@ class StoreSample:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Remove *sample*, or do not store it: *copies* are gone."""
+    """Remove *sample*, or do not store it; *copies* are lost."""
 
     sample: Sample
     copies: int
@@ -104,27 +105,27 @@ Step = Send | Deliver | StoreSample | Drop
 
 @dataclass(slots=True)
 class StoredCopy:
-    """A sample in memory; *copies* counts itself."""
+    """A sample in memory; *copies* includes this one."""
 
     sample: Sample
     copies: int
     is_removable: bool = False
     doubted_of: int | None = None
-    """The neighbour that named a newer sample and has not given it; the copy is no place for others until then."""
+    """The neighbour that named a newer sample and has not given it yet; others cannot get this place before."""
 
     @property
     def is_replaceable(self) -> bool:
-        """Whether its place may go to another sample."""
+        """Whether another sample may take its place."""
         return self.is_removable and self.doubted_of is None
 
     @property
     def has_copies(self) -> bool:
-        """Whether a share of them is given to carriers."""
+        """Whether carriers that ask get a share of its copies."""
         return self.copies > 1 and not self.is_removable
 
     @property
     def age_order(self) -> tuple[SampleId, int]:
-        """What orders samples of all topics, the oldest first."""
+        """Sort key of samples of all topics, the oldest first."""
         return self.sample.id, self.sample.topic
 
 
@@ -133,7 +134,7 @@ def _age(copy: StoredCopy) -> SampleId:
 
 
 class Carrier:
-    """The state of one node; *address* names it in messages and in the ids of what it publishes."""
+    """The state of one node; *address* is in its messages and in the ids of its samples."""
 
     def __init__(
         self,
@@ -155,12 +156,12 @@ class Carrier:
 
     @property
     def stored(self) -> list[StoredCopy]:
-        """What is in memory, in the order of topic and id."""
+        """The samples in memory, by topic and id."""
         return [self._stored[name] for name in sorted(self._stored)]
 
     @property
     def requests(self) -> int:
-        """How many requests wait for an answer."""
+        """Number of requests that wait for an answer."""
         return len(self._requested)
 
     def retrieved(self, topic: int) -> Sample | None:
@@ -173,7 +174,7 @@ class Carrier:
         return [self._retrieved[topic] for topic in sorted(self._retrieved)]
 
     def restore(self, stored: Iterable[StoredCopy], retrieved: Iterable[Sample]) -> list[Step]:
-        """Begin with what a node had before a restart; return what finds no place any more, the oldest first."""
+        """Restore the samples of before a restart; drop the oldest ones if there are fewer places now."""
         self._stored = {(copy.sample.topic, copy.sample.id): copy for copy in stored}
         self._retrieved = {sample.topic: sample for sample in retrieved}
         steps: list[Step] = []
@@ -182,7 +183,7 @@ class Carrier:
         return steps
 
     def subscribe(self, topic: int) -> list[Step]:
-        """Subscribe to *topic*; what is stored of it is the application's from now on."""
+        """Subscribe to *topic*; deliver its newest stored sample to the application."""
         self.subscriptions |= {topic}
         newest = max((copy for name, copy in self._stored.items() if name[0] == topic), key=_age, default=None)
         if newest is None or self._newest_retrieved(topic) >= newest.sample.id:
@@ -191,18 +192,18 @@ class Carrier:
         return [Deliver(newest.sample)]
 
     def unsubscribe(self, topic: int) -> None:
-        """Subscribe to *topic* no more; its sample that the application has is forgotten."""
+        """End the subscription to *topic*, and forget the sample of it that the application has."""
         self.subscriptions -= {topic}
         self._retrieved.pop(topic, None)
 
     def expire(self, *, now: int) -> list[Step]:
-        """Remove the copies whose time is over at *now*."""
+        """Remove the samples that have expired at *now*."""
         over = [name for name, copy in self._stored.items() if not is_alive(copy.sample.expires_at, now=now)]
         copies = [self._stored.pop(name) for name in sorted(over)]
         return [Drop(copy.sample, copy.copies, Loss.EXPIRED) for copy in copies]
 
     def remove_after(self, latest: int) -> list[Step]:
-        """Forget the samples that were published after *latest*, because the clock was ahead then."""
+        """Remove the samples that were published after *latest*, when the clock was ahead."""
         names = sorted(name for name in self._stored if name[1].published_at > latest)
         copies = [self._stored.pop(name) for name in names]
         self._retrieved = {topic: each for topic, each in self._retrieved.items() if each.published_at <= latest}
@@ -216,30 +217,30 @@ class Carrier:
         return copy is not None
 
     def give_away(self, answer: Answer) -> None:
-        """Give away the copies that *answer* granted and that were taken back: they have arrived. One stays here."""
+        """Remove the copies of *answer* that were taken back, because they have arrived after all. One stays here."""
         copy = self._stored.get((answer.sample.topic, answer.sample.id))
         if copy is not None:
             copy.copies -= min(answer.copies, copy.copies - 1)
 
     def retire(self, topic: int) -> None:
-        """Spread no more copies of *topic*: the campus has it no longer. They make room from now on."""
+        """Make all samples of *topic* removable: the campus no longer has the topic."""
         for name, copy in self._stored.items():
             if name[0] == topic:
                 copy.is_removable, copy.doubted_of = True, None
 
     def next_time(self, wanted: SampleId, topic: int) -> int:
-        """Return the time with which a sample of *topic* is the newest known here, *wanted*'s if that is enough.
+        """Return a publication time that makes a sample of *topic* the newest known here; that of *wanted* if possible.
 
-        A known sample of the last instant that there is does not count: none could be newer.
+        A known sample of the latest possible time is ignored: no sample could be newer.
         """
         known = [self._newest_retrieved(topic), *(name[1] for name in self._stored if name[0] == topic)]
         newest = max((each for each in known if each.published_at < INT64_MAX), default=_NONE)
         return wanted.published_at if wanted > newest else newest.published_at + 1
 
     def publish(self, sample: Sample, *, copies: int) -> list[Step]:
-        """Store a sample of one's own, *copies* of which are to exist in all, this one included.
+        """Store a sample of this node with *copies*, this one included.
 
-        The sample that is stored has a later time than *sample* if a newer one of its topic is known here.
+        If a newer sample of its topic is known here, the stored sample has a later time than *sample*.
         """
         whole("copies", copies, 1, MAX_COPIES)
         published_at = self.next_time(sample.id, sample.topic)
@@ -249,11 +250,11 @@ class Carrier:
         steps: list[Step] = self._make_room(is_own=True)
         self._stored[sample.topic, sample.id] = StoredCopy(sample, copies)
         if sample.topic in self.subscriptions:
-            self._retrieved[sample.topic] = sample  # it knows its own; that is no delivery
+            self._retrieved[sample.topic] = sample  # the application published it and does not get it again
         return [*steps, StoreSample(sample, copies)]
 
     def hello(self) -> Hello:
-        """Return what to tell the neighbours."""
+        """Return the list of stored samples for the neighbours."""
         entries = [Entry(*name, copy.has_copies) for name, copy in self._stored.items()]
         if self.shows_retrieved:
             shown = ((topic, sample.id) for topic, sample in self._retrieved.items())
@@ -261,7 +262,7 @@ class Carrier:
         return Hello(tuple(sorted(entries)))
 
     def receive(self, sender: int, message: Message) -> list[Step]:
-        """Take in what the neighbour *sender* says; return what to do, in order."""
+        """Handle a message of the neighbour *sender*; return the steps to perform, in order."""
         match message:
             case Hello(entries, is_first):
                 if is_first and self.sight is Sight.PROVISIONAL:
@@ -273,7 +274,7 @@ class Carrier:
                 self._believers.answer(sender, sample.topic)
                 return self._take(sample, copies)
             case Answer():
-                return []  # nothing is pushed: what this neighbour was not asked for, or too long ago, changes nothing
+                return []  # nothing is pushed: an answer without a request, or too long after it, changes nothing
             case Refusal(topic, sample_id):
                 if self.is_asked(sender, topic, sample_id):
                     if self._requested[topic, sample_id].wants_proof:
@@ -282,24 +283,24 @@ class Carrier:
                 return []
 
     def is_asked(self, neighbour: int, topic: int, sample_id: SampleId) -> bool:
-        """Return whether *neighbour* was asked for this sample and has not answered yet."""
+        """Return whether a request to *neighbour* for this sample waits for an answer."""
         request = self._requested.get((topic, sample_id))
         return request is not None and request.neighbour == neighbour
 
     def forget(self, topic: int, sample_id: SampleId) -> None:
-        """Wait no longer for the answer to a request: it was refused, or it was lost with the contact."""
+        """Give up a request: it was refused, or its answer was lost with the contact."""
         if self._requested.pop((topic, sample_id), None) is not None:
             self._restore(topic)
 
     def leave(self, neighbour: int) -> None:
-        """Wait no longer for any answer of *neighbour*: it is out of reach."""
+        """Give up all requests to *neighbour*, which is out of reach."""
         for name in [name for name, request in self._requested.items() if request.neighbour == neighbour]:
             self.forget(*name)
 
     # -- hearing a Hello ---------------------------------------------------------------------------------------------
 
     def _hear(self, sender: int, entries: Iterable[Entry]) -> list[Request]:
-        """Mark what the Hello outdates; return the requests, first those whose answers make room."""
+        """Mark samples that are older than those in the Hello; return requests, first those whose answers make room."""
         if self.sight is Sight.PROVISIONAL:
             entries = [each for each in entries if self._believers.believes(sender, each.topic)]
         entries = list(entries)
@@ -311,7 +312,7 @@ class Carrier:
         return sorted(self._requests(sender, entries), key=lambda each: not each.wants_proof)
 
     def _requests(self, sender: int, entries: Iterable[Entry]) -> Iterator[Request]:
-        # The newest first: if places are few, they go to what was published last.
+        # The newest first: if places are few, they go to the samples that were published last.
         for topic, sample_id, has_copies in sorted(entries, key=lambda each: (each.id, each.topic), reverse=True):
             if self._newest_requested(topic) >= sample_id:
                 continue
@@ -334,7 +335,7 @@ class Carrier:
         self._requested[topic, sample_id] = request
 
     def _count_hello(self, sender: int) -> None:
-        """Give up the requests that *sender* should have answered by now."""
+        """Count a Hello of *sender*; give up requests that it has not answered within ``MAX_HELLOS`` of them."""
         for (topic, sample_id), request in list(self._requested.items()):
             if request.neighbour == sender:
                 request.hellos += 1
@@ -346,19 +347,19 @@ class Carrier:
         return [copy for name, copy in self._stored.items() if name[0] == topic and copy.doubted_of is not None]
 
     def _doubt(self, sender: int, topic: int, sample_id: SampleId) -> None:
-        """Stop spreading older copies of *topic* until *sender*, or who was asked before, has proven its sample."""
+        """Stop spreading older copies of *topic* until *sender*, or the one asked before, gives the newer sample."""
         asked = self._asked_for_newer(topic, sample_id)
         for name, copy in self._stored.items():
             if name[0] == topic and name[1] < sample_id and not copy.is_removable:
                 copy.is_removable, copy.doubted_of = True, sender if asked is None else asked
 
     def _asked_for_newer(self, topic: int, sample_id: SampleId) -> int | None:
-        """Return the neighbour that was asked for this sample of *topic* or a newer one."""
+        """Return the neighbour with an open request for this sample of *topic* or a newer one, or None."""
         found = [(name[1], each.neighbour) for name, each in self._requested.items() if name[0] == topic]
         return max(((at, each) for at, each in found if at >= sample_id), default=(_NONE, None))[1]
 
     def _restore(self, topic: int) -> None:
-        """Spread copies of *topic* again for which nobody is asked any more to prove a newer sample."""
+        """Spread doubted copies of *topic* again if no request for a newer sample is open."""
         for copy in self._doubted(topic):
             newer = SampleId(copy.sample.published_at, copy.sample.publisher + 1)
             copy.doubted_of = self._asked_for_newer(topic, newer)
@@ -383,7 +384,7 @@ class Carrier:
         return self._retrieved[topic].id if topic in self._retrieved else _NONE
 
     def _has_place(self, giver: int) -> bool:
-        """Return whether there is a place for what *giver* gives, now or when it has proven what it named."""
+        """Return whether a sample of *giver* finds a place, now or after *giver* has given the newer one it named."""
         reserved = sum(request.reserves_place for request in self._requested.values())
         freed = sum(copy.is_removable and copy.doubted_of in {None, giver} for copy in self._stored.values())
         return len(self._stored) + reserved - freed < self.places
@@ -408,7 +409,7 @@ class Carrier:
         del self._requested[sample.topic, sample.id]
         for copy in self._doubted(sample.topic):
             if copy.sample.id < sample.id:
-                copy.doubted_of = None  # here is the proof
+                copy.doubted_of = None  # this sample is the proof
         self._restore(sample.topic)
         steps: list[Step] = []
         is_current = (
@@ -429,7 +430,7 @@ class Carrier:
         return [*steps, StoreSample(sample, copies)]
 
     def _make_room(self, *, is_own: bool) -> list[Step]:
-        """Free a place if there is none; a sample that is not replaceable gives way to one's own only."""
+        """Free a place if none is free; only for an own sample may the victim be one that is not replaceable."""
         if len(self._stored) < self.places:
             return []
         replaceable = [copy for copy in self._stored.values() if copy.is_replaceable]

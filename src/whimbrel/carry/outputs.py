@@ -1,4 +1,4 @@
-"""Outputs of a participant, besides the steps of its carrier: what the daemon says on the air, and what it reports."""
+"""Outputs of a participant, besides the steps of its carrier: messages for the daemon to send, and notes to log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Greet", "Note", "NoteKind", "Output", "TakeBack", "Tell"]
 
 
 class NoteKind(Enum):
-    """Something that an operator wants to know."""
+    """Kind of an event for the operator."""
 
     REFUSED = "a sample from the future was refused"
     CONTROL = "control data is in force"
@@ -27,13 +27,13 @@ class Note:
     neighbour: int
     topic: int | None = None
     difference_us: int | None = None
-    """How far the sample is in the future; how far the clock was off."""
+    """Microseconds by which the sample is in the future, or the clock was off."""
     version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Say *message* to the node at *address*."""
+    """Send *message* to the node at *address*."""
 
     address: int
     message: TopicsQuestion | Subscriptions | TimeQuestion | TimeAnswer | Acknowledgement
@@ -41,7 +41,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Greet:
-    """Say an empty part of a Hello: a new neighbour must know us before it can answer."""
+    """Say an empty part of a Hello, so that a new neighbour learns this node's address and can answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """A participant: a carrier with a clock, names of topics and control data, and with neighbours that may be hostile.
 
-Rule: an entry of a Hello from the future beyond the clock's tolerance does not count, and is reported once in a while.
-When a way-server sets the clock back, the samples that are in the future then are removed.
-Rule: an answer counts only from the node that was asked, with at most half of L. Only neighbours get one: a node that
-has not said Hello could not be reached, and the copies that the answer grants would be lost.
+Rule: an entry of a Hello that is further in the future than the clock's tolerance is ignored, and reported once in a
+while. When a way-server sets the clock back, samples that are then in the future are removed.
+Rule: an answer counts only if it comes from the node to which the request went, and for at most half of L copies. Only
+neighbours get answers: a node without a Hello has no known address, and its copies would be lost.
 Rule: copies that are granted are acknowledged, or go back to the giver (``carry.neighbours.grants``). All addresses
 behind one host get copies of a sample once, because addresses can be invented.
-Rule: a node that knows keys of a campus publishes once a way-server has set its clock; without keys its own clock
-counts, and its samples say so.
-Rule: no clock and no random numbers: *own* is what the node's own clock says, in microseconds UTC.
+Rule: a node with keys of a campus publishes only after a way-server has set its clock. Without keys its own clock
+counts, and its samples are marked as unsynchronised.
+Rule: no clock and no random numbers: *own* is the time of the node's own clock, in microseconds UTC.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ __all__ = ["NotSynchronisedError", "Participant"]
 _MAX_DEAD = 1_024
 _MAX_REFUSALS = 64
 _REPORTS = 1, 10
-"""Reports of samples from the future per second and at once: invented addresses must not fill the log."""
+"""Reports of samples from the future, per second and at once: invented addresses must not fill the log."""
 _TELL_AGAIN_US = 600 * US_PER_S
 
 
 class NotSynchronisedError(InvalidInputError):
-    """The clock of a node was not set. Reaction: publish after it has met a way-server."""
+    """The clock of a node was never set. Reaction: publish after it has met a way-server."""
 
     def __str__(self) -> str:
         return "the clock of this node is not set: it can publish once it has met a way-server of its campus"
@@ -83,14 +83,14 @@ class Participant:
         self.carrier = Carrier(address, places=rules.places, shows_retrieved=rules.shows_retrieved, sight=rules.sight)
         self.counts: Counter[str] = Counter()
         self.refusals: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        """Neighbours whose samples were refused: how far they were in the future, and when that was reported."""
+        """Neighbours with refused samples: microseconds that these were in the future, and time of the last report."""
         self._nonce = nonce
         self._names: dict[str, int] = {}
-        """The topics to which the application subscribes, and their ids now."""
+        """Topics to which the application subscribes, and their present ids."""
         self.neighbourhood = Neighbourhood(self.carrier, rules, self.counts)
         self._grants = Grants(repeat_us=rules.repeat_us, wait_us=rules.grant_us)
         self._dead: OrderedDict[tuple[int, SampleId], None] = OrderedDict()
-        """Samples that are not taken: they have expired, or are not signed as they should be."""
+        """Samples that are not requested again: they have expired, or no trusted publisher signed them."""
         self._reports = Allowance(*_REPORTS)
 
     # -- the application ---------------------------------------------------------------------------------------------
@@ -102,17 +102,17 @@ class Participant:
 
     @property
     def neighbours(self) -> list[int]:
-        """Who is in reach, the one heard last at the end."""
+        """The neighbours in reach, the one heard last at the end."""
         return self.neighbourhood.addresses
 
     @property
     def pending(self) -> int:
-        """How many requests wait for an answer."""
+        """Number of requests that wait for an answer."""
         return self.neighbourhood.pending
 
     @property
     def grants(self) -> int:
-        """How many grants of copies wait for an acknowledgement."""
+        """Number of grants of copies that wait for an acknowledgement."""
         return len(self._grants)
 
     @property
@@ -121,12 +121,12 @@ class Participant:
         return self._grants.shares
 
     def copies_of(self, topic: int) -> int:
-        """Return L of a topic: that of the plan, else that of the settings."""
+        """Return L of a topic, from the control data, else from the settings."""
         plan = self.topics.plan_of(topic)
         return self.rules.copies if plan is None else plan.copies
 
     def publish(self, name: str, body: bytes, *, own: int, ttl_us: int | None = None) -> list[Output]:
-        """Publish *body* on the topic *name*; after *ttl_us* nobody wants it."""
+        """Publish *body* on the topic *name*; it expires after *ttl_us*."""
         if not self.control.ring.is_empty and not self.clock.is_synchronised:
             raise NotSynchronisedError
         topic, now = self.topics.id_of(name), self.clock.now(own)
@@ -141,13 +141,13 @@ class Participant:
         return self.publish_sample(sample)
 
     def publish_sample(self, sample: Sample) -> list[Output]:
-        """Store *sample*, L of which are to exist."""
+        """Sign *sample* if a key is set, and store it with L copies."""
         if self.rules.signer is not None:
             sample = self.rules.signer.sign(sample)
         return list(self.carrier.publish(sample, copies=self.copies_of(sample.topic)))
 
     def adopt(self, sample: Sample, *, copies: int, own: int) -> list[Output]:
-        """Store a sample that came by another way, with the id that it has, if it is the newest of its topic here."""
+        """Store a sample that came through the broker, under its own id, if it is the newest of its topic here."""
         now = self.clock.now(own)
         is_late = not is_alive(sample.expires_at, now=now)
         if is_late or self.clock.ahead_us(sample.published_at, own=own) is not None:
@@ -158,13 +158,13 @@ class Participant:
         return list(self.carrier.publish(sample, copies=copies))
 
     def subscribe(self, name: str) -> list[Output]:
-        """Subscribe to the topic *name*; return what is stored of it."""
+        """Subscribe to the topic *name*; return the delivery of its newest stored sample, if any."""
         topic = self.topics.id_of(name)
         self._names[name] = topic
         return list(self.carrier.subscribe(topic))
 
     def unsubscribe(self, name: str) -> None:
-        """Subscribe to the topic *name* no more."""
+        """End the subscription to the topic *name*."""
         topic = self._names.pop(name, None)
         if topic is not None:
             self.carrier.unsubscribe(topic)
@@ -172,13 +172,13 @@ class Participant:
     # -- the air -----------------------------------------------------------------------------------------------------
 
     def hello(self, *, own: int) -> Hello:
-        """Return what to tell the neighbours, now: they know us from then on."""
+        """Return the Hello to say now; the neighbours know this node from then on."""
         self.neighbourhood.greet_all()
         entries = [each for each in self.carrier.hello().entries if (each.topic, each.id) not in self._dead]
         return Hello(tuple(sorted([*self.control.entries(now=self.clock.now(own)), *entries])))
 
     def receive(self, sender: int, part: Part, *, own: int, host: str = OWN_HOST) -> list[Output]:
-        """Handle a frame of the neighbour *sender*, which came from the machine *host*; return what to do, in order."""
+        """Handle a frame of the neighbour *sender* that came from the machine *host*; return the outputs, in order."""
         if not self.neighbourhood.may_be_read(sender, own=own):
             return []
         match part:
@@ -205,7 +205,7 @@ class Participant:
         return []
 
     def timer(self, *, own: int) -> list[Output]:
-        """Do what is due at *own*: call it once in a Hello period."""
+        """Repeat, give up and expire whatever is due at *own*; call it once in a Hello period."""
         outputs = self.neighbourhood.timer(own=own)
         stored = {(copy.sample.topic, copy.sample.id) for copy in self.carrier.stored}
         due = self._grants.timer(stored=stored, own=own)
@@ -309,7 +309,7 @@ class Participant:
         return [self._take_back(replace(granted, copies=granted.copies - said.copies))]
 
     def _take_back(self, answer: Answer) -> Output:
-        """Take back the copies of *answer*: its receiver does not have them, or does not say so."""
+        """Take back the copies of *answer*, which its receiver has refused, not kept, or not acknowledged."""
         self.counts["grants taken back"] += 1
         if self.carrier.take_back(answer):
             return TakeBack(answer.sample, answer.copies)
@@ -321,7 +321,7 @@ class Participant:
             return self._take(sender, answer, own)
         if self.neighbourhood.is_asked(sender, chunk.topic, chunk.id) or not chunk.copies or chunk.offset:
             return []
-        # The giver repeats it, because our acknowledgement was lost, or the answer itself until we asked another node.
+        # The giver repeats the answer: our acknowledgement was lost, or the answer until we asked another node.
         kept = self._grants.stored_copies((sender, chunk.topic, chunk.id))
         if kept is not None:
             return [Tell(sender, Acknowledgement(chunk.topic, chunk.id, kept))]
@@ -361,7 +361,7 @@ class Participant:
         return [] if data is None else self.follow(data, sender)
 
     def follow(self, data: ControlData, neighbour: int) -> list[Output]:
-        """Follow control data that has come into force, from *neighbour*."""
+        """Apply control data that has come into force, from *neighbour*: plans, names and ids of topics."""
         before = {plan.topic for _, plan in self.topics.plans()}
         self.topics.set_control(data)
         for topic in before - {each.topic for each in data.topics}:
@@ -370,7 +370,7 @@ class Participant:
         for name, old in list(self._names.items()):
             try:
                 topic = self.topics.id_of(name)
-            except InvalidValueError:  # its id is another topic's now: nothing comes until it has one of its own
+            except InvalidValueError:  # another topic has its id now: the subscription pauses until it gets its own
                 self.counts["topics without an id"] += 1
                 self.carrier.unsubscribe(old)
                 continue
@@ -383,7 +383,7 @@ class Participant:
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def memory(self) -> Memory:
-        """Return what the node must know again after a restart."""
+        """Return the state that must survive a restart."""
         return replace(
             memory_of(self.carrier),
             control=self.control.samples,
@@ -393,7 +393,7 @@ class Participant:
         )
 
     def restore(self, memory: Memory, *, own: int) -> list[Output]:
-        """Begin with what a node had before a restart."""
+        """Restore the state of before a restart."""
         if memory.clock_set_at is not None:
             self.clock.offset_us, self.clock.set_at = memory.offset_us, memory.clock_set_at
         outputs: list[Output] = []
@@ -409,7 +409,7 @@ class Participant:
     # -- way-servers -------------------------------------------------------------------------------------------------
 
     def _ask_time(self, sender: int, own: int) -> list[Output]:
-        """Ask who says to be a way-server for the time: its answer proves it, and is answered with our topics."""
+        """Ask *sender*, which claims to be a way-server, for the time: a valid answer proves that it is one."""
         if self.control.ring.is_empty or not self.neighbourhood.may_be_asked(sender, own=own):
             return []
         question = self.clock.ask(sender, self._nonce(), own=own)
@@ -426,6 +426,6 @@ class Participant:
         return [
             Note(kind=NoteKind.CLOCK, neighbour=sender, difference_us=difference_us),
             Tell(sender, Subscriptions(topics, self.rules.places)),
-            # Others refuse what this node took or published while its clock was ahead, and what would follow it.
+            # Others refuse samples that this node stored or published while its clock was ahead, and newer ones.
             *self.carrier.remove_after(self.clock.now(own) + self.clock.tolerance_us),
         ]

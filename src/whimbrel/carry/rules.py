@@ -1,4 +1,4 @@
-"""Rules of a participant: its settings as the cores need them, with times in microseconds."""
+"""Rules of a participant: its settings in the form that the cores need, with times in microseconds."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Rules:
     signer: SampleSigner | None = None
     """Signs what the node publishes."""
     publishers: frozenset[bytes] | None = None
-    """Public keys of the publishers whose samples are taken; None: everybody's, signed or not, as in the paper."""
+    """Public keys of trusted publishers; other samples are refused. None: all samples are taken, as in the paper."""
     frames: tuple[int, int] = (200, 400)
-    """Frames of one neighbour that are read, per second and at once."""
+    """Frames of one neighbour that are handled, per second and at once; of all together, ten times as many."""
     answers: tuple[int, int] = (20, 128)
     """Requests of one neighbour that are answered, per second and at once; all together may have ten times as many."""
     requests: tuple[int, int] = (20, 128)
@@ -43,20 +43,20 @@ class Rules:
 
     @property
     def answer_us(self) -> int:
-        """How long an answer is waited for."""
+        """Time after which a request without an answer is given up."""
         return max(2 * self.hello_us, 2 * US_PER_S)
 
     @property
     def repeat_us(self) -> int:
-        """How long after a request it may be repeated."""
+        """Time after which a request or a grant is repeated."""
         return max(self.hello_us // 2, US_PER_S // 5)
 
     @property
     def grant_us(self) -> int:
-        """How long a grant waits for its acknowledgement, and is repeated: a third of all frames may be lost."""
+        """Time for which a grant is repeated and waits for its acknowledgement; enough if a third of frames is lost."""
         return max(10 * self.hello_us, 10 * US_PER_S)
 
     @property
     def silence_us(self) -> int:
-        """How long a neighbour may say nothing until it is out of reach."""
+        """Time without a Hello after which a neighbour is out of reach."""
         return max(3 * self.hello_us, 3 * US_PER_S)

@@ -1,12 +1,11 @@
-"""Sight: whether a neighbour's Hello is believed that names a newer sample, and for how long without the sample.
+"""Sight: whether a Hello that names a newer sample is believed, and for how long without the sample itself.
 
 The paper makes a copy removable as soon as a neighbour names a newer sample (section 3.2.2). One neighbour that lies
-would then remove every copy in its reach. A provisional sight stops the spreading at once, as the paper does, and asks
-the neighbour for the sample; only the sample itself makes the place free.
+would then make every copy in its reach removable. A provisional sight also stops the spreading at once, but requests
+the sample from that neighbour; only when the sample arrives does the place become free.
 
-Rule: a request that its neighbour has not answered by the second Hello after it has failed, and so has a request for
-a proof that it refuses.
-Rule: a neighbour that fails for a topic so many times, and answers nothing between, is not believed there any more.
+Rule: a request fails if the neighbour has not answered by its second Hello afterwards, or refuses a request for proof.
+Rule: after ``MAX_FAILURES`` failures in a row for a topic, the neighbour's announcements of that topic are ignored.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from enum import Enum
 __all__ = ["MAX_FAILURES", "MAX_HELLOS", "Believers", "PendingRequest", "Sight"]
 
 MAX_HELLOS = 2
-"""Hellos of a neighbour that may pass before it has answered."""
+"""Hellos of a neighbour after which a request without an answer has failed."""
 MAX_FAILURES = 3
-"""Requests in a row that may fail: frames are lost on a radio, and honest neighbours must not be shut out for it."""
+"""Failures in a row before announcements are ignored; radios lose frames, so one failure must not be enough."""
 _MAX_PAIRS = 4_096
-"""Pairs of neighbour and topic that are remembered, the newest: ten thousand invented addresses cost no more."""
+"""Pairs of neighbour and topic whose failures are remembered, the newest; invented addresses cost no more."""
 
 
 class Sight(Enum):
     """The effect of a Hello that names a newer sample on the copy that is stored."""
 
     FINAL = "final"
-    """It is removable: the paper's rule."""
+    """The copy becomes removable: the paper's rule."""
     PROVISIONAL = "provisional"
-    """It is not spread any more, and removable when the newer sample has come."""
+    """The copy is not spread any more, and becomes removable when the newer sample has arrived."""
 
 
 @dataclass(slots=True)
@@ -46,7 +45,7 @@ class PendingRequest:
 
 
 class Believers:
-    """The failures of neighbours, by topic."""
+    """Failures in a row, by neighbour and topic."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[tuple[int, int], int] = OrderedDict()
@@ -59,17 +58,17 @@ class Believers:
         return self._failures.get((neighbour, topic), 0) < MAX_FAILURES
 
     def fail(self, neighbour: int, topic: int) -> None:
-        """Count a request that *neighbour* did not answer."""
+        """Count a failed request to *neighbour*."""
         pair = neighbour, topic
         self._failures[pair] = self._failures.pop(pair, 0) + 1
         if len(self._failures) > _MAX_PAIRS:
             self._failures.popitem(last=False)
 
     def forgive(self) -> None:
-        """Let each neighbour that is not believed have one more request: its radio may have been in the way."""
+        """Allow one more request to each neighbour that is not believed; its radio may have failed only for a while."""
         for pair, failures in self._failures.items():
             self._failures[pair] = min(failures, MAX_FAILURES - 1)
 
     def answer(self, neighbour: int, topic: int) -> None:
-        """Forget the failures of *neighbour* for *topic*: it has answered."""
+        """Forget the failures of *neighbour* for *topic*, because it has answered."""
         self._failures.pop((neighbour, topic), None)

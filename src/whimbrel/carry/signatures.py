@@ -1,4 +1,4 @@
-"""Signatures of samples: who published this. Control data counts only if the campus signed it (Ed25519)."""
+"""Ed25519 signatures: of samples by their publishers, and of control data and the time by the campus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEED_BYTES = PUBLIC_BYTES = 32
 
 
 class SampleSigner:
-    """A pair of keys; *seed* is the secret, from a generator fit for secrets."""
+    """A pair of keys; *seed* is the secret key, from a cryptographic random generator."""
 
     def __init__(self, seed: bytes) -> None:
         if type(seed) is not bytes or len(seed) != SEED_BYTES:
@@ -31,7 +31,7 @@ class SampleSigner:
         return replace(sample, signature=self.sign_bytes(signed_bytes(sample)))
 
     def sign_bytes(self, data: bytes) -> bytes:
-        """Return the signature of *data*, which says what it is for."""
+        """Return the signature of *data*, which must begin with a text that names its purpose."""
         return self._private.sign(data)
 
 
@@ -48,6 +48,6 @@ def is_signature(signature: bytes, data: bytes, keys: Iterable[bytes]) -> bool:
 def _is_valid(signature: bytes, data: bytes, key: bytes) -> bool:
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
-    except (InvalidSignature, ValueError):  # a key that is no point of the curve signs nothing
+    except (InvalidSignature, ValueError):  # ValueError: the key is not a point of the curve
         return False
     return True

@@ -1,13 +1,15 @@
-"""The bytes of what carriers say: frames, for radios that carry 88 bytes and for links that carry 1,280.
+"""Codec of the messages of carriers: frames for radios that carry 88 bytes and for links that carry 1,280.
 
-A frame is a kind, the address of its sender, and fixed fields, big-endian. What does not fit in one frame goes in
-several: a Hello in parts, of which every entry counts as it arrives, and so do the topics of a node; the sample of an
-answer in chunks, which ``carry.neighbours.assembly`` puts together.
+A frame has a format, a kind, the address of its sender, and fixed fields, big-endian. A message that does not fit one
+frame takes several. A Hello and the topics of a node are sent in parts, whose entries count as they arrive. The sample
+of an answer is sent in chunks, which ``carry.neighbours.assembly`` puts together.
 
-Rule: any bytes are a frame or a ``MalformedMessageError``, every frame has one encoding, and no proper prefix of a
-frame is one.
-Rule: a frame fits its profile. Frames of both profiles have the same form, so each hears the other.
-Rule: a signature covers the topic, the id, the expiry and the body of a sample; never the copies, which change.
+Rule: any bytes are a frame or raise ``MalformedMessageError``. Every frame has one encoding, and no proper prefix of a
+frame is a frame.
+Rule: a frame fits its profile. Frames of both profiles have the same form, so nodes of both understand each other.
+Rule: when the fields of any frame change, all frames get a new format; nodes refuse frames of other formats.
+Rule: a signature covers the topic, id, expiry and body of a sample and its mark *unsynchronised*, but not the number of
+copies, which changes.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ __all__ = [
 
 
 class MalformedMessageError(InvalidInputError):
-    """Bytes are no frame of a carrier. Reaction: drop them; the neighbour says Hello again."""
+    """Bytes are not a frame of a carrier. Reaction: drop them; the neighbour says Hello again."""
 
     def __init__(self, reason: str, offset: int) -> None:
         super().__init__(reason, offset)
@@ -67,7 +69,7 @@ class MalformedMessageError(InvalidInputError):
 
 
 class Profile(NamedTuple):
-    """What one frame may be on a kind of link."""
+    """Largest frame on a kind of link."""
 
     name: str
     max_bytes: int
@@ -76,7 +78,7 @@ class Profile(NamedTuple):
 LINK = Profile("link", 1_280 - 40 - 8)
 """A packet of 1,280 bytes, which every IPv6 link carries, without the headers of IPv6 and UDP."""
 RADIO = Profile("802.15.4", 88)
-"""A payload that fits the 127 bytes of a frame of 802.15.4 with its headers."""
+"""A payload that, with its headers, fits the 127 bytes of an 802.15.4 frame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,7 @@ Part = (
     | TimeAnswer
     | Acknowledgement
 )
-"""What is in one frame."""
+"""Content of one frame."""
 
 _FORMAT = 2
 _HELLO, _REQUEST, _ANSWER, _REFUSAL, _TOPICS_QUESTION, _SUBSCRIPTIONS, _TIME_QUESTION, _TIME_ANSWER = range(1, 9)
@@ -123,7 +125,7 @@ _ALL_RECORD_FLAGS = _EXPIRES | _SIGNED | _UNSYNCHRONISED
 _TIME = struct.Struct(">q")
 _MAX_COUNT = 0xFF
 MAX_RECORD_BYTES = 1 + _TIME.size + SIGNATURE_BYTES + MAX_BODY_BYTES
-assert (INT64_MIN, INT64_MAX) == (-(1 << 63), (1 << 63) - 1)  # what "q" holds
+assert (INT64_MIN, INT64_MAX) == (-(1 << 63), (1 << 63) - 1)  # the range of "q"
 
 
 # -- to bytes ---------------------------------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ def _head(kind: int, sender: int) -> bytes:
 
 
 def record_of(sample: Sample) -> bytes:
-    """Return the fields of a sample that are not in its name: marks, expiry, signature and body."""
+    """Encode the fields of a sample that are not in its name: flags, expiry, signature and body."""
     flags = _EXPIRES * (sample.expires_at is not None) | _SIGNED * (sample.signature is not None)
     flags |= _UNSYNCHRONISED * sample.is_unsynchronised
     time = b"" if sample.expires_at is None else _TIME.pack(sample.expires_at)
@@ -202,7 +204,7 @@ def record_of(sample: Sample) -> bytes:
 
 
 def signed_bytes(sample: Sample) -> bytes:
-    """Return what the signature of *sample* covers."""
+    """Return the bytes that the signature of *sample* covers."""
     bare = Sample(
         topic=sample.topic,
         published_at=sample.published_at,
@@ -218,7 +220,7 @@ def signed_bytes(sample: Sample) -> bytes:
 
 
 def decode(data: bytes) -> tuple[int, Part]:
-    """Return the address of the sender and what it says; *data* is one frame, all of it."""
+    """Return the sender's address and the content of the frame *data*."""
     if len(data) < _HEAD.size:
         raise MalformedMessageError(f"found {len(data)} bytes, a frame has at least {_HEAD.size}", len(data))
     format_, kind, sender = _HEAD.unpack_from(data)
@@ -336,7 +338,7 @@ _READERS: dict[int, Callable[[bytes], Part]] = {
 
 
 def read_record(record: bytes, *, topic: int, sample_id: SampleId) -> Sample:
-    """Return the sample with this name that *record* has the rest of."""
+    """Return the sample with this topic and id whose other fields are in *record*."""
     flags = record[0] if record else _ALL_RECORD_FLAGS
     sizes = _TIME.size * bool(flags & _EXPIRES), SIGNATURE_BYTES * bool(flags & _SIGNED)
     begin = 1 + sum(sizes)

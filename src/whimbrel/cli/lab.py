@@ -261,8 +261,8 @@ def rendezvous_attacks(
 ) -> None:
     """Huang, 2.1.4: bluejacking, bluesnarfing, trackers and token thieves, with a controller and without.
 
-    Each attacker acts on the simulated radio, once with a controller and once with plain Bluetooth: how long a device
-    is exposed, and how often the attacker succeeds.
+    Each attacker acts on the simulated radio, with a controller and with plain Bluetooth: how long a device is exposed,
+    and how often the attacker succeeds.
 
     Example: whimbrel lab rendezvous-attacks --quick --out lab
     """

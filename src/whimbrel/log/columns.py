@@ -166,7 +166,7 @@ def _scalar(name: str, kind: int | None, values: list[Any]) -> Scalar:
 
 
 def attributes_array(maps: Sequence[Any]) -> Arrow:
-    """Return *maps* as one Arrow map array; built from flat arrays, because a dictionary per value costs ten times."""
+    """Return *maps* as one Arrow map array, built from flat arrays: a dictionary per value costs ten times as much."""
     offsets, names, kinds, values = [0], list[str](), list[int](), list[Any]()
     for each in maps:
         if each:

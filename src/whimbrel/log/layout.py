@@ -185,7 +185,7 @@ def date_of(time_us: int) -> date:
     return _EPOCH + timedelta(days=time_us // _US_PER_DAY)
 
 
-def part_path(  # noqa: PLR0917 # a path has as many parts
+def part_path(  # noqa: PLR0917 # a path is made of this many values
     directory: Path, table: str, day: date, node: str, first: int, last: int
 ) -> Path:
     """Return the path of the file for the rows of *table*, *day* and *node* with seqs from *first* to *last*."""

@@ -128,7 +128,7 @@ def body_of(fact: Fact) -> tuple[bytes, int]:
             row[at] = _flat(row[at])  # type: ignore[arg-type]  # these columns hold attributes
     try:
         body = BODY.pack(fact.seq, TABLE_NUMBERS[table]) + cbor2.dumps(row)
-    except (cbor2.CBOREncodeError, ValueError) as error:  # a lone surrogate
+    except (cbor2.CBOREncodeError, ValueError) as error:  # such as a lone surrogate
         raise InvalidValueError(f"a row of {table}", Phrase(str(error)), "what CBOR can hold") from error
     if len(body) > MAX_BODY_BYTES:
         raise InvalidValueError(f"a row of {table}", Phrase(f"{len(body)} bytes"), f"at most {MAX_BODY_BYTES} bytes")

@@ -9,9 +9,9 @@ record before it still lacks an fsync. So the rules that distinguish torn from d
 Rule: one thread may append while another syncs (a broker appends on its event loop and syncs in a thread). Two threads
 must not append at once: the result is undefined. A second writer of a node is refused: a node's log has one order.
 Rule: after a failed write the file is cut back to its old end, and the facts of the group stay buffered. They are not
-accepted, but another sync may write them, or ``discard`` drops them. After a failed fsync the file is cut back to its
-durable end, and nothing is written until the log is reopened: the system may have dropped the pages that it could not
-write, and would report the next fsync as a success.
+accepted, but another sync may write them, or ``discard`` drops them.
+Rule: after a failed fsync the file is cut back to its durable end, and nothing is written until the log is reopened.
+The reason: the system may have dropped the pages that it could not write, and report the next fsync as a success.
 Rule: no seq is given twice. An export, a checkpoint or a view may prove that seqs were given whose records are missing
 here. Then the log is not opened, and no file of it is changed, unless its owner accepts the loss and chooses the next
 seq (``begin_at``).
@@ -89,8 +89,8 @@ class _End(NamedTuple):
 class LogWriter:
     """The one writer of *node*'s log in *directory*; use it in a ``with`` block, or ``open`` and ``close`` it.
 
-    A segment ends once it has *segment_bytes*. If *segment_us* is not 0, it also ends before the first record that is
-    at least that much younger than the segment's first record: else a slowly growing log could not be cut by age.
+    A segment ends once it has *segment_bytes*. If *segment_us* is not 0, a segment also ends before a record that is at
+    least that much younger than the segment's first record. Otherwise a slowly growing log could not be cut by age.
     """
 
     def __init__(self, directory: Path, node: str, *, segment_bytes: int = SEGMENT_BYTES, segment_us: int = 0) -> None:

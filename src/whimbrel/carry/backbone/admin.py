@@ -1,9 +1,10 @@
-"""The administrative server: one plan for all way-servers, from their censuses and what the pipeline found (3.1, 3.3).
+"""The administrative server: one plan for all way-servers, from their censuses and the pipeline's plan (3.1, 3.3).
 
-Rule: L of a topic is the broker's plan where there is one, which the pipeline made; else the same formula here, from
-the merged censuses. Without a user and without a plan the default stands.
-Rule: control data has a new version when it says something new, at most once in a while; versions never go back.
-Rule: an id is a hash of the name where it is free, and is not given again within a day after its topic has gone.
+Rule: L of a topic comes from the broker's plan, which the pipeline made. Without such a plan the same formula computes
+L here from the merged censuses; without users each topic has the default L.
+Rule: control data gets a new version when its content changes, at most once in *every_us*; versions only grow.
+Rule: the id of a topic is a hash of its name where that is free. It is not reused for a day after
+its topic ended.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ __all__ = ["DAY_US", "MAX_TOPICS", "Admin", "AdminState"]
 
 DAY_US = 24 * 3_600 * US_PER_S
 MAX_TOPICS = 2_000
-"""Names of 20 bytes of so many topics fit the segments of control data."""
+"""Most topics of a campus; with names of 20 bytes they fit the segments of control data."""
 _MAX_WAY_SERVERS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminState:
-    """What must be known again after a restart."""
+    """State that the administrative server keeps on disk: the last version, and the ids of topics."""
 
     version: int = 0
     ids: Mapping[str, int] = field(default_factory=dict)
     released: Mapping[int, int] = field(default_factory=dict)
-    """When the topic of an id went."""
+    """Ids that are not reused yet, and when their topics ended."""
 
 
 class Admin:
-    """The plan of a campus; *names* are its topics, besides those that the broker's plan and the censuses name."""
+    """The plan of a campus; its topics are *names*, and those in the broker's plan and in the censuses."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Admin:
         self._said: ControlData | None = None
         self._said_at: int | None = None
         self.plan_at: int | None = None
-        """When the broker's plan came last."""
+        """When the broker's plan was received last."""
 
     @property
     def censuses(self) -> dict[str, Census]:
@@ -74,7 +75,7 @@ class Admin:
         return bool(self._plan)
 
     def take_census(self, census: Census) -> None:
-        """Take the census of a way-server; an older one than is known is ignored."""
+        """Store the census of a way-server, unless a later one is known."""
         known = self._censuses.get(census.way_server)
         if known is None and len(self._censuses) >= _MAX_WAY_SERVERS:
             raise InvalidValueError("way-servers", len(self._censuses) + 1, f"at most {_MAX_WAY_SERVERS}")
@@ -82,7 +83,7 @@ class Admin:
             self._censuses[census.way_server] = census
 
     def take_plan(self, copies: Mapping[str, int], *, now: int) -> None:
-        """Take the broker's plan, by subject; an empty one takes it back."""
+        """Store the broker's plan, L by subject; an empty plan removes the last one."""
         prefix = f"{SUBJECT}/"
         self._plan = {
             subject.removeprefix(prefix): max(1, min(count, MAX_COPIES))
@@ -106,7 +107,7 @@ class Admin:
         }
 
     def turn(self, *, now: int) -> ControlData | None:
-        """Return control data with a new version if there is something new to say."""
+        """Return control data with a new version if its content has changed, else None."""
         if self._said_at is not None and 0 <= now - self._said_at < self._every_us:
             return None
         data = self._control(now)
@@ -118,7 +119,7 @@ class Admin:
         return self._said
 
     def _topics(self, subscribers: Iterable[str]) -> list[str]:
-        """Return the names of all topics; those of the file first, where there are too many."""
+        """Return the names of at most ``MAX_TOPICS`` topics, those of the topics file first."""
         met = [name for name in subscribers if not name.startswith("0x")]  # a way-server did not know its name
         return list(dict.fromkeys([*self._names, *sorted(self._plan), *met]))[:MAX_TOPICS]
 
@@ -145,7 +146,7 @@ class Admin:
         return {name: min(count, MAX_COPIES) for name, count in found.items()}
 
     def _ids(self, names: Collection[str], now: int) -> dict[str, int]:
-        """Return the id of each name, and remember it; those of topics that have gone rest for a day."""
+        """Return the id of each name, and remember it; ids of topics that have ended are not reused for a day."""
         released = {topic: at for topic, at in self.state.released.items() if now - at < DAY_US}
         pinned = {name: self._names[name] for name in names if name in self._names}
         ids = {

@@ -1,7 +1,7 @@
-"""The service of the administrative server: censuses and the broker's plan in, control data and the time out.
+"""The service of the administrative server: from censuses and the broker's plan to control data, and the time.
 
-Rule: what must be known again, versions and ids, is on the disk before it is published.
-Rule: it is a client of the broker and nothing else: nodes and way-servers go on without it.
+Rule: versions and ids are on the disk before control data with them is published.
+Rule: the server is only a client of the broker; nodes and way-servers continue without it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REPLICAS = "$SYS/broker/replicas"
 _TIME_EVERY_S = 10.0
 _TURN_S = 1.0
 _SETTLE_US = 2 * US_PER_S
-"""The parts of the broker's plan come one after the other; it is read when none has come for so long."""
+"""Time without another part of the broker's plan after which the plan counts as complete."""
 
 
 class DamagedStateError(InvalidInputError):
@@ -78,10 +78,10 @@ class AdminService:
         self._parts: dict[str, dict[str, int]] = {}
         self._parts_at: int | None = None
         self._last_message = "1s"
-        """From where on messages of the broker's users are bridged: the number of the last, or a duration."""
+        """Position from which messages of the broker's users are bridged: the id of the last one, or a duration."""
         self._bridge = Bridge()
         self._waiting: dict[str, tuple[bytes, str]] = {}
-        """Samples that the broker does not have yet: by topic on the broker, body and id of the newest."""
+        """Samples that are not published yet: body and id of the newest one, by topic on the broker."""
         self._control: ControlData | None = None
         self._census_said: dict[str, object] | None = None
         self._said_on = 0
@@ -99,7 +99,7 @@ class AdminService:
     # -- opening and closing -----------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Read the topics and what was known before."""
+        """Read the topics file and the stored state."""
         settings = self.settings
         names = read_topics(Path(settings.topics)) if settings.topics else {}
         self._stack.enter_context(locked(self._folder, "run the administrative server of a campus"))
@@ -113,7 +113,7 @@ class AdminService:
         )
 
     def close(self) -> None:
-        """Let the data go."""
+        """Unlock the data folder."""
         self._stack.close()
 
     @property
@@ -151,14 +151,14 @@ class AdminService:
 
     def _take_census(self, message: Message) -> None:
         if message.topic == CENSUS or not message.payload:
-            return  # our own, from before a restart; or a way-server that is no more
+            return  # the merged census, from before a restart; or a way-server was removed
         census = read_census(message.payload)
         if message.topic != f"{CENSUS}/{census.way_server}":
             raise InvalidValueError("census", census.way_server, f"that of {message.topic}")
         self.admin.take_census(census)
 
     def _take_part(self, message: Message) -> None:
-        """Take a part of the broker's plan; an empty one was taken back."""
+        """Store a part of the broker's plan; a message without a body removes its part."""
         if message.topic != _REPLICAS and not message.topic.rpartition("/")[2].isdecimal():
             return
         said = json.loads(message.payload) if message.payload else {}
@@ -168,7 +168,7 @@ class AdminService:
         self._parts_at = self._own()
 
     def _take_sample(self, message: Message) -> None:
-        """Give a sample of the broker's users an id."""
+        """Give an id to a message of the broker's users, and queue it as a sample."""
         if message.id is None or id_of(message) is not None:
             return
         name, own = topic_of(message.topic), self._own()
@@ -176,11 +176,11 @@ class AdminService:
             self._last_message = message.id
             self._check(message)
             named = id_for_message(message.id, at=own)
-            self._bridge.is_new(name, named)  # when it comes up at a way-server, the broker's users have had it
+            self._bridge.is_new(name, named)  # a way-server that sends it up sends nothing new to the broker's users
             self._waiting[f"{DOWN}/{name}"] = message.payload, sample_name(named)
 
     def _take_up(self, message: Message) -> None:
-        """Take a sample that a way-server has of nodes; another may have the same."""
+        """Queue a sample of nodes that a way-server has sent up, unless another one has sent it before."""
         name = topic_of(message.topic)
         sample_id = id_of(message)
         if sample_id is None:
@@ -224,7 +224,7 @@ class AdminService:
         _log.info("campus admin stopped")
 
     async def turn(self) -> None:
-        """Publish what is new: the merged census, control data, samples with their ids."""
+        """Publish the merged census and control data if they have changed, and the queued samples."""
         now = self._own()
         if self._parts_at is not None and now - self._parts_at >= _SETTLE_US:
             self._parts_at = None
@@ -260,14 +260,14 @@ class AdminService:
             self._note_bridged()
 
     def _note_bridged(self) -> None:
-        """Write down what has crossed, so that it does not again after a restart."""
+        """Store the ids of bridged samples, so that they are not bridged again after a restart."""
         try:
             self._write_state()
         except LogError as error:
             _log.warning("what was bridged is not written down", reason=str(error))
 
     def status(self) -> dict[str, object]:
-        """Return what is known, and how old it is."""
+        """Return the status: connection, users, plan, control data and way-servers, with their ages."""
         now = self._own()
         users, control = self.admin.users(now=now), self._control
         plan_at = self.admin.plan_at

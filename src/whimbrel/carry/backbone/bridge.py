@@ -1,10 +1,11 @@
-"""The bridge: samples of chosen topics as ``campus/<topic>`` on the broker, and what is published there as samples.
+"""The bridge between a campus and the broker, for chosen topics.
 
-Rule: a sample keeps its id both ways, as the user property ``campus.sample``. A message without it is of the broker's
-own users; the administrative server gives it an id, which is derived from the broker's number for it.
-Rule: only what is newer than the newest that is known on that topic crosses, in each direction: nothing circulates.
-Rule: several way-servers may have one sample at the same time. They hand it to the administrative server, which
-publishes it once.
+Samples of nodes are published as ``campus/<topic>``, and messages that are published there become samples.
+
+Rule: a sample keeps its id in both directions, as the user property ``campus.sample``. A message without that property
+comes from the broker's own users. The administrative server gives it an id, which is derived from the message's id.
+Rule: only a sample that is newer than the newest known one of its topic crosses, in each direction: none circulates.
+Rule: several way-servers may have the same sample. They send it to the administrative server, which publishes it once.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def topic_of(subject: str) -> str:
 
 
 def id_of(message: Message) -> SampleId | None:
-    """Return the id of the sample that *message* is, or None if it has none."""
+    """Return the id of the sample in *message*, or None if the message has no such property."""
     said = next((value for name, value in message.user if name == SAMPLE_PROPERTY), None)
     if said is None:
         return None
@@ -46,7 +47,7 @@ def id_of(message: Message) -> SampleId | None:
 
 
 def read_id(said: str) -> SampleId:
-    """Return the id that *said* spells."""
+    """Parse the id of a sample, ``<time of publication>.<16 hexadecimal digits>``."""
     found = _ID.fullmatch(said)
     if found is None or abs(int(found[1])) > INT64_MAX:
         raise InvalidValueError(SAMPLE_PROPERTY, said, "<time of publication>.<16 hexadecimal digits>")
@@ -54,7 +55,7 @@ def read_id(said: str) -> SampleId:
 
 
 def id_for_message(number: str, *, at: int) -> SampleId:
-    """Return the id of a message that the broker calls *number* (``node:seq``), taken *at* a time."""
+    """Return the id of the sample that is made *at* a time from the message with the id *number* (``node:seq``)."""
     digest = hashlib.blake2s(number.encode(), digest_size=8, person=b"bridge").digest()
     return SampleId(at, int.from_bytes(digest, "big"))
 
@@ -72,13 +73,13 @@ def read_sample(message: Message, sample_id: SampleId, topic: int, *, now: int) 
 
 
 class Bridge:
-    """What has crossed: the newest sample of each topic that the broker and the campus have."""
+    """Record of the newest sample of each topic that has crossed between broker and campus."""
 
     def __init__(self) -> None:
         self._newest: dict[str, SampleId] = {}
 
     def is_new(self, topic: str, sample_id: SampleId) -> bool:
-        """Return whether a sample is newer than all that have crossed on its topic, and remember it if so."""
+        """Return whether a sample is newer than all that have crossed on its topic; if so, remember it."""
         known = self._newest.get(topic)
         if known is not None and sample_id <= known:
             return False
@@ -92,24 +93,24 @@ class Bridge:
 
 
 class BothWays:
-    """For an application that has a node and a broker: which samples it has not had the other way."""
+    """Filter for an application that reads from both a node and a broker: it finds samples that came both ways."""
 
     def __init__(self) -> None:
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._publishers: OrderedDict[str, None] = OrderedDict()
-        """Publishers of samples; one that the admin named is the hash of the broker's number."""
+        """Publishers of samples; of those made from messages, it is a hash of the message's id."""
         self._numbers: OrderedDict[str, None] = OrderedDict()
-        """Hashes of the numbers of messages without an id."""
+        """Hashes of the ids of messages that are not samples yet."""
 
     def is_first(self, sample: CampusSample | Message) -> bool:
-        """Return whether this sample, or message of ``campus/<topic>`` subscribed with ``since``, comes first."""
+        """Return whether this sample comes for the first time; a message must be from a subscription with ``since``."""
         if isinstance(sample, CampusSample):
             return self._is_first_sample(sample.id, sample.publisher)
         sample_id = id_of(sample)
         if sample_id is not None:
             return self._is_first_sample(sample_name(sample_id), address_name(sample_id.publisher))
         if sample.id is None:
-            return True  # subscribed without ``since``: nobody can tell
+            return True  # subscribed without ``since``: the message has no id to compare
         number = address_name(id_for_message(sample.id, at=0).publisher)
         is_first = number not in self._publishers and number not in self._numbers
         _remember(self._numbers, number)

@@ -1,9 +1,9 @@
 """Censuses: which users a way-server has met, to which topics they subscribe, and how many places they have.
 
-Rule: a user is a keyed hash of a node's address: the same at every way-server of a campus, and nobody else can tell
-which node it is.
-Rule: a user counts for a while after it was met. One that was met at two way-servers counts once, as it was met last.
-Rule: any bytes are a census or a ``MalformedCensusError``; its size has bounds.
+Rule: a user is named by a keyed hash of its node's address. All way-servers of a campus compute the same name, and
+nobody without the key can tell which node it is.
+Rule: a user counts for a while after a way-server met it. A user of two censuses counts once, with the later record.
+Rule: any bytes are a census or raise ``MalformedCensusError``; the size of a census is bounded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 MAX_USERS = 10_000
 MAX_USER_PLACES = 1_000
-"""More places of one user do not count: one that lies must not make the memory of the campus."""
+"""Most places that count for one user: a node that lies must not decide how much memory the campus has."""
 MAX_USER_TOPICS = 1_000
 MAX_CENSUS_BYTES = 8 << 20
 _MAX_NAME_BYTES = 0xFF
@@ -52,7 +52,7 @@ class MalformedCensusError(InvalidInputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """What a way-server knows of a node that it has met."""
+    """A node that a way-server has met: when, its places of memory, and its topics."""
 
     seen_at: int
     places: int
@@ -61,7 +61,7 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """The users that a way-server has met, by name, as it was *at* a time."""
+    """The users that a way-server had met *at* a time, by name."""
 
     way_server: str
     at: int
@@ -69,12 +69,12 @@ class Census:
 
 
 def user_name(address: int, secret: bytes) -> str:
-    """Return the name of the node at *address* in censuses of the campus with this secret."""
+    """Return the name of the node at *address* in the censuses of the campus that has *secret*."""
     return hashlib.blake2s(address.to_bytes(8, "big"), key=secret, digest_size=8, person=b"census").hexdigest()
 
 
 def merge_users(censuses: Iterable[Census], *, now: int, window_us: int) -> dict[str, User]:
-    """Return the users of all *censuses* that were met within the window, each as it was met last."""
+    """Return the users of all *censuses* that were met within the window, each with its latest record."""
     found: dict[str, User] = {}
     for census in censuses:
         for user, each in census.users.items():
@@ -90,7 +90,7 @@ def subscribers_of(users: Iterable[User]) -> dict[str, int]:
 
 
 def census_body(census: Census) -> bytes:
-    """Return a census as the JSON body of a message; topics stand once, and users name them by number."""
+    """Return a census as the JSON body of a message; users refer to a list of topics by index."""
     topics = sorted({topic for user in census.users.values() for topic in user.topics})
     numbers = {topic: number for number, topic in enumerate(topics)}
     users = [
@@ -102,7 +102,7 @@ def census_body(census: Census) -> bytes:
 
 
 def read_census(body: bytes) -> Census:
-    """Return the census in the body of a message."""
+    """Parse the census in the body of a message."""
     if len(body) > MAX_CENSUS_BYTES:
         raise MalformedCensusError(f"found {len(body)} bytes, allowed are {MAX_CENSUS_BYTES}")
     try:

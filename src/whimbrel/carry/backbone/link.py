@@ -1,7 +1,7 @@
-"""The way to the broker: one connection, made again for as long as it takes; what comes is handed on.
+"""The connection to the broker: it reconnects until it succeeds, and passes messages to subscriptions.
 
-Rule: a broker that is away delays and ends nothing. What is published meanwhile is not kept: whoever publishes says
-the newest again when the connection is there.
+Rule: while the broker is away the daemon continues. Messages are not queued meanwhile: after a reconnection the caller
+publishes its newest state again.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _PUBLISH_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribed:
-    """A subscription of the link; with *since* messages carry their ids, and none is missed while we are away."""
+    """A subscription of the link; with *since* messages carry their ids, and none is missed during a disconnection."""
 
     topic_filter: str
     take: Callable[[Message], None]
-    """Called with each message; an error of ours refuses it, and is logged."""
+    """Callback for each message; a ``WhimbrelError`` that it raises is logged, and the message counts as refused."""
     since: Callable[[], str] | None = None
 
 
 class BrokerLink:
-    """The connection that *make* makes, with *subscriptions*."""
+    """The client that *make* returns, with *subscriptions*."""
 
     def __init__(self, make: Callable[[Backoff], Client], subscriptions: Sequence[Subscribed]) -> None:
         self._make, self._subscriptions = make, subscriptions
         self._client: Client | None = None
         self.connections = 0
-        """How many connections were made, so that whoever publishes notices a new one."""
+        """Number of connections so far, by which a caller notices a new one."""
         self.refused = 0
-        """How many messages could not be used."""
+        """Number of messages that a subscription refused."""
 
     @property
     def is_connected(self) -> bool:
@@ -49,7 +49,7 @@ class BrokerLink:
         return self._client is not None and self._client.is_connected
 
     async def run(self) -> None:
-        """Connect, subscribe and take messages, for ever."""
+        """Connect, subscribe and pass messages on, until cancelled."""
         while True:
             try:
                 async with self._make(Backoff(most_s=10.0)) as client:
@@ -80,7 +80,7 @@ class BrokerLink:
     async def publish(
         self, topic: str, body: bytes, *, qos: int = 1, retain: bool = True, user: Sequence[tuple[str, str]] = ()
     ) -> bool:
-        """Publish, and return whether the broker has it."""
+        """Publish, and return whether the broker has acknowledged the message."""
         if self._client is None or not self._client.is_connected:
             return False
         try:

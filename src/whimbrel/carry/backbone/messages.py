@@ -10,7 +10,7 @@
 | ``campus-backbone/down/<topic>`` | admin | yes | a sample that was published on the broker, with an id |
 | ``campus/<topic>`` | anybody | as sent | a sample; from the admin, once, with its id |
 
-Rule: any bytes are a message or an ``InvalidInputError``.
+Rule: any bytes are a message or raise ``InvalidInputError``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def control_body(data: ControlData) -> bytes:
 
 
 def read_control(body: bytes) -> ControlData:
-    """Return the control data in the body of a message."""
+    """Parse the control data in the body of a message."""
     said = _read("control data", body)
     try:
         topics = tuple(
@@ -74,7 +74,7 @@ def time_body(at: int) -> bytes:
 
 
 def read_time(body: bytes) -> int:
-    """Return the time in the body of a message."""
+    """Parse the time in the body of a message."""
     return instant("time", _read("time", body).get("at"))
 
 

@@ -20,7 +20,7 @@ __all__ = ["AdminSettings", "BrokerSettings", "WayServerSettings"]
 
 @dataclass(frozen=True, kw_only=True)  # without slots: a way-server's settings have two bases
 class BrokerSettings:
-    """Where the broker is, and as which user we connect."""
+    """Address of the broker, and the user and password for it."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -35,7 +35,7 @@ class BrokerSettings:
             raise InvalidValueError("password_file", self.password_file, "none without a user")
 
     def client(self, client_id: str, reconnect: Backoff) -> Client:
-        """Return a client that comes back when its connection is lost."""
+        """Return a client that reconnects when its connection is lost."""
         password = None
         if self.password_file:
             try:
@@ -59,15 +59,15 @@ class WayServerSettings(NodeSettings, BrokerSettings):
     """The settings of a way-server."""
 
     name: str = ""
-    """Its name in censuses; unlike all others."""
+    """Its name in censuses, which no other way-server may have."""
     campus_key: str = ""
-    """A file with the secret key of the campus."""
+    """File with the secret key of the campus."""
     previous_key: str = ""
-    """A file with the key that the campus had before, which then names the new one."""
+    """File with the previous secret key of the campus, which signs a statement that names the new key."""
     previous_until: str = ""
-    """When the previous key retires, in ISO 8601."""
+    """Time at which the previous key retires, in ISO 8601."""
     clock: str = "admin"
-    """Where its time comes from: the administrative server, or ``own`` where the machine's clock is right."""
+    """Source of its time: ``admin`` (the administrative server), or ``own`` where the machine's clock is right."""
     census_s: float = 5.0
     bridge: tuple[str, ...] = ()
 
@@ -102,7 +102,7 @@ class AdminSettings(BrokerSettings):
     target: float = TARGET
     window_s: float = 3_600.0
     every_s: float = 60.0
-    """Control data has a new version at most so often."""
+    """Least time between two versions of control data."""
     bridge: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -114,10 +114,10 @@ class AdminSettings(BrokerSettings):
 
     @property
     def window_us(self) -> int:
-        """How long a user counts."""
+        """Time in microseconds for which a user counts after it was met."""
         return microseconds(self.window_s)
 
     @property
     def every_us(self) -> int:
-        """The least time between versions of control data."""
+        """Least time between two versions of control data, in microseconds."""
         return max(microseconds(self.every_s), US_PER_S // 10)

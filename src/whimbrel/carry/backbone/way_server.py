@@ -1,9 +1,11 @@
 """A way-server: a participant at a gate that publishes control data, tells the time and counts whom it meets (3.1).
 
-Rule: it asks each neighbour for its topics once in a while, and answers with the time whoever asks.
-Rule: it tells the time once its own clock was set: by the administrative server, or because its owner says that it is.
-Rule: control data comes from the administrative server, and is signed here; without it nothing is published.
-Rule: users have a bound, and so have new ones per second: invented addresses cost places in a census, never memory.
+Rule: a way-server asks each neighbour for its topics once in a while, and tells the time to each neighbour that asks.
+Rule: it tells the time once its own clock was set by the administrative server, or if its settings say that the clock
+is right.
+Rule: control data comes from the administrative server, and the way-server signs and publishes it.
+Rule: the number of users and of new users per second is bounded: invented addresses take places in a census, but only
+bounded memory.
 """
 
 from __future__ import annotations
@@ -28,15 +30,15 @@ from whimbrel.model.clock import US_PER_S
 __all__ = ["WINDOW_US", "WayServer"]
 
 WINDOW_US = 3_600 * US_PER_S
-"""How long a user counts after it was met."""
+"""Time for which a user counts after it was met."""
 _ASK_AGAIN_US = 60 * US_PER_S
-"""How long a user's topics are believed before it is asked again; one that has not told them is asked sooner."""
+"""Time between two requests for a user's topics; a user that has not answered gets the next one sooner."""
 _MAX_ASKED = 4_096
 _NEW_USERS_PER_S = 20
 
 
 class WayServer(Participant):
-    """A participant with the key of the campus; *statements* name it to nodes that know an older one."""
+    """A participant with the key of the campus; *statements* prove that key to nodes that only know an older one."""
 
     def __init__(
         self,
@@ -57,13 +59,13 @@ class WayServer(Participant):
         self.name, self._signer, self._secret, self._window_us = name, signer, secret, window_us
         self._asked: OrderedDict[int, int] = OrderedDict()
         self._users: OrderedDict[int, tuple[int, int, frozenset[int]]] = OrderedDict()
-        """When each user was met last, its places and its topics."""
+        """By address: when the user was met last, its places and its topics."""
         self._new_users = Allowance(_NEW_USERS_PER_S, 10 * _NEW_USERS_PER_S)
         for each in statements:
             self.control.receive(each, now=0)
 
     def receive(self, sender: int, part: Part, *, own: int, host: str = OWN_HOST) -> list[Output]:
-        """Do what a participant does; tell the time, and learn who subscribes to what."""
+        """Handle a frame as a participant does; also tell the time, and record the subscriptions of neighbours."""
         match part:
             case TimeQuestion() if self.neighbourhood.is_in_reach(sender) and self.clock.is_synchronised:
                 if not self.neighbourhood.may_be_answered(sender, own=own):
@@ -73,7 +75,7 @@ class WayServer(Participant):
                 self._meet(sender, part, own)
                 return []
             case TopicsQuestion():
-                return []  # another way-server: its nodes are not users
+                return []  # from another way-server, which is not a user
             case Hello():
                 return [*super().receive(sender, part, own=own, host=host), *self._ask_topics(sender, own)]
         return super().receive(sender, part, own=own, host=host)
@@ -81,7 +83,7 @@ class WayServer(Participant):
     def _ask_topics(self, sender: int, own: int) -> list[Output]:
         asked_at, wait_us = self._asked.get(sender), _ASK_AGAIN_US if sender in self._users else ASK_AGAIN_US
         if not self.neighbourhood.is_in_reach(sender) or not self.clock.is_synchronised:
-            return []  # it could not answer with the time, and so would not be told the topics
+            return []  # the neighbour tells its topics only to a way-server that has told it the time
         if asked_at is not None and own - asked_at < wait_us:
             return []
         if not self.neighbourhood.may_be_asked(sender, own=own):
@@ -107,7 +109,7 @@ class WayServer(Participant):
             self._users.popitem(last=False)
 
     def census(self, *, own: int) -> Census:
-        """Return whom it has met within the window."""
+        """Return the census of the users that were met within the window."""
         now = self.clock.now(own)
         for address, (seen_at, _, _) in list(self._users.items()):
             if now - seen_at >= self._window_us:
@@ -121,7 +123,7 @@ class WayServer(Participant):
         return Census(way_server=self.name, at=max(now, 0), users=users)
 
     def renew_control(self, *, own: int) -> list[Output]:
-        """Sign the control data in force with the campus's key of today, where the key that signed it has retired."""
+        """Sign the control data in force with the campus's present key, if the key that signed it has retired."""
         data = self.control.in_force
         if data is None or self.control.is_valid(now=self.clock.now(own)):
             return []

@@ -1,7 +1,7 @@
-"""The service of a way-server: a node with a way to the broker.
+"""The service of a way-server: a node with a connection to the broker.
 
-Rule: the census is published when it says something new, and once in a while; control data and time come from the
-administrative server. Without the broker the node goes on with what it has, and ``status`` says how old that is.
+Rule: the census is published when it has changed, and every ten minutes. Control data and the time come from the
+administrative server. Without the broker the node continues with the data that it has, and ``status`` shows their age.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class WayServerService:
 
     @property
     def way_server(self) -> WayServer:
-        """The core."""
+        """The participant of this node."""
         assert isinstance(self.node.participant, WayServer)
         return self.node.participant
 
@@ -96,7 +96,7 @@ class WayServerService:
             daemon.perform(self.way_server.subscribe(name))
 
     def close(self) -> None:
-        """Leave the link and let the data go."""
+        """Leave the link and unlock the data folder."""
         self.node.close()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -121,13 +121,13 @@ class WayServerService:
         self.node.daemon.set_clock(read_time(message.payload))
 
     def _take_sample(self, message: Message) -> None:
-        """Carry a sample from the broker; one without an id waits for that of the administrative server."""
+        """Store a sample from the broker; one without an id comes again with an id of the administrative server."""
         sample_id, name = id_of(message), topic_of(message.topic)
         if sample_id is None or not self._bridge.is_new(name, sample_id):
             return
         daemon, topic = self.node.daemon, self.way_server.topics.id_of(name)
         sample = read_sample(message, sample_id, topic, now=daemon.now)
-        # What came up at another gate has its copies among the nodes; here it waits for subscribers.
+        # A sample that another gate has sent up has its copies among the nodes; this one waits for subscribers.
         copies = self.way_server.copies_of(topic) if message.topic.startswith(DOWN) else 1
         daemon.perform(self.way_server.adopt(sample, copies=copies, own=daemon.own))
 
@@ -144,7 +144,7 @@ class WayServerService:
             await asyncio.sleep(min(self.settings.census_s, 1.0) if self._up else self.settings.census_s)
 
     async def publish(self) -> None:
-        """Publish the census if it says something new, and samples that the broker does not have yet."""
+        """Publish the census if it has changed, and the samples that the broker does not have yet."""
         daemon = self.node.daemon
         daemon.perform(self.way_server.renew_control(own=daemon.own))
         census = self.way_server.census(own=daemon.own)
@@ -169,7 +169,7 @@ class WayServerService:
     # -- figures -----------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, object]:
-        """Return what a way-server adds to the status of a node."""
+        """Return the members that a way-server adds to the status of a node."""
         census, now = self.way_server.census(own=self.node.daemon.own), self.node.daemon.now
         age_s = None if self._published is None else round((now - self._published.at) / US_PER_S, 1)
         return {
@@ -183,6 +183,6 @@ class WayServerService:
         }
 
     def metrics(self) -> dict[str, float]:
-        """Return what a way-server adds to the figures of a node."""
+        """Return the metrics that a way-server adds to those of a node."""
         census = self.way_server.census(own=self.node.daemon.own)
         return {"users": len(census.users), "broker_connected": float(self.link.is_connected)}

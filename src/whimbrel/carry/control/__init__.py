@@ -1,1 +1,1 @@
-"""Control data: what the campus tells its nodes, which keys it signs with, its clock and the ids of its topics."""
+"""Control data of a campus: its segments, the keys that sign them, the clock, and the ids of topics."""

@@ -1,9 +1,9 @@
-"""The clock of the campus: own time and what a way-server said (Campus++, section 3.1).
+"""The clock of the campus: the node's own clock, corrected by way-servers (Campus++, section 3.1).
 
-Rule: a node takes the time from a way-server, in answer to its own question, and never from a neighbour; the paper does
-not say so. An error of one clock does not travel.
-Rule: the answer counts if the campus signed it, it came in time, and it names the question and the node that asked.
-Rule: without a way-server a node's own clock counts, and samples may be a day in the future; with one, a minute.
+Rule: a node takes the time only from a way-server, in answer to its own question, and never from another neighbour, so
+that the error of one clock does not spread. The paper leaves this open.
+Rule: an answer counts if the campus signed it, it came in time, and it names the question and the node that asked.
+Rule: until a way-server has set the clock, samples may be a day in the future; afterwards a minute.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OWN_TOLERANCE_US = 24 * 3_600 * US_PER_S
 SET_TOLERANCE_US = 60 * US_PER_S
 ASK_AGAIN_US = 10 * US_PER_S
 _MAX_WAIT_US = 2 * US_PER_S
-"""An answer that took longer says too little of the time now."""
+"""Longest wait for an answer; a later one is too inaccurate."""
 _MAX_QUESTIONS = 16
 _MAX_ASKED = 256
 _SIGNED = struct.Struct(f">{NONCE_BYTES}sQq")
@@ -39,7 +39,7 @@ def answer_time(signer: SampleSigner, asker: int, question: TimeQuestion, *, now
 
 
 class CampusClock:
-    """The time of a node: its own clock, and how far it is behind the campus."""
+    """The time of a node: its own clock plus *offset_us*, its difference to the clock of the campus."""
 
     def __init__(
         self,
@@ -51,37 +51,37 @@ class CampusClock:
     ) -> None:
         self.offset_us = offset_us
         self.set_at = set_at
-        """When a way-server set it, by the clock of the campus; None: never."""
+        """Time at which a way-server set the clock, by the clock of the campus; None: never."""
         self._tolerances = own_tolerance_us, set_tolerance_us
         self._questions: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self._asked: OrderedDict[int, int] = OrderedDict()
-        """When each neighbour was asked last, by the node's own clock."""
+        """Time of the last question to each neighbour, by the node's own clock."""
 
     @property
     def is_synchronised(self) -> bool:
-        """Whether a way-server has set it."""
+        """Whether a way-server has set the clock."""
         return self.set_at is not None
 
     @property
     def tolerance_us(self) -> int:
-        """How far in the future a sample may be."""
+        """Most microseconds that a sample may be in the future."""
         return self._tolerances[self.is_synchronised]
 
     def now(self, own: int) -> int:
-        """Return the time of the campus when the node's own clock says *own*."""
+        """Return the time of the campus when the node's own clock shows *own*."""
         return own + self.offset_us
 
     def ahead_us(self, published_at: int, *, own: int) -> int | None:
-        """Return how far *published_at* is in the future if that is too far, else None."""
+        """Return by how many microseconds *published_at* is ahead of now if that exceeds the tolerance, else None."""
         ahead_us = published_at - self.now(own)
         return ahead_us if ahead_us > self.tolerance_us else None
 
     def set(self, at: int, *, own: int) -> None:
-        """Set the clock: it is *at* when the node's own clock says *own*."""
+        """Set the clock so that it shows *at* when the node's own clock shows *own*."""
         self.offset_us, self.set_at = at - own, at
 
     def ask(self, neighbour: int, nonce: bytes, *, own: int) -> TimeQuestion | None:
-        """Return the question for *neighbour*, or None if it was asked a moment ago."""
+        """Return a question for *neighbour*, or None if it got one within ``ASK_AGAIN_US``."""
         asked = self._asked.get(neighbour)
         if asked is not None and own - asked < ASK_AGAIN_US:
             return None
@@ -95,7 +95,7 @@ class CampusClock:
         return TimeQuestion(nonce)
 
     def receive(self, sender: int, answer: TimeAnswer, *, asker: int, keys: Iterable[bytes], own: int) -> bool:
-        """Take the answer of *sender* to the node *asker*; return whether it counts."""
+        """Set the clock by the answer of *sender* to the node *asker*; return whether the answer counts."""
         neighbour, asked = self._questions.get(answer.nonce, (None, 0))
         if neighbour != sender or not 0 <= own - asked <= _MAX_WAIT_US:
             return False

@@ -1,13 +1,13 @@
-"""Keys of a campus: those that a node trusts, and how a campus changes its key without meeting every node at once.
+"""Keys of a campus: the keys that a node trusts, and statements that replace a key while nodes are out of reach.
 
 A *key statement* is a sample of the built-in topic with the highest publisher. Its body names the next key and the time
 at which the one that signed it retires; carriers copy it from node to node like control data.
 
 Rule: a node trusts the keys that it was given, and each key that a trusted one names before it retires.
-Rule: a retired key signs neither control data nor the time any more, by the clock of the campus. Its statements that
-are older than its retirement still count, so that a node that was away follows the chain.
-Rule: so many statements are kept, the newest. Who has stolen a key can name another one: nodes are then given a new key
-by hand.
+Rule: after its retirement, by the clock of the campus, a key signs neither control data nor the time. Its statements
+from before the retirement still count, so that a node that was away can follow the chain of keys.
+Rule: only the newest ``MAX_STATEMENTS`` statements are kept.
+Rule: a thief of a key can name another key. Nodes then need a new key by hand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from whimbrel.model.bounds import INT64_MAX
 __all__ = ["KEY_PUBLISHER", "MAX_STATEMENTS", "KeyRing", "key_statement"]
 
 KEY_PUBLISHER = MAX_PUBLISHER
-"""Publisher of key statements; segments of control data have small numbers."""
+"""Publisher in the ids of key statements; segments of control data have small numbers there."""
 MAX_STATEMENTS = 8
 _BUILT_IN_TOPIC = 0
 _STATEMENT = struct.Struct(f">B{PUBLIC_BYTES}sq")
@@ -39,7 +39,7 @@ def key_statement(signer: SampleSigner, new_key: bytes, *, at: int, retires_at: 
 
 
 class KeyRing:
-    """The keys that a node trusts; *keys* are those that it was given."""
+    """The keys that a node trusts; *keys* are those of its settings."""
 
     def __init__(self, keys: Iterable[bytes]) -> None:
         self._retires: dict[bytes, int] = dict.fromkeys(keys, INT64_MAX)
@@ -47,12 +47,12 @@ class KeyRing:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the node knows no campus."""
+        """Whether the node has no key of any campus."""
         return not self._retires
 
     @property
     def statements(self) -> tuple[Sample, ...]:
-        """The statements that count, the oldest first."""
+        """The statements that are kept, the oldest first."""
         return tuple(self._statements[each] for each in sorted(self._statements))
 
     def keys(self, *, now: int) -> tuple[bytes, ...]:
@@ -60,13 +60,13 @@ class KeyRing:
         return tuple(key for key, retires_at in self._retires.items() if now < retires_at)
 
     def wants(self, sample_id: SampleId) -> bool:
-        """Return whether the statement with this id is not known yet, and there is a place for it."""
+        """Return whether the statement with this id is unknown here and would be kept."""
         if self.is_empty or sample_id in self._statements:
             return False
         return len(self._statements) < MAX_STATEMENTS or sample_id > min(self._statements)
 
     def receive(self, statement: Sample) -> bool:
-        """Take a statement; return whether it counts."""
+        """Follow a statement if a trusted key signed it; return whether it counts."""
         signer = next((key for key in self._retires if is_signed_by(statement, [key])), None)
         if signer is None or len(statement.body) != _STATEMENT.size or statement.published_at >= self._retires[signer]:
             return False

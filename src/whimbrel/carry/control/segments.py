@@ -1,10 +1,10 @@
-"""Control data: the topics of the campus and what the plan says of them, as samples of the built-in topic (3.1).
+"""Control data: the topics of the campus with subscribers and L, as samples of the built-in topic (3.1).
 
-Rule: the built-in topic has the id 0. Control data may take several samples, its *segments*; the time of publication in
-a segment's id is the version, and the publisher is the number of the segment, from 0.
-Rule: the newest complete version is in force. A segment that the campus did not sign, or of a version that is not
-newer, is ignored and counted.
-Rule: the keys that count are those of ``carry.control.keys``, at the time of the campus.
+Rule: the built-in topic has the id 0. Control data may take several samples, its *segments*. In the id of a segment the
+time of publication is the version, and the publisher is the number of the segment, from 0.
+Rule: the newest complete version is in force. A segment that the campus did not sign, or whose version is not newer, is
+ignored and counted.
+Rule: a signature counts if its key is one of ``carry.control.keys`` at that time of the campus.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ BUILT_IN_TOPIC = 0
 MAX_SEGMENTS = 64
 MAX_TOPIC_NAME_BYTES = 0xFF
 _MAX_VERSIONS = 4
-"""Versions of which segments are kept at a time, the newest."""
+"""Incomplete versions of which segments are kept, the newest ones."""
 _UINT32_MAX = 0xFFFF_FFFF
 _SEGMENTS = struct.Struct(">BII")
 _ENTRY = struct.Struct(">HHIB")
 
 
 class MalformedControlDataError(InvalidInputError):
-    """The body of a segment is none. Reaction: ignore it, although the campus signed it."""
+    """The body of a segment is not valid. Reaction: ignore it, although the campus signed it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -54,7 +54,7 @@ class MalformedControlDataError(InvalidInputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """A topic of the campus: its id and name, how many subscribe to it, and L, the copies of a sample of it."""
+    """A topic of the campus: id, name, number of subscribers, and L, the copies of each of its samples."""
 
     topic: int
     name: str
@@ -70,7 +70,7 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlData:
-    """What the administrative server tells all nodes; *places* is the memory of all of them together."""
+    """Data of the administrative server for all nodes; *places* counts the places of all of them together."""
 
     version: int
     users: int
@@ -113,20 +113,20 @@ class ControlReceiver:
         self._ring = ring
         self.in_force: ControlData | None = None
         self.samples: tuple[Sample, ...] = ()
-        """The segments of the version in force, which are carried on."""
+        """The segments of the version in force, which this node offers to others."""
         self.signed_by: bytes | None = None
         """The key that signed the version in force."""
         self.counts: Counter[str] = Counter()
-        """Segments that were ignored, by the reason."""
+        """Number of segments that were ignored, by reason."""
         self._segments: dict[int, dict[int, Sample]] = {}
 
     @property
     def kept(self) -> int:
-        """How many segments wait for others of their version."""
+        """Number of segments that wait for others of their version."""
         return sum(map(len, self._segments.values()))
 
     def wants(self, sample_id: SampleId, *, now: int) -> bool:
-        """Return whether the segment with this id belongs to a newer version and is not here."""
+        """Return whether the segment with this id belongs to a newer version and is not stored here."""
         version, number = sample_id
         if self._ring.is_empty or number >= MAX_SEGMENTS or self._is_old(version, now):
             return False
@@ -137,13 +137,13 @@ class ControlReceiver:
         return self.signed_by in self._ring.keys(now=now)
 
     def _is_old(self, version: int, now: int) -> bool:
-        """Return whether *version* says nothing new; the version in force may come again, signed with another key."""
+        """Return whether *version* is not newer; the version in force may come again, signed with another key."""
         if self.in_force is None or version > self.in_force.version:
             return False
         return version < self.in_force.version or self.is_valid(now=now)
 
     def receive(self, sample: Sample, *, now: int) -> ControlData | None:
-        """Take a segment at *now*; return the control data that is in force from now on because of it, or None."""
+        """Store a segment at *now*; return the control data that it brings into force, or None."""
         if self._is_old(sample.published_at, now):
             self.counts["older"] += 1
             return None

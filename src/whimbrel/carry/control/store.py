@@ -1,6 +1,6 @@
 """Control data at a node: the segments in force and the key statements, beside the places for samples.
 
-Rule: control data takes no place of a sample, and is carried on by the same Hello and the same pull.
+Rule: control data takes no place of a sample. Hellos list it, and neighbours request it, like samples.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ class ControlStore:
 
     @property
     def in_force(self) -> ControlData | None:
-        """The control data in force, if any has come."""
+        """The control data in force, or None."""
         return self._receiver.in_force
 
     @property
     def ignored(self) -> dict[str, int]:
-        """How many segments were ignored, by the reason."""
+        """Number of segments that were ignored, by reason."""
         return dict(self._receiver.counts)
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """All that is kept: statements first, so that a key is known before what it signed."""
+        """Key statements, then segments: a restarted node knows a key before it reads what that key signed."""
         return (*self.ring.statements, *self._receiver.samples)
 
     def is_valid(self, *, now: int) -> bool:
-        """Return whether there is control data in force whose key still counts."""
+        """Return whether control data is in force and its key still counts."""
         return self.in_force is not None and self._receiver.is_valid(now=now)
 
     def entries(self, *, now: int) -> list[Entry]:
-        """Return the entries of a Hello: statements, and control data that others can check."""
+        """Return entries for a Hello: key statements, and the control data if its key still counts."""
         samples = self.samples if self.is_valid(now=now) else self.ring.statements
         return [Entry(BUILT_IN_TOPIC, each.id, has_copies=False) for each in samples]
 
     def find(self, sample_id: SampleId) -> Sample | None:
-        """Return the sample of the built-in topic with this id, if it is here."""
+        """Return the stored sample of the built-in topic with this id, or None."""
         return next((each for each in self.samples if each.id == sample_id), None)
 
     def wants(self, sample_id: SampleId, *, now: int) -> bool:
-        """Return whether the sample of the built-in topic with this id says something new."""
+        """Return whether the sample of the built-in topic with this id would be kept."""
         if sample_id.publisher == KEY_PUBLISHER:
             return self.ring.wants(sample_id)
         return self._receiver.wants(sample_id, now=now)
 
     def receive(self, sample: Sample, *, now: int) -> ControlData | None:
-        """Take a sample of the built-in topic; return the control data that is in force from now on because of it."""
+        """Store a sample of the built-in topic; return the control data that it brings into force, or None."""
         if sample.publisher == KEY_PUBLISHER:
             if not self.ring.receive(sample):
                 self._receiver.counts["forged"] += 1

@@ -1,10 +1,17 @@
-"""Topics of a node: names and ids, from the control data, from a file, else from a hash of the name.
+"""Topics of a node: their names and ids, from the control data, from a file, else from a hash of the name.
 
+<<<<<<< HEAD
 Rule: control data in force decides. A name that it does not list has the id of the topics file, else of its hash; if
 the control data gives that id to another name, the name is refused.
 Rule: a name has one id. When control data gives it another, the id that it had before has no name any more.
 Rule: the administrative server takes the id of a name's hash, too, while no other topic has it: nodes that never met a
 way-server use the same ids then.
+=======
+Rule: control data in force decides. A name that it does not list has the id of the topics file, else that of its hash.
+If another name has that id, the name is refused.
+Rule: the administrative server also uses the hash of a name as its id if that id is free. So nodes that never met a
+way-server use the same ids.
+>>>>>>> campus
 """
 
 from __future__ import annotations
@@ -27,13 +34,13 @@ _LINE = re.compile(r"(?:(0[xX][0-9A-Fa-f]{1,4}|[0-9]{1,5})\s+)?(\S.*)")
 
 
 def hashed_topic(name: str) -> int:
-    """Return the id that a hash of *name* gives it, 1 to 65,535."""
+    """Return the id for *name* that its hash gives, 1 to 65,535."""
     digest = hashlib.blake2s(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % MAX_TOPIC + 1
 
 
 def read_topics(path: Path) -> dict[str, int]:
-    """Return the ids by name in the file *path*: a name per line, an id before it or not; ``#`` begins a comment."""
+    """Return the ids by name in the file *path*: per line an optional id and a name; ``#`` begins a comment."""
     try:
         with path.open("rb") as stream:
             text = stream.read(_MAX_FILE_BYTES + 1).decode()
@@ -68,12 +75,12 @@ class TopicNames:
         self._plans: dict[str, TopicPlan] = {}
         self._names: dict[int, str] = {topic: name for name, topic in self._file.items()}
         self._learned = dict.fromkeys(names)
-        """Names that are in neither, which the application used."""
+        """Names that the application used and that are in neither file nor control data."""
         for each in self._learned:
             self._names.setdefault(hashed_topic(each), each)
 
     def set_control(self, data: ControlData) -> None:
-        """Follow *data* from now on."""
+        """Use the names and ids of *data* from now on."""
         self._plans = {each.name: each for each in data.topics}
         self._names = {topic: name for name, topic in self._file.items() if name not in self._plans}
         for name in self._learned:
@@ -96,11 +103,11 @@ class TopicNames:
         return topic
 
     def name_of(self, topic: int) -> str:
-        """Return the name of the topic with the id *topic*; an unknown one has its id as name."""
+        """Return the name of the topic with the id *topic*; for an unknown topic its id as text."""
         return self._names.get(topic, f"{topic:#06x}")
 
     def plan_of(self, topic: int) -> TopicPlan | None:
-        """Return what the control data in force says of a topic."""
+        """Return the plan of a topic in the control data in force, or None."""
         plan = self._plans.get(self._names.get(topic, ""))
         return plan if plan is not None and plan.topic == topic else None
 
@@ -110,5 +117,5 @@ class TopicNames:
 
     @property
     def all(self) -> list[tuple[int, str]]:
-        """All topics that are known here, by id."""
+        """All known topics, as pairs of id and name, by id."""
         return sorted(self._names.items())

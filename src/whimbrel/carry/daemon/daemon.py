@@ -1,9 +1,10 @@
-"""The daemon: a participant on a real network. It performs what the core says and decides nothing.
+"""The daemon: a participant on a real network. It performs the outputs of the core and decides nothing.
 
-Rule: any datagram is a frame or counted; nothing that comes from the network ends the daemon.
-Rule: so many datagrams are read per second, whoever sent them; the rest is left to the kernel, which drops it.
-Rule: what the application publishes is in the memory on disk before the call returns. Other changes are written at most
-once a second: after a crash a node may have copies again that it gave within the last second.
+Rule: any datagram is a frame or is counted; no datagram ends the daemon.
+Rule: at most ``_FRAMES_PER_S`` frames are handled per second, from all senders together; further ones are dropped and
+counted.
+Rule: a sample of the application is in the memory file on disk before ``publish`` returns. Other changes are written
+once in a Hello period: after a crash a node may have copies again that it gave in the last one.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ class LinkTransport(Transport, Protocol):
     """A transport with sockets."""
 
     def filenos(self) -> tuple[int, ...]:
-        """Return the sockets that have something to read when something has come."""
+        """Return the file descriptors of the sockets that become readable when a datagram arrives."""
 
     def refresh(self) -> None:
-        """Look at what may have changed outside."""
+        """Read the file of the reach again if it has changed."""
 
     def close(self) -> None:
         """Leave the link."""
 
 
 class CampusDaemon:
-    """One node: *own* is its own clock, in microseconds UTC; *deliver* is called with each sample it subscribes to."""
+    """One node: *own* is its own clock, in microseconds UTC; *deliver* gets each sample that it subscribes to."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class CampusDaemon:
         self._is_changed = True
         self._saving = asyncio.Lock()
         self.listeners: list[Callable[[Sample], None]] = []
-        """Called with each sample that is delivered, after *deliver*."""
+        """Callbacks for each delivered sample, called after *deliver*."""
 
     @property
     def now(self) -> int:
@@ -84,14 +85,14 @@ class CampusDaemon:
         return self._own()
 
     def set_clock(self, at: int) -> None:
-        """Set the clock of the campus: it is *at* now. A restarted node knows that, too."""
+        """Set the clock of the campus to *at*; the difference to the own clock survives a restart."""
         self.participant.clock.set(at, own=self._own())
         self._is_changed = True
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Take what has arrived, a few frames at a time: others have their turn between."""
+        """Handle at most ``_AT_A_TIME`` frames that have arrived, so that other tasks run in between."""
         for _ in range(_AT_A_TIME):
             heard = self.transport.receive()
             if heard is None:
@@ -104,14 +105,14 @@ class CampusDaemon:
             self.perform(outputs, giver=heard.sender)
 
     def turn(self) -> None:
-        """Do what is due once in a Hello period, and say Hello."""
+        """Run the timers of the participant and say Hello; call it once in a Hello period."""
         self.perform(self.participant.timer(own=self._own()))
         self.transport.say(self.participant.hello(own=self._own()))
         if self._journal is not None:
             self._journal.sync()
 
     def perform(self, outputs: Iterable[Output], *, giver: int | None = None) -> None:
-        """Do what the core says, in order; *giver* is the neighbour whose frame it comes of."""
+        """Perform the outputs of the core, in order; *giver* is the neighbour whose frame caused them, if any."""
         for each in outputs:
             match each:
                 case Send(address, message) | Tell(address, message):
@@ -161,7 +162,7 @@ class CampusDaemon:
     # -- the application -----------------------------------------------------------------------------------------------
 
     async def publish(self, topic: str, body: bytes, *, ttl_us: int | None = None) -> Sample:
-        """Publish *body* on *topic*; return the sample, which is on the disk."""
+        """Publish *body* on *topic*; return the sample once it is on the disk."""
         outputs = self.participant.publish(topic, body, own=self._own(), ttl_us=ttl_us)
         self.perform(outputs)
         await self.save(must=True)
@@ -178,7 +179,7 @@ class CampusDaemon:
         await self.save()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Subscribe to *topic* no more."""
+        """End the subscription to *topic*."""
         if topic not in self.participant.subscriptions:
             raise InvalidValueError("topic", topic, f"one of {', '.join(self.participant.subscriptions) or 'none'}")
         self.participant.unsubscribe(topic)
@@ -190,7 +191,7 @@ class CampusDaemon:
     # -- running -------------------------------------------------------------------------------------------------------
 
     async def save(self, *, must: bool = False) -> None:
-        """Write the memory to the disk if it has changed; an error is raised if it *must* be there, else reported."""
+        """Write the memory to disk if it has changed; an error is raised if *must*, else logged and counted."""
         async with self._saving:
             if self._memory is None or not self._is_changed:
                 return
@@ -206,7 +207,7 @@ class CampusDaemon:
                 _log.warning("the memory of this node cannot be written", reason=str(error))
 
     async def run(self, transport: LinkTransport, stop: asyncio.Event) -> None:
-        """Say Hello regularly and read what comes on *transport*'s sockets, until *stop* is set."""
+        """Say Hello regularly and read the sockets of *transport*, until *stop* is set."""
         loop = asyncio.get_running_loop()
         for fileno in transport.filenos():
             loop.add_reader(fileno, self.read)

@@ -1,6 +1,6 @@
-"""The door of a node: the Unix socket on which applications of this machine ask it (``carry.application``).
+"""The door of a node: the Unix socket for requests of applications on this machine (``carry.application``).
 
-Rule: samples that wait for an application that does not read have a bound: the oldest is dropped, and counted.
+Rule: at most ``_MOST_WAITING`` samples are queued for a slow application; then the oldest is dropped and counted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MAX_TTL_S = 10 * 365 * 86_400
 
 
 class Door(RequestSocket):
-    """Answers the applications of *daemon*; *status* returns what they are told of it."""
+    """Answers the requests of applications to *daemon*; *status* returns the status of the node."""
 
     def __init__(self, folder: Path, daemon: CampusDaemon, status: Callable[[], Mapping[str, object]]) -> None:
         super().__init__(folder)
         self._daemon, self._status = daemon, status
 
     async def act(self, request: Mapping[str, object]) -> Mapping[str, object]:
-        """Do what an application asks for."""
+        """Perform the request of an application; return the members of the answer."""
         participant = self._daemon.participant
         match request.get("do"):
             case "topics":
@@ -80,7 +80,7 @@ class Door(RequestSocket):
     async def follow(
         self, request: Mapping[str, object], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Say each sample of the topics that *request* names, until the application closes the connection."""
+        """Send each sample of the topics in *request*, until the application closes the connection."""
         topics = _followed(request)
         if topics is None:
             return False

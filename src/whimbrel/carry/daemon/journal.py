@@ -1,11 +1,12 @@
-"""The log of a node: what it published, took, gave and received, as a broker's log has it.
+"""The log of a node, in the format of a broker's log: samples, receipts, subscriptions, and when the node ran.
 
-Rule: a sample that comes here is one publication, under ``campus/<topic>``; its own id is the attribute ``sample``,
-``<time of publication>.<address of the publisher>``, and ``giver`` is the neighbour that it came from.
-Rule: a sample that the application gets, or that is given to a neighbour, is a receipt of that node. A node is a device
-with the name of its address, which joins a private session; its subscriptions are rows of ``interests``. What it
-publishes itself is not delivered to it, and a sample that it carried before it subscribed counts as a retained one.
-Rule: the log is bounded: its oldest segments go first. A disk that is full costs rows and not the node.
+Rule: a sample that is published here, or arrives, is one publication under ``campus/<topic>``. Its attribute ``sample``
+is its id, ``<time of publication>.<address of the publisher>``; ``giver`` is the neighbour that it came from.
+Rule: a sample that is delivered to the application, or given to a neighbour, is a receipt of that node. A node is a
+device with the name of its address, which joins a private session; its subscriptions are rows of ``interests``. Its own
+samples are not delivered to it. A sample that it carried before it subscribed counts as a retained one.
+Rule: the size of the log is bounded; its oldest segments are removed first. If the disk is full, facts are lost and
+counted, and the node continues.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NO_WILDCARDS = str.maketrans("+#", "__")
 
 
 def subject_of(topic: str) -> str:
-    """Return the subject of samples of *topic*: ``campus/<topic>``; wildcards in its name become ``_``."""
+    """Return the subject for samples of *topic*: ``campus/<topic>``; wildcards in its name become ``_``."""
     return f"{SUBJECT}/{topic}".translate(_NO_WILDCARDS)
 
 
@@ -44,7 +45,7 @@ def address_name(address: int) -> str:
 
 
 def sample_name(sample_id: SampleId) -> str:
-    """Return the text of a sample's id."""
+    """Return the id of a sample as text: ``<time of publication>.<address of the publisher>``."""
     return f"{sample_id.published_at}.{address_name(sample_id.publisher)}"
 
 
@@ -62,23 +63,23 @@ class Journal:
         self._own, self._max_bytes = address_name(address), max_bytes
         self._writer = LogWriter(folder, f"campus-{self._own}", segment_bytes=min(_SEGMENT_BYTES, max_bytes // 4))
         self._known: OrderedDict[tuple[int, SampleId], _Known] = OrderedDict()
-        """The publications of the samples that came last."""
+        """The publications of the latest samples."""
         self._grown_bytes = 0
         self.counts: Counter[str] = Counter()
 
     def open(self, *, at: int) -> None:
-        """Open the log; the node is here from *at* on."""
+        """Open the log; note that the node runs from *at* on."""
         self._writer.open()
         self._note_presence(PresenceChange.CONNECTED, at)
         self._note_presence(PresenceChange.JOINED, at)
 
     def close(self, *, at: int) -> None:
-        """Close the log."""
+        """Note that the node stops *at* this time, and close the log."""
         self._note_presence(PresenceChange.DISCONNECTED, at)
         self._writer.close()
 
     def note_sample(self, sample: Sample, topic: str, *, giver: int | None, at: int) -> bool:
-        """Note that a sample was published here, or came from *giver*; return False if that was noted before."""
+        """Append a sample that was published here or came from *giver*; return False if it was appended before."""
         if (sample.topic, sample.id) in self._known:
             return False
         said: dict[str, int | float | str | bytes] = {"sample": sample_name(sample.id), "topic": sample.topic}
@@ -107,13 +108,13 @@ class Journal:
     def note_receipt(
         self, sample: Sample, topic: str, *, receiver: int | None, at: int, was_carried: bool = False
     ) -> None:
-        """Note that the application got a sample, or that the neighbour *receiver* did.
+        """Append the receipt of a sample by the application, or by the neighbour *receiver*.
 
-        *was_carried* says that the node had it before its application subscribed.
+        With *was_carried* the node stored the sample before its application subscribed.
         """
         known = self._known.get((sample.topic, sample.id))
         if known is None:
-            return  # its publication is in a log that was cut, or before a restart
+            return  # its publication was cut from the log, or came before a restart
         device = self._own if receiver is None else address_name(receiver)
         self._append(
             Receipt(
@@ -132,7 +133,7 @@ class Journal:
         )
 
     def note_interest(self, topic: str, *, is_added: bool, at: int) -> None:
-        """Note that the application subscribes to a topic, or no more."""
+        """Append that the application has subscribed to a topic, or ended a subscription."""
         self._append(
             InterestChanged(
                 node=self._writer.node,
@@ -147,7 +148,7 @@ class Journal:
         )
 
     def sync(self) -> None:
-        """Write what was noted, without waiting for the disk, and cut the log if it is too long."""
+        """Write appended facts, without waiting for the disk, and remove the oldest segments if the log is too long."""
         before = self._writer.grown_bytes
         try:
             self._writer.sync(wait=False)

@@ -1,6 +1,6 @@
 """Metrics over HTTP: ``/metrics`` as Prometheus reads them, and ``/healthz``.
 
-Rule: a request has a few seconds and a few bytes, and few are answered at a time.
+Rule: the time and size of a request are bounded, and so is the number of open connections.
 """
 
 from __future__ import annotations

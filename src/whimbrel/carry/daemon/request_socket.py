@@ -1,6 +1,7 @@
-"""The Unix socket of a daemon: requests and answers, a line of JSON each (``carry.application``).
+"""The Unix socket of a daemon: each request and each answer is one line of JSON (``carry.application``).
 
-Rule: who may open the data folder may ask. A line has a bound, and so have the applications at a time.
+Rule: any process that may open the data folder may send requests. The length of a line and the number of connections
+are bounded.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ class RequestSocket(ABC):
 
     @abstractmethod
     async def act(self, request: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the members of the answer to *request*."""
+        """Perform *request* and return the members of its answer."""
 
     async def follow(
         self, request: Mapping[str, object], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Serve the rest of a connection after *request*; return False if it goes on with requests."""
+        """Serve the rest of a connection after *request*; return False if further requests follow."""
         del request, reader, writer
         return False
 
     async def start(self) -> None:
-        """Listen; the folder is locked by this daemon, so a socket that is there is of one that died."""
+        """Listen. This daemon has locked the folder, so an existing socket file was left by one that crashed."""
         opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._path.unlink(missing_ok=True)
@@ -56,7 +57,7 @@ class RequestSocket(ABC):
             raise LogWriteError(self._path, error.strerror or str(error)) from error
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
             for each in list(self._open):
@@ -76,14 +77,14 @@ class RequestSocket(ABC):
                 await writer.drain()
                 if request is not None and await self.follow(request, reader, writer):
                     return
-        except (OSError, ValueError, asyncio.CancelledError):  # a line that is too long; the daemon stops
+        except (OSError, ValueError, asyncio.CancelledError):  # the line is too long, or the daemon stops
             pass
         finally:
             self._open.discard(writer)
             writer.close()
 
     async def _answer_to(self, line: bytes) -> tuple[Mapping[str, object] | None, Mapping[str, object]]:
-        """Return the request, if it was met, and the answer."""
+        """Return the request, or None if it was refused, and the answer."""
         try:
             request = json.loads(line)
             if not isinstance(request, dict):

@@ -1,4 +1,4 @@
-"""The service of a node: from settings to a daemon with its memory, its log, its door and its metrics, and its run."""
+"""The service of a node: it opens memory, log, sockets and metrics as the settings say, and runs the daemon."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def own_clock() -> Callable[[], int]:
 
 
 def only_interface() -> str:
-    """Return the only interface with an IPv6 link-local address; where there are none or several, one must be named."""
+    """Return the only interface with an IPv6 link-local address; raise an error if there is none or several."""
     try:
         rows = [line.split() for line in _INTERFACES.read_text(encoding="ascii").splitlines()]
     except OSError:
@@ -62,7 +62,7 @@ def only_interface() -> str:
 
 
 def stop_at_signals(stop: asyncio.Event) -> None:
-    """Let SIGTERM and an interrupt set *stop*."""
+    """Set *stop* at SIGTERM and at an interrupt."""
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
@@ -72,13 +72,13 @@ class Service(Protocol):
     """A daemon: a node, a way-server or the administrative server."""
 
     def open(self) -> None:
-        """Read what it needs; raises an error of ours if a setting or a file cannot be used."""
+        """Open files and sockets; raises a ``WhimbrelError`` if a setting or a file cannot be used."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until *stop* is set."""
 
     def close(self) -> None:
-        """Let everything go."""
+        """Close files and sockets."""
 
 
 def run_service(service: Service) -> None:
@@ -109,7 +109,7 @@ def rules_of(settings: NodeSettings) -> Rules:
 
 
 class NodeService:
-    """One node on one interface; *make* makes another participant than a plain one, as a way-server is."""
+    """One node on one interface; a way-server gives a *make* that returns its own kind of participant."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class NodeService:
         return MulticastSocket(self.settings.interface or only_interface(), port=self.settings.udp_port)
 
     def open(self) -> None:
-        """Restore the node and join the link; raises an error of ours if a setting or a file cannot be used."""
+        """Restore the node and join the link; raises a ``WhimbrelError`` if a setting or a file cannot be used."""
         settings, folder = self.settings, self.settings.folder
         topics = TopicNames(read_topics(Path(settings.topics)) if settings.topics else None)
         self._stack.enter_context(locked(folder, "run a campus node"))
@@ -162,7 +162,7 @@ class NodeService:
         self.daemon.perform(restored)
 
     def close(self) -> None:
-        """Leave the link and let the data go."""
+        """Leave the link and unlock the data folder."""
         self._stack.close()
 
     def status(self) -> dict[str, object]:
@@ -170,7 +170,7 @@ class NodeService:
         return {**node_status(self.participant, self.transport, own=self._own()), **self.extra_status()}
 
     def metrics(self) -> dict[str, float]:
-        """Return the figures of the node."""
+        """Return the metrics of the node."""
         return {**node_metrics(self.participant, self.transport, own=self._own()), **self.extra_metrics()}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -190,7 +190,7 @@ class NodeService:
 
 
 def plain_participant(address: int, settings: NodeSettings, topics: TopicNames) -> Participant:
-    """Return the participant of a node that is no way-server."""
+    """Return the participant of an ordinary node."""
     return Participant(
         address,
         rules_of(settings),

@@ -1,8 +1,8 @@
-"""Settings of a campus daemon: from a TOML file and the command line, the latter first.
+"""Settings of a campus daemon: from the command line, else from a TOML file.
 
-Rule: the file has the names of the command line's options, with ``_`` for ``-``; an unknown name or a value of another
-kind is refused with the file, the name, what was found and what is allowed.
-Rule: a file with a secret may be read by its owner only.
+Rule: the file has the names of the command line's options, with ``_`` for ``-``. An unknown name or a value of another
+type is refused; the error names the file, the setting, the value, and the allowed ones.
+Rule: a file with a secret key must be readable by its owner only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PROFILES = {each.name: each for each in (LINK, RADIO)}
 
 
 class SettingsError(InvalidInputError):
-    """A file of settings cannot be used. Reaction: change it."""
+    """A settings file cannot be used. Reaction: correct it."""
 
     def __init__(self, source: Path, name: str, found: object, allowed: str) -> None:
         super().__init__(source, name, found, allowed)
@@ -43,14 +43,14 @@ class SettingsError(InvalidInputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """The settings of a node; the same names stand in its TOML file."""
+    """The settings of a node; its TOML file has the same names."""
 
     data: str = "campus-data"
     interface: str = ""
     """The network interface; empty: the only one that has IPv6 link-local multicast."""
     udp_port: int = PORT
     address: str = ""
-    """16 hexadecimal digits or fewer; empty: drawn at the first start, and kept with the memory."""
+    """At most 16 hexadecimal digits; empty: a random address, drawn at the first start and stored with the memory."""
     topics: str = ""
     places: int = PLACES
     copies: int = COPIES
@@ -67,7 +67,7 @@ class NodeSettings:
     metrics_port: int = 0
     """The port of ``/metrics`` on the loopback interface; 0: none."""
     log_bytes: int = 64 << 20
-    """About the most that the node's own log takes; 0: no log."""
+    """Approximate bound of the node's own log, in bytes; 0: no log."""
 
     def __post_init__(self) -> None:
         whole("udp_port", self.udp_port, 1, 65_535)
@@ -91,7 +91,7 @@ class NodeSettings:
 
     @property
     def frame_profile(self) -> Profile:
-        """The size of frames."""
+        """The profile that bounds the size of frames."""
         return _PROFILES[self.profile]
 
 
@@ -99,7 +99,7 @@ Settings = TypeVar("Settings")
 
 
 def read_settings(kind: type[Settings], file: Path | None, given: Mapping[str, object]) -> Settings:
-    """Return settings from *given*, else *file*, else the default; None in *given* stands for no value."""
+    """Return settings: each from *given* unless it is None there, else from *file*, else its default."""
     values = {} if file is None else _read_file(kind, file)
     values |= {name: value for name, value in given.items() if value is not None}
     return kind(**values)
@@ -143,14 +143,14 @@ def _is_hexadecimal(text: str, *, most: int) -> bool:
 
 
 def key_of(what: str, text: str) -> bytes:
-    """Return the 32 bytes that *text* spells in hexadecimal digits; *what* it is stands in the refusal."""
+    """Parse a key of 64 hexadecimal digits; the error message calls it *what*."""
     if len(text) != 2 * _KEY_BYTES or not _is_hexadecimal(text, most=2 * _KEY_BYTES):
         raise InvalidValueError(what, Phrase(f"{len(text)} characters"), "64 hexadecimal digits")
     return bytes.fromhex(text)
 
 
 def signer_of(file: Path) -> SampleSigner:
-    """Return the key in *file*: 64 hexadecimal digits, in a file that nobody but its owner may read."""
+    """Read the secret key in *file*: 64 hexadecimal digits; only the owner may have access to the file."""
     try:
         with file.open("rb") as stream:
             mode = stat.S_IMODE(file.stat().st_mode)

@@ -1,4 +1,4 @@
-"""The status of a node: what it has, whom it hears, how old what it knows is, and whom it refused."""
+"""The status of a node: its samples and neighbours, the age of its clock and control data, and refused samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["node_metrics", "node_status", "status_lines"]
 
 _MAX_SHOWN = 64
 _WAY_SERVER = ("name", "broker", "users", "census_age_s", "bridged", "waiting_for_broker")
-"""Members that a way-server adds to those of a node, in the order of their lines."""
+"""Members that a way-server adds to the status of a node, in the order of their lines."""
 _ADMIN = (
     *("broker", "users", "places", "plan", "plan_age_s", "control_version", "control_age_s", "topics"),
     *("way_servers", "refused"),
@@ -19,7 +19,7 @@ _ADMIN = (
 
 
 def node_status(participant: Participant, transport: Transport, *, own: int) -> dict[str, object]:
-    """Return the status of a node as JSON has it; ages and differences are in seconds."""
+    """Return the status of a node as values for JSON; ages and differences are in seconds."""
     now = participant.clock.now(own)
     data, set_at = participant.control.in_force, participant.clock.set_at
     return {
@@ -97,7 +97,7 @@ def _listed(names: object) -> str:
 
 
 def node_metrics(participant: Participant, transport: Transport, *, own: int) -> dict[str, float]:
-    """Return the figures of a node by name, for ``/metrics``; counters end in ``_total``."""
+    """Return the metrics of a node by name, for ``/metrics``; names of counters end in ``_total``."""
     now = participant.clock.now(own)
     data, set_at = participant.control.in_force, participant.clock.set_at
     found: dict[str, float] = {

@@ -1,1 +1,1 @@
-"""Neighbours of a node: who is in reach, what each may cost, and what was asked of it and granted to it."""
+"""Neighbours of a node: those in reach, their rates, and the requests to them and grants for them."""

@@ -1,8 +1,8 @@
-"""Answers from their chunks: what has come of each, until it is whole.
+"""Assembly of answers from their chunks.
 
-Rule: an answer is of one neighbour, one sample and one number of copies; a chunk that contradicts those before it
-begins its answer anew.
-Rule: at most so many answers are begun at a time; the one whose last chunk is the longest ago makes room.
+Rule: an answer has one sender, one sample and one number of copies. A chunk that contradicts earlier ones discards them
+and starts the answer again.
+Rule: at most ``MAX_BEGUN`` answers are incomplete at a time; the one without a chunk for the longest time is discarded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from whimbrel.carry.wire import AnswerChunk, read_record
 __all__ = ["MAX_BEGUN", "AnswerAssembly"]
 
 MAX_BEGUN = 32
-"""Each of at most 1,097 bytes."""
+"""Most incomplete answers at a time, each of at most 1,097 bytes."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class _Begun:
     chunks: dict[int, bytes] = field(default_factory=dict)
 
     def add(self, part: AnswerChunk) -> bool:
-        """Take a chunk; return whether it agrees with what is here."""
+        """Add a chunk; return whether it agrees with the chunks before it."""
         if (part.copies, part.record_bytes) != (self.copies, self.record_bytes):
             return False
         end = part.offset + len(part.chunk)
@@ -37,12 +37,12 @@ class _Begun:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every byte is here: no two chunks overlap."""
+        """Whether all bytes have come; no two chunks overlap."""
         return sum(map(len, self.chunks.values())) == self.record_bytes
 
 
 class AnswerAssembly:
-    """The answers that have begun to arrive at a node."""
+    """The incomplete answers at a node."""
 
     def __init__(self) -> None:
         self._begun: dict[tuple[int, int, SampleId], _Begun] = {}
@@ -53,7 +53,7 @@ class AnswerAssembly:
     def add(self, sender: int, part: AnswerChunk) -> Answer | None:
         """Return the answer that *part* of *sender* completes, or None while chunks are missing.
 
-        Raises ``MalformedMessageError`` if the answer is whole and no sample.
+        Raises ``MalformedMessageError`` if the complete answer is not a valid sample.
         """
         name = sender, part.topic, part.id
         begun = self._begun.pop(name, None)
@@ -69,6 +69,6 @@ class AnswerAssembly:
         return None
 
     def forget(self, sender: int) -> None:
-        """Drop the answers that *sender* has begun: it is out of reach."""
+        """Discard the incomplete answers of *sender*, which is out of reach."""
         for name in [name for name in self._begun if name[0] == sender]:
             del self._begun[name]

@@ -7,8 +7,8 @@ Rule: a neighbour that asks again gets the same grant again: a lost request or a
 granted twice.
 Rule: a neighbour acknowledges each answer whose copies it has stored, however often that comes, and says how many of
 them it keeps. It refuses an answer with copies that it did not ask for, or asked for too long ago.
-Rule: copies that are refused, not kept, or not acknowledged in time go back to the giver. An acknowledgement that comes
-later takes the copies away again, as far as they are still there; if every acknowledgement was lost, they exist twice.
+Rule: copies that are refused, not kept, or not acknowledged in time go back to the giver. A late acknowledgement takes
+them from the giver again, except its last copy. If every acknowledgement was lost, the copies exist twice.
 Rule: all addresses of one host get copies of a sample once (``carry.neighbours.shares``). A late acknowledgement takes
 nothing away if the host has got other copies meanwhile.
 Rule: at most ``MAX_GRANTS`` wait at a time; while there is no room, samples are given without copies.
@@ -39,7 +39,7 @@ class _Grant:
     host: str
     """The machine of the neighbour that asked."""
     asked_at: int
-    """When the neighbour asked last."""
+    """Time of the neighbour's last request."""
     sent_at: int
 
 
@@ -59,7 +59,7 @@ class Grants:
         self._repeat_us, self._wait_us = repeat_us, wait_us
         self._open: OrderedDict[Name, _Grant] = OrderedDict()
         self._returned: OrderedDict[Name, _Grant] = OrderedDict()
-        """Grants that were not acknowledged in time; the last ones."""
+        """The latest grants that were not acknowledged in time."""
         self._stored: OrderedDict[Name, int] = OrderedDict()
         """Copies that this node keeps of the grants of others."""
         self._shares = HostShares()
@@ -100,12 +100,12 @@ class Grants:
         return grant.answer
 
     def acknowledge(self, name: Name) -> Answer | None:
-        """Forget a grant, because the neighbour has stored the sample; return what was granted, or None."""
+        """Forget a grant, because the neighbour has stored the sample; return its answer, or None."""
         grant = self._open.pop(name, None)
         return None if grant is None else grant.answer
 
     def refuse(self, name: Name) -> Answer | None:
-        """Forget a grant, because the neighbour does not take the copies; return what was granted, or None."""
+        """Forget a grant, because the neighbour does not take the copies; return its answer, or None."""
         grant = self._open.pop(name, None)
         if grant is None:
             return None
@@ -113,7 +113,7 @@ class Grants:
         return grant.answer
 
     def late(self, name: Name) -> Answer | None:
-        """Return what was granted and went back, because its acknowledgement has come so late; None if nothing did."""
+        """Return the answer of a grant that went back before its acknowledgement, and note its share; else None."""
         grant = self._returned.pop(name, None)
         if grant is None or self._shares.has(grant.host, name[1:]):
             return None
@@ -154,5 +154,5 @@ class Grants:
             self._stored.popitem(last=False)
 
     def stored_copies(self, name: Name) -> int | None:
-        """Return how many copies of a neighbour's grant were stored a while ago at most, or None."""
+        """Return how many copies of a neighbour's grant were stored, or None if that is unknown or long ago."""
         return self._stored.get(name)

@@ -1,10 +1,10 @@
-"""The neighbourhood of a node: who is in reach, what each neighbour was asked for, and what each may cost.
+"""The neighbourhood of a node: the neighbours in reach, the requests to them, and their rates.
 
-Rule: each neighbour has rates of its own for frames, answers and requests, and all share ten times as much, so that
-invented addresses do not add up.
-Rule: a neighbour is asked once it can know us: after our Hello, or a greeting, of which few are said.
-Rule: a request without an answer is repeated, and given up in the end; a neighbour that fails so often for a topic is
-not believed there any more, but for one request a minute, until it answers.
+Rule: each neighbour has its own rates for frames, answers and requests, and all together have ten times as much. So
+invented addresses do not multiply the load.
+Rule: a request goes only to a neighbour that knows this node: after its Hello, or after a greeting. Greetings are rare.
+Rule: a request without an answer is repeated, and given up after a time. After several such failures for a topic the
+neighbour's announcements of that topic are ignored until it answers; it gets one request a minute.
 Rule: no clock: *own* is what the node's own clock says, in microseconds UTC.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["Neighbourhood"]
 _MAX_NEIGHBOURS = 1_024
 _MAX_PENDING = 512
 _GREETINGS = 1, 2
-"""Greetings per second and at once; each is heard by all."""
+"""Greetings per second and at once; all neighbours hear each."""
 _FORGIVE_US = 60 * US_PER_S
 
 
@@ -44,20 +44,20 @@ class _Pending:
     request: Request
     asked_at: int
     sent_at: int
-    """When it was sent last."""
+    """Time at which it was sent last."""
 
 
 class Neighbourhood:
-    """The neighbours of the node with this *carrier*; what is refused or in vain is counted in *counts*."""
+    """The neighbours of the node with this *carrier*; refusals and failures are counted in *counts*."""
 
     def __init__(self, carrier: Carrier, rules: Rules, counts: Counter[str]) -> None:
         self._carrier, self._rules, self._counts = carrier, rules, counts
         self.believers = Believers()
         self._forgiven_at: int | None = None
         self._heard_at: OrderedDict[int, int] = OrderedDict()
-        """Who is in reach, and when each said Hello last."""
+        """The neighbours in reach, and the time of the last Hello of each."""
         self._strangers: set[int] = set()
-        """Neighbours that have come since our last Hello, and cannot know us."""
+        """Neighbours that have come since this node's last Hello, and do not know it."""
         self._pending: OrderedDict[tuple[int, SampleId], _Pending] = OrderedDict()
         self._assembly = AnswerAssembly()
         self._frames = NeighbourRates(rules.frames, _tenfold(rules.frames))
@@ -67,16 +67,16 @@ class Neighbourhood:
 
     @property
     def addresses(self) -> list[int]:
-        """Who is in reach, the one heard last at the end."""
+        """The neighbours in reach, the one heard last at the end."""
         return list(self._heard_at)
 
     @property
     def pending(self) -> int:
-        """How many requests wait for an answer."""
+        """Number of requests that wait for an answer."""
         return len(self._pending)
 
     def is_in_reach(self, address: int) -> bool:
-        """Return whether the node at *address* has said Hello a while ago at most."""
+        """Return whether the last Hello of the node at *address* is recent."""
         return address in self._heard_at
 
     def may_be_read(self, sender: int, *, own: int) -> bool:
@@ -109,11 +109,11 @@ class Neighbourhood:
             self._leave(next(iter(self._heard_at)))
 
     def greet_all(self) -> None:
-        """Note that we say Hello: everybody in reach knows us from now on."""
+        """Note that this node says Hello: all neighbours in reach know it from now on."""
         self._strangers.clear()
 
     def _leave(self, neighbour: int) -> None:
-        """Wait for nothing of *neighbour* any more: it is out of reach."""
+        """Forget the neighbour and the requests to it: it is out of reach."""
         self._heard_at.pop(neighbour, None)
         self._strangers.discard(neighbour)
         for name in [name for name, each in self._pending.items() if each.neighbour == neighbour]:
@@ -124,7 +124,7 @@ class Neighbourhood:
     # -- requests and answers ----------------------------------------------------------------------------------------
 
     def ask(self, neighbour: int, request: Request, *, own: int) -> list[Output]:
-        """Return the request for *neighbour*, after a greeting if it does not know us, or nothing if it must wait."""
+        """Return the request for *neighbour*, after a greeting if it needs one; nothing if a rate forbids it now."""
         greeting: list[Output] = []
         if neighbour in self._strangers and self._greetings.take(now=own):
             self._strangers.clear()
@@ -139,16 +139,16 @@ class Neighbourhood:
         return [*greeting, Send(neighbour, request)]
 
     def is_pending(self, topic: int, sample_id: SampleId) -> bool:
-        """Return whether anybody was asked for this sample and has not answered."""
+        """Return whether a request for this sample waits for an answer."""
         return (topic, sample_id) in self._pending
 
     def is_asked(self, neighbour: int, topic: int, sample_id: SampleId) -> bool:
-        """Return whether *neighbour* was asked for this sample and has not answered."""
+        """Return whether a request to *neighbour* for this sample waits for an answer."""
         pending = self._pending.get((topic, sample_id))
         return pending is not None and pending.neighbour == neighbour
 
     def assemble(self, sender: int, chunk: AnswerChunk) -> Answer | None:
-        """Return the answer that *chunk* completes, or None; the request for it waits no longer then."""
+        """Return the answer that *chunk* completes, and end its request; None while it is incomplete or not valid."""
         if not self.is_asked(sender, chunk.topic, chunk.id):
             self._counts["not asked for"] += 1
             return None
@@ -162,7 +162,7 @@ class Neighbourhood:
         return answer
 
     def stop_waiting(self, topic: int, sample_id: SampleId) -> None:
-        """Wait no longer for the answer to a request: it has come."""
+        """End a request, because its answer has come."""
         del self._pending[topic, sample_id]
 
     def _give_up(self, topic: int, sample_id: SampleId) -> None:
@@ -170,7 +170,7 @@ class Neighbourhood:
         self._carrier.forget(topic, sample_id)
 
     def timer(self, *, own: int) -> list[Output]:
-        """Return the requests to repeat; give up those that were made too long ago, and neighbours that are silent."""
+        """Return the requests to repeat; give up old requests, and forget neighbours that were silent for too long."""
         for neighbour, heard_at in list(self._heard_at.items()):
             if own - heard_at >= self._rules.silence_us:
                 self._leave(neighbour)

@@ -1,8 +1,8 @@
-"""Rates: how much each neighbour, and all of them together, may cost a node.
+"""Rate limits: for each neighbour, and for all of them together.
 
-Rule: a neighbour has an allowance of its own, and all share another, so that invented addresses do not add up.
-Rule: so many neighbours are remembered, those seen last: a forgotten one begins with a full allowance, which the shared
-one bounds.
+Rule: each neighbour has its own allowance, and all share another one, so that invented addresses do not add up.
+Rule: the allowances of the ``_MAX_NEIGHBOURS`` neighbours seen last are remembered. A forgotten neighbour starts with a
+full allowance, which the shared one bounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Allowance:
         self._at: int | None = None
 
     def take(self, *, now: int) -> bool:
-        """Return whether one more is allowed at *now*, in microseconds, and count it if it is."""
+        """Return whether one more event is allowed at *now*, in microseconds; if so, count it."""
         if self._at is not None:
             elapsed_us = max(0, now - self._at)
             self._left = min(self._burst, self._left + elapsed_us * self._per_second / US_PER_S)
@@ -37,7 +37,7 @@ class Allowance:
 
 
 class NeighbourRates:
-    """An allowance for each neighbour, and one for all."""
+    """An allowance for each neighbour, and one that all share."""
 
     def __init__(self, each: tuple[int, int], everyone: tuple[int, int]) -> None:
         self._each, self._all = each, Allowance(*everyone)
@@ -47,7 +47,7 @@ class NeighbourRates:
         return len(self._neighbours)
 
     def take(self, neighbour: int, *, now: int) -> bool:
-        """Return whether one more of *neighbour* is allowed at *now*, and count it if it is."""
+        """Return whether one more event of *neighbour* is allowed at *now*; if so, count it."""
         own = self._neighbours.get(neighbour)
         if own is None:
             own = self._neighbours[neighbour] = Allowance(*self._each)

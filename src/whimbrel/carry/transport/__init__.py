@@ -1,1 +1,1 @@
-"""Transports: how the frames of carriers travel."""
+"""Transports: senders and receivers of the frames of carriers."""

@@ -1,8 +1,8 @@
-"""The interface of a transport, and what all of them do with a frame that has come.
+"""The interface of a transport, and the checks that all transports make of a received frame.
 
-Rule: a Hello goes to all in reach; all else goes to one node, whose Hello was heard before. A frame that came by the
-other way is counted and dropped: nobody can make many nodes answer with one datagram.
-Rule: any bytes are a frame or counted; nothing that comes raises.
+Rule: a Hello goes to all nodes in reach; every other frame goes to one node, whose Hello was heard before. A frame that
+came by the wrong one of these ways is counted and dropped, so that one datagram cannot make many nodes answer.
+Rule: any bytes are a frame or are counted; no datagram raises an error.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class Heard(NamedTuple):
 
 
 class Transport(Protocol):
-    """The way of messages between a node and its neighbours."""
+    """Sends messages to the neighbours of a node, and receives theirs."""
 
     address: int
     counts: Counter[str]
-    """Frames and bytes that were sent, frames that were dropped, by the reason."""
+    """Number of frames and bytes that were sent, and of dropped frames by reason."""
 
     def say(self, hello: Hello) -> None:
         """Send *hello* to all in reach."""
 
     def send(self, address: int, message: Message | Part) -> bool:
-        """Send *message* to the node at *address*; return whether it is known and the frames have left."""
+        """Send *message* to the node at *address*; return whether the node is known and all frames were sent."""
 
     def receive(self) -> Heard | None:
-        """Return the next frame for this node, or None if there is none now."""
+        """Return the next frame for this node, or None if none has arrived."""
 
 
 class FrameReader:

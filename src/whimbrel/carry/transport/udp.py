@@ -1,9 +1,10 @@
-"""UDP over IPv6 on one link: Hellos by multicast, all else from socket to socket.
+"""UDP over IPv6 on one link: Hellos by multicast, all other frames by unicast.
 
-Rule: a node's Hellos leave from the socket on which it is answered, so a Hello tells where its sender is.
+Rule: a node sends its Hellos from the socket on which it receives unicast, so a Hello shows the address for answers.
 Rule: the host of a frame is the IPv6 address that it came from; several sockets on one address are one host.
-Rule: so many neighbours are known at a time; whose Hello is the longest ago is forgotten first.
-Rule: the group has one address for all campuses; who hears whom on a desk is made by ``Reach``, by hexadecimal address.
+Rule: at most ``MAX_NEIGHBOURS`` neighbours are known; the one whose last Hello is oldest is forgotten first.
+Rule: all campuses use one multicast group. On a desk ``Reach`` decides which nodes hear each other, by hexadecimal
+address.
 """
 
 from __future__ import annotations
@@ -50,21 +51,21 @@ class UdpTransport:
 
     @property
     def neighbours(self) -> int:
-        """How many neighbours are known."""
+        """Number of neighbours that are known."""
         return len(self._peers)
 
     @property
     def direct_name(self) -> Peer:
-        """The socket on which this node is answered."""
+        """Address of the socket on which this node receives unicast."""
         ip, port, *_ = self._direct.getsockname()
         return Peer(ip, port)
 
     def filenos(self) -> tuple[int, int]:
-        """Return the sockets that have something to read when something has come."""
+        """Return the file descriptors of the sockets that become readable when a datagram arrives."""
         return self._link.socket.fileno(), self._direct.fileno()
 
     def refresh(self) -> None:
-        """Read the file of the reach again if it has changed; one that is half written will do the next time."""
+        """Read the file of the reach again if it has changed; an incomplete one is read at the next call."""
         with suppress(InvalidValueError):
             self._reach.refresh()
 
@@ -75,7 +76,7 @@ class UdpTransport:
             self._count_sent(frame)
 
     def send(self, address: int, message: Message | Part) -> bool:
-        """Send *message* to the node at *address*; return whether it is known and the frames have left."""
+        """Send *message* to the node at *address*; return whether the node is known and all frames were sent."""
         peer = self._peers.get(address)
         if peer is None:
             return False
@@ -93,7 +94,7 @@ class UdpTransport:
         self.counts["bytes sent"] += len(frame)
 
     def receive(self) -> Heard | None:
-        """Return the next frame for this node, or None if there is none now."""
+        """Return the next frame for this node, or None if none has arrived."""
         while (received := self._datagram()) is not None:
             heard = self._take(received[0], received[1], came_to_all=received[2])
             if heard is not None:
@@ -101,7 +102,7 @@ class UdpTransport:
         return None
 
     def _datagram(self) -> tuple[bytes, Peer, bool] | None:
-        """Return the next datagram, the socket that it came from, and whether it went to all; or None."""
+        """Return the next datagram, its source, and whether it came by multicast; or None."""
         try:
             received = self._link.receive_from()
             if received is not None:
@@ -109,7 +110,7 @@ class UdpTransport:
             data, source = self._direct.recvfrom(_MAX_DATAGRAM)
         except BlockingIOError:
             return None
-        except OSError:  # an interface that is down comes back
+        except OSError:  # the interface is down, and may come back
             self.counts["network errors"] += 1
             return None
         return data, Peer(str(source[0]), int(source[1])), False

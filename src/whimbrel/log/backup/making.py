@@ -90,7 +90,7 @@ def _attempt(copying: _Copying, node: str, now: int) -> Manifest | None:
         try:
             copied = copying.copy(path)
         except FileNotFoundError:
-            continue  # two newer ones were made meanwhile
+            continue  # removed, because two newer checkpoints were made meanwhile
         checked(copying.target / copied.path, node, seq)
         files.append(copied)
         newest = seq

@@ -171,7 +171,7 @@ class _Log:
         found.days = (first, last)
         return found
 
-    @cache  # noqa: B019 # as long as the job
+    @cache  # noqa: B019 # the cache lives as long as the job
     def table(self, name: str) -> LogFrame:
         """Return the valid rows of the log's table *name*."""
         begun: dict[str, Any] = {}

@@ -2,8 +2,8 @@
 
 Rule: a row is a dead letter if ``model.rows.fact_of`` refuses it, or if a subscription's filter is invalid in every
 version of the language, which only ``match`` checks. The error of these checks is the reason.
-Rule: these slow checks run only on suspect rows. A check of whole Arrow columns comes first (``suspects``): a row that
-passes it is certainly valid; a row that fails it may be valid. A test in which every row is checked must give the same
+Rule: a fast check of whole Arrow columns comes first (``suspects``). A row that passes is certainly valid. A row that
+fails may be valid, and only such rows get the slow checks. A test in which every row gets them must give the same
 result.
 Rule: a dead letter has no effect: the state before it stays.
 """

@@ -329,7 +329,7 @@ def _look(found: _Suspects, column: Column) -> None:
             found.identities(name)
         case Kind.TEXTS:  # few rows have any: each is a suspect
             found.flag(pc.greater(pc.list_value_length(found.column(name)), 0))
-        case Kind.AREA | Kind.CORNERS:  # also few
+        case Kind.AREA | Kind.CORNERS:  # few rows have any: each is a suspect
             found.flag(found.column(name).is_valid())
         case Kind.FLAG:
             pass

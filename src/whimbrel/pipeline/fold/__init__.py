@@ -1,4 +1,4 @@
-"""The fold of a log: apply events to a node's core; the start state of a cut log; shards; contacts."""
+"""The fold of a log (event sourcing): apply its events, in order, to a node's core; start states, shards, contacts."""
 
 from __future__ import annotations
 

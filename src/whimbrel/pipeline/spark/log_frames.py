@@ -229,12 +229,12 @@ def _task(
     return work([portion for number in numbers if number < len(tasks) for portion in tasks[number]])
 
 
-def _good(  # noqa: PLR0917 # a partial has no names that pickle
+def _good(  # noqa: PLR0917 # ``partial`` passes them by position
     log: Path,
     table: str,
     columns: tuple[str, ...] | None,
     now: int,
-    is_judged: bool,  # noqa: FBT001 # so
+    is_judged: bool,  # noqa: FBT001 # as above
     work: Work,
     portions: Iterable[_Portion],
 ) -> Iterator[Any]:

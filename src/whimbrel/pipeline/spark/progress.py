@@ -82,7 +82,7 @@ def _stages(context: SparkContext) -> Stages:
 
 def _rows(context: SparkContext, stage: int) -> int:
     """Return the rows that a stage has read, from Spark's status store, which has no Python interface."""
-    store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 # the only way to it
+    store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 # pyspark has no public access
     try:
         data = store.lastStageAttempt(stage)
         return int(data.inputRecords()) + int(data.shuffleReadRecords())

@@ -57,8 +57,9 @@ _PYTHONS = re.compile(r"^(?!(?:java|org|py4j|scala)\.)([\w.]*(?:Error|Exception)
 """Pattern of the last line of a Python traceback, which no line of Java matches."""
 _CONNECT = "sc://"
 _LIGHT_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java options without the optimising compiler (C2), which would take minutes for short jobs: the first batch of a
-stream takes half of the time, and later batches two thirds."""
+"""Java options without the optimising compiler (C2), which would work for minutes on code that runs for moments.
+
+With them the first batch of a stream takes half of the time, and later batches two thirds."""
 _CONNECT_PORT = 15_002
 
 
@@ -208,7 +209,7 @@ def _is_here(spark: SparkSession) -> bool:
 
 
 def is_local(master: str) -> bool:
-    """Return whether *master* runs Spark in this process's machine (``local`` or ``local[…]``)."""
+    """Return whether *master* runs Spark on this machine (``local`` or ``local[…]``)."""
     return master == "local" or master.startswith("local[")
 
 

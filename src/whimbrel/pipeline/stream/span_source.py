@@ -29,8 +29,9 @@ __all__ = ["SpanReader", "SpanSource", "next_ends", "spans"]
 
 SCHEMA = "node string, first long, last long, nodes long, now long, missing string"
 Row: TypeAlias = tuple[str, int, int, int, int, str]
-"""Columns of ``SCHEMA``: node, first and last seq, number of nodes, the driver's time in microseconds and, as JSON, the
-seqs that a node's log lacks as the driver sees it (only for a node that is new to the stream)."""
+"""Columns of ``SCHEMA``: node, first and last seq, number of nodes, the driver's time in microseconds, missing seqs.
+
+Only a node that is new to the stream has missing seqs: those that its log lacks as the driver sees it, as JSON."""
 
 
 class SpanSource(DataSource):

@@ -40,7 +40,7 @@ class Told:
     is_new: bool
     """Whether the last batch was not reported before."""
     rows_per_s: float
-    """Facts of the log per second, of the last batch."""
+    """Facts of the log that the last batch processed, per second since the report before it."""
     lag: Mapping[str, int | None]
     """Number of seqs that are in the log but not in the tables, per node; None if the log ends before the tables."""
     lag_s: float | None

@@ -51,7 +51,7 @@ _PERCENTS = {"p50_us": 50, "p90_us": 90, "p99_us": 99}
 
 
 def _longest_times() -> NDArray[np.int64]:
-    """Return the longest time of each bucket: 1.02 ** its number, in microseconds, rounded down exactly."""
+    """Return the longest time of each bucket in microseconds: 1.02 ** number, rounded down from the exact value."""
     longest = [0]
     over, under = 51, 50
     while longest[-1] < INT64_MAX:

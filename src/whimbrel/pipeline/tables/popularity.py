@@ -205,7 +205,7 @@ class Wishes:
 
 
 def _alike(count: int, rows: Numbers, handles: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
-    """Group the rows 0 to *count* - 1 by their set of handles; yield each set and its rows; *rows* ascend."""
+    """Group the rows 0 to *count* - 1 by their set of handles (filters); yield each set and its rows; *rows* ascend."""
     ends = np.searchsorted(rows, np.arange(count + 1)).tolist()
     alike: dict[bytes, list[int]] = {}
     for row, (begin, end) in enumerate(pairwise(ends)):
