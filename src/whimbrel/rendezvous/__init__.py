@@ -1,5 +1,6 @@
 """Rendezvous: devices find each other without being discoverable (Huang, MIT 2004).
 
-``events`` are the values, ``messages`` and ``wire`` carry them, ``matching`` compares them, ``controller/`` introduces
-the devices, ``device/`` is the other end, ``tokens`` proves friendships, ``radio/`` is the air.
+``events`` are publications and subscriptions; ``messages`` and ``wire`` carry them, and ``matching`` compares them.
+``controller/`` introduces the devices, ``device/`` is a device's end, ``tokens`` proves membership in groups, and
+``radio/`` sends and receives.
 """

@@ -1,11 +1,12 @@
-"""Energy of a Bluetooth radio of 2004: what it was in and sent (``Usage``), times power; every input has its source.
+"""Energy of a Bluetooth radio of 2004: times in states and packets (``Usage``), times power; each input has a source.
 
-A radio that does nothing draws its idle power; each state adds to that. Scans add the receiver for one window of each
-interval, inquiries and pages what a maker measured for them, a parked slave the receiver at each beacon, packets the
-transmitter or the receiver while they last. Power class decides what the transmitter draws.
+A radio that does nothing draws its idle power, and each state adds to that. Scans add the receiver for one window of
+each interval. Inquiries and pages add the power that a maker measured for them. A parked slave adds the receiver at
+each beacon, and packets add the transmitter or the receiver while they last. The power class decides the transmitter's
+power.
 
-Rule: a value without a source is an assumption, and says so; the lab varies those.
-Rule: energy is of the radio alone: no processor, no display, no controller, which has mains.
+Rule: a value without a source is marked as an assumption; the lab varies the assumptions.
+Rule: the energy is that of the radio alone: without processor, display, and the controller, which runs on mains.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _STANDARD = "Bluetooth baseband specification 1.2"
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One number that the model rests on."""
+    """One input of the model: a number with its unit and source."""
 
     value: float
     unit: str
@@ -35,7 +36,7 @@ class Input:
 
     @property
     def is_assumed(self) -> bool:
-        """Whether nobody has measured it."""
+        """Whether the value is assumed, without a measurement."""
         return self.source.startswith("assumed")
 
 
@@ -65,7 +66,7 @@ INPUTS: Mapping[str, Input] = {
 
 
 class PowerClass(Enum):
-    """How strong the transmitter is."""
+    """Power class: the strength of the transmitter."""
 
     CLASS_1 = "class 1, 100 mW"
     CLASS_2 = "class 2, 2.5 mW"
@@ -78,7 +79,7 @@ class Power:
 
     idle_mw: float
     states_mw: Mapping[str, float] = field(default_factory=dict)
-    """By the name of the state in ``Usage``."""
+    """Milliwatts by the name of the state in ``Usage``."""
     answer_mj: float
     sent_packet_mj: float
     received_packet_mj: float
@@ -92,12 +93,12 @@ class Energy:
 
     @property
     def total_j(self) -> float:
-        """All of it."""
+        """Sum of all parts, in joules."""
         return sum(self.parts_j.values())
 
 
 def make_power(power_class: PowerClass = PowerClass.CLASS_2, **changed: float) -> Power:
-    """Return the powers that follow from ``INPUTS``, of which some may be *changed* by name."""
+    """Compute the powers from ``INPUTS``, with the values in *changed* in place of those of the same name."""
     for name, given in changed.items():
         if name not in INPUTS:
             raise InvalidValueError("input", name, ", ".join(INPUTS))
@@ -109,7 +110,7 @@ def make_power(power_class: PowerClass = PowerClass.CLASS_2, **changed: float) -
         PowerClass.CLASS_2: value["transmit_class_2_ma"],
         PowerClass.CLASS_3: value["transmit_class_3_ma"],
     }[power_class]
-    # What makers measured for inquiries and pages is of class 2; a stronger transmitter adds for the IDs only.
+    # The measured powers of inquiries and pages are of class 2; a stronger transmitter adds for the IDs only.
     extra_ma = (transmit_ma - value["transmit_class_2_ma"]) * value["ids_per_s"] * value["id_ms"] / 1_000
     receive_mw = (value["receive_ma"] - idle_ma) * supply_v
     scan_mw = receive_mw * value["window_ms"] / value["interval_ms"]

@@ -35,11 +35,11 @@ class EpochFile:
 
     @property
     def epochs(self) -> dict[GroupKey, int]:
-        """The highest epoch of each group, the one that rose last being last."""
+        """The highest epoch of each group; the one that rose last is last."""
         return dict(self._epochs)
 
     def keep(self, group: GroupKey, epoch: int) -> None:
-        """Keep *epoch* as the highest of *group*, unless a higher one is known."""
+        """Store *epoch* as the highest of *group*, unless a higher one is known."""
         if not self._set(group, epoch):
             return
         if self._lines >= 2 * self._capacity or self._is_torn:

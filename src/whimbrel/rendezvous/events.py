@@ -1,8 +1,8 @@
 """Events: publications and subscriptions of the rendezvous, and what they are made of (Huang, 4.1.2).
 
-Rule: an event cannot be built wrong; every refusal names what was found and what is allowed.
-Rule: NULL is ``None``, and for KEYS the empty tuple. A publication has a value everywhere else: only a subscription may
-leave one open.
+Rule: an invalid event cannot be built; every refusal names the value found and the values allowed.
+Rule: NULL is ``None``, and for KEYS the empty tuple. Only a subscription may have NULL in other attributes; a
+publication has a value in each.
 Rule: group keys and tokens stand in no ``repr`` and in no error.
 """
 
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 Address = NewType("Address", str)
-"""A Bluetooth device address as text, ``00:1A:7D:DA:71:0B``: one spelling, so that equal is equal."""
+"""A Bluetooth device address as text, ``00:1A:7D:DA:71:0B``; with one spelling, so that equal addresses are equal."""
 GroupKey = NewType("GroupKey", bytes)
 """The public key of a group, by which the group is named."""
 EventId = NewType("EventId", str)
@@ -97,7 +97,7 @@ def read_event_id(value: object) -> EventId:
 
 
 def kind_of(identifier: EventId) -> Kind:
-    """Return the kind that *identifier* is of."""
+    """Return the kind of event that *identifier* stands for."""
     return Kind.PUBLICATION if identifier[0] == "P" else Kind.SUBSCRIPTION
 
 
@@ -135,7 +135,7 @@ class Publication:
 
     @property
     def is_restricted(self) -> bool:
-        """Whether only members of its groups may learn of it."""
+        """Whether it is for members of its groups only."""
         return bool(self.keys)
 
     @property
@@ -152,7 +152,7 @@ class Subscription:
     name: str | None = None
     device_class: int | None = None
     keys: tuple[GroupKey, ...] = field(default=(), repr=False)
-    """The groups whose member the subscriber says to be. NULL is one of them always (Table 4.2) and is not written."""
+    """Groups that the subscriber claims to be in. NULL always counts among them (Table 4.2) and is left out."""
 
     def __post_init__(self) -> None:
         if self.address is not None:

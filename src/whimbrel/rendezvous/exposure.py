@@ -1,7 +1,7 @@
 """Exposure: for how long a device could be found by inquiries, and for how long it could be paged.
 
 With park a device listens for pages only while it is matched. Without, it listens as long as its event is open: it
-cannot be found, and who knows its address can page it. So the two times are reported apart.
+cannot be found, but a device that knows its address can page it. So the two times are reported separately.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Exposure"]
 
 @dataclass(slots=True)
 class Exposure:
-    """The times of one device, up to *since*."""
+    """Times for which one device was discoverable and connectable, up to *since*."""
 
     since: int
     is_discoverable: bool = False
@@ -24,12 +24,12 @@ class Exposure:
     connectable_us: int = 0
 
     def set_scans(self, *, inquiry: bool, page: bool, now: int) -> None:
-        """Take note of the scans from *now* on."""
+        """Record which scans are on from *now*."""
         self.advance(now)
         self.is_discoverable, self.is_connectable = inquiry, page
 
     def advance(self, now: int) -> None:
-        """Count up to *now*."""
+        """Add the time up to *now*."""
         passed, self.since = max(0, now - self.since), max(now, self.since)
         self.discoverable_us += passed * self.is_discoverable
         self.connectable_us += passed * self.is_connectable

@@ -62,7 +62,7 @@ class NoteLog:
         self._log.__exit__(kind, error, trace)
 
     def append(self, note: Note, at: int) -> Notification:
-        """Remember *note* of the time *at* for the next ``sync``."""
+        """Buffer *note*, of the time *at*, for the next ``sync``."""
         log = self._log
         fact = notification_of(note, node=log.node, seq=log.next_seq, at=later(log.last_at, at))
         log.append(fact)

@@ -1,6 +1,6 @@
 """Matching: whether a publication answers a subscription (Huang, 4.1.3).
 
-Rule: NULL is a wildcard on the subscription's side only; for KEYS the publication decides how narrow it is.
+Rule: NULL is a wildcard in subscriptions only; for KEYS, the publication decides whether NULL matches.
 Rule: attributes are compared before keys, though the thesis begins with keys (Figure 4-10): the verdict is the same,
 and no token is requested without need. The clock offset is ignored, and comparison ignores case.
 Rule: never a device with itself.
@@ -24,7 +24,7 @@ def is_consistent(publication: Publication, subscription: Subscription) -> bool:
 
 
 def common_groups(publication: Publication, subscription: Subscription) -> tuple[GroupKey, ...]:
-    """Return the groups that both name, in the publication's order: the doors to try, one after the other."""
+    """Return the groups that both name, in the publication's order, in which they are tried."""
     claimed = set(subscription.keys)
     return tuple(key for key in publication.keys if key in claimed)
 
@@ -35,7 +35,7 @@ def has_common_key(publication: Publication, subscription: Subscription) -> bool
 
 
 def is_compatible(publication: Publication, subscription: Subscription, subscriber: Address) -> bool:
-    """Return whether the two match, before the proof of membership, which takes a conversation."""
+    """Return whether the two match, apart from the proofs of membership, which need messages."""
     return (
         publication.address != subscriber
         and is_consistent(publication, subscription)

@@ -1,7 +1,7 @@
-"""Messages: what a device and the controller say to each other, and a device to the owner of a group.
+"""Messages between a device and the controller, and between two devices.
 
-Rule: a message is a value; the bytes are made and read in ``wire``.
-Rule: tokens, challenges, answers and keys stand in no ``repr``, so that no log or error can show them.
+Rule: a message is a value; ``wire`` encodes and decodes it.
+Rule: no ``repr`` shows a token, challenge, answer or key, so that no log or error can show them.
 """
 
 from __future__ import annotations
@@ -44,49 +44,49 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Here I am (4.1.1)."""
+    """I am available: publish this event (4.1.1)."""
 
     publication: Publication
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Tell me of a device like this one (4.1.1)."""
+    """I seek a device like this: tell me of one (4.1.1)."""
 
     subscription: Subscription
 
 
 @dataclass(frozen=True, slots=True)
 class Unpublish:
-    """Forget this publication."""
+    """Remove this publication."""
 
     id: EventId
 
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Forget this subscription."""
+    """Remove this subscription."""
 
     id: EventId
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Put a recently removed event back in the queue, or give an open one its whole time to live again (5.4.1)."""
+    """Put a recently removed event back in the queue, or restart the time to live of an open one (5.4.1)."""
 
     id: EventId
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """I have the notification of this event: the controller waits for it before it goes on (5.3)."""
+    """I have the notification of this event. The controller waits for this confirmation (5.3)."""
 
     id: EventId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The answer to the ``Ask`` of this challenge. Without a token: the device is not a member of that group."""
+    """The answer to the ``Ask`` of this challenge; without a token if none was needed, or if it proves nothing."""
 
     group: GroupKey = field(repr=False)
     challenge: bytes = field(repr=False)
@@ -97,7 +97,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """To the owner of a group: take me in (2.3, Figure 2-11)."""
+    """To the owner of a group: admit me (2.3, Figure 2-11)."""
 
     token: bytes = field(repr=False)
     device_key: bytes = field(repr=False)
@@ -133,7 +133,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The event is gone because its device asked so."""
+    """The event was removed, as its device requested."""
 
     id: EventId
 
@@ -170,7 +170,7 @@ class Matches:
     id: EventId
     publications: tuple[Listed, ...]
     is_complete: bool = True
-    """Whether every publication that matches is listed; a device may have gone before it proved its group."""
+    """Whether every matching publication is listed; false if a device was gone before it proved its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +187,9 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """I close the connection and keep what you said; listen for pages, and page me when you have something to say.
+    """I close the connection and keep your events; listen for pages, and page me when you have a message.
 
-    A device that is not paged for ``patience_us`` takes the controller for gone.
+    A device that gets no page for ``patience_us`` treats the controller as gone.
     """
 
     patience_us: int
@@ -197,7 +197,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """To a released publisher, afterwards: a match was told to page you. Where none came, renew."""
+    """To a released publisher, after its match: a device was told to page you. If no page came, renew the event."""
 
     id: EventId
 
@@ -209,7 +209,7 @@ class Ask:
     group: GroupKey = field(repr=False)
     challenge: bytes = field(repr=False)
     wants_token: bool = True
-    """Whether the token is asked for, too; the list of verified members spares it, never the challenge (5.4.1)."""
+    """Whether the token is needed, too; a verified member need not send it again, only the answer (5.4.1)."""
 
 
 @dataclass(frozen=True, slots=True)

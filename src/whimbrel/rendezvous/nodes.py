@@ -49,10 +49,10 @@ __all__ = ["ControllerNode", "DeviceNode", "Timers"]
 
 
 class Timers(Protocol):
-    """A clock that calls back later."""
+    """Timers: call a function after a delay."""
 
     def after(self, delay_us: int, do: Callable[[], None]) -> None:
-        """Do something after *delay_us*."""
+        """Call *do* after *delay_us*."""
         ...
 
 
@@ -79,7 +79,7 @@ class ControllerNode:
             raise InvalidValueError("dumb pairs", len(core.pairs), allowed)
 
     def start(self) -> None:
-        """Start to inquire and be discoverable, for ever; the core switches being connectable (4.1)."""
+        """Start to inquire and to be discoverable, without end; the core turns answering of pages on and off (4.1)."""
         self._radio.inquire(is_on=True)
         self._radio.set_scans(inquiry=True, page=False)
         self._take(())
@@ -168,7 +168,7 @@ class ControllerNode:
 
 
 class DeviceNode:
-    """A device with a radio; *told* gets what its user wants to know, *keep_token* each group token that is issued."""
+    """A device with a radio; *told* gets the messages to its user, *keep_token* each group token issued to it."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class DeviceNode:
         self.exposure = Exposure(now())
 
     def show(self) -> None:
-        """Make the device discoverable and connectable, for one that does not look for a controller itself."""
+        """Make a device discoverable and connectable that does not look for a controller itself."""
         self._scan(inquiry=True, page=True)
 
     def _scan(self, *, inquiry: bool, page: bool) -> None:
@@ -206,7 +206,7 @@ class DeviceNode:
         self.do(self.core.receive(d.LostPeer(address), now=self._now()))
 
     def do(self, commands: Iterable[d.DeviceCommand]) -> None:
-        """Perform what the core commands, as after ``publish`` or ``subscribe``."""
+        """Perform the core's commands, such as those that ``publish`` and ``subscribe`` return."""
         for command in commands:
             self._perform(command)
         due = self.core.next_due
@@ -214,7 +214,7 @@ class DeviceNode:
             self._timers.after(max(0, due - self._now()), lambda: self.do_due(due))
 
     def do_due(self, due: int) -> None:
-        """Tell the core that its time has come, unless it has forgotten meanwhile what it waited for."""
+        """Call the core's ``timer`` at *due*, unless the core no longer has this deadline."""
         if self.core.next_due == due:
             self.do(self.core.timer(now=self._now()))
 

@@ -53,7 +53,7 @@ _OF_ANSWER = b"whimbrel rendezvous: answer 1\0"
 
 
 class TokenFault(Enum):
-    """Which check a token or an answer failed."""
+    """The check that a token or an answer failed."""
 
     MALFORMED = "it has not the form of a token"
     WRONG_ADDRESS = "it was issued to another address"
@@ -77,7 +77,7 @@ class TokenError(InvalidInputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """A checked group token: this key, at this address, is a member until then."""
+    """A checked group token: the key, at the address, is a member until the expiry."""
 
     address: Address
     device_key: bytes = field(repr=False)
@@ -103,7 +103,7 @@ class DeviceKeys:
 
 
 class GroupOwner:
-    """The one device that may admit members (2.3); its own token is signed by itself like any other."""
+    """The owner of a group: the one device that may admit members (2.3). It signs its own token, too."""
 
     def __init__(self, seed: bytes, *, epoch: int = 1) -> None:
         self._private = _private(seed)

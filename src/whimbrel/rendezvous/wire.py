@@ -1,6 +1,6 @@
 """The wire: one CBOR map for each message, on one L2CAP channel.
 
-Rule: any bytes give a message or ``MalformedMessageError``; size and depth are looked at before anything is built.
+Rule: any bytes give a message or ``MalformedMessageError``; size and depth are checked before anything is built.
 Rule: the error names the field and what is allowed, and never shows the bytes of a key, token or answer.
 """
 
@@ -113,7 +113,7 @@ def _text(max_bytes: int) -> _Read:
 
 
 def _keys(what: str, value: object) -> tuple[GroupKey, ...]:
-    """Read the keys of a subscription; NULL among them says nothing that is not so anyway (Table 4.2)."""
+    """Read the keys of a subscription; NULL among them is ignored, since it always counts (Table 4.2)."""
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= MAX_KEYS + 1:
         raise InvalidValueError(what, description_of(value), f"a list of 1 to {MAX_KEYS} group keys, or NULL")
     keys = [key for key in value if key is not None]

@@ -1,8 +1,8 @@
-"""The controller: takes over discovery, matches, and tells devices how to page each other (Huang, chapter 4).
+"""The controller: discovers devices for others, matches them, and tells them how to page each other (Huang, chapter 4).
 
-One pure core: ``core`` is the loop; ``arrivals`` is its queue, ``openings`` the events and their index, ``caches`` its
-bounded caches, ``piconet`` the active slots, ``proofs/`` the conversations about membership, ``dumb`` the devices that
-cannot receive messages.
+The core is pure: ``core`` is the loop, ``arrivals`` its queue, ``openings`` the events and their index, ``caches`` its
+bounded caches, ``piconet`` the active slots. ``proofs/`` asks for proofs of membership, and ``dumb`` handles the
+devices that cannot receive messages.
 """
 
 from whimbrel.rendezvous.controller.commands import Command, Note, NoteKind

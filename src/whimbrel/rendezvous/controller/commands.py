@@ -73,14 +73,14 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Unpark:
-    """Give a parked device an active address at the next beacon; nothing happens to one that has one."""
+    """Give a parked device an active address at the next beacon; an active device is left as it is."""
 
     address: Address
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Close the connection of a device that stays with us: it listens, and we page it when there is something."""
+    """Close the connection of a device that stays a member: it listens for pages, and we page it for each message."""
 
     address: Address
 
@@ -91,7 +91,7 @@ class Connect:
 
     address: Address
     clock_offset: int | None
-    """``None``: what was measured when the device was released."""
+    """``None``: the offset measured when the device was released."""
     timeout_us: int = PAGE_TIMEOUT_US
 
 
@@ -119,7 +119,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class KeepEpoch:
-    """Keep on disk, before anything that follows, that a group has shown this epoch: lower ones are revoked (2.3)."""
+    """Store on disk that a group has shown this epoch, before later commands; lower epochs are revoked (2.3)."""
 
     group: GroupKey = field(repr=False)
     epoch: int
@@ -132,7 +132,7 @@ class UseAddress:
     address: Address
     mode: StandIn
     clock_offset: int | None
-    """``None``: the device's clock is not known, so all its frequencies are gone through."""
+    """``None``: the device's clock is not known, so the radio goes through all its frequencies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """The controller: one deterministic loop over the five concerns of the thesis (Huang, 4.1.1, Figures 4-7 and 4-8).
 
 The thesis has five threads and two locks: new connections, existing connections, disconnections, processing and
-cleaning. Here they are steps of one round. Inputs are applied first, in order: a device that is gone is excluded from
-every match at once, and so is an event that its device removed. Then, each at most ``work`` times: events of
-gone devices are flushed, arrivals are processed, expired things are cleaned. So a storm of disconnections or a flood of
+cleaning. Here they are steps of one round. Inputs are applied first, in order: from then on no match has a device that
+is gone, or an event that its device removed. Then the round does three things, each at most ``work`` times: it flushes
+events of gone devices, processes arrivals, and removes expired entries. So a storm of disconnections or a flood of
 messages delays matching by a bounded amount of work and never starves it.
 
 Rule: pure. Time is an argument, challenges are derived from a key, and the same inputs give the same commands.
@@ -55,15 +55,15 @@ __all__ = ["NONCE_KEY_BYTES", "Controller"]
 
 _CACHES_US = 1_000_000
 _LINGER_US = 640_000
-"""How long a device that answered our page may speak before it is released again."""
+"""Time for messages, in microseconds, of a device that answered our page, before it is released again."""
 _Key = TypeVar("_Key", bound=Hashable)
 
 
 class Controller:
     """A controller at *address*; *nonce_key* is a secret from which its challenges are made.
 
-    *epochs* are the highest epochs of groups that an earlier run has seen (``KeepEpoch``). *pairs* are dumb devices and
-    the smart ones in whose place it answers them; a radio that can do so is needed (5.4.4).
+    *epochs* are the highest epochs of groups that an earlier run has seen (``KeepEpoch``). *pairs* are dumb devices,
+    each with the smart device in whose place the controller answers; this needs a ``StandInRadio`` (5.4.4).
     """
 
     def __init__(
@@ -97,15 +97,15 @@ class Controller:
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     def receive(self, happened: Input, *, now: int) -> list[Command]:
-        """Take one input, do one round, and return what the shell must do, in order."""
+        """Apply one input, run one round, and return the commands for the shell, in order."""
         return self.take((happened,), now=now)
 
     def timer(self, *, now: int) -> list[Command]:
-        """Do one round."""
+        """Run one round without an input."""
         return self.take((), now=now)
 
     def take(self, inputs: Iterable[Input], *, now: int) -> list[Command]:
-        """Take *inputs* in their order, do one round, and return what the shell must do, in order."""
+        """Apply *inputs* in their order, run one round, and return the commands for the shell, in order."""
         for each in inputs:
             self._take_one(each, now)
         if self._gone:
@@ -127,7 +127,7 @@ class Controller:
 
     @property
     def next_due(self) -> int | None:
-        """When ``timer`` should be called at the latest; ``None``: not before the next input."""
+        """Time at which ``timer`` must be called; ``None``: not before the next input."""
         state = self._state
         queues = (state.expiring, state.connecting, state.idle)
         due = [next(iter(queue.values())) for queue in queues if queue]
@@ -139,11 +139,11 @@ class Controller:
 
     @property
     def look_ups(self) -> int:
-        """How often the open events were gone through for a trigger; the heads of two queues at once count once."""
+        """Number of look-ups of the open events for triggers; the heads of two queues count as one."""
         return self._state.arrivals.look_ups
 
     def sizes(self) -> dict[str, int]:
-        """Return how much of everything there is; each is bounded."""
+        """Return the number of entries of each table and queue; all are bounded."""
         state = self._state
         return {
             "devices": len(state.piconet),
@@ -158,7 +158,7 @@ class Controller:
         }
 
     def refused_proofs(self) -> dict[str, int]:
-        """Return how many proofs of membership were refused, by the check that they failed."""
+        """Return the number of refused proofs of membership, by the check that they failed."""
         return self._decider.refused_proofs
 
     def open_events(self) -> list[Record]:
@@ -166,7 +166,7 @@ class Controller:
         return [each for each in self._state.records.values() if each.stage is Stage.OPEN]
 
     def pair_states(self, *, now: int) -> dict[Address, PairState]:
-        """Return the state of each smart device that dumb ones are paired with; for tests and reports."""
+        """Return the state of each smart device that a dumb device is paired with; for tests and reports."""
         return self._dumb.states(now=now)
 
     # -- new and existing connections, disconnections ------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Controller:
             self._return(released, now, is_caller=happened.is_caller)
             return
         self._disconnect(address, now, is_stranger_kept=True)
-        if address in self._gone:  # it was back before what it had was flushed
+        if address in self._gone:  # the device is back before its events were flushed
             self._flush(self._gone.pop(address), now)
         seated = state.piconet.join(address, has_layer=happened.has_layer, now=now)
         if seated is None:
@@ -229,7 +229,7 @@ class Controller:
             self._decider.go_on_with(address, now=now)
 
     def _return(self, member: Member, now: int, *, is_caller: bool) -> None:
-        """Take back a released device that is connected again, and say what there is to say to it."""
+        """Make a released device active that is connected again, and send its waiting messages."""
         state = self._state
         state.out += state.piconet.seat(member, now=now)
         if is_caller:
@@ -240,7 +240,7 @@ class Controller:
         self._decider.go_on_with(member.address, now=now)
 
     def _miss(self, address: Address, now: int) -> None:
-        """Take note that a page was not answered: a released device that does not answer two is gone."""
+        """Handle an unanswered page: a released device is gone after two of them, any other device after one."""
         member = self._state.piconet.get(address)
         if member is None or not member.is_released:
             self._disconnect(address, now)
@@ -266,7 +266,7 @@ class Controller:
                 self._state.note(NoteKind.FLUSHED, record, detail="not reached")
 
     def _flush(self, member: Member, now: int) -> None:
-        """Remove the events of a gone device, which can renew them if it is back soon (4.1.6, 5.4.1)."""
+        """Remove the events of a gone device; it can renew them if it comes back soon (4.1.6, 5.4.1)."""
         state = self._state
         for record in list(state.of_owner.get(member.address, {}).values()):
             if record.stage is Stage.ANSWERING:
@@ -307,7 +307,7 @@ class Controller:
         state.settle(address)
 
     def _find(self, found: Found, now: int) -> None:
-        """Publish for a device that was heard; never more than inquiry would have told, so no keys (4.1.1)."""
+        """Publish a device that an inquiry heard, with the values that the inquiry shows, so without keys (4.1.1)."""
         state = self._state
         member = state.piconet.get(found.address)
         is_over = member is not None and member.is_released and found.address not in state.of_owner
@@ -340,7 +340,7 @@ class Controller:
     # -- processing ----------------------------------------------------------------------------------------------------
 
     def _process(self, now: int) -> None:
-        """Process queued arrivals, first in, first out; one whose answer waits for an active slot blocks the rest."""
+        """Process queued events in order; an event whose answer waits for an active slot blocks those behind it."""
         self._is_blocked = False
         for _ in range(self.parameters.work):
             head = self._state.arrivals.head()
@@ -390,7 +390,7 @@ class Controller:
             member = state.piconet.get(address)
             if member is not None:
                 state.tell(member, m.Answered(identifier))
-        if now >= self._caches_at:  # a dead entry is never used; it may lie there for a while
+        if now >= self._caches_at:  # an expired entry is never used, so it may stay for a while
             self._caches_at = now + _CACHES_US
             for cache in (state.removed, state.pairs, state.introduced, self._decider.members):
                 cache.clean(now=now, work=self.parameters.remembered)
@@ -421,7 +421,7 @@ class Controller:
 
 
 def _due(queue: OrderedDict[_Key, int], now: int, work: int) -> list[_Key]:
-    """Return the first of *queue* whose time has come, at most *work*."""
+    """Return the first entries of *queue* whose time has come, at most *work* of them."""
     due: list[_Key] = []
     if not queue:
         return due

@@ -1,12 +1,15 @@
 """Decisions: open, list or answer a trigger, and the conversations that follow (Huang, 4.1.3).
 
-Rule: no match, the trigger is opened. One match, both parties are told at once and both are awaited, then both events
-are erased and both devices parked. A publication that matches several subscriptions answers the oldest by ``seq``; a
-subscription that matches several publications gets their list and is erased, the publications stay.
-Rule: pairs that were matched lately are taken out before matches are counted (4.1.3).
+A *trigger* is the event that is being processed; the open events that match it are its candidates.
+
+Rule: a trigger without a match is opened. With one match, both parties are told at the same time; when both have
+confirmed, both events are erased and both devices parked. A publication that matches several subscriptions answers the
+oldest by ``seq``. A subscription that matches several publications gets their list and is erased; the publications
+stay.
+Rule: pairs that were matched recently are left out before matches are counted (4.1.3).
 Rule: a device that leaves a question or a notification unanswered is disconnected: it is gone, or holds up the others.
-Rule: a trigger that needs proofs is decided when they have come. Later triggers do not wait for it, and it is matched
-against the events that are open at its decision; so nothing is reserved for a device that may never answer.
+Rule: a trigger that needs proofs is decided when they have arrived. Later triggers do not wait for it. It is matched
+against the events that are open when it is decided, so nothing is reserved for a device that may never answer.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ __all__ = ["Decider"]
 
 @dataclass(slots=True, eq=False)
 class _Answer:
-    """A match whose parties are being told: at once, as soon as all of them are connected."""
+    """A match whose parties are told, at the same time, as soon as all of them are connected."""
 
     publication: Record
     subscription: Record
@@ -42,7 +45,7 @@ class _Answer:
 
 
 class Decider:
-    """Matches triggers and carries on the conversations."""
+    """Matches triggers, and handles the messages that follow: proofs, notifications and their confirmations."""
 
     def __init__(
         self,
@@ -59,21 +62,21 @@ class Decider:
         self.members = Members(state.parameters, epochs)
         self._asker = Asker(state, self.members, address=address, nonce_key=nonce_key)
         self._verifications: dict[EventId, Verification] = {}
-        """Triggers that wait for proofs, by their identifier, the first to come first."""
+        """Triggers that wait for proofs, by their identifier, in the order in which they came."""
         self._blocked: dict[EventId, Verification] = {}
-        """Those of them that have their proofs, and wait for seats to be answered at."""
+        """Triggers that have their proofs, and wait for active slots in which their parties can be told."""
         self._answers: OrderedDict[EventId, _Answer] = OrderedDict()
-        """By the subscription's identifier, the first due first."""
+        """Matches in progress, by the subscription's identifier, in the order in which they began."""
 
     @property
     def refused_proofs(self) -> dict[str, int]:
-        """How many proofs were refused, by the check that they failed."""
+        """Number of refused proofs, by the check that they failed."""
         return dict(self._asker.refused_proofs)
 
     # -- a trigger -----------------------------------------------------------------------------------------------------
 
     def decide(self, record: Record, candidates: list[Record], *, now: int) -> bool:
-        """Decide on the trigger *record*; return ``False`` if that has to wait for an active slot."""
+        """Decide on the trigger *record*; return ``False`` if the decision must wait for an active slot."""
         found = [
             each for each in candidates if self._state.is_present(each) and not self._is_repeated(record, each, now)
         ]
@@ -106,7 +109,7 @@ class Decider:
         return is_done
 
     def _act(self, record: Record, matches: Sequence[Record], *, is_complete: bool, now: int) -> bool:
-        """Open, list or answer the trigger *record*; return ``False`` if that has to wait for an active slot."""
+        """Open, list or answer the trigger *record*; return ``False`` if this must wait for an active slot."""
         if not matches:
             return self._dumb.meet(record, now=now) or self._open(record, now=now)
         if len(matches) > 1:
@@ -116,7 +119,7 @@ class Decider:
         return self._answer(matches[0], record, now=now)
 
     def _forget(self, record: Record, *, now: int) -> None:
-        """Forget the proofs of a trigger that is decided or gone."""
+        """Remove the proofs of a trigger that is decided or gone."""
         self._blocked.pop(record.id, None)
         proofs = self._verifications.pop(record.id, None)
         if proofs is not None:
@@ -157,10 +160,11 @@ class Decider:
         return True
 
     def _answer(self, publication: Record, subscription: Record, *, now: int) -> bool:
-        """Tell both parties at once; the publisher only if it is here: one that was just found is scanning anyway.
+        """Begin to tell both parties of their match; return ``False`` if this must wait for active slots.
 
-        So is one that was released. Without park the controller pages the subscriber only. It never pages the publisher
-        while the subscriber pages it (Figure 4-9): one that is being paged, to be hidden, is waited for.
+        A publisher that was only found by inquiry, or was released, is not told: it listens for pages anyway. So
+        without park only the subscriber is paged. The controller never pages the publisher while the subscriber pages
+        it (Figure 4-9): if the controller is paging the publisher already, telling waits for the end of that page.
         """
         state = self._state
         event = publication.event
@@ -190,7 +194,7 @@ class Decider:
         return True
 
     def _tell(self, answer: _Answer, *, now: int) -> None:
-        """Tell the parties of a match of it, once all of them are connected."""
+        """Tell the parties of a match, unless one of them is still being paged, or they were told before."""
         publication, subscription, event = answer.publication, answer.subscription, answer.publication.event
         is_paged = publication.id in self._state.connecting  # a device that was found, and is to be hidden
         if answer.told_at is not None or is_paged or any(each.is_released for each in answer.held):
@@ -217,7 +221,7 @@ class Decider:
             self._state.out.append(Send(publication.owner, WakeUp(publication.id)))
 
     def go_on_with(self, address: Address, *, now: int) -> None:
-        """Go on with the matches that waited for the page of a device, which is connected or was not reached."""
+        """Continue the matches that waited for the page of a device: it is connected now, or was not reached."""
         for answer in list(self._answers.values()):
             owners = {answer.publication.owner, *(each.address for each in answer.held)}
             if address in owners:
@@ -226,7 +230,7 @@ class Decider:
     # -- answers to a match --------------------------------------------------------------------------------------------
 
     def confirm(self, member: Member, identifier: EventId, *, now: int) -> bool:
-        """Take a device's word that it has its notification; ``False`` if none is awaited from it."""
+        """Record that *member* has its notification; return ``False`` if no such confirmation is awaited from it."""
         for answer in self._answers.values():
             if answer.told_at is not None and answer.awaited.get(identifier) is member:
                 del answer.awaited[identifier]
@@ -236,7 +240,7 @@ class Decider:
         return False
 
     def release(self, record: Record, *, now: int) -> None:
-        """Erase a publication whose device noted its match and asks again, while the subscriber is still awaited."""
+        """Erase a publication whose device confirmed its match and publishes again before the subscriber confirmed."""
         for answer in self._answers.values():
             if record is answer.publication and answer.told_at is not None and record.id not in answer.awaited:
                 self._state.erase(record, now=now, is_remembered=True)
@@ -260,7 +264,7 @@ class Decider:
             state.settle(record.owner, has_scans_off=False)  # the publisher has just been told to listen
 
     def _undo(self, answer: _Answer, lost: Member, *, now: int) -> None:
-        """Undo a match of which nobody was told, because *lost* is gone: the other event waits to be matched again."""
+        """Undo a match that nobody was told of, because *lost* is gone; the other party's event is queued again."""
         state = self._state
         del self._answers[answer.subscription.id]
         state.pairs.discard(_pair_key(answer.publication, answer.subscription))
@@ -277,7 +281,7 @@ class Decider:
     # -- questions about membership ------------------------------------------------------------------------------------
 
     def take_proof(self, member: Member, proof: Proof, *, now: int) -> bool:
-        """Take a device's proof of membership; ``False`` if it was never asked for it."""
+        """Handle a proof of membership; return ``False`` if the device was never asked for it."""
         taken = self._asker.take(member, proof, now=now)
         if isinstance(taken, bool):
             return taken
@@ -298,12 +302,12 @@ class Decider:
     # -- what happens meanwhile ----------------------------------------------------------------------------------------
 
     def cancel(self, record: Record, *, now: int) -> None:
-        """End what goes on about an event that its device has removed."""
+        """End the questions about an event that was removed or flushed."""
         self._forget(record, now=now)
         self._asker.park_released()
 
     def end_conversations(self, member: Member, *, now: int) -> None:
-        """End what goes on with a device that is gone; its own triggers have been forgotten already."""
+        """End the questions to, and the matches of, a device that is gone; its own triggers have ended already."""
         for proofs in self._asker.lose(member, now=now):
             self._go_on(proofs, now=now)
         for answer in list(self._answers.values()):
@@ -339,19 +343,19 @@ class Decider:
 
     @property
     def next_due(self) -> int | None:
-        """When a device will have been silent for too long."""
+        """Time at which the next device has been silent for too long."""
         due = [at for at, _ in self._told()]
         due += [] if self._asker.next_due is None else [self._asker.next_due]
         return min(due, default=None)
 
     def _told(self) -> list[tuple[int, _Answer]]:
-        """Return the answers of which the parties know, and when they will have been silent for too long."""
+        """Return the matches whose parties were told, each with the time by which they must confirm."""
         answer_us = self._state.parameters.answer_us
         return [(each.told_at + answer_us, each) for each in self._answers.values() if each.told_at is not None]
 
     @property
     def waiting(self) -> int:
-        """How many triggers wait for proofs."""
+        """Number of triggers that wait for proofs."""
         return len(self._verifications)
 
 

@@ -1,17 +1,18 @@
 """Dumb devices: a headset or a mouse that knows one device, and pages it whether it is here or not (Huang, 5.4.4).
 
-A dumb device has no layer of ours and cannot be told anything. Its pair is configured: the address of the smart device
-that it is paired with. For each smart device the controller is in one state, which follows from what it knows:
+A dumb device does not run our protocol, so it cannot receive messages. Its pair is configured: the address of the
+smart device that it is paired with. The controller has one state for each smart device:
 
 - ``AWAY``: the smart device is not here. Its pages are answered in its place; the dumb device is authenticated with its
   fixed PIN, parked, and held until the smart one comes.
 - ``ASLEEP``: the smart device has published and is parked. The controller listens on its page channel without
-  answering; at a page it tells the smart device to listen, and its publication is answered.
+  answering; when it hears a page, it tells the smart device to listen, and the publication counts as answered.
 - ``AWAKE``: the smart device is here and listens for itself, or does not want to be found.
-- ``YIELDING``: the dumb device is about to page the smart one, or does. Its pages are ignored for ``ignore_us``.
+- ``YIELDING``: the dumb device pages the smart one, or is about to. The controller ignores these pages for
+  ``ignore_us``.
 
-Rule: who pages cannot be heard from a page; only one that was answered is known. A device that is not paired with the
-smart one is disconnected at once.
+Rule: a page does not show who sends it; the controller knows the caller only after it has answered the page. A caller
+that is not paired with the smart device is disconnected at once.
 Rule: every use of another device's address is a fact for the log (``NoteKind.STAND_IN``).
 """
 
@@ -35,7 +36,7 @@ from whimbrel.rendezvous.stand_in import StandIn
 __all__ = ["MAX_PAIRS", "DumbDevices", "DumbPair", "PairState", "check_pairs", "read_pair"]
 
 MAX_PAIRS = 64
-"""Pairs of one controller; each smart device of them takes a receiver of its own."""
+"""Most pairs of one controller; each smart device in them needs a receiver of its own."""
 
 _MAX_PIN_BYTES = 16
 
@@ -58,7 +59,7 @@ class DumbPair:
 
 
 def read_pair(text: object) -> DumbPair:
-    """Parse a pair: ``DUMB=SMART``, two addresses, with ``/PIN`` behind them or not."""
+    """Parse a pair: ``DUMB=SMART``, two addresses, optionally followed by ``/PIN``."""
     allowed = "DUMB=SMART, two addresses, and /PIN behind them if it is not 0000"
     if not isinstance(text, str) or text.count("=") != 1:
         raise InvalidValueError("dumb", text, allowed)
@@ -68,7 +69,7 @@ def read_pair(text: object) -> DumbPair:
 
 
 def check_pairs(pairs: Iterable[DumbPair]) -> tuple[DumbPair, ...]:
-    """Return *pairs*, each dumb device of which has one smart device, and no smart device is itself dumb."""
+    """Check that each dumb device has one smart device, and that no smart device is dumb; return *pairs*."""
     found = tuple(pairs)
     if len(found) > MAX_PAIRS:
         raise InvalidValueError("dumb pairs", len(found), f"at most {MAX_PAIRS}")
@@ -82,7 +83,7 @@ def check_pairs(pairs: Iterable[DumbPair]) -> tuple[DumbPair, ...]:
 
 
 class PairState(Enum):
-    """Where the smart device of a pair is, and so what is done with its pages."""
+    """State of the smart device of a pair; it decides how the controller treats the pages for that device."""
 
     AWAY = "away"
     ASLEEP = "asleep"
@@ -106,7 +107,7 @@ class _Smart:
     mode: StandIn = StandIn.OFF
     ignored_until: int = 0
     seen_until: int = 0
-    """Until when it is taken to be here because an inquiry heard it."""
+    """Time until which the device counts as present because an inquiry heard it."""
 
 
 class DumbDevices:
@@ -123,17 +124,17 @@ class DumbDevices:
         for each in self._pairs.values():
             self._smart.setdefault(each.smart, _Smart([])).pairs.append(each)
         self._held: dict[Address, None] = {}
-        """Dumb devices that are connected to us and take us for their smart device, the longest held first."""
+        """Dumb devices that are connected to us and take us for their smart device; the longest held is first."""
         self._asked: dict[Address, int] = {}
-        """Dumb devices that have been sent the PIN, and until when they may answer."""
+        """Dumb devices that were sent the PIN, each with the time until which it may answer."""
         self._woken: dict[EventId, tuple[Member, int]] = {}
-        """Publications whose device was told to listen, and until when it may note that."""
+        """Publications whose device was told to listen, each with that device and its deadline for confirming."""
         self._updated_at = 0
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def catch(self, member: Member, as_address: Address, *, now: int) -> None:
-        """Take a device whose page was answered in the place of *as_address*: it is that one's, or it is refused."""
+        """Authenticate a caller that was answered in the place of *as_address*, or drop it if it is not paired."""
         pair = self._pairs.get(member.address)
         if pair is None or pair.smart != as_address:
             self._note(as_address, member.address, detail="refused: not paired")
@@ -143,7 +144,7 @@ class DumbDevices:
         self._state.out += [SwitchRole(member.address), Authenticate(member.address, pair.pin)]
 
     def authenticate(self, address: Address, *, is_accepted: bool) -> None:
-        """Park a dumb device that accepted its PIN; one that did not hangs up by itself."""
+        """Park a dumb device that accepted its PIN; a device that refused it hangs up by itself."""
         pair = self._pairs.get(address)
         if pair is None or self._asked.pop(address, None) is None:
             return
@@ -153,13 +154,13 @@ class DumbDevices:
             self._state.settle(address)
 
     def overhear(self, smart: Address, *, now: int) -> None:
-        """Wake the smart device that somebody pages, if it sleeps."""
+        """Tell a smart device to listen if it is asleep, because somebody pages it."""
         record = self._state.publication_of(smart)
         if record is not None and smart in self._smart and self._find_state(smart, now) is PairState.ASLEEP:
             self._wake(record, now=now)
 
     def find(self, smart: Address, *, now: int) -> bool:
-        """Take note that an inquiry heard *smart*; return True if it must not be published: its dumb device comes."""
+        """Record that an inquiry heard *smart*; return True if its dumb device pages it now: it is not published."""
         known = self._smart.get(smart)
         if known is None:
             return False
@@ -179,7 +180,7 @@ class DumbDevices:
         return self._wake(record, now=now)
 
     def confirm(self, member: Member, identifier: EventId) -> bool:
-        """Take a smart device's word that it listens; ``False`` if that is not awaited from it."""
+        """Record that a smart device listens; return ``False`` if no such confirmation is awaited from it."""
         awaited = self._woken.get(identifier)
         if awaited is None or awaited[0] is not member:
             return False
@@ -189,7 +190,7 @@ class DumbDevices:
         return True
 
     def lose(self, member: Member) -> None:
-        """Forget what goes on with a device that is gone."""
+        """Remove all state of a device that is gone."""
         for identifier in [each for each, (awaited, _) in self._woken.items() if awaited is member]:
             self._finish(identifier)
         self._held.pop(member.address, None)
@@ -198,7 +199,7 @@ class DumbDevices:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def update(self, *, now: int) -> None:
-        """Give up on devices that are silent, and change what is done with each smart device's pages."""
+        """Drop devices that did not answer in time, and change the treatment of pages where a state changed."""
         self._updated_at = now
         for identifier in [each for each, (_, due) in self._woken.items() if due <= now]:
             self._drop(self._woken[identifier][0], Refusal.SILENT, now)
@@ -220,7 +221,7 @@ class DumbDevices:
 
     @property
     def next_due(self) -> int | None:
-        """When ``update`` has something to do at the latest."""
+        """Time of the next deadline, at which ``update`` must be called."""
         due = [at for _, at in self._woken.values()] + list(self._asked.values())
         ignored = [each for each in self._smart.values() if each.mode is StandIn.OFF]
         times = [at for each in ignored for at in (each.ignored_until, each.seen_until)]
@@ -268,8 +269,8 @@ class DumbDevices:
     def _let_go(self, smart: Address, *, now: int, record: Record | None = None) -> None:
         """Disconnect the dumb device that is held for *smart*, and ignore its pages for a while.
 
-        Of several the one that was held longest: two would page the smart device at once, and collide (Figure 4-9). The
-        next goes when the smart device has published again, or is found again.
+        If several are held, the one held longest is disconnected: two would page the smart device at the same time
+        and collide (Figure 4-9). The next one follows when the smart device publishes again, or is found again.
         """
         known = self._smart[smart]
         known.ignored_until = now + self._state.parameters.ignore_us
@@ -285,7 +286,7 @@ class DumbDevices:
         member.conversations -= 1
 
     def _note(self, smart: Address, other: Address | None, *, detail: str, identifier: EventId | None = None) -> None:
-        """Append a fact; the smart device is named, whatever it has published: its address is in use."""
+        """Append a fact for the log; it names the smart device even if its event names groups: its address is used."""
         self._state.out.append(
             Note(kind=NoteKind.STAND_IN, id=identifier, address=smart, other_address=other, detail=detail)
         )

@@ -28,14 +28,14 @@ class Connected:
     is_caller: bool = True
     """Whether the device paged the controller; then it is master until the roles are switched (4.1)."""
     has_layer: bool = True
-    """Whether it speaks our messages. A device without our layer can be parked, but not told anything."""
+    """Whether it understands our messages. A device without our layer can be parked, but gets no messages."""
     as_address: Address | None = None
     """The device in whose place its page was answered; ``None``: it paged the controller itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A device is gone, whether it wished so or not."""
+    """A device is disconnected, on purpose or not."""
 
     address: Address
 
@@ -49,7 +49,7 @@ class NotReached:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A connected device sent bytes. A parked one was given an active slot for that, after a poll."""
+    """A connected device sent bytes. A parked device got an active slot to send them, after a poll."""
 
     address: Address
     data: bytes = field(repr=False)
@@ -57,7 +57,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The endless inquiry heard a discoverable device; all that inquiry and page tell (2.1.3)."""
+    """The endless inquiry heard a discoverable device; the fields are all that inquiry and page show (2.1.3)."""
 
     address: Address
     clock_offset: int

@@ -29,7 +29,7 @@ __all__ = ["Identifiers", "OpenIndex", "Record", "Stage"]
 
 
 class Stage(Enum):
-    """Where an event is on its way."""
+    """Stage of an event, from the queue to its removal."""
 
     QUEUED = "queued"
     VERIFYING = "verifying"
@@ -54,14 +54,14 @@ class Record:
 
 
 class Identifiers:
-    """The two counters of 4.1.4."""
+    """Counters of identifiers, one for publications and one for subscriptions (4.1.4)."""
 
     def __init__(self, max_number: int) -> None:
         self._max_number = max_number
         self._last = dict.fromkeys(Kind, 0)
 
     def next(self, kind: Kind, is_taken: Callable[[EventId], bool], *, tries: int) -> EventId | None:
-        """Return the next identifier that is not taken; ``None`` if *tries* numbers in a row are."""
+        """Return the next identifier that is not in use; ``None`` if *tries* numbers in a row are."""
         for _ in range(min(tries, self._max_number)):
             number = self._last[kind] % self._max_number + 1
             self._last[kind] = number
@@ -72,7 +72,7 @@ class Identifiers:
 
 
 class OpenIndex:
-    """The open events, found from the other side."""
+    """Index of the open events, by the values that an event of the other kind looks for."""
 
     def __init__(self) -> None:
         self._by_address: dict[Address, Record] = {}
@@ -82,14 +82,14 @@ class OpenIndex:
         self._by_template: dict[tuple[Address | None, str | None, int | None], dict[EventId, Record]] = {}
 
     def add(self, record: Record) -> None:
-        """Make *record* findable."""
+        """Add *record* to the index."""
         for table, key in self._places(record):
             table.setdefault(key, {})[record.id] = record
         if isinstance(record.event, Publication):
             self._by_address[record.owner] = record
 
     def remove(self, record: Record) -> None:
-        """Take *record* out again; nothing happens if it is not in."""
+        """Remove *record* from the index, if it is in it."""
         for table, key in self._places(record):
             found = table.get(key)
             if found is not None and found.pop(record.id, None) is not None and not found:

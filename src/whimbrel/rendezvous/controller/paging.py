@@ -25,46 +25,46 @@ _RETRY_US = 640_000
 
 
 class Pager:
-    """The pages that released devices are to get."""
+    """Queue of pages to released devices: pages for messages, and presence pages."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
         self.current: Address | None = None
         """The device that is being paged."""
         self._called: OrderedDict[Address, None] = OrderedDict()
-        """Devices to which something is to be said, the first to be paged first."""
+        """Devices that are paged for a message; the next to be paged is first."""
         self._released: dict[Address, None] = {}
         """Devices that were released in this round."""
         self._presence: OrderedDict[Address, int] = OrderedDict()
-        """When released devices are paged to see whether they are here, the first due first."""
+        """Time of each released device's next presence page; the first due is first."""
         self._hushed: dict[Address, int | None] = {}
-        """Devices that are not paged for now, and until when if that is known."""
+        """Devices that must not be paged now, each with the end of that time; ``None``: not known yet."""
         self._misses: dict[Address, int] = {}
         self._is_presence_next = False
         self._not_before = 0
 
     def release(self, address: Address) -> None:
-        """Page the device at *address* from now on, every ``presence_us``."""
+        """Send presence pages to the device at *address* from now on, every ``presence_us``."""
         self._released[address] = None
 
     def call(self, address: Address) -> None:
-        """Page the device at *address*: there is something to say to it."""
+        """Queue a page to the device at *address*, for which a message waits."""
         if address != self.current:
             self._called.setdefault(address)
 
     def hush(self, address: Address, until: int | None = None) -> None:
-        """Do not page the device at *address* before *until*, or before it is hushed again until a known time."""
+        """Do not page the device at *address* before *until*; ``None``: until a later call gives the time."""
         self._hushed[address] = until
 
     def forget(self, address: Address) -> None:
-        """Page a device no more that is connected, or gone."""
+        """Remove a device that is connected or gone from every table."""
         for table in (self._called, self._released, self._presence, self._hushed, self._misses):
             table.pop(address, None)
         if self.current == address:
             self.current = None
 
     def next(self, *, now: int) -> Address | None:
-        """Return the device that is to be paged now, if none is being paged."""
+        """Return the device to page now; None if a page is in progress or none is due."""
         for address in self._released:
             self._presence[address] = now + self._parameters.presence_us
             self._presence.move_to_end(address)

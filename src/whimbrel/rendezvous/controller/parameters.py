@@ -61,7 +61,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Everything about a controller that may be set."""
+    """Parameters of a controller."""
 
     name: str = "whimbrel-controller"
     event_ttl_us: int = 600_000_000

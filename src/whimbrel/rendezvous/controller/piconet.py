@@ -28,7 +28,7 @@ class Member:
     address: Address
     has_layer: bool
     credit_us: int
-    """The time this device may still spend on messages; it grows as time passes."""
+    """Credit of the rate limit, in microseconds: each message costs some, and it grows as time passes."""
     credited_at: int
     conversations: int = 0
     is_gone: bool = False

@@ -21,13 +21,13 @@ __all__ = ["Requests"]
 
 
 class Requests:
-    """Carries out what devices ask for."""
+    """Checks the requests of devices and executes them."""
 
     def __init__(self, state: State, decider: Decider, dumb: DumbDevices) -> None:
         self._state, self._decider, self._dumb = state, decider, dumb
 
     def handle(self, member: Member, data: bytes, *, now: int) -> None:
-        """Carry out the message in *data*, or refuse it."""
+        """Execute the message in *data*, or refuse it."""
         if len(data) > MAX_REQUEST_BYTES:
             reason = f"a request of {len(data)} bytes; allowed are {MAX_REQUEST_BYTES}"
             self._refuse(member, "message", Refusal.MALFORMED, reason)
@@ -74,11 +74,11 @@ class Requests:
         return self._submit(member, publication, now)
 
     def _make_way(self, member: Member, now: int) -> None:
-        """Erase the publication of a device that speaks for itself, if the controller made it or its match is over.
+        """Erase a device's earlier publication before its new one, if the controller made it or its match is over.
 
-        The controller published what inquiry told; the device's own words may be for friends only. And a publisher that
-        noted its match and publishes again has been paged, or waits no longer (4.1.3): a subscriber that never notes
-        must not keep it from being found by others.
+        The controller's publication shows the values of an inquiry; the device's own may be for friends only. A
+        publisher that confirmed its match and publishes again has been paged, or waits no longer (4.1.3): a subscriber
+        that never confirms must not keep others from finding it.
         """
         other = self._state.publication_of(member.address)
         if other is None:
@@ -90,7 +90,7 @@ class Requests:
             self._state.note(NoteKind.FLUSHED, other, detail="replaced")
 
     def _invalid(self, owner: Member, event: Event) -> Refusal | None:
-        """Return why *owner* may not have *event* beside what it has (4.1.2)."""
+        """Return why *owner* may not have *event* beside its other events (4.1.2); None if it may."""
         if isinstance(event, Publication):
             return None if self._state.publication_of(owner.address) is None else Refusal.SECOND_PUBLICATION
         mine = self._state.subscriptions_of(owner.address)
@@ -122,7 +122,7 @@ class Requests:
         return None
 
     def _renew(self, member: Member, identifier: EventId, now: int) -> Refusal | None:
-        """Give an open event its whole time again, or put a removed one back in the queue (5.4.1)."""
+        """Restart the time to live of an open event, or queue a removed one again (5.4.1)."""
         record = self._own(member, identifier)
         if record is not None and record.stage is Stage.ANSWERING:
             self._decider.release(record, now=now)

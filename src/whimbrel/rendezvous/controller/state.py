@@ -1,8 +1,8 @@
-"""The state of a controller, and the steps that every concern of its loop takes.
+"""The state of a controller, and the changes of it that several parts of its loop make.
 
-Rule: a step changes the state and appends the commands that follow from it to ``out``, in order. It never decides on a
-match: that is ``core``'s.
-Rule: an event is erased in one place (``erase``), where it leaves every table at once.
+Rule: a method changes the state and appends the resulting commands to ``out``, in order. It never decides on a match:
+``deciding`` does.
+Rule: an event is erased in one place (``erase``), which removes it from every table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["State"]
 
 
 class State:
-    """Everything a controller knows."""
+    """The devices, events, queues, caches and deadlines of a controller, and its commands that wait in ``out``."""
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
@@ -36,15 +36,15 @@ class State:
         self.pairs: TimedCache[tuple[object, ...], bool] = TimedCache(parameters.pair_ttl_us, parameters.remembered)
         self.introduced: TimedCache[Address, bool] = TimedCache(parameters.page_timeout_us, parameters.remembered)
         self.expiring: OrderedDict[EventId, int] = OrderedDict()
-        """Open events, the next to expire first: all have the same time to live."""
+        """Expiry time of each open event; the next to expire is first, since all have the same time to live."""
         self.connecting: OrderedDict[EventId, int] = OrderedDict()
-        """Open indirect publications whose device is being paged."""
+        """Indirect publications whose device is being paged, each with the time at which the page counts as failed."""
         self.idle: OrderedDict[Address, int] = OrderedDict()
-        """Devices without an event, and until when they may stay."""
+        """Devices without an event, each with the time until which it may stay."""
         self.lingering: dict[Address, int] = {}
-        """Released devices that are connected again, and until when they may speak before they are released."""
+        """Released devices that are connected again, each with the time from which it may be released again."""
         self.unaware: OrderedDict[Address, tuple[EventId, int]] = OrderedDict()
-        """Released publishers whose match was told to page them, and when they are told of it."""
+        """Released publishers whose match pages them, each with its event and the time at which it is told of that."""
         self.strangers: set[Address] = set()
         """Devices that were found by inquiry and are not connected: their number is bounded."""
         self._identifiers = Identifiers(parameters.max_number)
@@ -57,7 +57,7 @@ class State:
         return self.index.candidates(trigger)
 
     def is_present(self, record: Record) -> bool:
-        """Return whether the device of *record* is connected, or for an indirect publication is connecting."""
+        """Return whether the device of *record* is connected, or is being paged for its indirect publication."""
         return self.piconet.get(record.owner) is not None or record.id in self.connecting
 
     def publication_of(self, owner: Address) -> Record | None:
@@ -72,7 +72,7 @@ class State:
     def enqueue(
         self, owner: Address, event: Event, *, now: int, identifier: EventId | None = None, is_indirect: bool = False
     ) -> EventId | None:
-        """Append an event to the queue, with a new identifier unless it keeps one; ``None`` if there is none left."""
+        """Append an event to the queue; return its identifier, new unless given, or ``None`` if none is left."""
         kind = Kind.PUBLICATION if isinstance(event, Publication) else Kind.SUBSCRIPTION
         is_announced = not is_indirect or identifier is not None
         if identifier is None:
@@ -100,7 +100,7 @@ class State:
         self.note(NoteKind.OPENED, record, detail="indirect" if record.is_indirect else None)
 
     def erase(self, record: Record, *, now: int, is_remembered: bool) -> None:
-        """Take *record* out of every table; where it *is_remembered*, its device may renew it for a while."""
+        """Remove *record* from every table; if it *is_remembered*, its device may renew it for a while."""
         if record.stage is Stage.OPEN:
             self.index.remove(record)
         record.stage = Stage.GONE
@@ -125,7 +125,7 @@ class State:
         detail: str | None = None,
         count: int | None = None,
     ) -> None:
-        """Append a fact for the log; where one of two events names groups, neither device is named."""
+        """Append a fact for the log; if any of its events names groups, the fact names no device."""
         is_hidden = record.event.is_restricted or (other is not None and other.event.is_restricted)
         self.out.append(
             Note(
@@ -140,7 +140,7 @@ class State:
         )
 
     def requeue(self, record: Record, *, now: int) -> None:
-        """Put an event back in the queue whose match came to nothing before anybody was told of it."""
+        """Queue an event again, because its match ended before anybody was told of it."""
         is_stranger = self.piconet.get(record.owner) is None
         self.erase(record, now=now, is_remembered=False)
         self.enqueue(record.owner, record.event, now=now, identifier=record.id, is_indirect=record.is_indirect)
@@ -151,7 +151,7 @@ class State:
     # -- devices -------------------------------------------------------------------------------------------------------
 
     def start_idle_timer(self, owner: Address, *, now: int) -> None:
-        """Start counting the time that a device stays without an event."""
+        """Start the timer of a device without an event, if it is here."""
         if self.piconet.get(owner) is not None:
             self.idle[owner] = now + self.parameters.idle_us
             self.idle.move_to_end(owner)
@@ -163,16 +163,17 @@ class State:
             self.say(member, message)
 
     def say(self, member: Member, message: FromController) -> None:
-        """Send *message* to a device that has been woken; to a released one when it is connected."""
+        """Send *message* to an awake device; for a released device, store it until the device is connected."""
         if member.is_released:
             member.outbox.append(message)
         else:
             self.out.append(Send(member.address, message))
 
     def settle(self, address: Address, *, has_scans_off: bool = True) -> None:
-        """Park the device at *address* unless an event of it waits to be processed, or a conversation goes on.
+        """Park the device at *address*, unless an event of it is queued or it is in a conversation.
 
-        Without park, one that has no event stays: it may still say something, and has nothing to be paged for.
+        Without park, a device that has no event stays connected: it may still send a message, and there is no reason
+        to page it later.
         """
         member, mine = self.piconet.get(address), self.of_owner.get(address, {})
         is_needed = address in self.lingering or (not mine and not self.parameters.has_park)

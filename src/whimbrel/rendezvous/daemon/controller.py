@@ -1,8 +1,8 @@
 """The controller's daemon: core, radio, log, broker and metrics, until it is told to stop.
 
-Rule: on disk first. Facts are appended as they come and synced before they are reported.
-Rule: a fault of the adapter that is not the end of it (a page that was refused) is counted and said; one that is (it
-was unplugged) ends the daemon with an error.
+Rule: on disk first. Facts are appended in their order, and fsynced before they are reported.
+Rule: after an adapter fault that it survives (a refused page), the daemon counts and reports the fault and goes on. If
+the adapter is lost (unplugged), the daemon ends with an error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ControllerDaemon:
         self._failed: asyncio.Future[None] | None = None
 
     async def serve(self, stop: asyncio.Event, *, ready: Callable[[Address], None]) -> None:
-        """Serve until *stop* is set; raise what ends the daemon before."""
+        """Serve until *stop* is set; raise the error that ends the daemon earlier."""
         settings = self.settings
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()

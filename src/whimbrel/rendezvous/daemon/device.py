@@ -1,8 +1,8 @@
-"""The device's daemon: a core on a radio, and what its user is told.
+"""The device's daemon: a core on a radio, and the messages to its user.
 
-Rule: it speaks to devices that it meets in one way: it sends its text, waits for theirs, and the one that paged hangs
-up. Where it named groups, it speaks when the other has proven one of them, and hangs up on one that has not.
-Rule: a device that wants to join a group asks the one that it sought, and hangs up when it was answered.
+Rule: when two devices meet, each sends its text and waits for the other's; then the device that paged hangs up. A
+device that named groups sends its text only after the other has proven one of them, and hangs up if it does not.
+Rule: a device that wants to join a group asks the device that it sought, and hangs up after the answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["DeviceDaemon", "DeviceSettings", "Happening", "TokenFile"]
 
 _NONCE_BYTES = 32
 _TALK_S = 5.0
-"""How long the device that paged waits for the other's words before it hangs up."""
+"""Seconds that the device that paged waits for the other's text before it hangs up."""
 _ANSWERS = frozenset({"removed", "refused", "listed", "joined", "not admitted"})
 """Answers that end a waiting command. Several matching devices are an answer, too: a list."""
 _TOKEN_LINE = re.compile(rf"([0-9a-f]{{{2 * KEY_BYTES}}}) ([0-9a-f]{{2,1024}})")
@@ -44,7 +44,7 @@ Happening = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSettings:
-    """Everything about a device's daemon."""
+    """Settings of a device's daemon."""
 
     transport: str
     name: str
@@ -57,11 +57,11 @@ class DeviceSettings:
     link_keys: Path | None = None
     is_discoverable: bool = False
     verifies: bool = False
-    """Whether it named groups, so that devices which it meets have to prove one."""
+    """Whether it named groups, so that devices that it meets must prove one."""
     says: str = ""
     """Text to send to devices that it meets; empty: it sends nothing first."""
     joins: GroupKey | None = None
-    """The group that it asks the device which it seeks to be taken into."""
+    """The group that it wants to join; it asks the device that it seeks to admit it."""
     owner: GroupOwner | None = field(default=None, repr=False)
     """The owner of the group that this device admits others to."""
     admission: Admission = ask_owner
@@ -87,7 +87,7 @@ class TokenFile:
             self.tokens[GroupKey(bytes.fromhex(found[1]))] = bytes.fromhex(found[2])
 
     def keep(self, group: GroupKey, token: bytes) -> None:
-        """Append a token that was issued over the air, and wait for the disk: its owner issues it once."""
+        """Append a token that was issued over the air, and fsync it: its owner issues it only once."""
         self.tokens[group] = token
         is_new = not self._path.exists()
         with self._path.open("a", encoding="ascii") as stream:
@@ -109,7 +109,7 @@ class DeviceDaemon:
         self._met: dict[Address, _Meeting] = {}
         self._tokens = None if settings.tokens is None else TokenFile(settings.tokens)
         self.meetings = 0
-        """How many meetings have ended."""
+        """Number of meetings that have ended."""
         self.answered = asyncio.Event()
         """Set when the device has its answer: from the controller, or from the owner of the group that it joins."""
         self.ended_meeting = asyncio.Event()

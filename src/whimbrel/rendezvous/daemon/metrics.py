@@ -17,7 +17,7 @@ _PREFIX = "whimbrel_rendezvous"
 
 
 class Counted(Protocol):
-    """A controller's daemon, as far as it is counted."""
+    """The parts of a controller's daemon that the metrics read."""
 
     @property
     def facts(self) -> Mapping[str, int]:

@@ -1,8 +1,9 @@
 """Reports of a controller's facts to a broker, which may be unreachable.
 
-Rule: the log comes first; a fact is durable before it is reported. Of facts that wait for a broker the last
-``MAX_WAITING`` are kept, the older ones are in the log only, and are counted.
-Rule: in their order, each accepted before the next; after a broken connection the last one may be sent twice.
+Rule: the log comes first; a fact is durable before it is reported. Of the facts that wait for a broker
+the last ``MAX_WAITING`` are kept; older ones stay in the log only, and ``dropped`` counts them.
+Rule: facts are sent in their order, each after the broker accepted the one before. After a broken connection the last
+one may be sent twice.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class BrokerReport:
         self.dropped = 0
 
     def put(self, note: Note) -> None:
-        """Send *note* when its turn comes."""
+        """Queue *note* for sending."""
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
             self.dropped += 1
@@ -49,11 +50,11 @@ class BrokerReport:
 
     @property
     def waiting(self) -> int:
-        """How many facts wait."""
+        """Number of facts that wait to be sent."""
         return len(self._waiting)
 
     async def run(self) -> None:
-        """Send until this is cancelled; come back to a broker that is away."""
+        """Send facts until cancelled; reconnect to a broker that cannot be reached."""
         from whimbrel.client import Backoff, ClientError  # sockets need not be loaded without a broker
 
         backoff, attempt, rng = Backoff(most_s=30.0), 0, random.Random()  # noqa: S311 # spreads retries, no secret

@@ -45,7 +45,7 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """Everything about a controller's daemon that may be set."""
+    """Settings of a controller's daemon."""
 
     transport: str
     log: Path

@@ -1,6 +1,6 @@
 """Status of a controller, folded from its log: how many facts of each kind, and whose addresses it uses (5.4.4).
 
-Rule: the status shows what was written. A controller that was killed is shown as it was at its last fact.
+Rule: the status shows what was logged. A killed controller is shown as it was at its last fact.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["AddressUse", "ControllerStatus", "status_of"]
 _MODES = {each.value for each in StandIn}
 _SUBJECTS = {f"{SUBJECT}/{each.value}": each for each in NoteKind}
 _MAX_ADDRESSES = 1_000
-"""Addresses that are kept: a controller's own log names at most 64, so more are of a log that is not one."""
+"""Most addresses in the status. A controller's log names at most 64; a log with more is not a controller's."""
 
 
 @dataclass(slots=True)
@@ -31,12 +31,12 @@ class AddressUse:
     holds: set[str] = field(default_factory=set)
     """Dumb devices that take the controller for this device."""
     woken: int = 0
-    """How often the device was told to listen because it was paged."""
+    """Number of times that the device was told to listen because it was paged."""
     held: int = 0
     refused: int = 0
 
     def take(self, detail: str, other: str | None, at: int) -> None:
-        """Take one fact."""
+        """Apply one fact."""
         if detail in _MODES:
             self.does, self.since = detail, at
         elif detail == "holds" and other is not None:
@@ -65,7 +65,7 @@ class ControllerStatus:
 
 
 def status_of(facts: Iterable[Fact]) -> ControllerStatus:
-    """Fold *facts* of a controller's log; those of other subjects are passed over."""
+    """Fold *facts* of a controller's log; facts of other subjects are ignored."""
     status = ControllerStatus()
     for fact in facts:
         kind = _SUBJECTS.get(fact.subject or "") if isinstance(fact, Notification) else None

@@ -27,5 +27,5 @@ class LoopTimers:
         self._loop = asyncio.get_running_loop()
 
     def after(self, delay_us: int, do: Callable[[], None]) -> None:
-        """Do something after *delay_us*."""
+        """Call *do* after *delay_us*."""
         self._loop.call_later(delay_us / 1_000_000, do)

@@ -138,12 +138,12 @@ class PageController:
 
     address: Address
     clock_offset: int | None
-    """``None``: what was measured when we were connected to it."""
+    """``None``: the offset measured when we were connected to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Send *message* to the controller; a parked device waits for the next poll with it."""
+    """Send *message* to the controller; while the device is parked, the message waits for the next poll."""
 
     message: FromDevice
 
@@ -158,7 +158,7 @@ class SayPeer:
 
 @dataclass(frozen=True, slots=True)
 class KeepToken:
-    """Keep on disk, before its user is told, that we are a member of a group: this token proves it."""
+    """Store on disk the token that proves our membership in a group, before the user is told of it."""
 
     group: GroupKey = field(repr=False)
     token: bytes = field(repr=False)
@@ -181,7 +181,7 @@ class BecomeMaster:
 
 @dataclass(frozen=True, slots=True)
 class PagePeer:
-    """Page a match for at most so long."""
+    """Page the device that was matched, for at most ``timeout_us``."""
 
     address: Address
     clock_offset: int
@@ -195,7 +195,7 @@ class LeaveController:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduced:
-    """We are connected to a device that the controller found for us, or for which it found us."""
+    """A message to the user: we are connected to the device with which the controller matched us."""
 
     address: Address
     is_caller: bool
@@ -203,7 +203,7 @@ class Introduced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Something the user of the device wants to know: what became of an event, or of a peer."""
+    """A message to the user of the device: the result for an event, or for a peer."""
 
     what: str
     id: EventId | None = None

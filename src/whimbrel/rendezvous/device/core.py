@@ -1,13 +1,15 @@
 """A device: publisher, subscriber or both, as a pure core (Huang, 4.1.1 and 4.1.6).
 
-Rule: the device decides nothing about matches. It says what it is and what it seeks, sleeps, and does what the
-controller asks of its radio: page this address, listen for pages, turn the scans off.
-Rule: it waits for a page at least MIN_TIMEOUT, so that the other party has its turn (5.3); by default twice that.
+Rule: the device decides nothing about matches. It sends the controller its publication and subscriptions, sleeps, and
+obeys the controller's messages: page this address, listen for pages, turn the scans off.
+Rule: it waits for a page for at least MIN_TIMEOUT, so that the other party has enough time (5.3); the default is twice
+as long.
 Rule: when the controller is lost, it goes back to the state it had before it joined, and looks for the controller
 again if it still has a publication or subscription. A controller without park *releases* it instead: it listens for
 pages and remembers the controller, which it pages when it has a message for it (``released``).
-Rule: when the controller does not answer its page, it waits before it looks again: a while that doubles, drawn from its
-address. A crowd that came at once would otherwise page at once for ever, and every page collide (Figure 4-9).
+Rule: when the controller does not answer its page, it waits before it looks for a controller again. The wait doubles
+and depends on its address. Otherwise a crowd that arrived together would page together for ever, and every page would
+collide (Figure 4-9).
 Rule: it proves only the groups that it has named itself, in an event that it still wants.
 """
 
@@ -98,19 +100,19 @@ class Device:
         self._is_looking = False
         self._failures = 0
         self._look_at: int | None = None
-        """When a device that was not answered looks for a controller again."""
+        """Time at which a device whose page was not answered looks for a controller again."""
         self._paging: dict[Address, Wish] = {}
         self._requests: list[m.FromDevice] = []
-        """What is said to the next controller, beside the wishes."""
+        """Messages for the next controller, besides the requests for ``wishes``."""
         self._listening: tuple[Wish | None, int] | None = None
-        """The publication that was matched, and until when its page is awaited."""
+        """The matched publication, and the time until which the device waits to be paged for it."""
 
     # -- what its user wants -------------------------------------------------------------------------------------------
 
     def publish(
         self, *, clock_offset: int = 0, keys: tuple[GroupKey, ...] = (), is_lasting: bool = False
     ) -> list[DeviceCommand]:
-        """Publish this device's availability: to every device, or to members of these groups."""
+        """Publish this device's availability: to members of the groups *keys*, or without keys to every device."""
         self.wishes.drop_indirect()
         return self._want(Wish(self.describe(clock_offset, keys), is_lasting))
 
@@ -119,25 +121,25 @@ class Device:
         return self._want(Wish(wanted, is_lasting))
 
     def withdraw(self, wish: Wish) -> list[DeviceCommand]:
-        """Unpublish or unsubscribe."""
+        """Remove an event: unpublish or unsubscribe."""
         message = self.wishes.withdraw(wish)
         return [] if message is None else self._say(message)
 
     def resume(
         self, identifier: EventId, event: Publication | Subscription, *, is_lasting: bool = False
     ) -> list[DeviceCommand]:
-        """Renew an event that an earlier run of this device has left with the controller; submit it if it is gone."""
+        """Renew an event of an earlier run of this device; submit it again if the controller no longer has it."""
         return self._want(Wish(event, is_lasting, id=identifier))
 
     def request(self, message: m.Unpublish | m.Unsubscribe) -> list[DeviceCommand]:
-        """Say *message* to the controller, about an event of an earlier run of this device."""
+        """Send *message* to the controller, about an event of an earlier run of this device."""
         if self.controller is not None or self._released is not None:
             return self._say(message)
         self._requests.append(message)
         return self._look()
 
     def leave(self) -> list[DeviceCommand]:
-        """Give up everything and leave the controller."""
+        """Drop every event and leave the controller."""
         self.wishes = Wishes()
         is_looking, self._is_looking = self._is_looking, False
         looking: list[DeviceCommand] = [Inquire(False)] if is_looking else []
@@ -146,7 +148,7 @@ class Device:
         return looking if self._released is None else self._leave_released()
 
     def join(self, owner: Address, group: GroupKey, *, now: int) -> list[DeviceCommand]:
-        """Ask the owner of *group*, to whom we are connected, to take us in (2.3)."""
+        """Ask the owner of *group*, to whom we are connected, to admit us (2.3)."""
         return self._peers.join(owner, group, now=now)
 
     def admit(self, address: Address, *, is_admitted: bool, now: int) -> list[DeviceCommand]:
@@ -194,14 +196,14 @@ class Device:
         return [Inquire(True)]
 
     def accepts(self, controller: Address) -> bool:
-        """Return whether *controller* is ours, or may become it: while we are released, only the one that did it."""
+        """Return whether *controller* is ours, or may become ours: while released, only the one that released us."""
         served_by = self.controller if self._released is None else self._released.controller
         return served_by in {None, controller}
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def receive(self, happened: DeviceInput, *, now: int) -> list[DeviceCommand]:
-        """Take one input and return what the shell must do, in order."""
+        """Handle one input and return the commands for the shell, in order."""
         match happened:
             case FoundController() if self._is_looking:
                 self._is_looking = False
@@ -233,7 +235,7 @@ class Device:
         return []
 
     def timer(self, *, now: int) -> list[DeviceCommand]:
-        """Stop waiting for a page that did not come, and look for a controller again."""
+        """Handle deadlines that are over: of a page, of a new inquiry, of the released state, of peers."""
         done: list[DeviceCommand] = []
         if self._look_at is not None and self._look_at <= now:
             self._look_at = None
@@ -246,7 +248,7 @@ class Device:
 
     @property
     def next_due(self) -> int | None:
-        """When ``timer`` should be called."""
+        """Time at which ``timer`` must be called; None without a deadline."""
         listening = None if self._listening is None else self._listening[1]
         due = [each for each in (self._look_at, listening, self._peers.next_due) if each]
         if self._released is not None and self.controller is None:
@@ -254,7 +256,7 @@ class Device:
         return min(due, default=None)
 
     def _step(self, step: Step) -> None:
-        """Take *step* with both machines, where it leads anywhere: they share the connection."""
+        """Apply *step* to both states where their tables have it: subscriber and publisher share the connection."""
         for table, name in ((SUBSCRIBER, "subscriber"), (PUBLISHER, "publisher")):
             state = getattr(self, name)
             if (state, step) in table:
@@ -280,7 +282,7 @@ class Device:
     # -- while we are released -----------------------------------------------------------------------------------------
 
     def _be_released(self, patience_us: int, now: int) -> list[DeviceCommand]:
-        """Listen for pages from now on; without an event nothing is done: the connection is lost like any other."""
+        """Enter the released state: listen for pages. Without an event do nothing; the loss is then an ordinary one."""
         if self.controller is None or not self.wishes.all:
             return []
         self._step(Step.RELEASE)
@@ -288,7 +290,7 @@ class Device:
         return [SetScans(has_inquiry_scan=False, has_page_scan=True)]
 
     def _call(self) -> list[DeviceCommand]:
-        """Page the controller that released us, unless we do."""
+        """Page the controller that released us, unless a page is in progress or scheduled."""
         released = self._released
         if released is None or released.is_calling or released.call_at is not None:
             return []
@@ -304,7 +306,7 @@ class Device:
         return []
 
     def _lose_released(self, released: Release, now: int) -> list[DeviceCommand]:
-        """Take note that the connection is closed, as announced; or that the controller did not answer our page."""
+        """Handle the announced end of the connection, or a page that the controller did not answer."""
         if self.controller is not None:
             self.controller = None
             released.outbox += self.wishes.repeat_questions()
@@ -322,19 +324,19 @@ class Device:
         return self._restore()
 
     def _awaited(self) -> Wish | None:
-        """Return the publication for which a page is awaited: the one that was matched, or any while released."""
+        """Return the publication for which a page is awaited: the matched one or, while released, the device's own."""
         if self._listening is not None:
             return self._listening[0]
         return None if self._released is None else self.wishes.publication
 
     def _be_answered(self, identifier: EventId) -> list[DeviceCommand]:
-        """Continue after a match that was not kept; leave the controller if no event is left."""
+        """Continue after a match whose page never came; leave the controller if no event is left."""
         wish = self.wishes.by_id(identifier)
         done = [] if wish is None else [Tell(what="answered", id=identifier), *self._try_again(wish)]
         return done if self.wishes.all else [*done, LeaveController()]
 
     def _be_met(self) -> list[DeviceCommand]:
-        """Go on after a page that a released device was not told of: it was for our publication, if there is one."""
+        """Continue after a page that came unannounced while released: it was for our publication, if there is one."""
         wish = self.wishes.publication
         if self._released is None or wish is None:
             return []
@@ -489,11 +491,11 @@ class Device:
         return self._ask(wish)
 
     def _after_page(self, table: Table, state: DeviceState) -> DeviceState:
-        """Return the state after a page, made or awaited."""
+        """Return the state after a page that we made or awaited."""
         following = next_state(table, state, Step.PAGED)
         return following if self._released is None else next_state(table, following, Step.RELEASE)
 
 
 def _groups_of(wish: Wish | None) -> tuple[GroupKey, ...]:
-    """Return the groups that the event named through which a device was met."""
+    """Return the groups that *wish* names, the event through which a device was met."""
     return () if wish is None else wish.event.keys

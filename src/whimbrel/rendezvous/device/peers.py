@@ -1,7 +1,7 @@
 """Peers: what two devices say to each other about groups, once they are connected (Huang, 2.3, Figures 2-11 and 2-12).
 
-Joining: a device sends its token and public key to the owner of a group, who checks that they belong to the device it
-is talking to, decides, and answers with a group token; the device checks that before it keeps it.
+Joining: a device sends its token and public key to the owner of a group. The owner checks that they belong to the
+connected device, decides, and answers with a group token; the device checks the group token before it stores it.
 Verifying: a device asks its peer about a group with a fresh challenge, and checks token and answer by itself; neither
 owner nor controller takes part. Between members of one group further authentication is skipped, and that is reported.
 
@@ -39,9 +39,9 @@ from whimbrel.rendezvous.wire import SIGNATURE_BYTES, MalformedMessageError, dec
 __all__ = ["JOIN_US", "TOKEN_LIFE_US", "Peers"]
 
 JOIN_US = 60_000_000
-"""How long a device waits for the owner's decision, which a person may have to make."""
+"""Time, in microseconds, that a device waits for the owner's decision, which a person may have to make."""
 TOKEN_LIFE_US = 365 * 86_400_000_000
-"""How long a group token is good that is issued over the air."""
+"""Lifetime, in microseconds, of a group token that is issued over the air."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,11 +57,11 @@ class _Peer:
     due_at: int = 0
     is_verified: bool = False
     held: list[m.Ask] = field(default_factory=list)
-    """Its questions, which wait until it is verified."""
+    """Questions of this peer that wait until it is verified."""
     joining: tuple[GroupKey, int] | None = None
     """The group that we asked it to admit us to, and the time until which we wait."""
     applied: m.Join | None = None
-    """Its request to join, on which our user has to decide."""
+    """The peer's request to join, which waits for our user's decision."""
     is_denied: bool = False
 
 
@@ -95,14 +95,14 @@ class Peers:
         return self._ask_next(address, now)
 
     def lose(self, address: Address) -> list[DeviceCommand]:
-        """Forget a device that is gone."""
+        """Remove a device that is gone."""
         peer = self._peers.pop(address, None)
         if peer is None or peer.joining is None:
             return []
         return [Tell(what="not admitted", address=address, reason="the connection was lost")]
 
     def timer(self, *, now: int) -> list[DeviceCommand]:
-        """Give up on peers that are silent."""
+        """End the verifications and join requests that peers did not answer in time."""
         done: list[DeviceCommand] = []
         for address, peer in self._peers.items():
             if peer.asked is not None and peer.due_at <= now:
@@ -116,7 +116,7 @@ class Peers:
 
     @property
     def next_due(self) -> int | None:
-        """When ``timer`` should be called."""
+        """Time at which ``timer`` must be called; None without a deadline."""
         due = [each.due_at for each in self._peers.values() if each.asked is not None]
         due += [each.joining[1] for each in self._peers.values() if each.joining is not None]
         return min(due, default=None)
@@ -124,7 +124,7 @@ class Peers:
     # -- joining a group -----------------------------------------------------------------------------------------------
 
     def join(self, address: Address, group: GroupKey, *, now: int) -> list[DeviceCommand]:
-        """Ask the device at *address*, the owner of *group*, to take us in."""
+        """Ask the device at *address*, the owner of *group*, to admit us."""
         peer = self._peers.get(address)
         if peer is None or self._keys is None:
             reason = "it is not connected" if peer is None else "this device has no keys"
@@ -134,7 +134,7 @@ class Peers:
         return [SayPeer(address, join)]
 
     def decide(self, address: Address, *, is_admitted: bool, now: int) -> list[DeviceCommand]:
-        """Admit or refuse the device at *address*, on the word of the owner."""
+        """Admit or refuse the device at *address*, as its owner decided."""
         peer = self._peers.get(address)
         if peer is None or peer.applied is None:
             return []
@@ -170,7 +170,7 @@ class Peers:
         return [SayPeer(address, m.GroupTokenIssued(token)), Tell(what="admitted", address=address)]
 
     def _take_token(self, address: Address, peer: _Peer, token: bytes, now: int) -> list[DeviceCommand]:
-        """Check that the group token holds our own device token, so that its maker owns the group (2.3)."""
+        """Check and store a group token: the group's owner must have signed it, over our own device token (2.3)."""
         if peer.joining is None or self._keys is None:
             return [Tell(what="unexpected", address=address, reason="a group token that was not asked for")]
         group, peer.joining = peer.joining[0], None
@@ -220,7 +220,7 @@ class Peers:
         return [verified, *self._answer_held(address, peer)]
 
     def _own(self, group: GroupKey, now: int) -> bool:
-        """Return whether we are a member of *group* ourselves; its epoch is the least that a peer's token may have."""
+        """Return whether we are a member of *group*; if so, a peer's token must have at least our token's epoch."""
         token = self._tokens.get(group)
         if token is None:
             return False
@@ -240,7 +240,7 @@ class Peers:
         return [each for asked in held for each in self._prove(address, peer, asked)]
 
     def _prove(self, address: Address, peer: _Peer, asked: m.Ask) -> list[DeviceCommand]:
-        """Answer the challenge about a group that may be shown; about another, with what proves nothing."""
+        """Answer a challenge; if the group may not be proven to this peer, the answer proves nothing."""
         if self._keys is None:
             return []
         is_shown = asked.group in peer.shown and (peer.is_caller or peer.is_verified)

@@ -1,6 +1,6 @@
 """Proofs: what a device answers when its controller asks it for a group (Huang, 4.1.3).
 
-Rule: it proves only groups that it has named itself; about another it answers with what proves nothing.
+Rule: it proves only groups that it has named itself; about another group it sends an answer that proves nothing.
 """
 
 from __future__ import annotations

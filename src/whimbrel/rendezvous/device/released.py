@@ -29,4 +29,4 @@ class Release:
     """Whether we page the controller."""
     failures: int = 0
     call_at: int | None = None
-    """When we page it again."""
+    """Time at which we page it again; None if no page is scheduled."""

@@ -16,7 +16,7 @@ __all__ = ["PUBLISHER", "SUBSCRIBER", "DeviceState", "ImpossibleStepError", "Ste
 
 
 class DeviceState(Enum):
-    """Where a device is."""
+    """State of a device, as subscriber or as publisher."""
 
     DISCONNECTED = "disconnected"
     INQUIRY_SCAN = "inquiry scan"
@@ -92,7 +92,7 @@ PUBLISHER: Table = {
 
 
 class ImpossibleStepError(WhimbrelError):
-    """A device cannot take this step from where it is. Reaction: a bug of the shell around it; report it."""
+    """A device cannot take this step in its state. Reaction: a bug of the shell around it; report it."""
 
     def __init__(self, state: DeviceState, step: Step) -> None:
         super().__init__(state, step)
@@ -103,7 +103,7 @@ class ImpossibleStepError(WhimbrelError):
 
 
 def next_state(table: Table, state: DeviceState, step: Step) -> DeviceState:
-    """Return where *step* leads from *state*."""
+    """Return the state after *step* from *state*."""
     try:
         return table[state, step]
     except KeyError:

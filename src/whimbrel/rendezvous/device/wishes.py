@@ -21,11 +21,11 @@ class Wish:
 
     event: Event
     is_lasting: bool = False
-    """Whether it is renewed when it expires or a page came to nothing."""
+    """Whether it is renewed after it expires or its page failed."""
     id: EventId | None = None
     is_over: bool = False
     is_indirect: bool = False
-    """Whether the controller published it by itself; the device's own publication takes its place."""
+    """Whether the controller published it on its own; the device's own publication replaces it."""
 
 
 class Wishes:
@@ -46,7 +46,7 @@ class Wishes:
             self.all.append(wish)
 
     def drop_indirect(self) -> None:
-        """Forget what the controller published for the device."""
+        """Remove the controller's publication for the device."""
         for wish in [each for each in self.all if each.is_indirect]:
             self.end(wish)
 

@@ -1,7 +1,7 @@
 """The radio, as the shells around a controller and a device see it; every radio runs the same contract suite.
 
 Rule: a method starts an operation and returns at once. Its result is an event.
-Rule: clock offsets are those of HCI: bits 16 to 2 of the other's clock less one's own.
+Rule: clock offsets are those of HCI: bits 16 to 2 of the other clock minus the own clock.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LinkMade:
     name: str
     """The other's name, which a radio requests."""
     has_layer: bool
-    """Whether the other offers our channel. One that does not can be parked, but not told anything."""
+    """Whether the other device offers our channel. Without it, a device can be parked, but gets no messages."""
     as_address: Address | None = None
     """The address in whose place we answered the page; ``None``: our own."""
 

@@ -40,29 +40,29 @@ class _Pending:
     asked_at: int
 
     def due_at(self, answer_us: int) -> int | None:
-        """Return when the device has had its time; it begins when it is connected."""
+        """Return the end of the device's time to answer; None until it is connected."""
         return None if self.member.is_released else max(self.asked_at, self.member.seated_at) + answer_us
 
 
 class Asker:
-    """Puts the questions that triggers need answered."""
+    """Asks devices for the proofs that triggers need."""
 
     def __init__(self, state: State, members: Members, *, address: Address, nonce_key: bytes) -> None:
         self._state, self.members, self._address = state, members, address
         self._challenges = Challenges(nonce_key)
         self.refused_proofs: Counter[str] = Counter()
         self.running: dict[EventId, Verification] = {}
-        """Triggers of which a pair is being asked."""
+        """Triggers with a question in progress."""
         self.waiting: OrderedDict[EventId, Verification] = OrderedDict()
-        """Triggers of which no pair is being asked, for want of seats; the first to be served first."""
+        """Triggers without a question in progress, which wait for active slots; the next to be served is first."""
         self._pending: dict[bytes, _Pending] = {}
         self._older: TimedCache[bytes, Address] = TimedCache(
             4 * state.parameters.answer_us, state.parameters.remembered
         )
-        """Challenges that are not to be answered any more, and who was asked."""
+        """Challenges that no longer need an answer, each with the device that got it."""
         self._held: Counter[Member] = Counter()
         self._released: dict[Member, None] = {}
-        """Devices whose seats are no longer held for a question."""
+        """Devices whose active slots are no longer held for a question."""
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Asker:
         return next(iter(self.waiting.values()), None) if len(self._held) < _SEATS else None
 
     def begin(self, proofs: Verification, candidate: Record, *, now: int) -> bool:
-        """Begin to ask the trigger of *proofs* and *candidate*; return ``False`` to wait for active slots."""
+        """Begin to ask the trigger's device and that of *candidate*; return ``False`` to wait for active slots."""
         piconet, trigger = self._state.piconet, proofs.trigger
         pair = (trigger, candidate) if trigger.kind is Kind.PUBLICATION else (candidate, trigger)
         publisher, subscriber = (piconet.get(each.owner) for each in pair)
@@ -162,7 +162,7 @@ class Asker:
                 self._state.settle(member.address)
 
     def lose(self, member: Member, *, now: int) -> list[Verification]:
-        """End the questions to a gone device, and return the triggers that lose a candidate with it.
+        """End the questions about a gone device's events, and return the triggers that lose a candidate.
 
         A list that might have contained the device is marked incomplete.
         """
@@ -182,7 +182,7 @@ class Asker:
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def take(self, member: Member, proof: Proof, *, now: int) -> Verification | bool:
-        """Take a proof; return the trigger that it is for, or whether it answers an older question."""
+        """Check a proof; return the trigger that needed it, or else whether it answers an older challenge."""
         pending = self._pending.get(proof.challenge)
         if pending is None or pending.member is not member:
             return self._older.get(proof.challenge, now=now) == member.address
@@ -215,7 +215,7 @@ class Asker:
         return due_at is not None and due_at <= now
 
     def due(self, *, now: int) -> list[Verification]:
-        """Return the triggers for which something has changed: time, or a candidate that is open no more."""
+        """Return the triggers whose next step is due: a time is over, or a candidate is no longer open."""
         return [
             proofs
             for proofs in self.running.values()
@@ -227,7 +227,7 @@ class Asker:
 
     @property
     def next_due(self) -> int | None:
-        """Time at which the next device runs out of time to answer, or another may be asked."""
+        """Time at which the next device runs out of time to answer, or the next candidate may get its question."""
         asked: list[_Pending | Question] = list(self._pending.values())
         for proofs in self.running.values():
             asked += proofs.questions.values()

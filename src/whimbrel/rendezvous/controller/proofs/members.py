@@ -1,8 +1,8 @@
-"""Members: who has proven which membership, the highest epoch of each group, and fresh challenges (Huang, 5.4.1).
+"""Members: the proven memberships, the highest epoch of each group, and fresh challenges (Huang, 5.4.1).
 
-Rule: the list of verified members spares the token, never the challenge.
-Rule: the highest epoch of a group is a fact to be kept (``KeepEpoch``) before anything follows from the proof that
-showed it: a restart must not accept a token that had been revoked.
+Rule: a device on the list of verified members need not send its token again, but must answer every challenge.
+Rule: a new highest epoch is stored (``KeepEpoch``) before the proof that showed it has any effect: after a restart, a
+revoked token must not be accepted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NONCE_KEY_BYTES = 32
 
 
 class Challenges:
-    """Unpredictable numbers that a replay reproduces: a keyed hash (HMAC) of a counter.
+    """Unpredictable bytes that a replay reproduces: a keyed hash (HMAC) of a counter.
 
     The key is a secret of one run: with the same key, the same challenges come again.
     """
@@ -52,22 +52,22 @@ class Members:
         self._capacity = parameters.remembered
 
     def find(self, address: Address, group: GroupKey, *, now: int) -> Membership | None:
-        """Return the membership that was verified, if token and epoch are still good; each look resets its time."""
+        """Return a verified membership if it is neither expired nor revoked; this restarts its time in the list."""
         found = self._known.get((address, group), now=now)
         if found is None or not self.is_good(group, found, now=now):
             return None
         return self._known.touch((address, group), now=now)
 
     def is_good(self, group: GroupKey, member: Membership, *, now: int) -> bool:
-        """Return whether a membership that was checked has neither expired nor been revoked since."""
+        """Return whether a verified membership is neither expired nor revoked."""
         return now < member.expires_at and member.epoch >= self._epochs.get(group, 0)
 
     def check(
         self, proof: Proof, asked: Ask, *, address: Address, controller: Address, now: int
     ) -> tuple[Membership, bool]:
-        """Check what a device answered, and remember it; raise ``TokenError`` if it proves nothing.
+        """Check a proof and store the membership that it proves, or raise ``TokenError``.
 
-        The second value says whether the group has shown a higher epoch than ever before.
+        The second value is whether the proof showed a higher epoch of the group than any before.
         """
         if asked.wants_token:
             if proof.token is None:
@@ -93,7 +93,7 @@ class Members:
         return member, self.see_epoch(asked.group, member.epoch)
 
     def see_epoch(self, group: GroupKey, epoch: int) -> bool:
-        """Take note that *group* has shown *epoch*; return whether that is higher than ever before."""
+        """Record that *group* has shown *epoch*; return whether it is higher than any before."""
         is_higher = epoch > self._epochs.get(group, 0)
         self._epochs[group] = max(epoch, self._epochs.get(group, 0))
         self._epochs.move_to_end(group)
@@ -102,11 +102,11 @@ class Members:
         return is_higher
 
     def forget(self, address: Address, group: GroupKey) -> None:
-        """Forget a membership whose device did not answer its challenge."""
+        """Remove a membership whose device did not answer its challenge."""
         self._known.discard((address, group))
 
     def clean(self, *, now: int, work: int) -> None:
-        """Forget memberships that were not looked up for long."""
+        """Remove at most *work* memberships that nobody looked up during their time in the list."""
         self._known.clean(now=now, work=work)
 
     def __len__(self) -> int:

@@ -1,15 +1,15 @@
 """Verification: the proofs of membership that a trigger needs, and the next step after those given (Huang, 4.1.3).
 
-Rule: need to know. Devices are asked only where attributes and keys agree, one group of a pair at a time, in the
-publication's order. The first group that both devices prove unlocks; where one of them fails, the next group is tried.
-Rule: a device proves a group once for a trigger, however many pairs need it.
-Rule: a publication answers the oldest subscription that proves a group. The next oldest is asked when the one before
-has failed, or has not answered for ``patience_us``; the older one still has its whole time to answer, and comes first.
-Rule: a subscription collects the publications that are older than itself; their devices may be asked at the same time.
-Younger ones count only if none of these matches: then the first of them that matches does, as it would have on its
-arrival.
-Rule: a device that was not asked has not failed. A list without a publication whose proof did not come is marked
-incomplete.
+Rule: need to know. A pair of devices is asked only if attributes and keys agree, about one group at a time, in the
+publication's order. The pair matches at the first group that both prove; if one fails, the next group is tried.
+Rule: a device proves a group once for a trigger, however many pairs need the proof.
+Rule: a publication answers the oldest subscription that proves a group. The next oldest gets its question when
+the one before has failed, or has not answered for ``patience_us``. The older one keeps its whole time to answer, and
+its precedence.
+Rule: a subscription collects the publications that are older than itself; their devices may get questions at the same
+time. Younger publications count only if no older one matches: then the first that matches is taken, as if it had
+answered the subscription on its own arrival.
+Rule: a device without a question has not failed. A list is marked incomplete if the proof of a publication is missing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Question:
     """Publisher and subscriber, which this conversation keeps active."""
 
     def due_at(self, answer_us: int) -> int | None:
-        """Return when the pair has had its time, for all its groups; it begins when both are connected."""
+        """Return the end of the pair's time to answer, for all groups together; None until both are connected."""
         if any(each.is_released for each in self.held):
             return None
         return max(self.asked_at, *(each.seated_at for each in self.held)) + answer_us
@@ -56,11 +56,11 @@ class Verification:
     questions: dict[EventId, Question] = field(default_factory=dict)
     """The running conversations, by the candidate's identifier."""
     failed: set[EventId] = field(default_factory=set)
-    """Candidates whose pair has had its time."""
+    """Candidates whose pair did not answer in time."""
     has_gaps: bool = False
     """Whether a candidate was lost without an answer: a list of the others is incomplete."""
     again_at: int | None = None
-    """Time at which the next oldest candidate may be asked, beside those without an answer."""
+    """Time from which the next oldest candidate may get its question, while older ones have not answered."""
 
     def next_group(self, candidate: Record, is_good: IsGood) -> GroupKey | bool:
         """Return whether *candidate* and the trigger match, or the group whose proof must be requested next."""
@@ -112,7 +112,7 @@ def make_plan(proofs: Verification, found: Sequence[Record], *, is_good: IsGood,
 
 
 def _find_first(proofs: Verification, found: Sequence[Record], *, is_good: IsGood, now: int, patience_us: int) -> Plan:
-    """Return the plan that leads to the first of *found* that matches."""
+    """Return the next step towards the first of *found* that matches."""
     is_waiting = False
     for each in found:
         verdict = proofs.next_group(each, is_good)

@@ -1,7 +1,7 @@
 """Framing: messages on an L2CAP channel, which carries at most 65,535 bytes at once, and less on most devices.
 
-Rule: a message is four bytes of length and then its bytes, cut into pieces that the other side takes. The pieces of a
-message follow each other; a message may begin in the middle of a piece.
+Rule: a message is its length in four bytes and then its bytes, cut into pieces that the other side accepts. The pieces
+of a message follow each other; a message may begin in the middle of a piece.
 Rule: a length above ``MAX_MESSAGE_BYTES`` is refused before a byte of it is kept.
 """
 
@@ -16,7 +16,7 @@ _HEADER_BYTES = 4
 
 
 class TooLongError(InvalidInputError):
-    """A frame says that it is longer than any message. Reaction: close the connection."""
+    """The length that a frame states is larger than any message. Reaction: close the connection."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(size_bytes)
@@ -33,13 +33,13 @@ def frame(data: bytes, *, piece_bytes: int) -> list[bytes]:
 
 
 class Deframer:
-    """Puts pieces together again."""
+    """Joins pieces to messages again."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Return the messages that *piece* completes; raise ``TooLongError`` where none is to be expected."""
+        """Return the messages that *piece* completes; raise ``TooLongError`` if a stated length is too large."""
         self._waiting += piece
         whole: list[bytes] = []
         while len(self._waiting) >= _HEADER_BYTES:

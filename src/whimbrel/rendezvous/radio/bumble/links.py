@@ -1,4 +1,4 @@
-"""Links: what a radio knows of each connection, from its first moment to its last."""
+"""Links: the state of each connection of a radio, from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_EARLY", "MAX_EARLY_BYTES", "Link"]
 
 MAX_EARLY, MAX_EARLY_BYTES = 256, 2 * MAX_MESSAGE_BYTES
-"""Messages, and their bytes, that are kept of a device before its connection is told."""
+"""Most messages of a device, and most bytes of them, that are stored before its connection is reported."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,17 +32,17 @@ class Link:
     is_caller: bool
     """Whether we paged."""
     channel: ClassicChannel | None = None
-    """Where our messages go; ``None``: the other side has none yet, or none at all."""
+    """Channel of our messages; ``None``: the other side has none, or has not opened it yet."""
     deframer: Deframer = field(default_factory=Deframer)
     early: list[bytes] = field(default_factory=list)
-    """Messages that came before the connection was told."""
+    """Messages that arrived before the connection was reported."""
     is_told: bool = False
     is_closing: bool = False
     has_channel: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def write(self, data: bytes) -> None:
-        """Send a message; nothing happens if the other side cannot take one."""
+        """Send a message, if the other side has a channel."""
         if self.channel is None:
             return
         with suppress(BaseBumbleError):  # the channel has just been closed
@@ -50,7 +50,7 @@ class Link:
                 self.channel.write(piece)
 
     async def close(self, limit_s: float) -> None:
-        """Close the channel, which the other side answers after it has read everything, and then the connection."""
+        """Close the channel, then the connection; the other side confirms the first after it has read everything."""
         with suppress(BaseBumbleError, TimeoutError, asyncio.CancelledError):
             if self.channel is not None:
                 async with asyncio.timeout(limit_s):

@@ -1,10 +1,10 @@
-"""The radio on a real adapter: what the nodes know as ``Radio``, done by HCI and L2CAP.
+"""The radio on a real adapter: the ``Radio`` of the nodes, by HCI and L2CAP.
 
 Rule: one thing at a time. An adapter can do one inquiry, page or request for a name; so they wait in one queue, and the
 inquiry without end is interrupted for the others.
-Rule: a connection is told when it can be used: its name and clock offset are known, and our channel is open, or the
-other side has none. Who paged opens it and sends an empty message; before that the other says nothing, because Bumble
-drops what arrives before its caller has the channel.
+Rule: a connection is reported when it can be used: its name and clock offset are known, and our channel is open, or the
+other side has none. The pager opens it and sends an empty message; before that the other side sends nothing, because
+Bumble drops what arrives before its caller has the channel.
 Rule: nothing waits for ever (``Limits``), and what a stranger sends ends a connection at most.
 """
 
@@ -231,7 +231,7 @@ class BumbleRadio:
                         await self._wake.wait()
 
     async def _inquire(self) -> None:
-        """Inquire for 10.24 s, or until there is something else to do."""
+        """Inquire for 10.24 s, or until another operation waits."""
         self._inquiry_over.clear()
         inquiry = hci.HCI_Inquiry_Command(
             lap=hci.HCI_GENERAL_INQUIRY_LAP, inquiry_length=_INQUIRY_LENGTH, num_responses=0
@@ -435,7 +435,7 @@ class BumbleRadio:
             self._break(link)
 
     def _break(self, link: Link) -> None:
-        """Close a connection on our own account: our side is told as if it had been lost."""
+        """Close a connection on our own initiative: our side gets the same event as after a loss."""
         self.disconnect(link.address)
         if link.is_told:
             self._tell(LinkLost(link.address))

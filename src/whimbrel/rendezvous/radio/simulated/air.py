@@ -6,7 +6,7 @@ Rule: a connection whose devices have been out of range for the supervision time
 Rule: bytes take the slots that packets of 339 bytes take, and arrive whole and in order, or not at all.
 Rule: a radio may listen for the pages of another address, and answer them as if it were that device (``stand_in``). No
 ordinary radio can do so; the thesis supposes extra hardware (5.4.4). The paging device does not notice it.
-Rule: time is moved by ``run``; everything that happens is handed to the handler of the radio it happens to.
+Rule: time is moved by ``run``; everything that happens is passed to the handler of the radio that it concerns.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PACKET_BYTES, _PACKET_SLOTS = 339, 6
 _CLOCK_BITS = 28
 _OFFSET_MASK = 0x7FFF
 _AWAY = (math.inf, math.inf)
-"""Where a device is that has not come yet: in nobody's range."""
+"""Place of a device that is absent: outside every range."""
 
 Handler: TypeAlias = Callable[[RadioEvent, int], None]
 
@@ -67,7 +67,7 @@ class Air:
         self._by_address: dict[Address, SimulatedRadio] = {}
         self._links: dict[frozenset[Address], Link] = {}
         self._stand_ins: dict[tuple[Address, Address], int] = {}
-        """By the radio that stands in and the address that it stands in for: the number of the station it uses."""
+        """Number of the extra station, by the address of the radio that stands in and the address it stands in for."""
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self.now = 0
@@ -110,7 +110,7 @@ class Air:
         )
 
     def stand_in(self, radio: SimulatedRadio, address: Address, mode: StandIn, clock_offset: int | None) -> None:
-        """Listen with *radio*, through a receiver of its own, for the pages of the device at *address*."""
+        """Set how *radio* treats pages for the device at *address*; an extra receiver of *radio* listens for them."""
         key = (radio.address, address)
         if key not in self._stand_ins:
             target = self.reserve(address)
@@ -128,7 +128,7 @@ class Air:
     # -- time ------------------------------------------------------------------------------------------------------
 
     def after(self, delay_us: int, do: Callable[[], None]) -> None:
-        """Do something later."""
+        """Call *do* after *delay_us*."""
         self._count += 1
         heapq.heappush(self._heap, (self.now + delay_us, self._count, do))
 
@@ -253,7 +253,7 @@ class Air:
         pager.tell(LinkMade(target.address, is_caller=True, name=target.name, has_layer=end.has_layer))
 
     def _count_links(self, link: Link) -> None:
-        """Take note of the connections that both ends of *link* have from now on."""
+        """Record the current connections of both ends of *link* in their usage."""
         for end in (link.master, link.slave):
             mine = [each for each in self._links.values() if end in {each.master, each.slave}]
             self._by_address[end].usage.change(
@@ -264,7 +264,7 @@ class Air:
             )
 
     def authenticate(self, asker: SimulatedRadio, link: Link, pin: str) -> None:
-        """Answer for the device at the other end of *link* whether *pin* is its own; if not, it hangs up."""
+        """Report whether the device at the other end of *link* has this *pin*; if not, that device hangs up."""
         other = self._by_address[link.other(asker.address)]
         is_accepted = other.pin == pin
 
@@ -304,11 +304,11 @@ class Air:
         self.after(link.parked_at - self.now, lambda: self._by_address[link.slave].tell(Parked(known)))
 
     def at_beacon(self, do: Callable[[], None]) -> None:
-        """Do something at the next beacon."""
+        """Call *do* at the next beacon."""
         self.after(BEACON_US - self.now % BEACON_US, do)
 
     def wake(self, link: Link) -> bool:
-        """Give the slave of *link* an active address, now; what waited on either side is sent."""
+        """Give the slave of *link* an active address now, send the messages that waited; return whether it is awake."""
         if self._links.get(link.key) is not link or not self.are_in_range(link.master, link.slave):
             return False
         if link.is_parked:
@@ -329,7 +329,7 @@ class Air:
             self.wake(link)
 
     def carry(self, link: Link, sender: Address, data: bytes) -> None:
-        """Bring *data* to the other end of an active connection."""
+        """Send *data* to the other end of an active connection."""
         packets = max(1, -(-len(data) // _PACKET_BYTES))
         link.free_at = max(link.free_at, self.now) + packets * _PACKET_SLOTS * _SLOT_US
         receiver = link.other(sender)

@@ -1,10 +1,11 @@
-"""The baseband, event by event: when an inquiry is answered, and when a page.
+"""The baseband, event by event: computes when inquiries and pages are answered.
 
-An event is the beginning of a scan window, the end of one, an ID that is heard in it, the end of a back-off, the end of
-an exchange, the end of a page. Between them nothing is computed: which tick of a window carries an ID on its frequency
+An event is the start or the end of a scan window, an ID that is heard in it, the end of a back-off, the end of an
+exchange, or the end of a page. Between them nothing is computed: which tick of a window carries an ID on its frequency
 follows from the clocks (``Sending.next_on``).
 
-Rule: what begins at a tick counts from that tick on; ``advance`` reports what happens before the tick it is given.
+Rule: an operation that begins at a tick counts from that tick; ``advance(until)`` reports the happenings before
+*until*.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from whimbrel.rendezvous.radio.simulated.timing import (
 __all__ = ["EXCHANGE_TICKS", "FHS_TICKS", "EventBaseband"]
 
 FHS_TICKS = 4
-"""From an ID that is heard to the end of the FHS that answers it."""
+"""Ticks from an ID that is heard to the end of the FHS that answers it."""
 EXCHANGE_TICKS = 8
-"""Page, answer, FHS, answer: four slots (Figure 2-5)."""
+"""Ticks of an exchange: page, answer, FHS, answer, in four slots (Figure 2-5)."""
 
 
 class _Mode(Enum):
@@ -60,10 +61,10 @@ class _Scan:
     version: int = 0
     heard: int = 0
     answers: int = 0
-    """How often it has answered an inquiry: each time it listens one frequency further on."""
+    """Number of answers to inquiries; after each, the station listens one frequency further on."""
     callers: tuple[int, ...] = ()
     answering: list[int] = field(default_factory=list)
-    """The stations that answer the same page at the same time, this one with them."""
+    """Stations that answer the same page at the same time, this one included."""
 
 
 class EventBaseband:
@@ -121,7 +122,7 @@ class EventBaseband:
         self.refresh(tick)
 
     def stop_paging(self, number: int, *, tick: int) -> None:
-        """Give up a page."""
+        """Stop a page."""
         self.stations[number].paging = None
         self.refresh(tick)
 
@@ -185,7 +186,7 @@ class EventBaseband:
                 yield number, station.paging.sending
 
     def _channel(self, scan: _Scan) -> int:
-        """Return the station whose pages *scan* hears."""
+        """Return the number of the station whose pages *scan* hears."""
         return self.stations[scan.number].channel(scan.number)
 
     def _step(self, scan: _Scan, tick: int) -> None:
@@ -228,7 +229,7 @@ class EventBaseband:
         self._at(scan, tick + (EXCHANGE_TICKS if scan.is_page else FHS_TICKS))
 
     def _answer(self, scan: _Scan, tick: int) -> None:
-        """Report the FHS to those who sent the ID, unless another answered the same ID at the same time."""
+        """Report the FHS to the senders of the ID, or a collision if another station answered the same ID."""
         rivals = [
             other
             for other, _ in self._scans
@@ -270,7 +271,7 @@ class EventBaseband:
         return paging is not None and paging.target == target
 
     def _end_page(self, number: int, tick: int) -> None:
-        """Report a page whose time is over; one in an exchange is seen to the end of that."""
+        """Report a page whose time is over, unless it is in an exchange, which is completed first."""
         paging = self.stations[number].paging
         if paging is None or tick < paging.until:
             return

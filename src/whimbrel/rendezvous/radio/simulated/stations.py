@@ -1,4 +1,4 @@
-"""Stations: what a baseband knows of each radio, and what it reports.
+"""Stations: the state of each radio in a baseband, and the happenings that the baseband reports.
 
 Rule: ``Baseband`` has two implementations, event by event and slot by slot, that report the same.
 """
@@ -36,7 +36,7 @@ class PageOver:
 
 @dataclass(frozen=True, slots=True)
 class Overheard:
-    """A station that listens in another's place, without answering, heard somebody page that other."""
+    """A station that listens in the target's place, without answering, heard a page to the target."""
 
     listener: int
     target: int
@@ -44,7 +44,7 @@ class Overheard:
 
 @dataclass(frozen=True, slots=True)
 class Collided:
-    """Several stations answered or paged one on the same frequency at the same time, and none was understood."""
+    """Several stations answered or paged the receiver on one frequency at the same time; none was understood."""
 
     receiver: int
     senders: tuple[int, ...]
@@ -55,7 +55,7 @@ Happening: TypeAlias = Discovered | PageOver | Overheard | Collided
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """A page that goes on."""
+    """A page in progress."""
 
     target: int
     sending: Sending
@@ -75,18 +75,18 @@ class Station:
     is_inquiry_scanning: bool = False
     is_page_scanning: bool = False
     stands_in_for: int | None = None
-    """The station whose pages it listens for, in the place of its own."""
+    """The station whose pages this one listens for, instead of its own."""
     is_silent: bool = False
-    """Whether it answers none of the pages that it hears for another."""
+    """Whether it listens for another station's pages without answering them."""
     answers: int = 0
-    """How many inquiries it has answered."""
+    """Number of inquiries that it has answered."""
 
     def channel(self, number: int) -> int:
-        """Return the station on whose page channel this one, which has *number*, listens."""
+        """Return the station on whose page channel this station, numbered *number*, listens."""
         return number if self.stands_in_for is None else self.stands_in_for
 
     def next_window(self, tick: int, *, is_page: bool) -> int:
-        """Return when the first scan window from *tick* on begins; a radio listens for pages half-way in between."""
+        """Return the start of the next scan window from *tick* on; page windows lie half-way between the others."""
         phase = self.phase + SCAN_INTERVAL_TICKS // 2 if is_page else self.phase
         return tick + (phase - tick - self.offset) % SCAN_INTERVAL_TICKS
 
@@ -97,7 +97,7 @@ class Baseband(Protocol):
     stations: list[Station]
 
     def __init__(self, is_in_range: Callable[[int, int], bool]) -> None:
-        """Make a baseband whose stations hear each other where *is_in_range* says so."""
+        """Create a baseband whose stations hear each other if *is_in_range* is true for them."""
         ...
 
     def add(self, station: Station) -> int:
@@ -117,7 +117,7 @@ class Baseband(Protocol):
         ...
 
     def stop_paging(self, number: int, *, tick: int) -> None:
-        """Give up a page."""
+        """Stop a page."""
         ...
 
     def advance(self, until: int) -> list[tuple[int, Happening]]:

@@ -1,6 +1,6 @@
 """Table 2.1 of the thesis, measured on the simulated radio: how long inquiry and paging take.
 
-Rule: nothing of the table is put in. Two stations have random clocks; one inquires or pages, the other scans.
+Rule: no number of the table is an input. Two stations have random clocks; one inquires or pages, the other scans.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Times:
     minimum_s: float
     average_s: float
     most_s: float
-    """Within which 999 of 1,000 were done."""
+    """Time within which 999 of 1,000 trials ended."""
     maximum_s: float
 
     @classmethod

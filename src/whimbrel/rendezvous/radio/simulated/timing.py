@@ -1,7 +1,8 @@
 """Timing of inquiry and page, from the Bluetooth baseband specification 1.2, which the thesis cites.
 
 A *tick* is half a slot, 312.5 µs: the period of a device's clock. Hop frequencies are numbered by their place in the
-sequence of 32 that inquiry, or the pages of one device, use; which of the 79 channels each is plays no part in timing.
+sequence of 32 that inquiry, or the pages of one device, use; the assignment of these to the 79 channels does not matter
+for timing.
 
 Rule: an inquirer sends two IDs in each even slot and listens in each odd one: 16 frequencies, a train, in 10 ms. It
 repeats a train 256 times and goes on to the other; 512 times beside one voice link, 768 beside two. A pager repeats

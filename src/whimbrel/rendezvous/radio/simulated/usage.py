@@ -1,7 +1,7 @@
 """Usage of a radio: how long it was in each state, and what it sent; the energy of a device is computed from it.
 
-Rule: a radio may be in several states at once: it listens for inquiries while its connection is parked. Each is counted
-for itself, from the moment it begins.
+Rule: a radio may be in several states at once: it listens for inquiries while its connection is parked. The time of
+each state is counted separately, from its start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Usage:
     states: frozenset[RadioState] = frozenset()
     times_us: dict[RadioState, int] = field(default_factory=dict)
     answers: int = 0
-    """How many inquiries it answered with its FHS packet."""
+    """Number of inquiries that the radio answered with its FHS packet."""
     sent_bytes: int = 0
     received_bytes: int = 0
     sent_packets: int = 0
@@ -46,7 +46,7 @@ class Usage:
         self.states = frozenset(kept | {state for state, is_on in changed.items() if is_on})
 
     def advance(self, now: int) -> None:
-        """Count up to *now*."""
+        """Add the time up to *now* to the states that are on."""
         passed, self.since = max(0, now - self.since), max(now, self.since)
         if passed:
             for state in self.states:

@@ -59,7 +59,7 @@ class AirController(Controller):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_hci_command_packet(self, command: hci.HCI_Command) -> None:
-        """Carry out a command, unless this radio refuses or ignores it."""
+        """Execute a command, unless this radio refuses or ignores it."""
         if command.name in self.ignores:
             return
         if command.name not in self.refuses:
@@ -89,29 +89,29 @@ class AirController(Controller):
     def on_hci_write_class_of_device_command(
         self, command: hci.HCI_Write_Class_Of_Device_Command
     ) -> hci.HCI_StatusReturnParameters:
-        """Remember the class of device."""
+        """Store the class of device."""
         self.device_class = command.class_of_device
         return _OK
 
     def on_hci_write_extended_inquiry_response_command(
         self, command: hci.HCI_Write_Extended_Inquiry_Response_Command
     ) -> hci.HCI_StatusReturnParameters:
-        """Remember what inquiries are answered with."""
+        """Store the response to inquiries."""
         self.response = command.extended_inquiry_response
         return _OK
 
     def on_hci_write_inquiry_mode_command(self, _command: object) -> hci.HCI_StatusReturnParameters:
-        """Accept any mode; answers are extended ones."""
+        """Accept any mode; results are always extended ones."""
         return _OK
 
     def on_hci_write_secure_connections_host_support_command(self, _command: object) -> hci.HCI_StatusReturnParameters:
-        """Accept."""
+        """Accept the setting without using it."""
         return _OK
 
     def on_hci_write_page_timeout_command(
         self, command: hci.HCI_Write_Page_Timeout_Command
     ) -> hci.HCI_StatusReturnParameters:
-        """Remember how long a page goes on."""
+        """Store the page time-out."""
         self._page_timeout_s = command.page_timeout * _SLOT_S / self.ether.speed
         return _OK
 
@@ -126,7 +126,7 @@ class AirController(Controller):
         self._inquiry = self._run(self._inquire(command.inquiry_length * _INQUIRY_UNIT_S / self.ether.speed))
 
     async def _inquire(self, duration_s: float) -> None:
-        """Hear each scanner once, as adapters filter duplicates."""
+        """Report each scanner once, since adapters filter duplicates."""
         loop = asyncio.get_running_loop()
         end, heard = loop.time() + duration_s, set[AirController]()
         while loop.time() < end:
@@ -172,7 +172,7 @@ class AirController(Controller):
     # -- pages ---------------------------------------------------------------------------------------------------------
 
     def on_hci_create_connection_command(self, command: hci.HCI_Create_Connection_Command) -> None:
-        """Page a radio: until it answers, or the page time-out is over."""
+        """Page a radio until it answers or the page time-out ends."""
         if self._page is not None or self._inquiry is not None:
             self._send_hci_command_status(_Status.COMMAND_DISALLOWED_ERROR, command.op_code)
         elif command.bd_addr in self.classic_connections:
@@ -185,7 +185,7 @@ class AirController(Controller):
 
     @property
     def slaves(self) -> int:
-        """How many connections this radio is master of."""
+        """Number of connections in which this radio is master."""
         return sum(each.role == hci.Role.CENTRAL for each in self.classic_connections.values())
 
     async def _page_until_heard(self, command: hci.HCI_Create_Connection_Command) -> None:
@@ -220,7 +220,7 @@ class AirController(Controller):
             self.on_classic_connection_complete(address, _Status.PAGE_TIMEOUT_ERROR)
 
     def on_classic_connection_complete(self, peer_address: hci.Address, status: int) -> None:
-        """Tell the host; a connection that failed leaves nothing."""
+        """Report the result to the host; remove a connection that failed."""
         if status not in {_Status.SUCCESS, _Status.CONNECTION_ALREADY_EXISTS_ERROR}:
             self.classic_connections.pop(peer_address, None)
         super().on_classic_connection_complete(peer_address, status)
@@ -251,7 +251,7 @@ class AirController(Controller):
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def on_classic_role_change_request(self, peer_address: hci.Address) -> None:
-        """Refuse to become the eighth slave of a radio, or to give it an eighth."""
+        """Refuse a role change if the other radio is already master of seven slaves."""
         peer = self.ether.peer(self, peer_address)
         if peer is not None and peer.slaves >= MAX_SLAVES:
             full = lmp.LmpNotAccepted(lmp.Opcode.LMP_SWITCH_REQ, _Status.CONNECTION_LIMIT_EXCEEDED_ERROR)
@@ -275,7 +275,7 @@ class AirController(Controller):
     # -- link keys -----------------------------------------------------------------------------------------------------
 
     def on_hci_authentication_requested_command(self, command: hci.HCI_Authentication_Requested_Command) -> None:
-        """Ask both hosts for the link key, the one that began first; without a key they pair."""
+        """Begin authentication: request the link key from our host, then from the other; without a key they pair."""
         connection = self.find_classic_connection_by_handle(command.connection_handle)
         if connection is None:
             self._send_hci_command_status(_Status.UNKNOWN_CONNECTION_IDENTIFIER_ERROR, command.op_code)
@@ -301,7 +301,7 @@ class AirController(Controller):
     def on_hci_link_key_request_negative_reply_command(
         self, command: hci.HCI_Link_Key_Request_Negative_Reply_Command
     ) -> hci.HCI_StatusAndAddressReturnParameters:
-        """Pair if the host that began has no key; fail if only the other has none."""
+        """Handle a missing key: pair if the host that began has none, fail if only the other host has none."""
         own, peer = self._ends(command.bd_addr)
         if own is not None and peer is not None and not own.ssp_state.is_initiator:
             _end_authentication(peer, _Status.PIN_OR_KEY_MISSING_ERROR)
@@ -309,7 +309,7 @@ class AirController(Controller):
         return super().on_hci_link_key_request_negative_reply_command(command)
 
     def on_hci_set_connection_encryption_command(self, command: hci.HCI_Set_Connection_Encryption_Command) -> None:
-        """Encrypt a connection whose ends have the same key."""
+        """Encrypt a connection if both ends have the same key."""
         self._send_hci_command_status(_Status.SUCCESS, command.op_code)
         found = self.find_classic_connection_by_handle(command.connection_handle)
         own, peer = (None, None) if found is None else self._ends(found.peer_address)
@@ -327,21 +327,21 @@ class AirController(Controller):
             )
 
     def _ends(self, peer: hci.Address) -> tuple[Connection | None, Connection | None]:
-        """Return our end of a connection, and the other."""
+        """Return our end of a connection and the other end."""
         other = self.ether.peer(self, peer)
         return self.classic_connections.get(peer), None if other is None else other.classic_connections.get(
             self.public_address
         )
 
     def lose(self, address: hci.Address) -> None:
-        """Notice that the radio at *address* is silent."""
+        """End the connection to the radio at *address*, which is silent, unless a new one has begun there."""
         peer = self.ether.find_classic_controller(address)
         is_connected = peer is not None and self.public_address in peer.classic_connections
         if address in self.classic_connections and not is_connected:  # a new process may be at this address by now
             self.on_classic_disconnected(address, _Status.CONNECTION_TIMEOUT_ERROR)
 
     def stop(self) -> None:
-        """End everything: the process behind this radio has ended."""
+        """Remove this radio from the air: the process behind it has ended."""
         for task in list(self._tasks):
             task.cancel()
         self.ether.remove(self)

@@ -16,7 +16,7 @@ SUPERVISION_S = 2.0
 
 
 class InEther(Protocol):
-    """A radio, as far as the ether knows it."""
+    """The parts of a radio that the ether uses."""
 
     place: tuple[float, float]
     classic_connections: dict[hci.Address, Any]
@@ -27,7 +27,7 @@ class InEther(Protocol):
         ...
 
     def lose(self, address: hci.Address) -> None:
-        """Notice that the radio at *address* is silent."""
+        """End the connection to the radio at *address*, which is silent."""
         ...
 
 
@@ -57,7 +57,7 @@ class Ether(LocalLink):
         return math.dist(one.place, other.place) <= RANGE_M
 
     def remove(self, radio: InEther) -> None:
-        """Take a radio out whose process has ended; the others notice after the supervision time-out."""
+        """Remove a radio whose process has ended; the others lose it after the supervision time-out."""
         self.controllers.discard(cast(Any, radio))
         loop = asyncio.get_running_loop()
         for peer in list(radio.classic_connections):
