@@ -11,7 +11,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 # What is never imported need not be compiled, and that is most of Spark.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 # Everything this machine runs in tests; the extra console joins when its room is built.
-DEV_EXTRAS := connect,spark,lab,images,radio,bench,dev
+DEV_EXTRAS := connect,spark,lab,images,radio,bench,docs,dev
 # Tests side by side. One worker has the Spark session; two others keep busy what it leaves of two cores.
 WORKERS ?= 3
 # Where Python may not keep what it compiled (many images say so), each of hundreds of processes would compile it anew.
@@ -46,14 +46,15 @@ check: lint ## All of lint, and the fast tests
 bench: $(DEV_STAMP) ## Measure beside our peers, print ratios, keep results in bench/results
 	$(BIN)/python bench/run.py $(ARGS)
 
-docs: $(DEV_STAMP) ## Make the generated reference pages anew
+docs: $(DEV_STAMP) ## Make the generated reference pages anew, and the site in site/; fails at a broken link
 	$(BIN)/python tools/make_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 java: ## Find Java 17 or newer for Spark, or install it where that is possible
 	@bash tools/find_java.sh
 
 clean: ## Remove everything that was made here
-	rm -rf $(VENV) .java dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .java dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:

@@ -30,7 +30,7 @@ _ROOT = Path(__file__).parents[1]
 _COPIED = ("src", "tests", "pyproject.toml")
 _PASSED, _FAILED = 0, 1
 """The exit codes of pytest that are an answer."""
-_MOST_S = 1_200
+_MAX_S = 1_200
 NODE_TESTS = ("tests/property/test_node.py",)
 
 
@@ -349,7 +349,7 @@ def _run(root: Path, tests: tuple[str, ...]) -> int:
     environment = os.environ | {"PYTHONPATH": str(root / "src")}
     try:
         ended = subprocess.run(  # noqa: S603 # fixed words
-            command, cwd=root, env=environment, capture_output=True, check=False, timeout=_MOST_S
+            command, cwd=root, env=environment, capture_output=True, check=False, timeout=_MAX_S
         )
     except subprocess.TimeoutExpired:
         return _FAILED

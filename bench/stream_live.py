@@ -41,7 +41,7 @@ PAIRS, SUBJECTS = 10, 5
 _TICK_S = 0.004
 _GRACE_S = 20.0
 _READ_BYTES = 1 << 18
-_MOST_IDS = 60_000
+_MAX_IDS = 60_000
 _BODY = b'{"at": "%019d", "bed": %d, "pulse": %d, "spo2": 97}'
 _AT = len(b'{"at": "')
 _DIGITS = 19
@@ -283,7 +283,7 @@ class _Pair:
         """Send *count* publications in one write."""
         packets = []
         for _ in range(count):
-            self._packet_id = self._packet_id % _MOST_IDS + 1
+            self._packet_id = self._packet_id % _MAX_IDS + 1
             head = self._heads[self._sent % SUBJECTS]
             packets.append(head + self._packet_id.to_bytes(2, "big") + _body(now_ns, self._sent))
             self._sent += 1

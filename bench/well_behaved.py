@@ -27,7 +27,7 @@ _PING_S = 0.1
 _WARM_UP = 20
 _SETTLE_S = 60.0
 """How long the last message may take; one that comes later is lost."""
-_MOST_IDS = 65_535
+_MAX_IDS = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class _Pair:
         answer = self._wait(link, Connack)
         assert isinstance(answer, Connack)
         assert not answer.code, answer
-        self.receive_maximum = answer.properties.integer(Property.RECEIVE_MAXIMUM) or _MOST_IDS
+        self.receive_maximum = answer.properties.integer(Property.RECEIVE_MAXIMUM) or _MAX_IDS
         return link
 
     def _wait(self, link: HostileLink, kind: type[Connack | Suback]) -> Connack | Suback:
@@ -100,7 +100,7 @@ class _Pair:
         while self.due and self.in_flight < self.receive_maximum and not self.publisher.is_closed:
             number, _ = self.due.popleft()
             self.in_flight += 1
-            self.publisher.send(publish(_TOPIC, b"%012d" % number + bytes(52), 1, number % _MOST_IDS + 1))
+            self.publisher.send(publish(_TOPIC, b"%012d" % number + bytes(52), 1, number % _MAX_IDS + 1))
         self._links.turn(timeout_s)
         now = time.monotonic()
         self.in_flight -= sum(isinstance(packet, Puback) for packet in self.publisher.take())

@@ -21,7 +21,9 @@ from typing import Any
 
 import typer.main
 
+from whimbrel.broker.limits.figures import figures_of
 from whimbrel.broker.settings.config_files import reference
+from whimbrel.broker.shell.metrics import FIGURES
 from whimbrel.cli.main import app
 from whimbrel.language.budget import ADMITTED, MAX_CONSTANT, MAX_STEPS
 from whimbrel.language.codes import ErrorCode
@@ -54,10 +56,10 @@ LIMIT_WORDS: Mapping[str, str] = {
 MEASURED: Mapping[str, str] = {
     "parse U": "read a filter (U)",
     "parse B": "read a filter (B)",
-    "ready U": "read it and make it ready to be asked (U)",
-    "ready B": "read it and make it ready to be asked (B)",
-    "evaluate U": "ask it about one event (U)",
-    "evaluate B": "ask it about one event (B)",
+    "ready U": "read it and prepare it for evaluation (U)",
+    "ready B": "read it and prepare it for evaluation (B)",
+    "evaluate U": "evaluate it on one event (U)",
+    "evaluate B": "evaluate it on one event (B)",
 }
 
 SENT: Mapping[ReasonCode, tuple[str, str]] = {
@@ -67,7 +69,7 @@ SENT: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.NO_MATCHING_SUBSCRIBERS: ("PUBACK PUBREC", "accepted, and nobody wants it now"),
     ReasonCode.NO_SUBSCRIPTION_EXISTED: ("UNSUBACK", "there was no such subscription"),
     ReasonCode.UNSPECIFIED_ERROR: ("SUBACK", "the rights file does not let the client subscribe to this"),
-    ReasonCode.MALFORMED_PACKET: ("CONNACK DISCONNECT", "what came is no packet; CONNACK: a CONNECT of version 5"),
+    ReasonCode.MALFORMED_PACKET: ("CONNACK DISCONNECT", "the bytes are not a packet; CONNACK: a CONNECT of version 5"),
     ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: ("PUBACK PUBREC", "the body is longer than `limits.message_bytes`"),
     ReasonCode.PROTOCOL_ERROR: (
         "CONNACK DISCONNECT",
@@ -128,8 +130,8 @@ DONE: Mapping[Property, str] = {
     Property.CORRELATION_DATA: "passed on",
     Property.SUBSCRIPTION_IDENTIFIER: "kept with the subscription and sent with all it matches",
     Property.SESSION_EXPIRY_INTERVAL: "obeyed, at most `mqtt.session_expiry_s`; CONNACK says so where it differs",
-    Property.ASSIGNED_CLIENT_IDENTIFIER: "sent to whoever gave none",
-    Property.SERVER_KEEP_ALIVE: "sent where it differs from what was asked for",
+    Property.ASSIGNED_CLIENT_IDENTIFIER: "sent to a client that gave none",
+    Property.SERVER_KEEP_ALIVE: "sent where it differs from the client's value",
     Property.AUTHENTICATION_METHOD: "refused",
     Property.AUTHENTICATION_DATA: "refused",
     Property.REQUEST_PROBLEM_INFORMATION: "obeyed: at 0 a reason string stands in CONNACK and DISCONNECT alone",
@@ -139,7 +141,7 @@ DONE: Mapping[Property, str] = {
     Property.SERVER_REFERENCE: "never sent",
     Property.REASON_STRING: "sent with refusals; a client's is ignored",
     Property.RECEIVE_MAXIMUM: "obeyed; `limits.receive_maximum` is sent",
-    Property.TOPIC_ALIAS_MAXIMUM: "obeyed, at most `mqtt.outbound_topic_aliases`; `limits.topic_alias_maximum` is sent",
+    Property.TOPIC_ALIAS_MAXIMUM: "obeyed, at most 32; `limits.topic_alias_maximum` is sent",
     Property.TOPIC_ALIAS: "both ways",
     Property.MAXIMUM_QOS: "sent where `mqtt.maximum_qos` is below 2",
     Property.RETAIN_AVAILABLE: "sent where `mqtt.retain_available` is false",
@@ -150,6 +152,30 @@ DONE: Mapping[Property, str] = {
     Property.SHARED_SUBSCRIPTION_AVAILABLE: "never sent: available",
 }
 """What the broker does with each property."""
+
+
+# -- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def metrics_page() -> str:
+    """Return the reference page of everything that a broker counts."""
+    rows = ["| metric | `$SYS/broker/…` | `whimbrel status --json` | what it counts |", "|---|---|---|---|"]
+    for kind in FIGURES:
+        for name, figure in figures_of(kind).items():
+            place = f"per_second.{name}" if figure.has_rate else figure.place
+            topic, place = figure.topic and f"`{figure.topic}`", place and f"`.{place}`"
+            rows.append(f"| `whimbrel_{name}{'_total' * figure.is_counter}` | {topic} | {place} | {figure.about} |")
+    head = (
+        f"# Metrics\n\n{MADE_BY}\n\n"
+        "Each number that a broker counts is shown in up to three places: at `/metrics` of `listen.http_port` for "
+        "Prometheus, as a retained message below `$SYS/broker/` every `observe.sys_interval_s`, and by "
+        "`whimbrel status`.\n"
+        "Names that end in `_total` count since the start of the broker; all others say what there is now.\n"
+        "Two metrics with one topic are added up there. `per_second` is the growth over the last minute.\n\n"
+        "[Watch a broker](../how-to/watch-a-broker.md) says which of them to set an alarm on; "
+        "[$SYS](mqtt.md#sys) lists the topics that have no number."
+    )
+    return head + "\n\n" + "\n".join(rows) + "\n"
 
 
 # -- the command line ------------------------------------------------------------------------------------------------
@@ -257,12 +283,12 @@ def limits_table() -> str:
         ("regexes and wildcards in one filter", f"{ADMITTED.patterns:,}", too_complex),
         ("compiled instructions of all of them together", f"{ADMITTED.total_instructions:,}", too_complex),
         (
-            "steps: these instructions times the bytes (UTF-8) of the string that a regex or wildcard is asked about",
+            "steps: these instructions times the bytes (UTF-8) of the string that a regex or wildcard is run on",
             f"{MAX_STEPS:,}",
             "the regex or wildcard is undefined",
         ),
         (
-            "bytes of a constant string that a regex or wildcard is asked about",
+            "bytes of a constant string that a regex or wildcard is run on",
             f"{MAX_CONSTANT:,}",
             "the regex or wildcard is undefined",
         ),
@@ -507,6 +533,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/api.md": api_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/configuration.md": configuration_page,
+    "docs/reference/metrics.md": metrics_page,
     "docs/reference/tables.md": tables_page,
 }
 SECTIONS: Mapping[str, Mapping[str, Callable[[], str]]] = {

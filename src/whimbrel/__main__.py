@@ -1,4 +1,4 @@
-"""``python -m whimbrel``: the command line, where the script is not on the path."""
+"""``python -m whimbrel``: runs the command line if the script is not on the path."""
 
 from whimbrel.cli import main
 

@@ -1,7 +1,7 @@
-"""Every error Whimbrel raises on purpose.
+"""Every error that Whimbrel raises on purpose.
 
 Rule: one root, below it one class per *reaction* of the code that catches it, then one per cause.
-Rule: raw values live in attributes and ``args`` (so errors pickle); the sentence is made in ``__str__``
+Rule: raw values are kept in attributes and ``args``, so that errors can be pickled. The sentence is made in ``__str__``
 and names what was found, what is allowed, and where.
 """
 
@@ -37,13 +37,13 @@ _KINDS: dict[type, str] = {
 
 
 class Phrase(str):
-    """Words that describe what was found, shown without quotes; quotes are for a value as it was given."""
+    """A description of what was found, shown without quotes; quotes are for values as they were given."""
 
     __slots__ = ()
 
 
 def description_of(value: object) -> Phrase:
-    """Return what *value* is, in the words of JSON where it has them: for values too long or too secret to show."""
+    """Return a description of *value* for messages, if the value is too long or too secret to show."""
     if isinstance(value, bytes):
         return Phrase(f"{len(value)} bytes")
     if isinstance(value, list | tuple):
@@ -58,11 +58,11 @@ class WhimbrelError(Exception):
 
 
 class InvalidInputError(WhimbrelError):
-    """Something from outside cannot be accepted. Reaction: reject it, tell the sender, carry on."""
+    """Input from outside is not acceptable. Reaction: reject it, tell the sender, carry on."""
 
 
 class InvalidValueError(InvalidInputError):
-    """A value is outside what its field allows; *sentence* says it where the usual words would read badly."""
+    """A value is outside what its field allows; *sentence* replaces the usual wording if that would read badly."""
 
     def __init__(self, what: str, found: object, allowed: str, sentence: str = "") -> None:
         super().__init__(what, found, allowed, sentence)
@@ -75,7 +75,7 @@ class InvalidValueError(InvalidInputError):
 
 
 class MalformedBodyError(InvalidInputError):
-    """A body is not what its form (JSON, CBOR) says it is: the reason, and the place where it is known."""
+    """A body is not valid in its form (JSON, CBOR): the reason, and the position if it is known."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class MalformedLineError(InvalidInputError):
 
 
 class LanguageError(InvalidInputError):
-    """A text is not what our language allows: the stable code, the reason, and the exact place in the text."""
+    """A text is not valid in one of our languages: the stable code, the reason, and the exact position."""
 
     def __init__(self, code: int, reason: str, text: str, start: int, end: int) -> None:
         super().__init__(code, reason, text, start, end)
@@ -117,23 +117,23 @@ class LanguageError(InvalidInputError):
 
     @property
     def line(self) -> int:
-        """Line of the place, from 1."""
+        """Line of the position, from 1."""
         return self.text.count("\n", 0, self.start) + 1
 
     @property
     def column(self) -> int:
-        """Column of the place in its line, in characters, from 1."""
+        """Column of the position in its line, in characters, from 1."""
         return self.start - self.text.rfind("\n", 0, self.start)
 
     def __str__(self) -> str:
         return f"error {self.code} at line {self.line}, column {self.column}: {self.reason}"
 
     def pointed(self) -> str:
-        """Return the sentence, the line it speaks of, and carets under the place."""
+        """Return the message, the line in question, and carets under the position."""
         first = self.text.rfind("\n", 0, self.start) + 1
         last = self.text.find("\n", self.start)
         last = len(self.text) if last < 0 else last
-        # A filter may be one line of 64 KiB: show the neighbourhood only.
+        # A filter may be one line of 64 KiB, so only the surroundings of the position are shown.
         left = max(first, min(self.start - _EXCERPT_WIDTH // 2, last - _EXCERPT_WIDTH))
         right = min(last, left + _EXCERPT_WIDTH)
         head, tail = "…" if left > first else "", "…" if right < last else ""
@@ -153,7 +153,7 @@ class PolicyError(LanguageError):
 
 
 class UnsupportedNodeError(WhimbrelError):
-    """A backend has no rule for an AST node. Reaction: use another backend for this filter."""
+    """A backend has no rule for a node of the tree. Reaction: use another backend for this filter."""
 
     def __init__(self, backend: str, node: str) -> None:
         super().__init__(backend, node)
@@ -164,7 +164,7 @@ class UnsupportedNodeError(WhimbrelError):
 
 
 class MissingDependencyError(WhimbrelError):
-    """Something optional is not installed. Reaction: install it, or do without what needs it."""
+    """An optional dependency is not installed. Reaction: install it, or do without the feature that needs it."""
 
     def __init__(self, what: str, needs: str, remedy: str) -> None:
         super().__init__(what, needs, remedy)
@@ -189,12 +189,12 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _printable(text: str) -> str:
-    """Replace what would move the cursor, so that a caret lands where it should."""
+    """Replace control characters, so that the caret stands under the right column."""
     return "".join(c if c.isprintable() else " " if c in "\t\r" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _columns(text: str) -> int:
-    """Count the terminal cells *text* takes: combining marks none, wide characters two."""
+    """Return the number of terminal cells of *text*: none for combining marks, two for wide characters."""
     cells = 0
     for character in text:
         if not unicodedata.combining(character):

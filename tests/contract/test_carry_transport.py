@@ -131,7 +131,7 @@ def test_the_retrieval_of_figure_1b_message_for_message(rig: Rig) -> None:
     right.say(reader.hello())  # by which the other learns where it is
     heard = right.receive()
     assert heard == (1, HELLO, rig.host_of(1))
-    [ask] = reader.receive(heard.sender, HELLO)
+    [ask] = reader.receive(1, HELLO)
     assert isinstance(ask, Send)
     assert right.send(ask.address, ask.message)
     assert left.receive() == (2, Hello(()), rig.host_of(2))

@@ -36,7 +36,7 @@ __all__ = ["Traffic", "Voice"]
 TOPICS = ("a", "a/b", "a/b/c", "b", "b/a", "$x/a")
 FILTERS = ("a", "a/b", "a/#", "a/+", "#", "+", "+/a", "b", "$x/#", "$share/g/a", "$share/g/#", "$share/h/a/#")
 CONTENT = ("n > 3", "n < 3", "n == 1", "n != 0", "require(n)", "begins-with(n, '1')", "id > 9 && n > 1")
-MOST_UNFINISHED = 20
+MAX_UNFINISHED = 20
 """Fewer than a client of 5.0 may have without an answer."""
 
 
@@ -296,7 +296,7 @@ class Traffic:
             return
         packets = []
         for _ in range(self.random.choice((1, 1, 2, 4))):
-            qos = self.random.randrange(3) if voice.is_welcome and len(voice.unfinished) < MOST_UNFINISHED else 0
+            qos = self.random.randrange(3) if voice.is_welcome and len(voice.unfinished) < MAX_UNFINISHED else 0
             packet_id = voice.free_identifier() if qos else 0
             packet = Publish(
                 self.random.choice(TOPICS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from broker_rig import MARK, Peer, Rig
-from broker_traffic import CONTENT, FILTERS, MOST_UNFINISHED, Traffic, Voice
+from broker_traffic import CONTENT, FILTERS, MAX_UNFINISHED, Traffic, Voice
 
 from whimbrel.hold.private import is_private
 from whimbrel.mqtt.packets import V5, Connect, Publish, Subscribe, SubscriptionRequest, Unsubscribe, Will
@@ -91,7 +91,7 @@ class SessionTraffic(Traffic):
 
     def request(self, voice: Voice, verb: str, **members: object) -> None:
         """Let a client ask something of sessions."""
-        if voice.peer is None or not voice.is_welcome or len(voice.unfinished) >= MOST_UNFINISHED:
+        if voice.peer is None or not voice.is_welcome or len(voice.unfinished) >= MAX_UNFINISHED:
             return
         qos = self.random.choice((0, 1, 1, 2))
         packet_id = voice.free_identifier() if qos else 0

@@ -139,6 +139,8 @@ def _values(field: Any) -> tuple[object, ...]:
         return REALS
     if pa.types.is_boolean(kind):
         return (True, False)
+    if pa.types.is_int32(kind):
+        return INT32
     assert pa.types.is_int64(kind) or pa.types.is_timestamp(kind), field
     return INT64
 

@@ -83,7 +83,7 @@ def test_each_gets_what_a_replay_finds_once_and_in_order(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By topic filter and by content, through the log, the tap and live, over many connections."""
-    monkeypatch.setattr(history_reader, "_MOST_RECORDS", 7)
+    monkeypatch.setattr(history_reader, "_MAX_RECORDS", 7)
     rng, rig = random.Random(11), Rig(tmp_path)
     rig.subscriber("keeper", "#", qos=1, expiry_s=10_000)
     nurse, readers = rig.client("nurse"), [Subscriber(rig, name) for name in WANTED]

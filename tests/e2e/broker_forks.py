@@ -31,7 +31,7 @@ from tests.e2e.stepped_clock import Clocked, SteppedClock
 
 __all__ = ["Forked", "fork_broker"]
 
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 _PRELOAD = "LD_PRELOAD"
 _READY = b"ready"
 _START_S = 300.0
@@ -94,7 +94,7 @@ def fork_broker(
         socket.send_fds(server, [json.dumps(request).encode()], [stderr, status])
         os.close(stderr)
         os.close(status)
-        pid = int(server.recv(_MOST_BYTES))
+        pid = int(server.recv(_MAX_BYTES))
     return Forked(pid, told, ended)
 
 
@@ -112,7 +112,7 @@ def _server(*, is_clocked: bool, preload: str) -> socket.socket:
     theirs.close()
     atexit.register(_end, process, ours)
     ours.settimeout(_START_S)
-    assert ours.recv(_MOST_BYTES) == _READY
+    assert ours.recv(_MAX_BYTES) == _READY
     return ours
 
 
@@ -157,7 +157,7 @@ def _serve_forks(link: socket.socket, clocked: Clocked | None) -> None:
             os.read(waking, 4_096)
             _tell_ended(statuses)
         if link.fileno() in ready:
-            request, files, _, _ = socket.recv_fds(link, _MOST_BYTES, 2)
+            request, files, _, _ = socket.recv_fds(link, _MAX_BYTES, 2)
             if not request:
                 return
             stderr, status = files

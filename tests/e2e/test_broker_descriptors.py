@@ -14,7 +14,7 @@ from tests.e2e.raw_client import RawClient
 
 from whimbrel.broker.shell.operate.asking import ask_broker
 
-MOST_FILES = 384
+MAX_FILES = 384
 """How many files the broker may open: enough for 64 connections."""
 SETTINGS = {"log": {"segment_bytes": 65_536}}
 
@@ -34,7 +34,7 @@ def _healthz(port: int) -> int:
 @pytest.mark.parametrize("kind", ["http", "mqtt"])
 def test_a_crowd_of_silent_connections_stops_neither_log_nor_clients(tmp_path: Path, kind: str) -> None:
     """As it was: 400 of them to the HTTP port, and QoS 1 was answered 0x97, and a CONNECT not at all."""
-    with BrokerProcess(tmp_path, "--http-port", "0", settings=SETTINGS, most_files=MOST_FILES) as broker:
+    with BrokerProcess(tmp_path, "--http-port", "0", settings=SETTINGS, most_files=MAX_FILES) as broker:
         with RawClient(broker.port) as first:
             first.connect("first")
             with _crowd(broker.ports[kind], 400):

@@ -18,7 +18,7 @@ from tests.e2e.raw_client import P, RawClient
 MIB = 1 << 20
 DISK_MIB = 32
 FULL, ACCEPTED = 0x97, (0x00, 0x10)
-_MOST_TRIES = 20_000
+_MAX_TRIES = 20_000
 EXPIRY = ((P.SESSION_EXPIRY, 900),)
 SETTINGS = {"log": {"segment_bytes": 4 * MIB, "retain_free_bytes": 8 * MIB, "view_interval_s": 0.2}}
 
@@ -54,12 +54,12 @@ def _publish(client: RawClient, payload: bytes) -> int:
 
 def _publish_until_accepted(client: RawClient, payload: bytes) -> int:
     """Publish again and again; return how often it was refused."""
-    for refused in range(_MOST_TRIES):
+    for refused in range(_MAX_TRIES):
         code = _publish(client, payload)
         if code in ACCEPTED:
             return refused
         assert code == FULL
-    pytest.fail(f"refused {_MOST_TRIES} times")
+    pytest.fail(f"refused {_MAX_TRIES} times")
 
 
 def _fill(path: Path) -> None:

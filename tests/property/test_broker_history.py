@@ -80,7 +80,7 @@ def test_the_log_comes_first_and_then_what_is_live(tmp_path: Path) -> None:
 def test_at_any_speed_each_comes_once_and_in_order(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Publications of QoS 0 and 1 go on while the log is read in small pieces; connections break on the way."""
     rng = random.Random(seed)
-    monkeypatch.setattr(history_reader, "_MOST_RECORDS", rng.randrange(1, 40))
+    monkeypatch.setattr(history_reader, "_MAX_RECORDS", rng.randrange(1, 40))
     rig = Rig(tmp_path)
     rig.subscriber("other", "ward/#", qos=1, expiry_s=100)
     nurse, number = rig.client("nurse"), 0
@@ -145,7 +145,7 @@ def test_a_busy_broker_is_caught_up_with_though_a_tap_overflows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What does not fit is read from the log once more."""
-    monkeypatch.setattr("whimbrel.broker.waiting.commit_queue._MOST_TAPPED", 3)
+    monkeypatch.setattr("whimbrel.broker.waiting.commit_queue._MAX_TAPPED", 3)
     rig = Rig(tmp_path)
     nurse, doctor = rig.client("nurse"), rig.client("doctor")
     doctor.send(subscribing("a", since="1d"))
@@ -299,7 +299,7 @@ def test_a_client_that_reads_slowly_is_sent_no_more_than_it_takes(tmp_path: Path
 
 def test_a_log_that_is_cut_on_the_way_ends_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gap in silence would be worse; the client asks again from the last that it has."""
-    monkeypatch.setattr(history_reader, "_MOST_RECORDS", 5)
+    monkeypatch.setattr(history_reader, "_MAX_RECORDS", 5)
     rig = Rig(tmp_path)
     rig.log._segment_bytes = 500
     nurse, doctor = rig.client("nurse"), rig.client("doctor")
@@ -324,7 +324,7 @@ def test_a_policy_that_is_chosen_on_the_way_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From then on nothing reaches the device that the policy has not decided about."""
-    monkeypatch.setattr(history_reader, "_MOST_RECORDS", 5)
+    monkeypatch.setattr(history_reader, "_MAX_RECORDS", 5)
     rig = Rig(tmp_path)
     nurse, doctor = rig.client("nurse"), rig.client("doctor")
     doctor.send(publishing("$whimbrel/policy/p", b"return NULL;", 1, 1))

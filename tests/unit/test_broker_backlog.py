@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker_rig import Rig, publishing
 
-from whimbrel.broker.broker import _MOST_WAITING
+from whimbrel.broker.broker import _MAX_WAITING
 from whimbrel.hold.sessions import PIECE
 from whimbrel.mqtt.packets import Publish
 
@@ -29,7 +29,7 @@ def test_a_shell_is_told_to_read_no_more_and_nothing_is_lost(tmp_path: Path) -> 
     while not _has_backlog(rig):
         flooder.send(*(publishing("flood", b"%d" % number) for number in range(sent, sent + 1_000)))
         sent += 1_000
-        assert sent <= _MOST_WAITING + 1_000
+        assert sent <= _MAX_WAITING + 1_000
     rig.settle()
     assert not _has_backlog(rig)
     assert [int(each.payload) for each in listener.taken(Publish)] == list(range(sent))

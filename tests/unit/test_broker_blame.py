@@ -161,7 +161,7 @@ def test_a_plain_copy_waits_for_slow_pictures_no_longer_than_for_one(rig: Rig, p
 
 def test_more_pictures_than_are_looked_at_make_no_copy_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else whoever sends more of them hides the alarm behind them."""
-    monkeypatch.setattr(shaping, "_MOST_LOOKED_AT", 4)
+    monkeypatch.setattr(shaping, "_MAX_LOOKED_AT", 4)
     device, monitor = phone(rig, _GUARD), rig.client("monitor")
     for number in range(8):
         monitor.send(publishing("ward/3", slow_picture(number)))

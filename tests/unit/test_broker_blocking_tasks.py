@@ -10,8 +10,7 @@ from broker_rig import Peer, Rig, asking, quick_scrypt
 
 from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.settings.config import AccessSettings, Config
-from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
-from whimbrel.broker.waiting.fair_queue import FairQueue
+from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks, FairQueue
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Connack
 

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from whimbrel.broker.access.passwords import DEFAULT_COST, Cost
-from whimbrel.broker.settings.config import SECTIONS, AccessSettings, Config, ListenSettings
+from whimbrel.broker.settings.config import SECTIONS, AccessSettings, Config, ListenSettings, constant_warnings
 from whimbrel.broker.settings.config_files import print_config, read_config, reference
-from whimbrel.broker.settings.fields import ConfigError, settings_of
+from whimbrel.broker.settings.fields import ConfigError, setting_of, settings_of
+from whimbrel.cli.service.doctor import findings
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def _read(folder: Path, document: str) -> Config:
@@ -28,8 +31,13 @@ def _refusal(folder: Path, document: str) -> str:
     return str(raised.value).removeprefix(f"{folder}/")
 
 
-def _names() -> list[str]:
-    return [f"{section}.{each}" for section, kind in SECTIONS.items() for each in settings_of(kind)]
+def _names(*, are_constants: bool = False) -> list[str]:
+    return [
+        f"{section}.{name}"
+        for section, kind in SECTIONS.items()
+        for name, each in settings_of(kind).items()
+        if setting_of(each).is_constant == are_constants
+    ]
 
 
 def test_the_printed_configuration_reads_back_as_the_defaults(tmp_path: Path) -> None:
@@ -48,7 +56,7 @@ def test_every_setting_is_printed_and_in_the_reference() -> None:
     tree = tomllib.loads(print_config())
     assert [f"{section}.{key}" for section, values in tree.items() for key in values] == _names()
     page = reference()
-    assert all(f"| `{name}` |" in page for name in _names())
+    assert all(f"| `{name}` |" in page for name in [*_names(), *_names(are_constants=True)])
 
 
 def test_every_setting_has_a_comment_above_it() -> None:
@@ -65,6 +73,26 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     assert config.listen == ListenSettings(port=0)
     assert replace(config, listen=ListenSettings(), observe=Config().observe) == Config()
     assert config.observe.sys_interval_s == 0.5
+
+
+def test_a_setting_that_becomes_a_constant_is_obeyed_and_warned_of(tmp_path: Path) -> None:
+    """Nobody's broker stops starting because of an update; the one after it refuses the setting."""
+    config = _read(tmp_path, "[log]\nview_interval_s = 5.0\nretain_days = 3\n[pipeline]\nmax_rows = 7\n")
+    assert (config.log.view_interval_s, config.pipeline.max_rows) == (5.0, 7)
+    assert list(constant_warnings(config)) == [
+        "log.view_interval_s becomes a constant, 5: remove it from the configuration; the next release refuses it",
+        "pipeline.max_rows becomes a constant, 100000: remove it from the configuration; the next release refuses it",
+    ]
+    assert _read(tmp_path, print_config(config)).configured_constants == config.configured_constants
+    assert list(constant_warnings(Config())) == []
+    told = [each.told for each in findings(config) if not each.is_well and each.name == "configuration"]
+    assert told == list(constant_warnings(config)), "whimbrel doctor finds it before the update does"
+
+
+@pytest.mark.parametrize("name", _names(are_constants=True))
+def test_no_how_to_names_a_constant(name: str) -> None:
+    """What a page tells operators to set is theirs to set."""
+    assert not [page.name for page in (DOCS / "how-to").glob("*.md") if f"`{name}`" in page.read_text("utf-8")]
 
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:

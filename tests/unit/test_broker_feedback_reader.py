@@ -361,14 +361,14 @@ def test_the_plan_is_told_in_full_largest_first_and_in_bounded_parts(monkeypatch
     copies = {f"s{number}": 2_000 - number for number in range(1_500)}
     parts = [json.loads(part) for part in _known(replicas=copies).plan]
     assert [list(part.items()) for part in parts] == [list(copies.items())[:1_000], list(copies.items())[1_000:]]
-    monkeypatch.setattr(words, "MOST_PLAN_BYTES", 20)
-    monkeypatch.setattr(words, "MOST_PARTS", 3)
+    monkeypatch.setattr(words, "MAX_PLAN_BYTES", 20)
+    monkeypatch.setattr(words, "MAX_PARTS", 3)
     assert _known(replicas=copies).plan == ('{"s0":2000}', '{"s1":1999}', '{"s2":1998}')
 
 
 def test_parts_of_a_plan_have_topics_of_their_own_and_are_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever listens to the first part alone goes on as before; a smaller plan leaves nothing of the larger."""
-    monkeypatch.setattr(words, "MOST_SUBJECTS", 1)
+    monkeypatch.setattr(words, "MAX_SUBJECTS", 1)
     announcements, known = Announcements(tells_links=False), _known(replicas={"a": 3, "b": 2, "c": 1})
     assert announcements.changes(known, ()) == {PLAN: '{"a":3}', f"{PLAN}/1": '{"b":2}', f"{PLAN}/2": '{"c":1}'}
     known.take(Lessons(replicas={"a": 3, "c": 2}))
@@ -399,7 +399,7 @@ def test_links_are_announced_of_who_is_here() -> None:
 
 def test_many_links_are_announced_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty thousand at once would be a moment in which nobody is served."""
-    monkeypatch.setattr(words, "MOST_LINKS", 4)
+    monkeypatch.setattr(words, "MAX_LINKS", 4)
     devices = {f"d{number}" for number in range(10)}
     announcements, known = Announcements(tells_links=True), _known(connections=dict.fromkeys(devices, 0.5))
     turns = [announcements.changes(known, devices) for _ in range(4)]

@@ -111,7 +111,7 @@ def test_everything_is_counted_and_given_back(tmp_path: Path) -> None:
     sizes.append(rig.broker.memory.used)
     assert sizes[1] > sizes[0] + 3_000
     assert sizes[2] > sizes[1] + 100_000, "held and retained"
-    assert gauges(rig.broker)["memory_bytes"] == sizes[2]
+    assert gauges(rig.broker).memory_bytes == sizes[2]
     publisher.send(publishing("a/1", b"", 1, 2, retain=True), Unsubscribe(3, ("nothing",)))
     publisher.send(Disconnect())
     sleeper.send(Disconnect())

@@ -23,6 +23,7 @@ from whimbrel.language.ast import Predicate
 from whimbrel.language.parser import Parser
 from whimbrel.language.shapes import ShapeCache
 from whimbrel.log.reader import read
+from whimbrel.match.prepared import prepare
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, V311, Publish, Suback, Subscribe
 
@@ -98,6 +99,20 @@ def test_once_for_many_topic_filters(rig: Rig, text: str) -> None:
     """One set of options stands in a packet, however many topic filters it has."""
     peer = rig.client("phone", expiry_s=60)
     assert _subscribe(rig, peer, subscribing("a", "b/+", "#", filter=text)) == [text]
+
+
+@pytest.mark.parametrize("is_request", [False, True])
+def test_a_long_filter_is_prepared_for_the_index_once_for_each_topic_filter(rig: Rig, *, is_request: bool) -> None:
+    """What takes long is done before the subscription has a number, so that no publication waits behind it."""
+    peer = rig.client("phone", expiry_s=60)
+    with patch("whimbrel.match.matcher.prepare", side_effect=prepare) as preparing:
+        if is_request:
+            peer.ask("create", session="ward")
+            peer.ask("join", session="ward")
+            peer.ask("subscribe", session="ward", topic="a", filter=_LONG)
+        else:
+            assert _subscribe(rig, peer, subscribing("a", "b/+", "#", filter=_LONG)) == [_LONG]
+    assert preparing.call_count == (1 if is_request else 3)
 
 
 @pytest.mark.parametrize("text", _FILTERS.values(), ids=_FILTERS)

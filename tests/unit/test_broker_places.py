@@ -547,7 +547,7 @@ def test_wide_areas_that_are_retained_are_few(rig: Rig) -> None:
 
 def test_areas_around_one_place_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each report of a device there is held against all of them; elsewhere there is room."""
-    monkeypatch.setattr("whimbrel.broker.publish.admission.MOST_IN_CELL", 3)
+    monkeypatch.setattr("whimbrel.broker.publish.admission.MAX_IN_CELL", 3)
     light = rig.client("light")
     for number, place in enumerate((HERE, HERE, HERE, HERE, "10,10"), start=1):
         light.send(_at(f"a/{number}", b"x", place, "150", qos=1)._replace(retain=True, packet_id=number))

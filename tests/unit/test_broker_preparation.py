@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from whimbrel.broker.shell.preparation import MOST_UNPACKED, Preparation
+from whimbrel.broker.shell.preparation import MAX_UNPACKED, Preparation
 from whimbrel.broker.state.routes import Routes
 
 
@@ -30,7 +30,7 @@ def test_no_client_is_let_in_before_everything_is_restored() -> None:
 
 def test_few_filters_keep_nobody_out() -> None:
     """The plain way bears them, and a client would wait for nothing."""
-    assert _preparation(MOST_UNPACKED)[0].reason is None
+    assert _preparation(MAX_UNPACKED)[0].reason is None
 
 
 def test_many_filters_keep_clients_out_until_they_are_packed() -> None:

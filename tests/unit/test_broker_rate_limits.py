@@ -200,7 +200,7 @@ def test_what_comes_in_one_piece_with_connect_is_metered(tmp_path: Path, setting
     assert peer.link.meter is not None
     passed = sum(len(data) for _, data in rig.broker.rates.turn(0))
     assert 0 < passed <= len(flood) // 50
-    assert gauges(rig.broker)["clients_slowed"] == 1
+    assert gauges(rig.broker).clients_slowed == 1
     assert system_values(rig.broker, 0)["$SYS/broker/clients/slowed"] == "1"
     assert "whimbrel_clients_slowed 1.0" in prometheus(rig.broker, 0, 0)
     assert "whimbrel_rate_pauses_total 1.0" in prometheus(rig.broker, 0, 0)
@@ -208,7 +208,7 @@ def test_what_comes_in_one_piece_with_connect_is_metered(tmp_path: Path, setting
     assert f"limits.{setting}" in notice.text
     assert notice.client == "flood"
     peer.drop()
-    assert gauges(rig.broker)["clients_slowed"] == 0
+    assert gauges(rig.broker).clients_slowed == 0
 
 
 def test_clients_of_a_verified_user_share_its_rate(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from broker_rig import Peer, Rig, publishing, subscribing
 
-from whimbrel.broker.publish.stalled import MOST_STALLED_BYTES
+from whimbrel.broker.publish.stalled import MAX_STALLED_BYTES
 from whimbrel.mqtt.packets import V311, Connack, Pingreq, Pingresp, Puback, Publish, Pubrec, Pubrel
 
 _CONFIRMING = 8
@@ -90,7 +90,7 @@ def test_what_waits_is_bounded_and_counted(rig: Rig) -> None:
     assert 30_000 < rig.broker.memory.incoming - before < 40_000
     peer.send(publishing("t", bytes(30_000), 1, 2))
     assert rig.peers[-1] is peer, "it is still connected"
-    peer.send(publishing("t", bytes(MOST_STALLED_BYTES - 60_000), 1, 3))
+    peer.send(publishing("t", bytes(MAX_STALLED_BYTES - 60_000), 1, 3))
     assert peer.is_closed
     assert rig.broker.memory.incoming == before
     for _ in range(2):

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from broker_rig import Rig
 
-from whimbrel.broker.access.authorizer import Authorizer
+from whimbrel.broker.access.authorizer import Authorizer, Verdicts
 from whimbrel.broker.access.topic_rights import Action, Rights, Rule
-from whimbrel.broker.access.verdicts import Verdicts
 
 BOTH = frozenset({Action.PUBLISH, Action.SUBSCRIBE})
 

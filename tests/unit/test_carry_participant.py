@@ -485,6 +485,18 @@ def test_topic_ids_come_from_control_data_else_a_file_else_a_hash() -> None:
         names.id_of("other")
 
 
+def test_a_name_that_was_used_before_the_control_data_came_has_one_id() -> None:
+    """A node that subscribed early lists the topic once, with the id and the subscribers of the plan."""
+    names = TopicNames({"dinner": 3})
+    early = names.id_of("lunch")
+    plan = ControlData(version=1, users=0, places=0, topics=plan_of("dinner", "lunch", first=0x00F1).topics)
+    names.set_control(plan)
+    assert early != names.id_of("lunch")
+    assert sorted(names.all) == [(each.topic, each.name) for each in plan.topics]
+    names.set_control(ControlData(version=2, users=0, places=0, topics=()))
+    assert sorted(names.all) == sorted([(3, "dinner"), (early, "lunch")])
+
+
 def test_a_restarted_participant_knows_subscriptions_clock_and_control_data() -> None:
     """It need not meet a way-server again to go on."""
     before = a_participant(1, keys=[CAMPUS.public], subscriptions=["lunch"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whimbrel.pipeline.spark.restarts import MOST_IN_A_ROW, Restarts
+from whimbrel.pipeline.spark.restarts import MAX_IN_A_ROW, Restarts
 
 SLOW = "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
 
@@ -10,7 +10,7 @@ SLOW = "[STREAM_FAILED] Query terminated with exception: Python worker failed to
 def test_a_query_that_makes_batches_is_restarted_without_end() -> None:
     """A stream of months must not end because the machine was too busy, six times in all, to start a process."""
     restarts = Restarts()
-    for _ in range(3 * MOST_IN_A_ROW):
+    for _ in range(3 * MAX_IN_A_ROW):
         assert restarts.may_restart(SLOW)
         restarts.note_batch()
 
@@ -18,8 +18,8 @@ def test_a_query_that_makes_batches_is_restarted_without_end() -> None:
 def test_a_query_that_never_starts_ends() -> None:
     """A Python that cannot be used must not be tried for ever."""
     restarts = Restarts()
-    tries = [restarts.may_restart(SLOW) for _ in range(MOST_IN_A_ROW + 1)]
-    assert tries == [True] * MOST_IN_A_ROW + [False]
+    tries = [restarts.may_restart(SLOW) for _ in range(MAX_IN_A_ROW + 1)]
+    assert tries == [True] * MAX_IN_A_ROW + [False]
 
 
 def test_each_start_waits_longer_than_the_one_before() -> None:

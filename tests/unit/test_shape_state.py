@@ -15,7 +15,7 @@ from whimbrel.model.notification import NotificationId
 from whimbrel.shape.agents import Agents, admit
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.rows import keys, restore_row, row_of
-from whimbrel.shape.state import FAILURES, MOST_PUBLISHERS, ShapeState
+from whimbrel.shape.state import FAILURES, MAX_PUBLISHERS, ShapeState
 from whimbrel.shape.transforms import Work
 from whimbrel.shape.variables import fit
 from whimbrel.shape.work_queue import WorkQueue
@@ -146,11 +146,11 @@ def test_failures_of_a_device_are_bounded_and_end_with_it() -> None:
     state.apply(put("p", 1))
     for _ in range(FAILURES):
         state.apply(decided("p", 1, Fault.VARIABLES, publisher="first"))
-    for number in range(MOST_PUBLISHERS):
+    for number in range(MAX_PUBLISHERS):
         assert state.has_suspended("p")
         state.apply(decided("p", 1, Fault.VARIABLES, publisher=f"m{number}"))
     assert not state.has_suspended("p")
-    assert len(state.failures.listed("d", "p")) == MOST_PUBLISHERS
+    assert len(state.failures.listed("d", "p")) == MAX_PUBLISHERS
     state.forget("d")
     assert not [*state.failures]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from whimbrel.cli.main import main
 from whimbrel.cli.ticker.board import Board, Command, Mode, Quit, Send
 from whimbrel.cli.ticker.keys import KeyReader
-from whimbrel.cli.ticker.message import MOST_MINUTES, TickerMessage, check_group, read_line, read_message, topic_of
+from whimbrel.cli.ticker.message import MAX_MINUTES, TickerMessage, check_group, read_line, read_message, topic_of
 from whimbrel.cli.ticker.tape import Shade, Span, Tape
 from whimbrel.cli.ticker.text import clean, columns, fitted, fitted_end, width_of
 from whimbrel.errors import InvalidValueError
@@ -140,11 +140,11 @@ def test_nothing_that_arrives_is_harmful_or_raises(body: bytes, topic: str) -> N
     """The wire is written by strangers."""
     message = read_message(topic, body)
     assert is_harmless(str(message))
-    assert 0 < message.remaining_s() <= MOST_MINUTES * 60
+    assert 0 < message.remaining_s() <= MAX_MINUTES * 60
 
 
 @pytest.mark.parametrize(
-    ("said_minutes", "minutes"), [(1, 1), (2.5, 3), (0, 5), (-1, 5), (10**9, MOST_MINUTES), ("9", 5), (True, 5)]
+    ("said_minutes", "minutes"), [(1, 1), (2.5, 3), (0, 5), (-1, 5), (10**9, MAX_MINUTES), ("9", 5), (True, 5)]
 )
 def test_a_life_is_some_minutes(said_minutes: object, minutes: int) -> None:
     """Whatever is no time gets the usual one; nobody writes for ever."""
@@ -257,7 +257,7 @@ def test_a_tape_that_nobody_looked_at_for_long_goes_on() -> None:
     """A laptop that slept does not make up for the turns it missed."""
     tape = Tape(20, columns_per_s=1e9)
     for text in ("one", "two", "three"):
-        tape.add(said(text, minutes=MOST_MINUTES), now=0)
+        tape.add(said(text, minutes=MAX_MINUTES), now=0)
     assert width_of(seen(tape.window(now=80_000))) == 20
     assert len(tape.messages) == 3
 
@@ -302,7 +302,7 @@ def test_every_message_is_seen_in_each_turn(texts: list[str], width: int) -> Non
     """Nobody is left out, and nobody is seen twice before all others were seen."""
     tape = Tape(width, columns_per_s=1)
     for number, text in enumerate(texts):
-        tape.add(said(text, user=str(number), minutes=MOST_MINUTES), now=0)
+        tape.add(said(text, user=str(number), minutes=MAX_MINUTES), now=0)
     turn = width + 2 * sum(width_of(f"{message}   ·   ") for message in tape.messages)
     windows = [seen(tape.window(now=float(now))) for now in range(turn)]
     for message in tape.messages:

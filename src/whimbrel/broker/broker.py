@@ -76,13 +76,13 @@ from whimbrel.mqtt.server import Phase, ServerConnection, ServerLimits
 
 __all__ = ["Broker", "Verify"]
 
-_MOST_READ_BYTES = 1 << 20
+_MAX_READ_BYTES = 1 << 20
 """What a socket may give at once, beside what was kept already."""
-_MOST_PACKETS = 2_000
+_MAX_PACKETS = 2_000
 """How many packets of one client are handled in a turn of the event loop: some 5 µs each."""
 _OF_FILTER = 40
 """As how many packets each topic filter of a SUBSCRIBE or UNSUBSCRIBE counts."""
-_MOST_WAITING = 10_000
+_MAX_WAITING = 10_000
 """How many facts may wait to be applied before clients are read from again."""
 _PINGRESP = b"\xd0\x00"
 
@@ -198,7 +198,7 @@ class Broker:
         )
         self.rates = RateLimits.of(config.limits, self.counters)
         """What clients may send in a second: the shell asks it what may be handled of what it read."""
-        self._most_held = config.limits.packet_bytes + _MOST_READ_BYTES
+        self._most_held = config.limits.packet_bytes + _MAX_READ_BYTES
         """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
@@ -260,7 +260,7 @@ class Broker:
         A fact that is applied in pieces lets clients be read from meanwhile: without this bound, memory would fill with
         publications that are numbered and wait behind it.
         """
-        return len(self._commits.waiting) > _MOST_WAITING
+        return len(self._commits.waiting) > _MAX_WAITING
 
     @property
     def is_applying(self) -> bool:
@@ -340,7 +340,7 @@ class Broker:
     def _handle_all(self, link: Link, packets: Sequence[Packet], now: int) -> None:
         """Handle packets of one client, in order."""
         machine = link.machine
-        at, count, left = 0, len(packets), _MOST_PACKETS
+        at, count, left = 0, len(packets), _MAX_PACKETS
         while at < count and link.closing is None:
             packet = packets[at]
             if left <= 0:

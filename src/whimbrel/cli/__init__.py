@@ -1,7 +1,8 @@
 """The command line: ``whimbrel COMMAND --help``.
 
-Rule: a command reads its options, calls the library and prints; one file a command group.
-Rule: 0 is success, 1 an honest no (a check that failed), 2 a bad input with one clear message; never a traceback.
+Rule: a command reads its options, calls the library and prints; one file per command group.
+Rule: exit code 0 is success, 1 a negative result (a check that failed), 2 a bad input with one clear message; never a
+traceback.
 """
 
 from whimbrel.cli.main import main

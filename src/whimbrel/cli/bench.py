@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:  # processes and sockets need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load processes and sockets
     from whimbrel.sim.load.load import Latency, Load, Throughput
 
 __all__ = ["app"]
 
 _PACED_S = 3
 _LEAST_BYTES = 8
-"""A body has room for the time at which it was sent."""
+"""Least bytes of a body: room for the time at which it was sent."""
 
-_MOST_SUBSCRIBERS = 800
-"""What select(), which waits more exactly than its successors, can wait for."""
+_MAX_SUBSCRIBERS = 800
+"""Most subscribers: the limit of select(), which waits more exactly than its successors."""
 
 app = typer.Typer(help="Measure how fast a broker is.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
 def _group() -> None:
-    """Let ``bench`` stay a group although it has one command so far."""
+    """Keep ``bench`` a command group; Typer would merge a single command into it."""
 
 
 @app.command()
@@ -49,7 +49,7 @@ def broker(
     ] = 100_000,
     publishers: Annotated[int, typer.Option("--publishers", min=1, max=10_000, help="How many publish them.")] = 1,
     subscribers: Annotated[
-        int, typer.Option("--subscribers", min=1, max=_MOST_SUBSCRIBERS, help="How many receive each of them.")
+        int, typer.Option("--subscribers", min=1, max=_MAX_SUBSCRIBERS, help="How many receive each of them.")
     ] = 1,
     rate: Annotated[
         int, typer.Option("--rate", min=0, max=100_000, help="Messages a second at which latency is measured; 0: not.")
@@ -59,9 +59,9 @@ def broker(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
-    """Publish through a broker as fast as it takes it, and at a steady rate; print how fast and how late.
+    """Publish through a broker as fast as possible, and at a steady rate; print throughput and latency.
 
-    Without --port a broker of our own is started for it, with its log in a temporary directory. Nothing is kept.
+    Without --port, a broker of our own is started for the test, with its log in a temporary directory; nothing is kept.
     Any broker of MQTT 3.1.1 that lets every client in can be measured. Exits 1 if a message was lost.
 
     Example: whimbrel bench broker --qos 1 --subscribers 10 --count 20000
@@ -106,7 +106,7 @@ def broker(
 
 
 def _lines(load: Load, passed: Throughput, paced: Latency | None) -> list[str]:
-    """Return what was measured, for people."""
+    """Return the measurements as lines of text."""
     who = f"{_several(load.publishers, 'publisher')}, {_several(load.subscribers, 'subscriber')}"
     lines = [
         f"{who}, QoS {load.qos}, {load.size_bytes} bytes, {_several(passed.sent, 'message')}",

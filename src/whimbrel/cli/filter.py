@@ -1,4 +1,4 @@
-"""``whimbrel filter``: explain a filter, try it on attributes, check vectors."""
+"""``whimbrel filter``: explain a filter, test it on attributes, check test vectors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def topic(
     expr: Expression,
     topic_filter: Annotated[str, typer.Argument(metavar="TOPIC_FILTER", help="What to subscribe to, e.g. 'ward/#'.")],
 ) -> None:
-    """Print the topic filter that says EXPR in MQTT 3.1.1, which has no user properties: $filter/…/TOPIC_FILTER.
+    """Print the topic filter that expresses EXPR in MQTT 3.1.1, which has no user properties: $filter/…/TOPIC_FILTER.
 
     Example: mosquitto_sub -t "$(whimbrel filter topic 'value > 20' 'lab/#')"
     """
@@ -65,7 +65,7 @@ def topic(
 
 @app.command()
 def explain(expr: Expression, *, as_json: AsJson = False) -> None:
-    """Show how EXPR is read: its tree with types, its normal form, and what it needs of a notification.
+    """Show how EXPR is read: its tree with types, its normal form, and the attributes that it needs.
 
     Example: whimbrel filter explain '!(battery > 20) || charging == true'
     """
@@ -107,9 +107,9 @@ def test(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the verdict of EXPR on the attributes (true, false or undefined) and why.
+    """Print the verdict of EXPR on the attributes (true, false or undefined) and the reason.
 
-    Only true delivers; undefined means that something the filter asks about is missing or of another type.
+    Only true delivers; undefined means that an attribute of the filter is missing or of another type.
 
     Example: whimbrel filter test 'temperature > 38.5' -a '{"temperature": 39.2}'
     """
@@ -137,7 +137,7 @@ def check(
 ) -> None:
     """Check a backend against test vectors; exit 1 if any fails.
 
-    One vector a line: {"expr": "a > 5", "attrs": {"a": {"t": "int32", "v": 7}}, "expect": "true"}, where t is int32,
+    One vector per line: {"expr": "a > 5", "attrs": {"a": {"t": "int32", "v": 7}}, "expect": "true"}, where t is int32,
     int64, real64, string or opaque (v in hexadecimal) and expect is true, false, undefined or error.
 
     Example: whimbrel filter check alarms.jsonl
@@ -162,7 +162,7 @@ def check(
 
 
 def _console() -> Console:
-    # No markup: a filter may contain [brackets]. Soft wrap: a script that greps must find whole lines.
+    # No markup: a filter may contain [brackets]. Soft wrap: a script that uses grep must find whole lines.
     return Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 

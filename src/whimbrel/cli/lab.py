@@ -1,4 +1,4 @@
-"""``whimbrel lab``: the papers' tables and figures, made again."""
+"""``whimbrel lab``: reproduces the papers' tables and figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from whimbrel.cli.process.spark import session
 
-if TYPE_CHECKING:  # Spark and plots need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load Spark and plots
     from whimbrel.lab.experiment import Experiment, Result
 
 __all__ = ["app"]
@@ -44,7 +44,7 @@ def campus_figure_2a(
 ) -> None:
     """Campus++: mean delivery delay against used memory, for 100, 70, 50 and 20 equally popular topics.
 
-    The paper finds that it falls, is best at 80 % and rises again, because spraying finds no free places.
+    In the paper the delay falls, is lowest at 80 % and rises again, because spraying finds no free places.
 
     Example: whimbrel lab campus-figure-2a --quick --out lab
     """
@@ -57,9 +57,9 @@ def campus_figure_2a(
 def campus_figure_2b(
     *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
 ) -> None:
-    """Campus++: mean delivery delay with copies by the root of subscribers, beside the same for every topic.
+    """Campus++: mean delivery delay with copies by the root of subscribers, and with equal copies for every topic.
 
-    100 topics as popular as Zipf 0.8 says, workload 80 %. The wait phase alone predicts a fall of 21 %.
+    100 topics with popularity by Zipf 0.8, workload 80 %. The wait phase alone predicts a fall of 21 %.
 
     Example: whimbrel lab campus-figure-2b --quick --out lab
     """
@@ -78,13 +78,13 @@ def campus_trace(
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Campus++ on a contact trace of yours: delay against used memory, by both plans.
+    """Campus++ on your own contact trace: delay against used memory, by both plans.
 
     Example: whimbrel lab campus-trace conference.trace --out lab
     """
     from whimbrel.lab.campus_trace import trace_experiment
 
-    trace_experiment(file, topics=topics, is_quick=quick)  # what is wrong with it need not wait for Spark
+    trace_experiment(file, topics=topics, is_quick=quick)  # find errors in the trace before Spark starts
 
     def made(shipped: str) -> Experiment:
         return trace_experiment(file, shipped=shipped, topics=topics, is_quick=quick)
@@ -153,8 +153,8 @@ def steam_scale(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson
 def icu_battery(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson = False) -> None:
     """SUBLIM, Figure 7: how long a doctor's battery lasts without messages, stateless and stateful.
 
-    A model of the paper's device beside the broker's core, on a clock that is moved by hand; what the model assumes is
-    varied. Each point has a process of its own, and an interrupt keeps those that are done.
+    A model of the paper's device beside the broker's core, on a clock that is moved by hand; the model's assumptions
+    are varied. Each point has a process of its own, and an interrupt keeps finished points.
 
     Example: whimbrel lab icu-battery --quick --out lab
     """
@@ -173,10 +173,10 @@ def icu_bandwidth(
     out: Out = Path("lab"),
     as_json: AsJson = False,
 ) -> None:
-    """SUBLIM, Figure 6: what a doctor receives, and receives in time, over a link that changes.
+    """SUBLIM, Figure 6: how much a doctor receives, and receives in time, over a link that changes.
 
     In real time, with a broker for each point: a relay in user space paces a connection, or tc does between two network
-    namespaces. Points mostly wait, so several are made at once; an interrupt keeps those that are done.
+    namespaces. Points mostly wait, so several run at once; an interrupt keeps finished points.
 
     Example: whimbrel lab icu-bandwidth --quick --out lab
     """
@@ -210,8 +210,8 @@ def icu_overhead(
 ) -> None:
     """SUBLIM, Figures 5, 8a and 8b: what policies cost a server, with and without malicious ones among them.
 
-    In real time, with a broker and up to eight processes of doctors for each point, one point after the other; all of
-    it takes hours. An interrupt keeps the points that are done.
+    In real time, with a broker and up to eight processes of doctors for each point, one point after the other; a full
+    run takes hours. An interrupt keeps finished points.
 
     Example: whimbrel lab icu-overhead --quick --out lab
     """
@@ -230,8 +230,8 @@ def rendezvous_energy(
     """Huang, 5.1: joules of discovery, plain and through a controller: pairs, rooms, a target that never comes.
 
     From which gap between arrivals and from how many phones on a controller saves energy, with park and without, for
-    inquiries of 10.24 s and for those that end with the target's answer; and by how much it is dearer when both are
-    present. The plot says where it is dearer. Sources of all powers are in the report.
+    inquiries of 10.24 s and for those that end with the target's answer; and how much more it costs when both are
+    present. The plot shows where it costs more. The report names the sources of all powers.
 
     Example: whimbrel lab rendezvous-energy --quick --out lab
     """
@@ -244,7 +244,7 @@ def rendezvous_energy(
 def rendezvous_load(
     *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
 ) -> None:
-    """Huang, 5.4.2 and 5.4.3: waiting time by events a second, with one queue and two, for 7 to 255 devices.
+    """Huang, 5.4.2 and 5.4.3: waiting time by events per second, with one queue and two, for 7 to 255 devices.
 
     And priorities: a storm of disconnections beside matching, with the order of 5.4.2 and without.
 
@@ -261,8 +261,8 @@ def rendezvous_attacks(
 ) -> None:
     """Huang, 2.1.4: bluejacking, bluesnarfing, trackers and token thieves, with a controller and without.
 
-    Each attacker is played on the simulated radio beside plain Bluetooth: for how long a device is exposed, and how
-    often the attacker gets what it wants.
+    Each attacker acts on the simulated radio, with a controller and with plain Bluetooth: how long a device is exposed,
+    and how often the attacker succeeds.
 
     Example: whimbrel lab rendezvous-attacks --quick --out lab
     """
@@ -277,7 +277,7 @@ def rendezvous_dumb(
 ) -> None:
     """Huang, 5.4.4: headsets and their phones in both orders of arrival, with a controller in the phone's place.
 
-    Energy of the headset, time to the connection, and how a page is heard with the phone's clock known and unknown.
+    Energy of the headset, time to the connection, and reception of a page with the phone's clock known and unknown.
 
     Example: whimbrel lab rendezvous-dumb --quick --out lab
     """
@@ -287,7 +287,7 @@ def rendezvous_dumb(
 
 
 def _run_here(experiment: Experiment, out: Path, *, as_json: bool) -> None:
-    """Run an experiment that is no sweep: in this process or in processes of its points, without Spark."""
+    """Run an experiment that is not a sweep: in this process or one process per point, without Spark."""
     from whimbrel.lab.experiment import run
     from whimbrel.lab.own_processes import check_writable
 

@@ -1,4 +1,4 @@
-"""``whimbrel log``: fill a log, export it, look into it, verify it."""
+"""``whimbrel log``: import facts into a log, export it, show it, verify it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BODY_CHARACTERS = 80
 _POLL_S = 0.2
 
 _EXACT, _SECONDS, _MINUTES = 27, 19, 16
-"""How many characters of a time are shown."""
+"""Characters of a time that are shown: all, up to seconds, up to minutes."""
 
 app = typer.Typer(help="Keep a node's log: import, export, show, verify.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -53,16 +53,16 @@ def import_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Append the facts of FILE.jsonl to the log in DIR, which is made if need be.
+    """Append the facts of FILE.jsonl to the log in DIR, which is made if it does not exist.
 
-    One fact a line: {"table": "publications", "published_at": "2004-05-17T09:30:00Z", "subject": "ward/3",
-    "attributes": {"temperature": 38.5}}. Columns are those of the table; the log gives the seqs, in the order of the
-    lines, and times must not run backwards. A bad line ends the import; what came before it stays.
+    One fact per line: {"table": "publications", "published_at": "2004-05-17T09:30:00Z", "subject": "ward/3",
+    "attributes": {"temperature": 38.5}}. Columns are those of the table. The log assigns the seqs, in the order of the
+    lines; times must not run backwards. A bad line ends the import; the lines before it stay imported.
 
     Example: whimbrel log import ward-log facts.jsonl
     """
     done = Imported()
-    layout.create(directory, has_receipts=False)  # unless lines say otherwise, or it is a log already
+    layout.create(directory, has_receipts=False)  # unless the lines contain receipts, or the directory is a log already
     log = LogWriter(directory, node)
     recovery = log.open()
     letters = DeadLetters(directory, node, SystemClock()) if dead_letters else None
@@ -99,7 +99,8 @@ def export(
 ) -> None:
     """Write closed segments to Parquet: DIR/TABLE/date=…/node=…/part-FIRST-LAST.parquet.
 
-    Only whole files ever appear there. It may be stopped at any moment and run again, also while a node writes.
+    Only whole files ever appear there. The command may be stopped at any moment and run again, also while a node
+    writes.
 
     Example: whimbrel log export whimbrel-data --into ward-log
     """
@@ -126,7 +127,7 @@ def show(
     follow: Annotated[bool, typer.Option("--follow", help="Go on as the node writes.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the facts in the segments of the log, one a line; with --json in the form that import reads.
+    """Print the facts in the segments of the log, one per line; with --json in the form that import reads.
 
     Example: whimbrel log show whimbrel-data --table publications --limit 10
     """
@@ -144,13 +145,13 @@ def show(
 
 @app.command()
 def verify(directory: Directory, *, as_json: AsJson = False) -> None:
-    """Read all of the log and tell what is wrong with it; exit 1 if anything is.
+    """Read the whole log and report every problem in it; exit 1 if there is one.
 
-    Checks every record's checksum, that seqs and times run on, and that Parquet and segments hold the same.
+    Checks every record's checksum, that seqs and times ascend, and that Parquet and segments have the same rows.
 
     Example: whimbrel log verify whimbrel-data
     """
-    from whimbrel.log import verification  # Arrow takes a moment to load, and other commands would wait for it
+    from whimbrel.log import verification  # Arrow takes a moment to load; other commands need not wait for it
 
     found = verification.verify(directory)
     if as_json:
@@ -169,7 +170,7 @@ def verify(directory: Directory, *, as_json: AsJson = False) -> None:
 
 @app.command()
 def stats(directory: Directory, *, as_json: AsJson = False) -> None:
-    """Print how much of each table and node the log holds, and from when to when.
+    """Print the size of each table and node in the log, with its first and last time.
 
     Example: whimbrel log stats whimbrel-data
     """
@@ -272,7 +273,7 @@ def _print_imported(done: Imported, recovery: Recovery, *, as_json: bool, is_who
 
 
 def _line(table: str, row: Mapping[str, object]) -> str:
-    """Return *row* for people: who and when first, then what is not null."""
+    """Return *row* as text: node, seq and time first, then every value that is not null."""
     own_time = COLUMNS[table][2]
     head = f"{row['node']}:{row['seq']}  {_time(row.get(own_time))}  {table}"
     shown = json_of(table, {name: value for name, value in row.items() if name not in {"node", "seq", own_time}})
@@ -298,7 +299,7 @@ def _time(time_us: object) -> str | None:
 
 
 def _print_table(found: list[dict[str, object]]) -> None:
-    """Print a line for each table and node; where the terminal is narrow, times are short and the sizes are one."""
+    """Print a line for each table and node; on a narrow terminal, times are short and both sizes are added up."""
     width = shutil.get_terminal_size().columns
     for time_characters, is_split in ((_EXACT, True), (_SECONDS, True), (_SECONDS, False), (_MINUTES, False)):
         lines = _table(found, time_characters, is_split=is_split)

@@ -1,4 +1,4 @@
-"""The entry point: gathers the command groups and turns our errors into messages and exit codes."""
+"""The entry point: collects the command groups and turns our errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _COMMANDS = {
     "sim": "whimbrel.cli.sim:app",
     "user": "whimbrel.cli.user:app",
 }
-"""The module and the name in it of every command and command group, in the order of ``--help``."""
+"""Module and object of every command and command group, in the order of ``--help``."""
 
 _IN_SHORT = {
     "backup": "Copy the data of a broker, which goes on serving.",
@@ -78,11 +78,11 @@ _IN_SHORT = {
     "user": "Add, list and remove the users of a broker.",
     "warm-up": "Compile the matcher and ready Spark, once on this machine.",
 }
-"""The line of each in ``whimbrel --help``, short enough for 80 columns."""
+"""Description of each in ``whimbrel --help``, short enough for 80 columns."""
 
 
 class _CommandsOnDemand(MutableMapping[str, Any]):
-    """The commands by name; a command's module is imported when the command is asked for."""
+    """The commands by name; a command's module is imported when the command is first used."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, Any] = {}
@@ -101,7 +101,7 @@ class _CommandsOnDemand(MutableMapping[str, Any]):
             self._loaded[name] = command
         return self._loaded[name]
 
-    def __setitem__(self, name: str, command: Any) -> None:  # noqa: ANN401 # so
+    def __setitem__(self, name: str, command: Any) -> None:  # noqa: ANN401 # the same
         self._loaded[name] = command
 
     def __delitem__(self, name: str) -> None:
@@ -123,7 +123,7 @@ def _with_help_texts(command: Any) -> Any:  # noqa: ANN401 # a command of typer'
 
 
 class _Group(typer.core.TyperGroup):
-    """All commands; to run one does not load the others, which would triple the start of ``whimbrel user``."""
+    """All commands; running one does not load the others, which would triple the start time of ``whimbrel user``."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 # those of typer
         super().__init__(**settings)
@@ -166,7 +166,7 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; the process exits with 0, 1 or 2 (130 when interrupted)."""
+    """Run the command line; the process exits with 0, 1 or 2 (130 if interrupted)."""
     try:
         app(prog_name="whimbrel")
     except LanguageError as error:

@@ -1,4 +1,4 @@
-"""``whimbrel match``: who of many subscriptions wants each of many events."""
+"""``whimbrel match``: finds which of many subscriptions want each of many events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from whimbrel.errors import FilterError, InvalidInputError, InvalidValueError, M
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.codecs import from_tree
 
-if TYPE_CHECKING:  # numba takes a second to load, and every other command would wait for it
+if TYPE_CHECKING:  # numba takes a second to load, which every other command would wait for
     from whimbrel.match.matcher import Interest, Matcher
 
 __all__ = ["match"]
@@ -41,11 +41,11 @@ def match(
     count: Annotated[bool, typer.Option("--count", help="Print how many match, and how fast, not who.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one a line and event.")] = False,
 ) -> None:
-    """Tell who of many subscriptions wants each of many events.
+    """Print which of many subscriptions want each of many events.
 
-    Prints the line number of each event that a subscription matches, and the ids of these. A subscription without a
-    filter wants everything its subject (an MQTT topic filter) admits; an event without a subject is wanted only by
-    subscriptions without one.
+    Prints the line number of each event that a subscription matches, and the ids of these subscriptions. A subscription
+    without a filter wants everything that its subject (an MQTT topic filter) admits; an event without a subject is
+    wanted only by subscriptions without one.
 
     Example: whimbrel match --subscriptions subscriptions.jsonl --events events.jsonl
     """
@@ -78,7 +78,7 @@ def match(
 
 
 def _prepare() -> None:
-    """Load the kernels; the first time on a machine they are compiled, which takes some seconds."""
+    """Load the kernels; at the first use on a machine they are compiled, which takes some seconds."""
     from whimbrel.match.first_use import compile_all  # see above
 
     with Console(stderr=True).status("Preparing the matcher (compiled once, on its first use) …"):
@@ -86,7 +86,7 @@ def _prepare() -> None:
 
 
 class _Subscriptions:
-    """The subscriptions of a file, and the line of the one read last: loading is lazy, errors come late."""
+    """The subscriptions of a file, and the last line that was read: loading is lazy, so errors come late."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,7 +99,7 @@ class _Subscriptions:
 
 
 def _is_small(path: Path) -> bool:
-    """Return whether so few subscriptions are to be matched that the compiled matcher is not worth its loading."""
+    """Return whether there are so few subscriptions that loading the compiled matcher is not worth it."""
     return str(path) != "-" and path.is_file() and path.stat().st_size <= _SMALL_BYTES
 
 
@@ -120,7 +120,7 @@ def _loaded(path: Path, *, is_small: bool) -> Matcher:
 
 
 def _added(interests: Iterable[tuple[str, Interest]]) -> Matcher:
-    """Return a matcher of a few subscriptions, which loads no kernels; an id twice is refused."""
+    """Return a matcher of a few subscriptions, without kernels; an id that occurs twice is refused."""
     from whimbrel.match.matcher import Matcher  # see above
 
     matcher = Matcher()
@@ -178,8 +178,8 @@ def _print_matches(
 
 
 def _measured(matcher: Matcher, subjects: list[str | None], attributes: list[Attributes]) -> tuple[int, float]:
-    """Return how many match, and the median microseconds per event of a few passes over one Arrow batch."""
-    import pyarrow as pa  # only this way of asking needs it
+    """Return the number of matches, and the median microseconds per event of a few passes over one Arrow batch."""
+    import pyarrow as pa  # needed only for this measurement
 
     from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
 

@@ -1,4 +1,4 @@
-"""``whimbrel near``: what places decide about a notification, explained."""
+"""``whimbrel near``: explains how places decide about a notification."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES = ("the publication's area", "near, a circle or polygon", "near, a distan
 
 @app.callback()
 def _group() -> None:
-    """Let the group have commands by name, though there is but one."""
+    """Keep ``near`` a command group; Typer would merge a single command into it."""
 
 
 @app.command()
@@ -67,7 +67,7 @@ def explain(
 ) -> None:
     """Print whether a session hears a notification, and why: the three conditions, one by one.
 
-    No broker is asked: this is what the rules say of the places given (docs/explanation/where-is-a-session.md).
+    No broker is involved: the rules are applied to the given places (docs/explanation/where-is-a-session.md).
 
     Example: whimbrel near explain --place 52.52,13.405 --near 500 --at 52.521,13.405
     """
@@ -99,7 +99,7 @@ def explain(
 
 
 def _sighting(text: str) -> Sighting:
-    """Return a place of so many seconds ago."""
+    """Parse ``LAT,LON[@S]``: a place that was reported S seconds ago."""
     place, _, age = text.partition("@")
     age_us = parse_stale_us(str(read_seconds(age))) if age else 0
     return Sighting(0, _NOW - age_us, Place.parse(place))

@@ -1,4 +1,4 @@
-"""``whimbrel policy``: check, explain and try policies without a broker; put, list, show and remove those of one."""
+"""``whimbrel policy``: check, explain and test policies without a broker; put, list, show and remove a broker's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.transforms import Work, perform
 from whimbrel.shape.variables import AutomaticVariables
 
-if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load asyncio and MQTT
     from whimbrel.client import Policies
 
 __all__ = ["app"]
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 app = typer.Typer(help="Work with policies over the state of devices.", no_args_is_help=True, rich_markup_mode=None)
 
-_MAX_TEXT_BYTES = 4 * MAX_TEXT  # a character has four bytes at the most
+_MAX_TEXT_BYTES = 4 * MAX_TEXT  # a character has at most four bytes
 _SHOWN_BYTES = 2_000
 
 PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="The file of a policy; - reads standard input.")]
@@ -55,9 +55,9 @@ def check(
         list[Path], typer.Argument(metavar="POLICY...", help="Files of policies; - is standard input.")
     ],
 ) -> None:
-    """Check that each POLICY is one and costs no more than it may; exit 1 if any is not.
+    """Check that each POLICY is valid and within the cost limit; exit 1 if one is not.
 
-    An error has a stable code, the place, and carets under it.
+    An error is printed with a stable code, its position, and carets under it.
 
     Example: whimbrel policy check icu.policy
     """
@@ -76,7 +76,7 @@ def check(
 
 @app.command()
 def explain(policy: PolicyFile, *, as_json: AsJson = False) -> None:
-    """Show what POLICY reads and sets, the most that one run of it can cost, and what is probably not meant.
+    """Show the inputs and outputs of POLICY, the highest cost of one run, and probable mistakes.
 
     Example: whimbrel policy explain icu.policy
     """
@@ -114,7 +114,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The policy's name.")]
 def put(name: Name, policy: PolicyFile, *, connection: AskingConnection) -> None:
     """Put POLICY into a broker under NAME, or a new version of it.
 
-    It is checked here first. Devices choose it by name, and so do subscriptions. Exits 1 if the broker cannot be
+    The policy is first checked here. Devices and subscriptions choose it by name. Exits 1 if the broker cannot be
     reached or refuses.
 
     Example: whimbrel policy put icu icu.policy
@@ -127,7 +127,7 @@ def put(name: Name, policy: PolicyFile, *, connection: AskingConnection) -> None
 @app.command()
 @with_option_groups()
 def remove(name: Name, *, connection: AskingConnection) -> None:
-    """Remove the policy NAME from a broker; devices that chose it get everything as it is.
+    """Remove the policy NAME from a broker; devices that chose it get everything unchanged.
 
     Example: whimbrel policy remove icu
     """
@@ -166,7 +166,7 @@ def show(name: Name, *, connection: AskingConnection) -> None:
 
 
 def _do(connection: AskingConnection, work: Callable[[Policies], Awaitable[_T]], *, is_owner: bool = False) -> _T:
-    """Ask the broker, and return the answer."""
+    """Send requests to the broker, and return the answer."""
     answers: list[_T] = []
 
     async def ask() -> None:
@@ -203,7 +203,7 @@ def test(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run POLICY once on a notification and the state of a device; print what is sent, and why.
+    """Run POLICY once on a notification and the state of a device; print the result and the reason.
 
     Example: whimbrel policy test icu.policy -a '{"pulse": 72}' --report '{"battery": 0.5}'
     """

@@ -21,7 +21,7 @@ from whimbrel.cli.options.places import read_place
 from whimbrel.cli.options.values import read_seconds, read_whole_seconds
 from whimbrel.errors import MalformedLineError
 
-if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load asyncio and MQTT
     from whimbrel.client import Client, ReasonCode
 
     _Send = Callable[[Client, bytes], Coroutine[object, object, None]]
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
 __all__ = ["publish"]
 
 _AT_A_TIME = 64
-"""Lines that wait for their acknowledgement at a time."""
+"""Most lines that wait for their acknowledgement at one time."""
 
 
 @with_option_groups()
@@ -75,10 +75,10 @@ def publish(
 ) -> None:
     """Publish a message, or many, and wait until the broker has accepted them.
 
-    With --qos 1 or 2 the broker's answer is waited for; with --qos 0 there is none. A BODY that is a JSON object can
-    be selected by content: see `whimbrel subscribe --filter`. With keys, only subscriptions with keys that match get
-    it. With --place and --radius, only sessions that are there get it. Exits 1 if the broker cannot be reached or
-    refuses.
+    With --qos 1 or 2 the command waits for the broker's answer; with --qos 0 there is none. A BODY that is a JSON
+    object can be selected by content: see `whimbrel subscribe --filter`. With keys, only subscriptions with matching
+    keys get the message. With --place and --radius, only sessions in that circle get it. Exits 1 if the broker cannot
+    be reached or refuses.
 
     Example: whimbrel publish ward/3/bed/4 '{"temperature": 39.2}' --qos 1
     """
@@ -86,14 +86,14 @@ def publish(
         raise typer.BadParameter("BODY, --file and --lines exclude each other")
     from whimbrel.mqtt.client import check_own_topic  # asyncio and the wire need not be loaded for other commands
 
-    check_own_topic(topic)  # before a broker is looked for
+    check_own_topic(topic)  # before connecting to a broker
     given = [_pair(text) for text in properties or ()]
     if radius is not None and place is None:
         raise typer.BadParameter("--radius needs --place, the middle of the circle")
     if not connection.is_v5 and (given or expiry is not None or insecure is not None or deadline is not None):
         raise typer.BadParameter("--property, --expiry, --deadline, --insecure and --secure need MQTT 5")
     own_keys = keys_from(keys, key_file)
-    # MQTT 3.1.1 has no place for the keys of one message; those of the connection are for every message.
+    # MQTT 3.1.1 has no keys per message; the keys of the connection apply to every message.
     shared_keys, own_keys = ((), own_keys) if connection.is_v5 else (own_keys, ())
     client = connection.client(client_id, keys=shared_keys)
 
@@ -147,7 +147,7 @@ async def _send_lines(client: Client, send: _Send) -> None:
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    """Yield the lines of standard input, which a thread of its own waits for: pings must not."""
+    """Yield the lines of standard input; a thread waits for them, so that pings need not."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes] = asyncio.Queue(_AT_A_TIME)
 

@@ -1,4 +1,4 @@
-"""``whimbrel serve``: run the broker."""
+"""``whimbrel serve``: runs the broker."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def serve(
         bool, typer.Option("--print-config", help="Print every setting with its meaning, and exit.")
     ] = False,
 ) -> None:
-    """Run a broker for MQTT 5 and 3.1.1 until it is told to stop (Ctrl-C or SIGTERM).
+    """Run a broker for MQTT 5 and 3.1.1 until it is stopped (Ctrl-C or SIGTERM).
 
-    Everything it accepts is kept in a log under --data, and a broker that was killed goes on where the log ends.
-    Settings come from --config, and options given here go before them.
+    Everything it accepts is kept in a log under --data, and a broker that was killed continues where the log ends.
+    Settings come from --config; options given here override them.
 
     Example: whimbrel serve --port 1883 --ws-port 8083 --data whimbrel-data
     """
@@ -96,7 +96,7 @@ def serve(
     }
 
     def read() -> Config:
-        """Return the settings as they are now; a reload reads them again."""
+        """Return the current settings; a reload reads them again."""
         config = Config() if config_file is None else read_config(config_file)
         return config.with_overrides(overrides)
 
@@ -114,7 +114,7 @@ def serve(
 
 
 def _serve_until_stopped(config: Config, read: Callable[[], Config], *, accepts_loss: bool) -> str | None:
-    """Run a broker; return why it had to stop, if it was not told to."""
+    """Run a broker; return the reason if it stopped by itself, else None."""
     from whimbrel.broker.shell.server import Server  # see above
 
     set_up_logging(config.observe.log_format, config.observe.log_level)

@@ -1,4 +1,4 @@
-"""``whimbrel sim``: made-up worlds of people with radios, and what carrying from phone to phone does in them."""
+"""``whimbrel sim``: simulated worlds of people with radios, who carry samples from phone to phone."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def contacts(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let nodes walk at random and tell how often and how long they are in contact.
+    """Simulate nodes that walk at random, and print how often and how long they are in contact.
 
     Random waypoint from its stationary regime, contacts by exact crossing; the defaults are the world of Campus++.
-    contact_rate_s: seconds from contact to contact of a pair. meeting_time_s: from a random instant to the next.
+    contact_rate_s: seconds from contact to contact of a pair. meeting_time_s: from a random instant to the next
+    contact.
 
     Example: whimbrel sim contacts --seconds 100000 --seed 7 --json
     """
@@ -102,7 +103,7 @@ def campus(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate Campus++: samples of topics are sprayed to L carriers, where subscribers retrieve them.
+    """Simulate Campus++: samples of topics are sprayed to L carriers, from which subscribers retrieve them.
 
     L of each topic comes from the replica plan. Prints delays from publication to retrieval, how many were never
     retrieved, how long spraying took, the replicas that subscribers saw, messages and lost copies, and the assumptions.
@@ -129,7 +130,7 @@ def campus(
         warmup_s=warmup,
     )
     if world.is_walked:
-        settings.copies(world.nodes)  # a plan that cannot be need not wait for contacts
+        settings.copies(world.nodes)  # refuse an impossible plan before making contacts
     found, rate = make_contacts_of(world)
     drawn = settings.world(nodes=found.nodes, seconds=found.seconds, seed=world.seed)
     with show_progress("Simulating") as told:
@@ -164,10 +165,10 @@ def unicast(
     ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate messages from one node to one other: binary spray and wait, direct delivery, epidemic.
+    """Simulate messages from one node to another: binary spray and wait, direct delivery, epidemic.
 
     Figures have the names of the ONE's MessageStatsReport. theory_s is the exact mean delay of a chain in which any two
-    nodes meet after an exponential time of the measured mean; in contacts that cluster it is not met.
+    nodes meet after an exponential time with the measured mean; contacts that cluster deviate from it.
 
     Example: whimbrel sim unicast --range 10 --copies 5 --json
     """
@@ -175,7 +176,7 @@ def unicast(
     from whimbrel.sim.unicast.fast import fast_route
     from whimbrel.sim.unicast.report import message_stats
     from whimbrel.sim.unicast.scenario import Unicast
-    from whimbrel.sim.unicast.theory import MOST_COPIES, spray_delay_s
+    from whimbrel.sim.unicast.theory import MAX_COPIES, spray_delay_s
 
     settings = Unicast(
         copies=copies, interval_s=interval, message_bytes=message_bytes, rate_bytes_s=rate_bytes, look_s=look
@@ -186,7 +187,7 @@ def unicast(
         outcome = fast_route(found, settings, parcels)
     speed_up = rate(found.seconds)
     meeting_s = contact_statistics(found).meeting_time_s
-    is_known = meeting_s is not None and 1 <= copies <= MOST_COPIES
+    is_known = meeting_s is not None and 1 <= copies <= MAX_COPIES
     theory_s = spray_delay_s(copies, nodes=found.nodes, meeting_s=meeting_s) if is_known and meeting_s else None
     report = message_stats(outcome, parcels) | {"theory_s": theory_s, "sim_s_per_wall_s": speed_up}
     _print(report, as_json=as_json, assumptions=settings.assumptions())

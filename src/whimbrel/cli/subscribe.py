@@ -1,4 +1,4 @@
-"""``whimbrel subscribe``: print what a broker has to say."""
+"""``whimbrel subscribe``: prints the messages of a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from whimbrel.cli.options.places import Near, OwnPlace, Stale
 from whimbrel.cli.options.values import read_seconds, read_whole_seconds
 from whimbrel.language.filters import parse
 
-if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load asyncio and MQTT
     from whimbrel.client import Client, Join, Message
 
 __all__ = ["print_all", "subscribe"]
@@ -85,20 +85,20 @@ def subscribe(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
 ) -> None:
-    """Subscribe, and print topic and body of each message, one a line, until stopped.
+    """Subscribe, and print topic and body of each message, one per line, until stopped.
 
     A message is acknowledged after it was printed. With --client-id and --session-expiry the broker keeps messages
     while this command does not run. With --join the subscription is made in a named session, the first of several, for
     all its devices. With --since the broker's log comes first, and --json shows the id of each message, from which
-    another --since goes on. With --near only messages that were published near enough come, and with --place the
-    broker knows where we are. A connection that is lost is made again. Exits 0 after --count messages, 1 when
-    --timeout is over before, or if the broker cannot be reached or refuses.
+    another --since continues. With --near only messages that were published near enough come, and with --place the
+    broker knows where we are. A lost connection is made again. Exits 0 after --count messages, 1 when --timeout is over
+    before, or if the broker cannot be reached or refuses.
 
     Example: whimbrel subscribe 'ward/+/bed/#' --filter 'temperature > 38.5' --qos 1
     """
     if filter_text is not None:
-        parse(filter_text)  # a mistake in it is shown with its place, before anything is sent
-    from whimbrel.client.interest import Interest  # asyncio and the wire need not be loaded for other commands
+        parse(filter_text)  # show an error in the filter with its position, before anything is sent
+    from whimbrel.client.interest import Interest  # other commands need not load asyncio and MQTT
 
     for topic_filter in topic_filters:
         Interest(topic_filter=topic_filter)
@@ -115,7 +115,7 @@ def subscribe(
     if since is not None and (join or not connection.is_v5):
         raise typer.BadParameter("--since needs MQTT 5, and no --join: it is for this client alone")
     own_keys = keys_from(keys, key_file)
-    # SUBSCRIBE of MQTT 3.1.1 has no place for keys; those of the connection are for every subscription.
+    # SUBSCRIBE of MQTT 3.1.1 has no keys; the keys of the connection apply to every subscription.
     shared_keys, own_keys = ((), own_keys) if connection.is_v5 or join else (own_keys, ())
     joins = _joins(join or [], session_password_file)
     client = connection.client(
@@ -129,9 +129,9 @@ def subscribe(
                     topic_filter, qos, filter=filter_text, ttl_s=ttl, max=most, name=name, keys=own_keys,
                     insecure=insecure, near=near, stale_s=stale, since=since, modify=modify,
                 )  # fmt: skip
-            if place is not None:  # the broker has it before the next command is typed
+            if place is not None:  # the broker must have it before the next command is typed
                 await client.report(place=place)
-            if sys.stderr.isatty():  # who types the next command must know when
+            if sys.stderr.isatty():  # a person must know when to type the next command
                 typer.echo(f"subscribed to {', '.join(topic_filters)}; Ctrl-C ends", err=True)
             await print_all(client, count, as_json=as_json)
 
@@ -148,7 +148,7 @@ def _joins(sessions: list[str], password_file: Path | None) -> list[Join]:
 
 
 async def print_all(client: Client, count: int | None, *, as_json: bool) -> None:
-    """Print the messages of *client* as they come, *count* of them if it is given."""
+    """Print the messages of *client* as they arrive, *count* of them if given."""
     printed = 0
     async for message in client.messages():
         typer.echo(_line(message, as_json=as_json))
@@ -172,12 +172,12 @@ def _line(message: Message, *, as_json: bool) -> str:
 
 
 def _properties(message: Message) -> dict[str, object]:
-    """Return the properties by the names of the specification; user properties are pairs, for they may repeat."""
+    """Return the properties under the names of the specification; user properties are pairs, as they may repeat."""
     from whimbrel.mqtt.properties import Property  # see above
 
     found: dict[str, object] = {}
     for which, value in message.properties.once():
-        if which is not Property.TOPIC_ALIAS:  # says how it was sent, not what
+        if which is not Property.TOPIC_ALIAS:  # the alias is part of the transfer, not of the message
             found[which.name.lower()] = base64.b64encode(value).decode() if isinstance(value, bytes) else value
     if message.user:
         found["user"] = [list(pair) for pair in message.user]

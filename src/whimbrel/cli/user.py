@@ -1,6 +1,6 @@
-"""``whimbrel user``: who may connect to a broker.
+"""``whimbrel user``: the users who may connect to a broker.
 
-Rule: a password never stands in an argument, where other processes and the shell's history could see it.
+Rule: a password is never an argument, where other processes and the shell's history could see it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import typer
 
 from whimbrel.cli.options.passwords import password_from
 
-if TYPE_CHECKING:  # hashes and what they stand on need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load password hashing
     from whimbrel.broker.access.users import Users
 
 __all__ = ["app"]
@@ -49,18 +49,19 @@ def add(
         typer.Option("--password-file", metavar="FILE", help="Read the password from here; - is standard input."),
     ] = None,
 ) -> None:
-    """Add the user NAME, or give a user who is there another password.
+    """Add the user NAME, or give an existing user another password.
 
-    Asks for the password twice, without showing it; --password-file takes it from the one line of a file instead.
-    Only a hash of it is kept. The groups of a user who is there stay as they are, unless --group is given.
-    A broker uses the file `users` in its data folder, or the one that it is told: users in the section [access].
-    One that runs reads it again with `whimbrel reload`.
+    Asks for the password twice, without showing it; --password-file takes it from the one line of a file instead. Only
+    a hash of the password is kept. The groups of an existing user stay unchanged, unless --group is given.
+
+    A broker uses the file `users` in its data folder, or the one in its settings: users in the section [access]. A
+    running broker reads it again with `whimbrel reload`.
 
     Example: whimbrel user add ann --group nurses
     """
     from whimbrel.broker.access.users import check_group, check_user_name  # see Users above
 
-    check_user_name(name)  # before a password is typed for nothing
+    check_user_name(name)  # check the name before asking for a password
     for each in group or ():
         check_group(each)
     file = file or data / _USERS
@@ -77,7 +78,7 @@ def list_(
     data: Data = DEFAULT_DATA,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Print the users and their groups, one user a line.
+    """Print the users and their groups, one user per line.
 
     Example: whimbrel user list
     """

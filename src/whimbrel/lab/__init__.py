@@ -1,1 +1,1 @@
-"""The papers' tables and figures, made again: one file each, sweeps on Spark."""
+"""Experiments that reproduce the papers' tables and figures: one file each, sweeps on Spark."""

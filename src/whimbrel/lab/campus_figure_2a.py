@@ -17,7 +17,7 @@ _TOPICS = (100, 70, 50, 20)
 _WORKLOADS = tuple(tenth / 10 for tenth in range(1, 11))
 _SEEDS = (1, 2, 3, 4, 5)
 _NEAR = (0.7, 0.8, 0.9)
-"""Near 80 %."""
+"""Workloads that count as near 80 %."""
 SWEPT: dict[str, dict[str, Any]] = {
     "as in the figure": {},
     "2 subscribers a topic": {"subscribers": 2.0},
@@ -28,13 +28,13 @@ SWEPT: dict[str, dict[str, Any]] = {
     "a transfer takes 3 s": {"transfer_s": 3.0},
     "subscribers show what they retrieved": {"shows_retrieved": True},
 }
-"""What the paper leaves open, for 100 topics."""
+"""Settings that the paper leaves open, varied one by one, for 100 topics."""
 _SWEPT_WORKLOADS = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)
 _SWEPT_SEEDS = (1, 2, 3)
 
 
 def figure_2a(*, is_quick: bool = False) -> Experiment:
-    """Return the experiment; a quick one shows that it runs, and little else."""
+    """Return the experiment; a quick one only shows that it runs."""
     topics = (100, 20) if is_quick else _TOPICS
     workloads = (0.2, 0.8, 1.0) if is_quick else _WORKLOADS
     seeds = (1, 2) if is_quick else _SEEDS
@@ -63,7 +63,7 @@ def figure_2a(*, is_quick: bool = False) -> Experiment:
 
 
 def _base(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of the figure itself, without what is swept beside it."""
+    """Return the rows of the figure itself, without those of the varied settings."""
     return [row for row in rows if all(row[name] == value for name, value in _defaults().items())]
 
 
@@ -74,7 +74,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def _curves(rows: Sequence[Row], figure: str) -> dict[int, dict[float, Estimate]]:
-    """Return a figure of the rows by topics and workload."""
+    """Return the mean of column *figure*, by topics and workload."""
     found: dict[int, dict[float, list[Any]]] = {}
     for row in rows:
         found.setdefault(row["topics"], {}).setdefault(row["workload"], []).append(row[figure])

@@ -32,14 +32,14 @@ _EVERYWHERE: dict[str, dict[str, Any]] = {
     "everybody meets everybody alike": {},
     "the same, workload 40 %": {"workload": 0.4},
 }
-"""On exponential contacts, which have no place: what is left of the prediction if only spraying takes time."""
+"""Runs on exponential contacts, without positions: how much of the prediction remains if only spraying takes time."""
 _MEETING_S = 1_532.0
 _PAPERS_RATIO = 0.791
-"""(Σ√S)² / (T·ΣS) for Zipf 0.8 over 100 topics: what the wait phase alone predicts."""
+"""(Σ√S)² / (T·ΣS) for Zipf 0.8 over 100 topics: the ratio that the wait phase alone predicts."""
 
 
 def figure_2b(*, is_quick: bool = False) -> Experiment:
-    """Return the experiment; a quick one shows that it runs, and little else."""
+    """Return the experiment; a quick one only shows that it runs."""
     seeds = (1, 2) if is_quick else _SEEDS
     place = Place(seconds=50_000.0) if is_quick else Place()
     swept = {"as in the figure": SWEPT["as in the figure"]} if is_quick else SWEPT
@@ -67,7 +67,7 @@ def figure_2b(*, is_quick: bool = False) -> Experiment:
 
 
 def predicted_ratio(campus: Campus, *, nodes: int = 100) -> float:
-    """Return the delay by formula (1) over that of the flat plan, if only the wait phase counted: ΣS/L over ΣS/L."""
+    """Return the ratio of delays, formula (1) to flat plan, if only the wait phase takes time: ΣS/L over ΣS/L."""
     counts = campus.subscribers_of_topics(nodes)
     cost = []
     for allocation in ("sqrt", "flat"):
@@ -77,7 +77,7 @@ def predicted_ratio(campus: Campus, *, nodes: int = 100) -> float:
 
 
 def _pairs(rows: Sequence[Row], changed: dict[str, Any], meeting_s: float | None = None) -> list[tuple[Row, Row]]:
-    """Return the rows of both plans, seed by seed; those of a walked world, or of one where all meet alike."""
+    """Return the rows of both plans as pairs, by seed; *meeting_s* None selects the walked world."""
     rows = [row for row in rows if json.loads(row["place"])["meeting_s"] == meeting_s]
     campus = replace(_BASE, **changed)
     names = ("subscribers", "interval_s", "hello_s", "transfer_s", "shows_retrieved", "workload")

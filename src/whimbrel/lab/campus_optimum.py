@@ -1,7 +1,7 @@
-"""Beyond Campus++: the best exponent and workload once spraying takes time.
+"""Beyond Campus++: the best exponent and workload when spraying takes time.
 
-Formula (1) gives copies in proportion to the root of subscribers, an exponent of 0.5, from the wait phase alone; the
-workload of 80 % was found with equal topics. Here both are swept together.
+Formula (1) derives an exponent of 0.5 (copies in proportion to the root of the subscribers) from the wait phase alone.
+The workload of 80 % was found with equally popular topics. Here both are varied together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SEEDS = (1, 2, 3)
 
 
 def optimum(*, is_quick: bool = False) -> Experiment:
-    """Return the experiment; a quick one shows that it runs, and little else."""
+    """Return the experiment; a quick one only shows that it runs."""
     exponents = (0.0, 0.5) if is_quick else _EXPONENTS
     workloads = (0.8, 1.0) if is_quick else _WORKLOADS
     seeds = (1, 2) if is_quick else _SEEDS

@@ -1,4 +1,4 @@
-"""Figure 2a of Campus++ on a contact trace of one's own: delay against used memory among real people."""
+"""Figure 2a of Campus++ on a contact trace of real people, given by the user: delay against used memory."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SAMPLES_A_TOPIC = 20
 
 
 def trace_experiment(path: Path, *, shipped: str | None = None, topics: int = 20, is_quick: bool = False) -> Experiment:
-    """Return the experiment on the trace at *path*, which workers find under the name *shipped*."""
-    trace = read_trace(path)  # a bad line need not wait for Spark
+    """Return the experiment on the trace at *path*; Spark workers find the file under the name *shipped*."""
+    trace = read_trace(path)  # a malformed line is reported before Spark starts
     interval_s = trace.contacts.seconds / _SAMPLES_A_TOPIC
     base = Campus(topics=topics, interval_s=max(interval_s, 1e-3), zipf_exponent=0.8)
     place = Place(
@@ -39,7 +39,7 @@ def trace_experiment(path: Path, *, shipped: str | None = None, topics: int = 20
         for allocation in ("sqrt", "flat")
     ]
     for campus in campuses:
-        campus.copies(trace.contacts.nodes)  # nor need a plan that cannot be
+        campus.copies(trace.contacts.nodes)  # so is an impossible plan
     found = contact_statistics(trace.contacts)
     told = {
         "trace": path.name,

@@ -1,4 +1,4 @@
-"""Means over seeds, with how far the true mean may be from them."""
+"""Means over seeds with their confidence intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 __all__ = ["Estimate", "estimate"]
 
-# Student's t for 95 %, by degrees of freedom from 1 on.
+# Student's t for 95 %, by degrees of freedom, from 1.
 _STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -19,7 +19,7 @@ _NORMAL = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over *count* seeds; the true one is within *margin* of it with 95 % confidence."""
+    """A mean over *count* seeds; the true mean is within *margin* of it with 95 % confidence."""
 
     mean: float
     margin: float
@@ -30,7 +30,7 @@ class Estimate:
 
 
 def estimate(values: Iterable[float | None]) -> Estimate:
-    """Return the mean of *values* with its margin; nothing known is not a number."""
+    """Return the mean of *values* with its margin; NaN if all values are None."""
     known = [value for value in values if value is not None]
     if not known:
         return Estimate(math.nan, math.nan, 0)

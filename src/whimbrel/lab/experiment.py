@@ -1,4 +1,4 @@
-"""What every experiment has: points to make, a table beside the paper's, findings, a plot, and its assumptions."""
+"""An experiment: points to measure, a table beside the paper's, findings, a plot, and assumptions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Table:
     rows: Sequence[tuple[str, ...]]
 
     def markdown(self) -> str:
-        """Return it as Markdown."""
+        """Return the table as Markdown."""
         lines = [f"| {' | '.join(self.head)} |", "|---|" + "---:|" * (len(self.head) - 1)]
         lines += [f"| {' | '.join(row)} |" for row in self.rows]
         return "\n".join([f"**{self.title}**", "", *lines])
@@ -37,11 +37,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What the rows of an experiment say."""
+    """Tables, claims and notes that follow from the rows of an experiment."""
 
     tables: list[Table]
     claims: dict[str, bool]
-    """What the paper says, and whether it came out so."""
+    """Claims of the paper, and whether the rows confirm each."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -54,21 +54,21 @@ class Experiment:
     points: list[Point]
     find: Callable[[Sequence[Row]], Findings]
     plot: Callable[[Sequence[Row], Any], None]
-    """Draws into a figure of matplotlib."""
+    """Draws the rows into a matplotlib figure."""
     assumptions: Mapping[str, object]
     make: Callable[[], list[Row]] | None = None
-    """Makes the rows in this process, where the experiment is no sweep; then it has no points, and needs no Spark."""
+    """Makes the rows in this process if the experiment is not a sweep; then it has no points and needs no Spark."""
     own: Sequence[OwnPoint] = ()
-    """Points that are each made in a process of its own, without Spark, unless they are swept."""
+    """Points that run in separate processes without Spark, unless ``is_swept`` is set."""
     is_swept: bool = False
-    """Whether these points are many and small: then Spark makes them."""
+    """Whether Spark runs the points of ``own``, because they are many and small."""
     at_once: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """How many of these are made at a time: more than there are cores where they mostly wait."""
+    """Number of points of ``own`` that run at once; more than the cores if they mostly wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of it, and where it is kept."""
+    """The result of an experiment, and its files."""
 
     name: str
     findings: Findings
@@ -85,7 +85,7 @@ def run(
     *,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Make the points that are missing, then the table, the plot and the text below *out*."""
+    """Measure the missing points, then write table, plot and text below *out*."""
     out.mkdir(parents=True, exist_ok=True)
     if experiment.is_swept:
         assert spark is not None
@@ -122,7 +122,7 @@ def run(
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], path: Path) -> None:
-    """Draw the plot of *rows* to a file."""
+    """Draw the plot of *rows* into a file."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -1,8 +1,8 @@
-"""Points of a figure, each made in a process of its own: nothing of one is left in the memory of the next.
+"""Points of a figure, each measured in its own process, so that none leaves anything in the memory of the next.
 
-Rule: a point is named by everything that decides its result: what makes it, its settings, and Whimbrel's source. The
-result of a point is a file, written as a whole; a point that has one is not made again.
-Rule: an interrupt ends the processes that run, with all that they started, and keeps the points that are done.
+Rule: a point's key is a hash of everything that decides its result: the function, its settings, and Whimbrel's source.
+The result is a file, written atomically; a point that has a result is not measured again.
+Rule: an interrupt kills the running processes, with all that they started, and keeps the finished points.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _POLL_S = 0.05
 
 
 class FailedPointError(WhimbrelError):
-    """A point could not be made. Reaction: look at what its process said; points that are done are kept."""
+    """A point could not be measured. Reaction: read the output of its process; finished points are kept."""
 
     def __init__(self, point: str, said: str) -> None:
         super().__init__(point, said)
@@ -45,25 +45,25 @@ class FailedPointError(WhimbrelError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPoint:
-    """One point: *make*, as ``module:function``, is called with *settings*, and returns a row for JSON."""
+    """One point: *make*, as ``module:function``, is called with *settings* and returns a row for JSON."""
 
     make: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     sources: tuple[str, ...] = ("whimbrel",)
-    """The packages and modules whose source decides its result."""
+    """Packages and modules whose source decides its result."""
 
     @property
     def text(self) -> str:
-        """Everything that decides its result, but for the source."""
+        """Everything that decides its result, except the source."""
         return json.dumps([self.make, self.settings], sort_keys=True)
 
     @property
     def key(self) -> str:
-        """The name of its result."""
+        """Name of its result."""
         return sha256((_source_digest(self.sources) + self.text).encode()).hexdigest()[:32]
 
     def measure(self) -> Row:
-        """Make the point in this process."""
+        """Measure the point in this process."""
         module, name = self.make.split(":")
         row: Row = getattr(import_module(module), name)(**self.settings)
         return row
@@ -76,7 +76,7 @@ class _Running(NamedTuple):
 
 
 def check_writable(folder: Path) -> None:
-    """Make *folder*, and raise ``InvalidValueError`` if no file can be written there."""
+    """Create *folder*, and raise ``InvalidValueError`` if no file can be written in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".writable-{os.getpid()}"
@@ -93,7 +93,7 @@ def make_points(
     processes: int = 1,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
-    """Make what is missing of *points* in *folder*, so many at a time; return the rows of all, in their order."""
+    """Measure the missing *points* of *folder*, *processes* at a time; return the rows of all, in their order."""
     check_writable(folder)
     each_once = {point.key: point for point in points}
     missing = [point for key, point in each_once.items() if not _path(folder, key).exists()]
@@ -109,7 +109,7 @@ def make_points(
     finally:
         for each in running:
             with suppress(ProcessLookupError):
-                os.killpg(each.process.pid, signal.SIGKILL)  # with what it started, such as a broker
+                os.killpg(each.process.pid, signal.SIGKILL)  # with its children, such as a broker
             each.process.wait()
             each.said.close()
     return [json.loads(_path(folder, point.key).read_text(encoding="utf-8")) for point in points]
@@ -120,7 +120,7 @@ def _path(folder: Path, key: str) -> Path:
 
 
 def _started(point: OwnPoint, path: Path) -> _Running:
-    said = TemporaryFile()  # noqa: SIM115 # it is closed with its process
+    said = TemporaryFile()  # noqa: SIM115 # closed when its process has ended
     command = [sys.executable, "-m", "whimbrel.lab.own_processes", point.text, str(path)]
     process = subprocess.Popen(  # noqa: S603 # ourselves
         command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, process_group=0
@@ -129,7 +129,7 @@ def _started(point: OwnPoint, path: Path) -> _Running:
 
 
 def _wait_for_one(running: list[_Running]) -> None:
-    """Wait until a process has ended; raise if it did not make its point."""
+    """Wait until a process has ended; raise an error if it failed."""
     while True:
         for number, each in enumerate(running):
             try:
@@ -157,7 +157,7 @@ def _source_digest(sources: tuple[str, ...]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make one point; runs in a process of its own."""
+    """Measure one point; the entry point of its process."""
     text, path = arguments
     make, settings = json.loads(text)
     try:

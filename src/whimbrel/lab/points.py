@@ -1,7 +1,7 @@
-"""Points of a sweep: one simulation each, one task of Spark each, kept in a table and never made twice.
+"""Points of a Campus++ sweep: one simulation and one Spark task each, kept in a table and never measured twice.
 
-Rule: a point is named by everything that decides its result: its settings, its seed, the contents of its trace, and the
-source of what simulates it. What is in the table under that name is not made again.
+Rule: a point's key is a hash of everything that decides its result: its settings, its seed, the contents of its trace,
+and the source of the simulator. A key that is in the table is not measured again.
 Rule: a worker makes the contacts of a seed once and replays them for every configuration.
 """
 
@@ -48,7 +48,7 @@ SCHEMA = f"key string, place string, seed int, {_SETTINGS}, {_FIGURES}, core_s d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where contacts come from: the paper's world, a trace by name and digest of its contents, or theory's world."""
+    """The source of contacts: the paper's world, a trace (name and digest of its contents), or random meetings."""
 
     seconds: float = 500_000.0
     range_m: float = 50.0
@@ -56,10 +56,10 @@ class Place:
     trace: str | None = None
     digest: str | None = None
     meeting_s: float | None = None
-    """Contacts without a place: any two nodes meet for an instant after an exponential time of this mean."""
+    """Mean of the exponential time until two nodes meet for an instant, without positions; None: not this source."""
 
     def contacts(self, seed: int) -> Contacts:
-        """Make the contacts; a trace has the same for every seed."""
+        """Make the contacts of *seed*; a trace has the same contacts for every seed."""
         if self.meeting_s is not None:
             nodes = self.waypoint.nodes
             return exponential_contacts(nodes=nodes, meeting_s=self.meeting_s, seconds=self.seconds, seed=seed)
@@ -84,15 +84,15 @@ class Point:
 
     @property
     def text(self) -> str:
-        """Everything that decides its result, but for the source."""
+        """Everything that decides its result, except the source."""
         told = asdict(self)
         if self.place.digest is not None:
-            del told["place"]["trace"]  # wherever the file lies
+            del told["place"]["trace"]  # the path does not matter, only the contents
         return json.dumps(told, sort_keys=True)
 
     @property
     def key(self) -> str:
-        """The name of its result."""
+        """Name of its result."""
         return sha256((_source_digest() + self.text).encode()).hexdigest()[:32]
 
 
@@ -114,8 +114,8 @@ def measure(point: Point) -> Row:
 def sweep(
     spark: SparkSession, points: Sequence[Point], folder: Path, *, on_progress: Callable[[int, int], None] | None = None
 ) -> list[Row]:
-    """Make what is missing of *points* in the table below *folder*; return the rows of all, in their order."""
-    ordered = sorted(points, key=lambda point: point.seed)  # so that a worker has the contacts of few seeds
+    """Measure the missing *points* in the table below *folder*; return the rows of all, in their order."""
+    ordered = sorted(points, key=lambda point: point.seed)  # so that each worker needs the contacts of few seeds
     rows = sweep_table(spark, ordered, folder / "points", schema=SCHEMA, measure=measure, on_progress=on_progress)
     known = {row["key"]: row for row in rows}
     return [known[point.key] for point in points]

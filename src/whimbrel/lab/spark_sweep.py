@@ -1,8 +1,8 @@
-"""Sweeps on Spark: each point is made once, in some task, and kept in a table of Parquet files.
+"""Sweeps on Spark: each point is measured once, in some task, and kept in a table of Parquet files.
 
-Rule: a point is named by its key; what is in the table under that key is not made again.
-Rule: points are made in batches, and each batch is kept when it is done: an interrupted sweep goes on where it was, and
-one that was killed, too: what its finished tasks left behind is found.
+Rule: a point is identified by its key; a key that is in the table is not measured again.
+Rule: points run in batches, and each batch is kept when it is done. An interrupted or killed sweep thus continues where
+it was; it also finds the rows of tasks that had finished in a killed batch.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:  # the caller has the Spark session
 __all__ = ["Keyed", "Row", "sweep_own", "sweep_table"]
 
 _TASKS = 24
-"""Tasks of a batch: what is lost if a sweep is killed."""
+"""Tasks per batch: a killed sweep loses at most the unfinished ones."""
 _TYPES = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64(), "boolean": pa.bool_()}
 _OWN_SCHEMA = "key string, text string, row string, core_s double"
 _OWN_PER_TASK = 20
-"""Points of one task where each takes some hundredths of a second."""
+"""Points per task, where one point takes a few hundredths of a second."""
 
 
 class Keyed(Protocol):
-    """A point: something with a name that says all that decides its result."""
+    """A point: an object with a key that covers everything that decides its result."""
 
     @property
     def key(self) -> str:
-        """The name of its result."""
+        """Name of its result."""
         ...
 
 
@@ -54,7 +54,7 @@ def sweep_table(
     per_task: int = 1,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
-    """Make what is missing of *points* in *table*, in their order; return the rows of all."""
+    """Measure the missing *points* in *table*; return the rows of all, in their order."""
     known = _read_kept(table)
     keyed = {each.key: each for each in points}
     missing = [(key, point) for key, point in keyed.items() if key not in known]
@@ -78,7 +78,7 @@ def sweep_own(
     *,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
-    """Make what is missing of points whose rows are JSON; return the rows of all, in the order of *points*."""
+    """Measure the missing points whose rows are JSON; return the rows of all, in the order of *points*."""
     rows = sweep_table(
         spark,
         points,
@@ -99,7 +99,7 @@ def _measure_own(point: OwnPoint) -> Row:
 def _measured(
     points: Sequence[tuple[str, P]], measure: Callable[[P], Row], schema: pa.Schema, batches: Iterable[Any]
 ) -> Iterator[Any]:
-    """Measure the points whose numbers come in *batches*, under the keys that the driver gave; runs in a worker."""
+    """Measure the points whose indices are in *batches*, under the keys that the driver computed; runs in a worker."""
     for batch in batches:
         numbers = batch.column(0).to_pylist()
         rows = [measure(points[number][1]) | {"key": points[number][0]} for number in numbers]
@@ -112,7 +112,7 @@ def _arrow_schema(schema: str) -> pa.Schema:
 
 
 def _read_kept(table: Path) -> dict[str, Row]:
-    """Return the rows of the table, and of finished tasks of a sweep that was killed: the next commit keeps those."""
+    """Return the rows of the table and those of finished tasks of a killed sweep, which the next commit keeps."""
     known: dict[str, Row] = {}
     for file in sorted([*table.glob("*.parquet"), *table.glob("_temporary/*/task_*/*.parquet")]):
         try:

@@ -1,4 +1,4 @@
-"""The subscription language: filters now, policies later. One tree, several backends."""
+"""The subscription language: filters and policies, each with one tree and several backends or ways to run it."""
 
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.filters import Filter, parse

@@ -1,9 +1,9 @@
-"""The allowance: how long searches may take at a stretch, so that a match with many dear patterns is done in pieces.
+"""The allowance: limits the time of searches per turn, so that a match with many expensive patterns is done in pieces.
 
-The verdict of a search depends on its pattern and its string alone. So a match may be broken off before its next dear
-search and begun again later: it finds the verdicts it came to before, and gets a little further each time.
-Rule: an allowance decides when a verdict is found, never what it is.
-Rule: a search that cannot take long is made without asking; a turn always makes one that can.
+The verdict of a search depends only on its pattern and its string. So a match may be stopped before its next expensive
+search and restarted later: it then finds the earlier verdicts in a cache, and gets a little further each time.
+Rule: an allowance decides when a verdict is found, never which verdict.
+Rule: a search that cannot take long always runs; and each turn runs at least one long search.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import TypeVar
 __all__ = ["CHEAP_STEPS", "Allowance", "OutOfAllowanceError", "current_allowance"]
 
 CHEAP_STEPS = 2_000
-"""A search of no more steps (instructions times bytes) takes some microseconds, and is not counted."""
+"""Most steps (instructions times bytes) of a cheap search; it takes some microseconds and is not counted."""
 
 _Result = TypeVar("_Result")
 
 
 class OutOfAllowanceError(Exception):
-    """Too many searches for one attempt; internal, the next attempt goes on with what was found."""
+    """The turn's time is spent; internal: the next attempt continues with the verdicts found so far."""
 
 
 class Allowance:
-    """What the searches of one turn may take: about *piece_s* by *stopwatch*, which returns a time in seconds."""
+    """The time for searches in one turn: about *piece_s* by *stopwatch*, which returns a time in seconds."""
 
     def __init__(self, stopwatch: Callable[[], float], piece_s: float) -> None:
         self._stopwatch, self._piece_s = stopwatch, piece_s
         self._until: float | None = None
-        """Set by the first search."""
+        """End of the turn's time, set by its first long search."""
         self._verdicts: dict[tuple[object, bytes], bool] = {}
-        """Of the match that was attempted and is not done."""
+        """Verdicts of the current match, which is not finished."""
 
     def attempt(self, match: Callable[[], _Result]) -> _Result:
-        """Return what *match* returns, or raise ``OutOfAllowanceError`` if it has to be attempted again."""
+        """Run *match* and return its result; raise ``OutOfAllowanceError`` if it must be attempted again."""
         token = _current.set(self)
         try:
             found = match()
@@ -46,11 +46,11 @@ class Allowance:
         return found
 
     def renew(self) -> None:
-        """Allow as much as in the beginning: a new turn begins."""
+        """Begin a new turn with the full time."""
         self._until = None
 
     def attempting(self, match: Callable[[], _Result]) -> Generator[None, None, _Result]:
-        """Attempt *match* until it is done, yielding where the allowance of a turn is spent; return what it returns."""
+        """Attempt *match* until it succeeds and return its result; yield whenever the time of a turn is spent."""
         while True:
             try:
                 return self.attempt(match)
@@ -59,7 +59,7 @@ class Allowance:
                 self.renew()
 
     def decided(self, pattern: object, data: bytes, search: Callable[[bytes], bool]) -> bool:
-        """Return the verdict of *search*, which is the one of *pattern*, on *data*."""
+        """Return the verdict of *pattern*, by *search*, on *data*; a verdict is cached until the match succeeds."""
         key = pattern, data
         known = self._verdicts.get(key)
         if known is not None:
@@ -76,5 +76,5 @@ _current: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
 
 
 def current_allowance() -> Allowance | None:
-    """Return the allowance of the match under way, if it has one."""
+    """Return the allowance of the current match, or None if it has none."""
     return _current.get()

@@ -1,8 +1,8 @@
-"""The tree of a filter: data only, knowing neither text nor backend.
+"""The tree of a filter: data only, independent of text and backends.
 
-Rule: a ``Predicate`` has a verdict (true, false or undefined), a ``Value`` has a value (or none); the two never
-mix, so whatever can be built here can be evaluated.
-Rule: ``&&``, ``||`` and ``^^`` hold any number of operands (two or more); arithmetic is binary.
+Rule: a ``Predicate`` has a verdict (true, false or undefined), a ``Value`` has a value (or none); the two never mix, so
+any tree that can be built here can be evaluated.
+Rule: ``&&``, ``||`` and ``^^`` take two or more operands; arithmetic is binary.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 class CompareOp(StrEnum):
-    """``!=`` is ``!(a == b)``, so undefined stays undefined."""
+    """Comparison operators; ``!=`` is ``!(a == b)``, so undefined stays undefined."""
 
     EQ = "=="
     NE = "!="
@@ -55,7 +55,7 @@ class CompareOp(StrEnum):
 
 
 class BinaryOp(StrEnum):
-    """Arithmetic, then the integer-only operators."""
+    """Arithmetic operators, followed by the operators for integers only."""
 
     ADD = "+"
     SUBTRACT = "-"
@@ -71,7 +71,7 @@ class BinaryOp(StrEnum):
 
 
 class UnaryOp(StrEnum):
-    """``~`` is for integers only."""
+    """Prefix operators; ``~`` is for integers only."""
 
     NEGATE = "-"
     PLUS = "+"
@@ -79,7 +79,7 @@ class UnaryOp(StrEnum):
 
 
 class TestFunction(StrEnum):
-    """Questions about one attribute."""
+    """Tests of one attribute."""
 
     REQUIRE = "require"
     INT32 = "int32"
@@ -91,7 +91,7 @@ class TestFunction(StrEnum):
 
 
 class PatternFunction(StrEnum):
-    """Questions about a string; any of the patterns suffices."""
+    """Tests of a string; one matching pattern suffices."""
 
     BEGINS_WITH = "begins-with"
     ENDS_WITH = "ends-with"
@@ -101,7 +101,7 @@ class PatternFunction(StrEnum):
 
 
 class TextFunction(StrEnum):
-    """String to string."""
+    """Functions from string to string."""
 
     FOLD_CASE = "fold-case"
     DECOMPOSE = "decompose"
@@ -109,7 +109,7 @@ class TextFunction(StrEnum):
 
 
 class NumberFunction(StrEnum):
-    """Anything to a number."""
+    """Functions that convert an attribute to a number."""
 
     TO_INT = "to-int"
     TO_REAL = "to-real"
@@ -132,19 +132,19 @@ Node: TypeAlias = Value | Predicate
 
 @dataclass(frozen=True, slots=True)
 class Name(Value):
-    """The value of an attribute; undefined where the notification has none of that name."""
+    """The value of an attribute; undefined if the notification has no attribute of that name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal(Value):
-    """A constant: ``int`` (int32), ``Int64``, finite ``float`` or ``str``; the exact class tells the type."""
+    """A constant: ``int`` (int32), ``Int64``, finite ``float`` or ``str``; the exact class determines the type."""
 
     value: int | float | str
 
     def __eq__(self, other: object) -> bool:
-        # 5 and 5L, 0.0 and -0.0 are different literals though Python calls them equal.
+        # 5 and 5L differ as literals, and so do 0.0 and -0.0, though Python calls them equal.
         if not isinstance(other, Literal):
             return NotImplemented
         return type(self.value) is type(other.value) and repr(self.value) == repr(other.value)
@@ -155,7 +155,7 @@ class Literal(Value):
 
 @dataclass(frozen=True, slots=True)
 class Unary(Value):
-    """``- a``, ``+ a``, ``~ a``."""
+    """A prefix operator: ``- a``, ``+ a``, ``~ a``."""
 
     op: UnaryOp
     operand: Value
@@ -163,7 +163,7 @@ class Unary(Value):
 
 @dataclass(frozen=True, slots=True)
 class Binary(Value):
-    """``a + b`` and its kind."""
+    """An operator on two numbers, such as ``a + b``."""
 
     op: BinaryOp
     left: Value
@@ -179,7 +179,7 @@ class Size(Value):
 
 @dataclass(frozen=True, slots=True)
 class Convert(Value):
-    """``to-int(name)`` and ``to-real(name)``: the number that a string spells, or that the attribute is."""
+    """``to-int(name)`` and ``to-real(name)``: the attribute as a number, or the number written in its string."""
 
     function: NumberFunction
     name: Name
@@ -187,7 +187,7 @@ class Convert(Value):
 
 @dataclass(frozen=True, slots=True)
 class Text(Value):
-    """``fold-case(x)`` and its kind."""
+    """A string function, such as ``fold-case(x)``."""
 
     function: TextFunction
     operand: Value
@@ -195,7 +195,7 @@ class Text(Value):
 
 @dataclass(frozen=True, slots=True)
 class Compare(Predicate):
-    """``a == b`` and its kind."""
+    """A comparison, such as ``a == b``."""
 
     op: CompareOp
     left: Value
@@ -212,7 +212,7 @@ class Equals(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Pattern(Predicate):
-    """``contains(x, 'a', 'b', …)`` and its kind."""
+    """A string test, such as ``contains(x, 'a', 'b', …)``."""
 
     function: PatternFunction
     subject: Value
@@ -223,7 +223,7 @@ class Pattern(Predicate):
 class Test(Predicate):
     """``require(name)``, a type test, or ``nan(name)``."""
 
-    __test__ = False  # the name is the domain's; pytest must not collect it
+    __test__ = False  # the language's own name; pytest must not collect it
 
     function: TestFunction
     name: Name
@@ -231,34 +231,34 @@ class Test(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Not(Predicate):
-    """``! p``; undefined stays undefined."""
+    """Negation: ``! p``; undefined stays undefined."""
 
     operand: Predicate
 
 
 @dataclass(frozen=True, slots=True)
 class And(Predicate):
-    """``p && q && …``: false if any is false, else undefined if any is undefined."""
+    """Conjunction: ``p && q && …``, false if any is false, else undefined if any is undefined."""
 
     operands: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or(Predicate):
-    """``p || q || …``: true if any is true, else undefined if any is undefined."""
+    """Disjunction: ``p || q || …``, true if any is true, else undefined if any is undefined."""
 
     operands: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Xor(Predicate):
-    """``p ^^ q ^^ …``: undefined if any is undefined, else true if an odd number is true."""
+    """Exclusive or: ``p ^^ q ^^ …``, undefined if any is undefined, else true if an odd number is true."""
 
     operands: tuple[Predicate, ...]
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """Return the terms *node* is made of, left to right."""
+    """Return the direct subterms of *node*, left to right."""
     match node:
         case And(operands) | Or(operands) | Xor(operands):
             return operands
@@ -277,7 +277,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def height(node: Node) -> int:
-    """Return how many levels the tree of *node* has, counted as the parser does: a chain of ``&&`` counts once."""
+    """Return the height of *node*'s tree, counted as the parser does: a chain of ``&&`` counts once."""
     return 1 + max(map(height, children(node)), default=0)
 
 

@@ -1,7 +1,7 @@
-"""Static check: what can be known to be wrong before any notification comes.
+"""Static check: finds errors in a filter before any notification arrives.
 
-Rule: it refuses only what could never be true: strings meeting numbers, reals in integer operators, patterns that
-do not compile, and expressions that are constant.
+Rule: it refuses only filters that could never be true: strings compared with numbers, reals in integer operators,
+patterns that do not compile, and expressions that are constant; and patterns that cost too much.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ INTEGER_OPS = frozenset(BinaryOp) - {
 
 
 class ValueKind(Enum):
-    """What a value is known to be before it is computed; undefined is always possible besides."""
+    """Kind of a value, as far as it is known before evaluation; the value may also be undefined."""
 
     ANY = "anything"
     NUMBER = "a number"
@@ -64,7 +64,7 @@ _NUMBERS = _INTEGERS | {ValueKind.REAL}
 
 
 class StaticError(ValueError):
-    """The tree cannot be accepted because of *node*; internal, ``parse`` turns it into a ``FilterError``."""
+    """*node* makes the tree unacceptable; internal: ``parse`` turns it into a ``FilterError``."""
 
     def __init__(self, code: ErrorCode, reason: str, node: Node) -> None:
         super().__init__(code, reason, node)
@@ -72,7 +72,7 @@ class StaticError(ValueError):
 
 
 def check(tree: Predicate, bounds: PatternBounds = ADMITTED) -> None:
-    """Raise ``StaticError`` at the first thing in *tree* that can never work, or costs more than *bounds* allow."""
+    """Raise ``StaticError`` for the first part of *tree* that can never work, or exceeds the cost in *bounds*."""
     _Checker(bounds).visit(tree)
     folded = fold(tree)
     if isinstance(folded, bool):
@@ -83,7 +83,7 @@ def check(tree: Predicate, bounds: PatternBounds = ADMITTED) -> None:
 
 
 def value_kind(node: Value) -> ValueKind:
-    """Return what *node* is known to be, or raise ``StaticError`` where an operand can never fit."""
+    """Return the kind of *node*, or raise ``StaticError`` if an operand can never fit."""
     match node:
         case Literal(value):
             if isinstance(value, str):
@@ -123,7 +123,7 @@ def _has_name(node: Node) -> bool:
 
 
 class _Checker:
-    """One walk over a tree; counts the patterns on its way."""
+    """Checks a tree in one walk and counts its patterns."""
 
     def __init__(self, bounds: PatternBounds) -> None:
         self.bounds = bounds

@@ -1,6 +1,6 @@
 """The stable error codes of texts: one data table for each language, from which the docs pages are made.
 
-2101 to 2112 are Elvin 4's; 2113 is ours. Policies have codes of their own (``policies.codes``), and the same class.
+2101 to 2112 are Elvin 4's codes; 2113 is ours. Policies have codes of their own (``policies.codes``) in the same class.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ PARSE_TEXTS = (
     "The words are right but their order is not; the caret shows the first that does not fit.",
 )
 OVERFLOW_TEXTS = ("overflow", "Literals are signed: 32 bits, or 64 with the suffix L; reals are IEEE doubles.")
-"""Sentences that are true of filters and of policies."""
+"""Texts that filters and policies share."""
 
 
 class LanguageCode(IntEnum):
-    """Why a text does not belong to a language; the number never changes, the sentences may."""
+    """Why a text is not in the language; the number never changes, the sentences may."""
 
     _value_: int
     summary: str
-    """The code in a few words."""
+    """The error in a few words."""
     help: str
     """Advice to the author of the text."""
 
     def __new__(cls, number: int, summary: str = "", advice: str = "") -> Self:
-        """Return the member of a row; the sentences have defaults for type checkers, who see a code asked by number."""
+        """Return the member for a row; the texts have defaults for type checkers, which see lookups by number alone."""
         code = int.__new__(cls, number)
         code._value_, code.summary, code.help = number, summary, advice
         return code

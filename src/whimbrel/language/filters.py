@@ -1,4 +1,4 @@
-"""Filters: the language as its users meet it."""
+"""Filters: the public interface of the filter language."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from whimbrel.model.subscription import Subscription
 __all__ = ["Filter", "can_be_read", "filter_of", "parse", "parse_stored", "recognise"]
 
 _LEVELS = " (!~+-"
-"""Characters of which every term but a leaf prints at least one: few of them, and the tree need not be walked."""
+"""Characters that every term except a leaf prints; if a text has few of them, its tree need not be walked."""
 _shapes = ShapeCache()
 
 
 def parse(text: str) -> Predicate:
-    """Return the checked tree of *text*, or raise ``FilterError`` with its code and place."""
+    """Return the checked tree of *text*; raise ``FilterError`` with code and position if it is not a filter."""
     return _read(text, ADMITTED)
 
 
 def parse_stored(text: str) -> Predicate:
-    """Return the tree of a *text* that was accepted once, maybe by a version that allowed costlier patterns.
+    """Return the tree of a *text* that was accepted before, maybe by a version that allowed costlier patterns.
 
-    The indexes read filters so: whether one may come in is asked where it comes in, with ``parse``.
+    The indexes use this function. A new filter must be accepted with ``parse`` first.
     """
     return _read(text, STORED)
 
 
 def can_be_read(tree: Predicate, text: str) -> bool:
-    """Return whether the parser accepts *text*, which is how *tree* is printed: it may be too long or too deep.
+    """Return whether the parser accepts *text*, the printed *tree*, or finds it too long or too deep.
 
-    For a tree that was joined from conditions that passed the static check. No parse is needed to know.
+    For a tree that was joined from checked conditions; nothing is parsed.
     """
     if len(text) > MAX_TEXT:
         return False
@@ -47,7 +47,7 @@ def can_be_read(tree: Predicate, text: str) -> bool:
 
 
 def _read(text: str, bounds: PatternBounds) -> Predicate:
-    known = _shapes.build(text)  # no shape has patterns that are compiled
+    known = _shapes.build(text)  # a shape never has patterns that need RE2
     if known is not None:
         return known
     parser, tree = _parsed(text, bounds)
@@ -56,15 +56,15 @@ def _read(text: str, bounds: PatternBounds) -> Predicate:
 
 
 def recognise(text: str) -> tuple[Template, list[str]] | None:
-    """Return the template of *text*'s shape and its tokens if it has been parsed before and can be kept.
+    """Return the template of *text*'s shape and the tokens of *text*, if the shape is known and cacheable.
 
-    For loading filters by the million: what the template says of the shape need not be found out again.
+    For loading millions of filters: the analysis of the template need not be repeated for each text.
     """
     return _shapes.recognise(text)
 
 
 def parse_without_shapes(text: str) -> Predicate:
-    """Do what ``parse`` does the plain way: neither ask the cache of shapes nor add to it."""
+    """Parse like ``parse``, but without the cache of shapes."""
     return _parsed(text)[1]
 
 
@@ -73,7 +73,7 @@ def _parsed(text: str, bounds: PatternBounds = ADMITTED) -> tuple[Parser, Predic
     try:
         tree = parser.parse()
         check(tree, bounds)
-    except RecursionError:  # our bound is lower than Python's, unless the caller stands deep in a stack already
+    except RecursionError:  # our bound is lower than Python's, unless the caller is deep in its stack already
         raise parser.error(ErrorCode.NESTING, "nested too deeply for the stack it was read on", 0) from None
     except StaticError as error:
         raise parser.error(error.code, error.reason, *parser.spans[id(error.node)]) from None
@@ -81,9 +81,9 @@ def _parsed(text: str, bounds: PatternBounds = ADMITTED) -> tuple[Parser, Predic
 
 
 class Filter:
-    """A checked filter: its text, parsed once, and the tree and the verdict that are asked from then on.
+    """A checked filter: its text, which is parsed once, its tree, and its compiled verdict.
 
-    Two are equal if their texts are, and it is pickled as its text.
+    Two filters are equal if their texts are equal; a filter is pickled as its text.
 
     >>> fever = Filter("temperature > 38.5 && begins-with(bed, 'ICU-')")
     >>> fever.matches({"temperature": 39.2, "bed": "ICU-4"})
@@ -93,26 +93,26 @@ class Filter:
     __slots__ = ("_verdict", "text", "tree")
 
     def __init__(self, text: str, *, is_stored: bool = False) -> None:
-        """Read *text*; one that *is_stored* was accepted before, so today's bounds for patterns do not refuse it."""
+        """Read *text*; with *is_stored* it was accepted before, so today's bounds for patterns do not apply."""
         self.text = text
         self.tree = parse_stored(text) if is_stored else parse(text)
         self._verdict: VerdictFunction | None = None
 
     @property
     def verdict(self) -> VerdictFunction:
-        """The function from attributes (already checked) to true, false, or None for undefined; compiled on demand."""
+        """Function from (checked) attributes to true, false, or None for undefined; compiled at first use."""
         if self._verdict is None:
             self._verdict = compile_filter(self.tree)
         return self._verdict
 
     @property
     def instructions(self) -> int:
-        """How many instructions its regular expressions and wildcards have together."""
+        """Number of compiled instructions in the filter's regular expressions and wildcards."""
         return program(self.tree) if self._has_patterns else 0
 
     @property
     def refusal(self) -> str | None:
-        """Why this version would not accept it as a new filter, or None; only patterns had other bounds before."""
+        """Reason why this version would refuse it as a new filter, or None; only bounds of patterns have changed."""
         if self._has_patterns:
             try:
                 check(self.tree, ADMITTED)
@@ -125,11 +125,11 @@ class Filter:
         return "regex" in self.text or "wildcard" in self.text
 
     def matches(self, values: Mapping[str, object] | Attributes) -> bool:
-        """Tell whether *values* are selected: only a true verdict delivers."""
+        """Return whether the filter selects *values*; only the verdict true does."""
         return self.verdict(checked(values)) is True
 
     def normal(self) -> str:
-        """Return the text of the normal form."""
+        """Return the filter's normal form as text."""
         return print_filter(normal_form(self.tree))
 
     def __eq__(self, other: object) -> bool:
@@ -150,7 +150,7 @@ def _stored(text: str) -> Filter:
 
 
 def filter_of(subscription: Subscription) -> Filter | None:
-    """Return the content filter of a subscription: the one that came with it, or else what its text says.
+    """Return the content filter of a subscription: the parsed one if present, else its text, parsed; None without both.
 
     Raise ``FilterError`` for a text that cannot be read.
     """

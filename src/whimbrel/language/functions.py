@@ -15,7 +15,7 @@ FunctionKind: TypeAlias = TestFunction | PatternFunction | TextFunction | Number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """One function: how it is called, how many arguments it takes (None: any number), what it answers."""
+    """One function: its usage, its number of arguments (``most`` None: any number), and its result."""
 
     name: str
     usage: str

@@ -1,9 +1,9 @@
-r"""Required literals: strings of which one must occur in whatever a regular expression matches.
+r"""Required literals: strings of which one must occur in anything that a regular expression matches.
 
-A search for many patterns looks for their literals first, all in one pass, and runs only the patterns whose literals
-are there.
-Rule: a requirement may be missing, never wrong: the reader knows the syntax of RE2 as far as it must and takes
-everything else (``(?i)``, ``\Q…\E``, octal escapes, deep nesting) to require nothing.
+A search with many patterns looks for their literals first, all in one pass, and runs only the patterns whose literals
+occur.
+Rule: a requirement may be missed, but is never wrong. The reader knows the syntax of RE2 as far as it must, and assumes
+that everything else (``(?i)``, ``\Q…\E``, octal escapes, deep nesting) requires nothing.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import TypeAlias
 __all__ = ["Requirement", "required_literals"]
 
 Requirement: TypeAlias = frozenset[str]
-"""Strings one of which must occur."""
+"""Strings of which at least one must occur."""
 
 _MAX_DEPTH = 32
 _MAX_OPTIONS = 32
-"""Strings of one requirement."""
+"""Most strings of one requirement."""
 _MAX_CHARS = 128
-"""Of one string: a part of a required string is required, too."""
+"""Most characters of a literal; a longer one is cut, since a part of a required string is required too."""
 _REPEAT = re.compile(r"([*+?]|\{([0-9]+)(?:,[0-9]*)?\})\??")
 _GROUP = re.compile(r"\((?:\?(?:P?<\w+>|([imsU-]*)([:)])))?")
 _ONE_CHARACTER = frozenset("dDwWsSbBAzCnrtfva")
-"""What stands for a class, a place or a character of its own behind a backslash; none of it is read as a literal."""
+"""Letters that form a class, a position or one character after a backslash; none is read as a literal."""
 
 
 class _UnknownError(Exception):
-    """Something that the reader does not know."""
+    """The expression has syntax that the reader does not know."""
 
 
 def required_literals(regex: str) -> tuple[Requirement, ...]:
-    r"""Return what must occur in a match of *regex*, which RE2 has compiled: one string of each requirement.
+    r"""Return the requirements of *regex*, which RE2 has compiled: a match contains one string of each.
 
     >>> [sorted(each) for each in required_literals(r"^bed-(\d+|icu|er)/temp.*high")]
     [['bed-'], ['/temp'], ['high']]
@@ -55,7 +55,7 @@ class _Reader:
         return found
 
     def _alternatives(self) -> tuple[Requirement, ...]:
-        """Read ``a|b|c`` up to its end or the parenthesis that closes it."""
+        """Read ``a|b|c`` up to the end or the closing parenthesis."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise _UnknownError
@@ -80,7 +80,7 @@ class _Reader:
             if literal is not None and least is None:
                 run += literal
                 continue
-            if literal is not None and least:  # once at least, and what follows need not follow at once
+            if literal is not None and least:  # at least once, and the next literal need not follow directly
                 run += literal
             if run:
                 found.append(frozenset((run[:_MAX_CHARS],)))
@@ -92,7 +92,7 @@ class _Reader:
         return tuple(found)
 
     def _least(self) -> int | None:
-        """Read what repeats a term; return how often it must be there, None if it is not repeated."""
+        """Read the repetition of a term; return its least number of occurrences, or None if it is not repeated."""
         repeat = _REPEAT.match(self._regex, self._at)
         if repeat is None:
             return None
@@ -100,7 +100,7 @@ class _Reader:
         return int(repeat[2]) if repeat[2] else int(repeat[1] == "+")
 
     def _term(self) -> tuple[str | None, Sequence[Requirement]]:
-        """Read one term; return the character it stands for, or None and what it requires."""
+        """Read one term; return its character, or None and its requirements."""
         character = self._regex[self._at]
         if character == "(":
             return None, self._group()
@@ -117,8 +117,8 @@ class _Reader:
         if opening is None or "i" in (opening[1] or ""):
             raise _UnknownError
         self._at = opening.end()
-        if opening[2] == ")":  # flags for what follows
-            if _REPEAT.match(self._regex, self._at):  # RE2 repeats what stands before the flags
+        if opening[2] == ")":  # flags for the rest of the group
+            if _REPEAT.match(self._regex, self._at):  # RE2 repeats the term before the flags
                 raise _UnknownError
             return ()
         if opening[0] == "(" and self._regex.startswith("?", self._at):
@@ -146,7 +146,7 @@ class _Reader:
         self._at = at + 1
 
     def _escape(self) -> str | None:
-        """Read a backslash and what it makes of what follows; return the character, if it is one."""
+        """Read a backslash and the sequence it begins; return the character that it stands for, or None."""
         escaped = self._regex[self._at + 1 : self._at + 2]
         self._at += 2
         if escaped in {"p", "P", "x"}:

@@ -1,4 +1,4 @@
-"""What a filter needs of a notification before it can be true: for people, for quench, and for the index."""
+"""Needs: the attributes that a filter needs before it can be true; for people, for quench, and for the index."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ _COMPARABLE = _NUMBERS | _STRING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """One attribute a filter looks at."""
+    """One attribute that a filter uses."""
 
     name: str
     is_required: bool
-    """Without it the filter is never true."""
+    """Whether the filter is never true without this attribute."""
     types: frozenset[AttributeType]
-    """Types with which some use of it can be true."""
+    """Types of the attribute with which at least one use of it can be true."""
 
 
 def needs(tree: Predicate) -> list[Need]:
-    """Return what *tree* looks at, in the order it is first mentioned."""
+    """Return the attributes that *tree* uses, in the order of their first use."""
     normal = normal_form(tree)
     types: dict[str, frozenset[AttributeType]] = {}
     _collect(normal, types)
@@ -61,14 +61,14 @@ def needs(tree: Predicate) -> list[Need]:
 
 
 def names(node: Node) -> frozenset[str]:
-    """Return every attribute name in *node*."""
+    """Return all attribute names in *node*."""
     if isinstance(node, Name):
         return frozenset((node.name,))
     return frozenset().union(*map(names, children(node)))
 
 
 def _required(tree: Predicate) -> frozenset[str]:
-    """Return the names without which *tree*, its ``!`` at the leaves, is never true."""
+    """Return the names without which *tree*, with ``!`` only at its leaves, is never true."""
     match tree:
         case And(operands):
             return frozenset().union(*map(_required, operands))
@@ -135,7 +135,7 @@ def _compared_with(other: Value) -> frozenset[AttributeType]:
 
 
 def _test_types(function: TestFunction, *, either: bool, negated: bool = False) -> frozenset[AttributeType]:
-    """Return the types for which the test is true; under ``^^`` a false one serves the parity as well (*either*)."""
+    """Return the types for which the test is true; with *either* (inside ``^^``) also those for which it is false."""
     if function is TestFunction.NAN:
         return _NAN
     if function is TestFunction.REQUIRE:

@@ -1,8 +1,8 @@
-"""What the operators mean, on plain values: the one place where promotion, wrap-around and undefined are written.
+"""The meaning of the operators on plain values; the only module that defines promotion, wrap-around and undefined.
 
 Rule: ``None`` is undefined. Operands are promoted int32 < int64 < real64 before the operation, the result has the
-promoted type, integers wrap around.
-Rule: strings compare with strings only, by code point; opaque values compare with nothing.
+promoted type, and integers wrap around.
+Rule: strings compare only with strings, by code point; opaque values compare with nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 __all__ = ["INTEGER_TEXT", "MAX_REAL_TEXT", "REAL_TEXT", "Number", "binary", "compare", "number", "text", "unary"]
 
 Number: TypeAlias = int | float
-_NUMBERS = (int, float)  # for isinstance, which would make a union anew each time
+_NUMBERS = (int, float)  # a tuple for isinstance; a union would be created on each call
 
 _ORDER: Mapping[CompareOp, Callable[[Any, Any], bool]] = {
     CompareOp.LT: operator.lt,
@@ -34,7 +34,7 @@ _ORDER: Mapping[CompareOp, Callable[[Any, Any], bool]] = {
 INTEGER_TEXT = "[+-]?[0-9]{1,19}"
 REAL_TEXT = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 MAX_REAL_TEXT = 64
-"""How the strings look that spell a number; no spaces, and of a real no more characters than this."""
+"""Forms of strings that are numbers, and the most characters of a real; spaces are not allowed."""
 _INTEGER, _REAL = re.compile(INTEGER_TEXT), re.compile(REAL_TEXT)
 
 
@@ -46,11 +46,11 @@ def compare(op: CompareOp, left: Scalar, right: Scalar) -> bool | None:
         return None
     if isinstance(left, int) and isinstance(right, int):
         return _ordered(op, left, right, equal=left == right)
-    # float() is the promotion: an int64 beyond 2**53 loses its last digits here, as in Elvin.
+    # float() promotes: an int64 beyond 2**53 loses its last digits here, as in Elvin.
     left, right = float(left), float(right)
     if math.isnan(left) or math.isnan(right):
         return None
-    # Elvin: two reals are equal if sign, mantissa and exponent are, so -0.0 is not 0.0; yet neither is less.
+    # Elvin: two reals are equal if sign, mantissa and exponent are equal, so -0.0 is not 0.0; yet neither is less.
     equal = left == right and math.copysign(1.0, left) == math.copysign(1.0, right)
     return _ordered(op, left, right, equal=equal)
 
@@ -100,7 +100,7 @@ def text(function: TextFunction, operand: Scalar) -> str | None:
 
 
 def number(function: NumberFunction, operand: Scalar) -> Number | None:
-    """Return the value of ``function(operand)``; a string must spell a number that its type holds."""
+    """Return the value of ``function(operand)``; a string must contain a number that the result's type can hold."""
     match function, operand:
         case NumberFunction.TO_INT, int():
             return operand
@@ -165,7 +165,7 @@ def _real(op: BinaryOp, left: float, right: float) -> float | None:
                 return math.nan
             return math.copysign(math.inf, left) * math.copysign(1.0, right)
         case BinaryOp.REMAINDER if right == 0.0 or math.isinf(left):
-            return math.nan  # what C's fmod answers; Python's raises
+            return math.nan  # as C's fmod returns; Python's raises
         case BinaryOp.REMAINDER:
             return math.fmod(left, right)
         case _:

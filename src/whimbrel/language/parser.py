@@ -1,9 +1,9 @@
 """Text to tree: a Pratt parser over the tokens of one filter.
 
-Rule: the tree is well formed when it leaves here: predicates where predicates belong, names and string literals
-where functions want them. Whether strings meet numbers is ``check``'s question.
-Rule: an error knows its token; its place in the text is looked up only then.
-Rule: operators bind as ``precedence`` says.
+Rule: a finished tree is well formed: predicates where predicates belong, names and string literals where functions need
+them. Whether strings are compared with numbers is tested by ``check``.
+Rule: an error holds its token; the position in the text is looked up only for an error.
+Rule: operators bind as ``precedence`` defines.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from whimbrel.language.tokens import Kind, TokenError, check_text, kind_of, lite
 __all__ = ["MAX_DEPTH", "MAX_HEIGHT", "MAX_TEXT", "Parser"]
 
 MAX_TEXT = 65_536
-"""Characters of one filter text."""
+"""Most characters of a filter text."""
 MAX_HEIGHT = 64
-"""Height of a tree; a chain of && || ^^ counts once."""
+"""Most levels of a tree; a chain of && || ^^ counts once."""
 MAX_DEPTH = 2 * MAX_HEIGHT + 2
-"""Levels of nesting in a text: a level of the tree prints as an operator and a parenthesis at the most."""
+"""Limit of nesting in a text: each level of the tree prints as at most one operator and one parenthesis."""
 
 _LOGICAL: Mapping[str, type[And | Or | Xor]] = {"||": Or, "^^": Xor, "&&": And}
 _END = ""
@@ -65,18 +65,18 @@ def _counted(arguments: int) -> str:
 
 
 class Parser:
-    """Parses one text once; afterwards ``tokens``, ``kinds`` and ``spans`` tell what was seen."""
+    """Parses one text, once; afterwards ``tokens``, ``kinds`` and ``spans`` describe the text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens: list[str] = []
         self.kinds: list[str] = []
         self.spans: dict[int, tuple[int, int]] = {}
-        """``id(node)`` to its first and last token; valid while the tree is alive."""
+        """First and last token of each node, by ``id(node)``; valid as long as the tree exists."""
         self._at = 0
         self._depth = 0
-        self._height = 0  # of the node parsed last
-        self._first = 0  # its first token
+        self._height = 0  # height of the node parsed last
+        self._first = 0  # first token of that node
 
     def parse(self) -> Predicate:
         """Return the tree of the text, or raise ``FilterError``."""
@@ -87,7 +87,7 @@ class Parser:
         return self._predicate(tree, 0, len(self.kinds) - 1)
 
     def error(self, code: ErrorCode, reason: str, first: int, last: int | None = None) -> FilterError:
-        """Return the error at tokens *first* to *last*; one past the last token means the end of the text."""
+        """Return an error at the tokens *first* to *last*; one past the last token means the end of the text."""
         places = locate(self.text)
         if first >= len(places):
             return FilterError(code, reason, self.text, len(self.text), len(self.text))
@@ -109,7 +109,7 @@ class Parser:
     # -- expressions ---------------------------------------------------------------------------------------------
 
     def _expression(self, power: int) -> Node:
-        """Parse as much as binds at least as tightly as *power*."""
+        """Parse an expression whose operators all bind at least as tightly as *power*."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self._too_deep(self._at)
@@ -301,7 +301,7 @@ class Parser:
         return self.error(ErrorCode.PARSE, f"found '{found}', expected {allowed}{hint}", self._at)
 
     def _grow(self, at: int) -> None:
-        """Put the node that starts at token *at* on top of the one parsed last."""
+        """Add a level for the node that starts at token *at*, above the node parsed last."""
         self._height += 1
         if self._height > MAX_HEIGHT:
             raise self._too_deep(at)

@@ -1,8 +1,8 @@
 """Regular expressions and wildcards from strangers: compiled by RE2, in linear time and bounded memory.
 
 Rule: the only module that imports re2.
-Rule: a pattern has at most ``MAX_PATTERN_CHARS``; its automaton may use ``_MAX_MEMORY`` bytes, and RE2 then falls back
-to a slower matcher that needs none. What patterns may cost is ``budget``'s question.
+Rule: a pattern has at most ``MAX_PATTERN_CHARS``. Its automaton may use ``_MAX_MEMORY`` bytes; with more, RE2 falls
+back to a slower matcher that needs none. ``budget`` bounds the cost of patterns.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ByteSearcher: TypeAlias = Callable[[bytes], bool]
 
 
 class PatternError(ValueError):
-    """A pattern cannot be used; internal, the parser turns it into a ``FilterError`` with a position."""
+    """A pattern is not usable; internal: the parser turns it into a ``FilterError`` with a position."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(code, reason)
@@ -48,7 +48,7 @@ class PatternError(ValueError):
 
 
 def searcher(function: PatternFunction, pattern: str) -> Searcher:
-    """Return the test that *function* makes of a string for one *pattern*, or raise ``PatternError``."""
+    """Return the test of a string by *function* with one *pattern*, or raise ``PatternError``."""
     match function:
         case PatternFunction.BEGINS_WITH:
             return lambda text: text.startswith(pattern)
@@ -62,8 +62,8 @@ def searcher(function: PatternFunction, pattern: str) -> Searcher:
 
 
 def byte_searcher(function: PatternFunction, pattern: str) -> ByteSearcher:
-    """Return the test that *function*, one of ``COMPILED``, makes of a string in UTF-8, or raise ``PatternError``."""
-    # Of a match only the verdict is wanted: the classes around this call take ten times as long as a short search.
+    """Return the test of a UTF-8 string by *function*, one of ``COMPILED``, or raise ``PatternError``."""
+    # Only the verdict of a match is needed: the classes around this call take ten times as long as a short search.
     compiled = _compiled(regex_of(function, pattern))
     match_at = compiled._regexp.Match  # noqa: SLF001
     anchor = re2._Anchor.UNANCHORED if function is PatternFunction.REGEX else re2._Anchor.ANCHOR_BOTH  # noqa: SLF001
@@ -82,24 +82,24 @@ def byte_searcher(function: PatternFunction, pattern: str) -> ByteSearcher:
 
 
 def program_size(function: PatternFunction, pattern: str) -> int:
-    """Return how many instructions *pattern* compiles to (none for plain strings), or raise ``PatternError``."""
+    """Return the number of instructions of the compiled *pattern* (0 for plain strings), or raise ``PatternError``."""
     return int(_compiled(regex_of(function, pattern)).programsize) if function in COMPILED else 0
 
 
 def position_count(function: PatternFunction, pattern: str) -> int:
-    """Return in how many places of *pattern* a match can be: sets of them are the states of the automaton."""
+    """Return the number of positions in *pattern* at which a match can be; the automaton's states are sets of them."""
     return sum(_compiled(regex_of(function, pattern)).programfanout) if function in COMPILED else 0
 
 
 def regex_of(function: PatternFunction, pattern: str) -> str:
-    """Return the regular expression that *function*, one of ``COMPILED``, makes of *pattern*."""
+    """Return *pattern* of *function*, one of ``COMPILED``, as a regular expression."""
     return pattern if function is PatternFunction.REGEX else _wildcard_as_regex(pattern)
 
 
 def _options() -> re2.Options:
     options = re2.Options()
-    options.dot_nl = True  # the language's dot matches newline
-    options.log_errors = False  # the reason goes to the author of the pattern, not to stderr
+    options.dot_nl = True  # in the language, the dot matches a newline
+    options.log_errors = False  # the author of the pattern gets the reason, not stderr
     options.never_capture = True  # a verdict needs no groups
     options.max_mem = _MAX_MEMORY
     return options
@@ -146,7 +146,7 @@ def _wildcard_as_regex(pattern: str) -> str:
 
 
 def _class_as_regex(pattern: str, start: int) -> tuple[str, int]:
-    """Translate the class that opens at *start*; return it and where the pattern goes on."""
+    """Translate the class that opens at *start*; return the regular expression and the position after the class."""
     at = start + 1
     negated = pattern.startswith("^", at)
     at += negated

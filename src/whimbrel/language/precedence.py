@@ -1,7 +1,7 @@
 """Precedence: how tightly each operator binds, for both parsers and the printer.
 
 Loosest first: ``||``, ``^^``, ``&&``, ``!``, comparison (does not chain), ``+ -``, ``* / %``, shifts, ``|``, ``^``,
-``&``, unary ``- + ~``. Policies write the first four as words too, and ``in`` binds as a comparison does.
+``&``, unary ``- + ~``. Policies may also write ``or``, ``and`` and ``not``; ``in`` binds like a comparison.
 """
 
 from __future__ import annotations
@@ -50,4 +50,4 @@ POWERS: Mapping[str, int] = {
     **dict.fromkeys(COMPARISONS, COMPARE),
     **{op.value: power for op, power in BINARY.items()},
 }
-"""Binding power of each operator that stands between two operands."""
+"""Binding power of each operator between two operands."""

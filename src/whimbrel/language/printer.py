@@ -1,6 +1,6 @@
 """Tree to text: ``parse(print_filter(tree)) == tree`` for every tree that passes the static check.
 
-Parentheses are written only where the tree needs them, and around what a ``!`` covers, where a reader does.
+Parentheses are written only where the tree needs them, and around the operand of ``!`` to help readers.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def print_filter(node: Node) -> str:
 
 
 def _print(node: Node, power: int) -> str:
-    """Print *node* where something that binds with *power* surrounds it."""
+    """Print *node* as an operand of an operator with binding power *power*."""
     text, own = _term(node)
     return text if own >= power else f"({text})"
 
 
 def _term(node: Node) -> tuple[str, int]:
-    """Return the text of *node* without parentheses, and how tightly it binds."""
+    """Return the text of *node* without parentheses, and its binding power."""
     match node:
-        # the most common first: a million filters are printed when they are loaded
+        # The commonest nodes come first: a million filters are printed when they are loaded.
         case Name(name):
             return print_name(name), TERM
         case Literal(value):
@@ -75,7 +75,7 @@ def _term(node: Node) -> tuple[str, int]:
         case Unary(UnaryOp.NEGATE, Literal(value)) if isinstance(value, int | float) and not _print_number(
             value
         ).startswith("-"):
-            return f"-({_print_number(value)})", UNARY  # -5 would read back as the literal
+            return f"-({_print_number(value)})", UNARY  # -5 would be read as a literal
         case Unary(op, operand):
             return f"{op}{_print(operand, UNARY)}", UNARY
         case _:
@@ -105,7 +105,7 @@ def _print_number(value: float) -> str:
         return f"{int(value)}L"
     if isinstance(value, int):
         return str(value)
-    digits = repr(value)  # the shortest that reads back as the same double
+    digits = repr(value)  # the shortest text that is read as the same double
     if "." in digits:
         return digits
     mantissa, _, exponent = digits.partition("e")
@@ -119,7 +119,7 @@ def print_string(text: str) -> str:
 
 
 def print_name(name: str) -> str:
-    """Return *name* as the language spells it, escaped where it must be."""
+    """Return *name* as text of the language, escaped where necessary."""
     if name in {"true", "false"}:
         return "\\" + name
     if _PLAIN_NAME.fullmatch(name):

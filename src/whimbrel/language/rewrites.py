@@ -1,7 +1,7 @@
-"""Rewrites: tree to tree, the same verdict on every notification (each is a property test).
+"""Rewrites: tree to tree, with the same verdict on every notification (each is a property test).
 
-``normal_form`` is what the matcher and every backend may rely on: no constant subterm that has a value, no ``equals``
-over a plain attribute, no ``Not`` but directly above a leaf, no ``&&`` under ``&&`` (nor ``||``, ``^^`` under itself).
+The matcher and every backend may rely on ``normal_form``: no constant subterm that has a value, no ``equals`` over a
+plain attribute, no ``Not`` except directly above a leaf, no ``&&`` under ``&&`` (nor ``||`` or ``^^`` under itself).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OPPOSITE: Mapping[CompareOp, CompareOp] = {
 
 
 def normal_form(tree: Predicate) -> Predicate:
-    """Return *tree* (already checked) in normal form."""
+    """Return *tree*, which must have been checked, in normal form."""
     folded = fold(tree)
     assert not isinstance(folded, bool), "a constant filter does not pass the static check"
     return flatten(push_not(expand_equals(folded)))
@@ -54,7 +54,7 @@ def normal_form(tree: Predicate) -> Predicate:
 
 
 def fold(tree: Predicate) -> Predicate | bool:
-    """Replace what is constant by its value; a subterm whose constant value is undefined stays as it is."""
+    """Replace constant subterms by their values; a constant subterm that is undefined stays as it is."""
     match tree:
         case Not(operand):
             inner = fold(operand)
@@ -74,7 +74,7 @@ def fold(tree: Predicate) -> Predicate | bool:
             if isinstance(subject, Literal) and isinstance(subject.value, str):
                 constant = subject.value
                 is_short = function not in COMPILED or len(constant.encode()) <= MAX_CONSTANT
-                if is_short:  # else the budget leaves it undefined
+                if is_short:  # a longer one is left undefined by the budget
                     return any(searcher(function, pattern)(constant) for pattern in patterns)
             return Pattern(function, subject, patterns)
         case _:
@@ -82,7 +82,7 @@ def fold(tree: Predicate) -> Predicate | bool:
 
 
 def _fold_junction(kind: type[And | Or], operands: Iterable[Predicate], *, deciding: bool) -> Predicate | bool:
-    """``&&`` is decided by one false, ``||`` by one true; the other constant changes nothing."""
+    """Fold ``&&``, which one false decides, or ``||``, which one true decides; the other constant changes nothing."""
     folded = [fold(operand) for operand in operands]
     if any(operand is deciding for operand in folded):
         return deciding
@@ -103,7 +103,7 @@ def _fold_xor(operands: Iterable[Predicate]) -> Predicate | bool:
 
 
 def _fold_compare(node: Compare) -> Predicate | bool:
-    """Fold a comparison of constants, infinities included: they have no literal, but their order is known."""
+    """Fold a comparison of constants; infinities have no literal, but their order is known."""
     left, right = _constant(node.left), _constant(node.right)
     verdict = None if left is None or right is None else compare(node.op, left, right)
     return node if verdict is None else verdict
@@ -133,9 +133,9 @@ def _fold_equals(subject: Value, options: tuple[Value, ...]) -> Predicate | bool
 
 
 def fold_value(node: Value) -> Value:
-    """Fold inside a value; NaN and infinities have no literal and stay as written.
+    """Fold constants inside a value; NaN and infinities have no literal and stay as written.
 
-    What does not change stays the same object: the matcher finds a constant's token through its node.
+    An unchanged subterm stays the same object, because the matcher finds a constant's token through its node.
     """
     result: Scalar | None = None
     match node:
@@ -163,7 +163,7 @@ def fold_value(node: Value) -> Value:
 
 
 def expand_equals(tree: Predicate) -> Predicate:
-    """Write ``equals(x, a, b)`` as ``x == a || x == b``, where repeating x is cheap: it is no arithmetic."""
+    """Rewrite ``equals(x, a, b)`` as ``x == a || x == b`` if repeating x is cheap, that is, not arithmetic."""
     match tree:
         case Equals(Name() | Text() | Literal() as subject, options):
             compares = tuple(Compare(CompareOp.EQ, subject, option) for option in options)
@@ -177,7 +177,7 @@ def expand_equals(tree: Predicate) -> Predicate:
 
 
 def push_not(tree: Predicate, *, negate: bool = False) -> Predicate:
-    """Push ``!`` to the leaves; a comparison absorbs it, every other leaf keeps it directly above."""
+    """Push ``!`` down to the leaves; a comparison absorbs it, every other leaf keeps it directly above."""
     match tree:
         case Not(operand):
             return push_not(operand, negate=not negate)
@@ -188,7 +188,7 @@ def push_not(tree: Predicate, *, negate: bool = False) -> Predicate:
             inner = tuple(push_not(operand, negate=negate) for operand in operands)
             return And(inner) if negate else Or(inner)
         case Xor((first, *rest)):
-            # One flipped operand flips the parity; undefined stays undefined either way.
+            # Negating one operand negates the parity; undefined stays undefined either way.
             return Xor((push_not(first, negate=negate), *map(push_not, rest)))
         case Compare(op, left, right) if negate:
             return Compare(_OPPOSITE[op], left, right)

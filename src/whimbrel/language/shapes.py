@@ -1,11 +1,10 @@
-"""Shapes: how a million filters are parsed in seconds.
+"""Shapes: parse a million filters in seconds.
 
-Applications make filters from templates: the same words in the same order, other names and constants. The kinds of
-a text's tokens are its *shape*. The first text of a shape goes through the parser and the static check; from the tree a
-builder is made, and every later text of that shape is only cut into tokens and built.
-
-Rule: a shape is kept only if nothing in it depends on the constants: no constant subterm (folding could make the
-filter trivial) and no pattern to compile. Ranges of literals are checked each time.
+Applications make filters from templates: the same words in the same order, with other names and constants. The kinds of
+a text's tokens are its *shape*. The first text of a shape goes through the parser and the static check. Its tree is
+turned into a builder; every later text of that shape is only split into tokens and built.
+Rule: a shape is cached only if nothing in it depends on the constants: no constant subterm (folding could make the
+filter trivial) and no pattern that RE2 compiles. Ranges of literals are checked each time.
 Rule: two texts of one shape differ only in names and constants. A function's name is part of the shape, wherever it
 stands: it may also name an attribute.
 Rule: whatever the fast way cannot do, it declines; the parser then decides and words the error. Both give the same
@@ -59,7 +58,7 @@ _COMPILED = frozenset((PatternFunction.REGEX, PatternFunction.WILDCARD))
 
 
 class _Memo(dict[str, _T]):
-    """Token to what it means; a bounded memory of a pure function, read at the speed of a dictionary."""
+    """Bounded cache of a pure function of tokens, read at the speed of a dictionary."""
 
     def __init__(self, compute: Callable[[str], _T]) -> None:
         super().__init__()
@@ -82,30 +81,30 @@ _literals = _Memo(lambda token: literal(token, kind_of(token)))
 
 
 class Template:
-    """The first text of a shape: its tree, and where each of its names and constants stands among the tokens."""
+    """The first text of a shape: its tree, and the token positions of its names and constants."""
 
     def __init__(self, parser: Parser, tree: Predicate) -> None:
         self.tree = tree
         self._kinds = parser.kinds
         self._spans = {id(node): parser.spans[id(node)] for node in walk(tree)}
         self.build = _Translator(self).predicate(tree)
-        """Tokens to the tree of another text of this shape."""
+        """Builds the tree of another text of this shape from its tokens."""
 
     def place(self, node: Node) -> int:
-        """Return the token of a name, or of a literal without its sign."""
+        """Return the token position of a name, or of a literal without its sign."""
         return self._spans[id(node)][1]
 
     def is_negative(self, node: Literal) -> bool:
-        """Tell whether a minus sign stands before a literal."""
+        """Return whether a literal has a minus sign."""
         first, last = self._spans[id(node)]
         return first != last
 
     def kind(self, place: int) -> str:
-        """Return the kind of a token."""
+        """Return the kind of the token at *place*."""
         return self._kinds[place]
 
     def pattern_places(self, node: Pattern) -> tuple[int, ...]:
-        """Return the tokens of a call's patterns: they are its only strings behind its subject."""
+        """Return the token positions of a call's patterns: the only strings after the call's subject."""
         start, end = self._spans[id(node.subject)][1] + 1, self._spans[id(node)][1]
         return tuple(at for at in range(start, end) if self._kinds[at] == Kind.STRING)
 
@@ -116,7 +115,7 @@ class ShapeCache:
     def __init__(self) -> None:
         self._templates: dict[tuple[str, ...], Template] = {}
         self._sighted: set[int] = set()
-        """Shapes seen once: a template costs as much as parsing, and most shapes of unlike filters never return."""
+        """Shapes seen once: a template costs as much as parsing, and most shapes of random filters never recur."""
 
     def build(self, text: str) -> Predicate | None:
         """Return the tree of *text* if its shape is known and its constants are in range, else None."""
@@ -126,11 +125,11 @@ class ShapeCache:
         template, tokens = known
         try:
             return template.build(tokens)
-        except (TokenError, RecursionError):  # the caller may stand deep in a stack
+        except (TokenError, RecursionError):  # the caller may be deep in its stack
             return None
 
     def recognise(self, text: str) -> tuple[Template, list[str]] | None:
-        """Return the template of *text* and its tokens, if its shape is known; its constants are not looked at."""
+        """Return the template of *text* and its tokens, if its shape is known; constants are not checked."""
         if len(text) > _MAX_TEXT or not (text.isascii() or _is_unicode(text)):
             return None
         tokens = tokenize(text)
@@ -141,15 +140,15 @@ class ShapeCache:
         return None if template is None else (template, tokens)
 
     def learn(self, parser: Parser, tree: Predicate) -> None:
-        """Remember the shape of the text that *parser* turned into *tree*, if it comes again and can be kept."""
-        with suppress(RecursionError):  # as above; then it is learnt another time
+        """Record the shape of a text parsed to *tree*; from its second occurrence on, keep a template if possible."""
+        with suppress(RecursionError):  # as above; it can be learnt another time
             self._learn(parser, tree)
 
     def _learn(self, parser: Parser, tree: Predicate) -> None:
         if len(parser.text) > _MAX_TEXT or len(self._templates) >= _MAX_SHAPES:
             return
         shape = tuple(map(_kinds.__getitem__, parser.tokens))
-        sighting = hash(shape)  # a wrong guess costs one template
+        sighting = hash(shape)  # a hash collision costs one needless template
         if sighting not in self._sighted:
             if len(self._sighted) >= _MAX_SIGHTED:
                 self._sighted.clear()
@@ -167,7 +166,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _is_free_of_constants(tree: Node) -> bool:
-    """Tell whether no subterm is constant (then folding changes nothing) and no pattern needs compiling."""
+    """Return whether no subterm is constant, so that folding changes nothing, and no pattern needs RE2."""
     match tree:
         case Pattern(function, Name() | Text() as subject, _):
             return function not in _COMPILED and _is_free_of_constants(subject)

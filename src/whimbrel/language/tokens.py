@@ -1,9 +1,9 @@
-r"""The words of a filter text, and what those of a policy have in common with them: strings, numbers and limits.
+r"""The words of a filter text, and what policies share with them: strings, numbers and limits.
 
 Rule: white space is SP, HT, CR and LF; there are no comments.
 Rule: a name starts with an ASCII letter, ``_`` or ``\``+any character, and goes on with those, digits and ``-.:/$#@``.
-Rule: a token is a plain string; where it stands in the text is computed only when an error needs it, because a
-million good filters never ask.
+Rule: a token is a plain string. Its position in the text is computed only for an error, because a million good filters
+never need it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STRING = r"""'[^'\\]*(?:\\.[^'\\]*)*' | "[^"\\]*(?:\\.[^"\\]*)*\""""
 LONG_OPERATORS = r"[=!<>]= | && | \|\| | \^\^ | >>> | << | >>"
 """The operators of more than one character, as a verbose regular expression."""
 _REST = r"[A-Za-z0-9_\-.:/$\#@]*(?:\\.[A-Za-z0-9_\-.:/$\#@]*)*"
-# The order and the unrolled loops are measured: a third faster than the plain spelling of the same rules.
+# The order and the unrolled loops are measured: a third faster than a plain version of the same rules.
 _TOKEN = re.compile(
     rf"""
       [A-Za-z_]{_REST} | \\.{_REST}                              # a name (or a function's name, true, false)
@@ -53,9 +53,10 @@ OPERATORS = frozenset("( ) , || ^^ && ! == != < <= > >= + - * / % << >> >>> | ^ 
 
 
 class Kind:
-    """What a token is; an operator is its own kind, and a function's name is in a shape.
+    """Kinds of tokens; an operator is its own kind, and in a shape so is a function's name.
 
-    Each has a space in it, as no operator and no name has: an attribute may be called ``string`` or ``integer``.
+    Each kind has a space in it, unlike operators and names, because an attribute may be called ``string`` or
+    ``integer``.
     """
 
     NAME = "a name"
@@ -67,9 +68,9 @@ class Kind:
 
 
 class TokenError(ValueError):
-    """A token that no rule allows; internal, the parser turns it into its own error with a position.
+    """A token that no rule allows; internal: the parser turns it into its own error with a position.
 
-    *span* is the place in the text where the parser does not know it better.
+    *span* is the position in the text, if the parser does not know a better one.
     """
 
     def __init__(self, code: ErrorCode, reason: str, span: tuple[int, int] = (0, 0)) -> None:
@@ -78,7 +79,7 @@ class TokenError(ValueError):
 
 
 def check_text(text: str, kind: str, max_characters: int) -> None:
-    """Raise ``TokenError`` where *text*, a filter or a policy by its *kind*, is too long or has a lone surrogate."""
+    """Raise ``TokenError`` if *text*, a filter or a policy (*kind*), is too long or has a lone surrogate."""
     if len(text) > max_characters:
         reason = f"a {kind} of {len(text)} characters; at most {max_characters} are allowed"
         raise TokenError(ErrorCode.LENGTH, reason, (max_characters, max_characters))
@@ -89,12 +90,12 @@ def check_text(text: str, kind: str, max_characters: int) -> None:
 
 
 def tokenize(text: str) -> list[str]:
-    """Cut *text* into tokens; what is no token comes out as one character, and ``kind_of`` refuses it."""
+    """Split *text* into tokens; a character outside any token becomes one itself, which ``kind_of`` refuses."""
     return _TOKEN.findall(text)
 
 
 def locate(text: str) -> list[tuple[int, int]]:
-    """Return where each token of ``tokenize(text)`` starts and ends."""
+    """Return begin and end of each token of ``tokenize(text)``."""
     return [found.span() for found in _TOKEN.finditer(text)]
 
 
@@ -144,12 +145,12 @@ def _short(token: str) -> str:
 
 
 def name(token: str) -> Name:
-    """Return the name that *token* spells."""
+    """Return the name in *token*, without escapes."""
     return Name(_ESCAPE.sub(r"\1", token) if "\\" in token else token)
 
 
 def literal(token: str, kind: str, *, negative: bool = False) -> Literal:
-    """Return the constant that *token* spells, negated if a minus sign stands before it; or raise ``TokenError``."""
+    """Return the constant in *token*, negated if a minus sign precedes it; or raise ``TokenError``."""
     if kind == Kind.STRING:
         return Literal(_ESCAPE.sub(r"\1", token[1:-1]) if "\\" in token else token[1:-1])
     if kind == Kind.REAL:
@@ -169,9 +170,9 @@ def _integer(token: str, kind: str, *, negative: bool) -> int:
     else:
         base = 8 if digits[0] == "0" else 10
     limit = INT64_MAX if kind == Kind.LONG else INT32_MAX
-    # Twenty-three octal digits hold any 64-bit number; a longer one (leading zeros aside) need not be computed.
+    # Twenty-three octal digits hold any 64-bit number; a longer number (leading zeros aside) need not be computed.
     number = int(digits, base) if len(digits.lstrip("0")) < 24 else limit + 2
-    if number > limit + negative:  # one more below zero than above
+    if number > limit + negative:  # the negative range has one more number
         bits, advice = (64, "") if kind == Kind.LONG else (32, f"; write {_short(token)}L for an int64")
         raise TokenError(ErrorCode.OVERFLOW, f"{_short(token)} is beyond the range of a signed int{bits}{advice}")
     number = -number if negative else number

@@ -1,4 +1,4 @@
-"""Why a filter said what it said: the verdict of every part of it on one notification."""
+"""Explanation of a verdict: the verdict of every part of a filter on one notification."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Trace", "reasons", "trace", "verdict_word"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One part of a filter, its verdict, the values it saw (None: missing), and its own parts."""
+    """One part of a filter, its verdict, the attributes it saw (None: missing), and its own parts."""
 
     part: str
     verdict: bool | None
@@ -48,7 +48,7 @@ def verdict_word(verdict: bool | None) -> str:  # noqa: FBT001  # a verdict is t
 
 
 def reasons(shown: Trace) -> list[Trace]:
-    """Return the leaves that made the verdict: those that agree with it, all the way down."""
+    """Return the leaves that caused the verdict: at each level, the parts that agree with it."""
     if not shown.parts:
         return [shown]
     deciding = [part for part in shown.parts if part.verdict is shown.verdict] or list(shown.parts)

@@ -1,7 +1,7 @@
-"""Test vectors: lines of ``{"expr", "attrs", "expect"}`` that any backend can be held against.
+"""Test vectors: lines of ``{"expr", "attrs", "expect"}``, with which any backend can be tested.
 
-``attrs`` is in the typed form (``{"t": "int32", "v": 5}``); ``expect`` is true, false, undefined or error. Any other
-key of a line (a note, say) is left alone.
+``attrs`` is in the typed form (``{"t": "int32", "v": 5}``); ``expect`` is true, false, undefined or error. Other keys
+of a line, such as a note, are ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["BACKENDS", "Backend", "Failure", "Vector", "failures", "read_vectors
 EXPECTATIONS = ("true", "false", "undefined", "error")
 
 Backend: TypeAlias = Callable[[Sequence[tuple[Predicate, Attributes]]], Iterable[bool | None]]
-"""Trees with attributes in, their verdicts out, all at once: an engine may want one job for many."""
+"""Function from trees with attributes to their verdicts; it gets all at once, since an engine may want one job."""
 
 
 def _python(cases: Sequence[tuple[Predicate, Attributes]]) -> Iterator[bool | None]:
@@ -61,7 +61,7 @@ class Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A vector whose outcome was another."""
+    """A vector with an unexpected outcome."""
 
     line: int
     expr: str
@@ -70,7 +70,7 @@ class Failure:
 
 
 def read_vectors(lines: Iterable[bytes], *, source: str) -> Iterator[Vector]:
-    """Read vectors from *lines*; blank ones are skipped; a bad one raises ``MalformedLineError``."""
+    """Read vectors from *lines*; skip blank lines; raise ``MalformedLineError`` for a bad one."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield _vector(line.rstrip(b"\r\n"), number, source)
@@ -97,13 +97,13 @@ def _vector(line: bytes, number: int, source: str) -> Vector:
 
 
 def _column(line: bytes, error: InvalidValueError) -> int:
-    """Return the column of the key the error speaks of, or 1 where it is missing."""
+    """Return the column of the key that the error is about, or 1 if the key is missing."""
     key = error.what.removeprefix("type of ").removeprefix("attribute ")
     return line.decode().find(f'"{key}"') + 1 or 1
 
 
 def failures(vectors: Sequence[Vector], backend: Backend) -> list[Failure]:
-    """Return the vectors on which *backend*, behind our parser, comes to another outcome."""
+    """Return the vectors for which our parser with *backend* has another outcome than expected."""
     trees = [_tree(vector.expr) for vector in vectors]
     cases = [(tree, v.attributes) for tree, v in zip(trees, vectors, strict=True) if tree is not None]
     verdicts = iter(backend(cases))

@@ -1,6 +1,6 @@
-"""The log: what a node accepted, in order, on disk before it is acknowledged.
+"""The log: all facts that a node accepted, in order; facts that must survive a crash are fsynced before the ack.
 
-``layout`` is the map of the directory, ``writer`` appends, ``reader`` reads segments, ``export`` makes Parquet of
-them, ``compaction`` and ``retention`` keep that small, ``importing`` takes JSON lines, ``verification`` and ``stats``
-look at all of it. Only ``columns`` and what stands on it load Arrow.
+``layout`` names the files of the directory, ``writer`` appends, ``reader`` reads segments, ``export`` converts them to
+Parquet. ``compaction`` and ``retention`` keep the Parquet small, ``importing`` reads JSON lines. ``verification`` and
+``stats`` read the whole log. Only ``columns`` and the modules that import it load Arrow.
 """

@@ -1,6 +1,6 @@
-"""Columns: many rows as one Arrow table of the log's schemas, and back.
+"""Columns: convert rows to an Arrow table of the log's schemas, and back.
 
-Rule: what does not fit its column is ``InvalidValueError`` naming the column, for files of any writer.
+Rule: a value that does not fit its column raises ``InvalidValueError`` with the column's name, for files of any writer.
 """
 
 from __future__ import annotations
@@ -48,30 +48,30 @@ _NOT_ARROW = (pa.ArrowException, ValueError, TypeError, OverflowError, Attribute
 
 _NUMBERS = {kind: int(number) for kind, number in TYPES.items()}
 _FIELD_OF = np.array([0, 1, 1, 2, 3, 4], np.int8)
-"""By type, which field of an entry holds its value."""
+"""Index of the struct field (0 is ``type``) that holds the value, per attribute type."""
 _PLACES: dict[int | None, int] = {1: 0, 2: 0, 3: 1, 4: 2, 5: 3}
-"""Which of int, real, text, opaque holds a value of a type."""
+"""Index among the fields int, real, text and opaque that holds the value, per attribute type."""
 
 
 def to_arrow(table_name: str, rows: Sequence[Mapping[str, object]]) -> Arrow:
-    """Return *rows* of a table as a ``pyarrow.Table`` of its schema; a missing value is null."""
+    """Return *rows* of a table as a ``pyarrow.Table`` of the table's schema; a missing value is null."""
     names = TABLES[table_name].schema.names
     return columns_to_arrow(table_name, [[row.get(name) for row in rows] for name in names])
 
 
 def values_to_arrow(table_name: str, rows: Sequence[Sequence[object]]) -> Arrow:
-    """Return rows whose values are in the order of the columns; those that came later may be missing at the end."""
+    """Return *rows*, values in the order of the columns, as a ``pyarrow.Table``; missing last values are null."""
     return columns_to_arrow(table_name, list(zip(*_as_long(rows, len(COLUMNS[table_name])), strict=True)))
 
 
 def _as_long(rows: Sequence[Sequence[object]], count: int) -> Iterator[Sequence[object]]:
-    """Yield rows with nulls for what they are short of."""
+    """Yield each row, filled up with None to *count* values."""
     for row in rows:
         yield row if len(row) == count else [*row, *[None] * (count - len(row))]
 
 
 def columns_to_arrow(table_name: str, columns: Sequence[Sequence[object]]) -> Arrow:
-    """Return columns of a table, in its order, as a ``pyarrow.Table`` of its schema."""
+    """Return *columns*, in the order of the table's schema, as a ``pyarrow.Table`` of that schema."""
     schema = TABLES[table_name].schema
     arrays = []
     for field, values in zip(schema, columns, strict=True):
@@ -92,7 +92,7 @@ def from_arrow(table_name: str, data: Arrow) -> Iterator[Fact]:
 
 
 def rows_from_arrow(table_name: str, data: Arrow) -> Iterator[dict[str, object]]:
-    """Yield the rows of *data* as ``model.rows`` has them; columns that the table does not have are left alone."""
+    """Yield the rows of *data* in the form of ``model.rows``; ignore columns that the table does not have."""
     if table_name not in COLUMNS:
         raise InvalidValueError("table", table_name, ", ".join(COLUMNS))
     names = COLUMNS[table_name]
@@ -102,7 +102,7 @@ def rows_from_arrow(table_name: str, data: Arrow) -> Iterator[dict[str, object]]
 
 
 def completed(table_name: str, data: Arrow) -> Arrow:
-    """Return *data* as a ``pyarrow.Table`` with the columns that came later than it, all null, in their places."""
+    """Return *data* as a ``pyarrow.Table``; add nullable columns that are newer than *data*, as nulls, in order."""
     table, known = pa.table(data), TABLES.get(table_name)
     if known is None:
         return table
@@ -116,17 +116,17 @@ def completed(table_name: str, data: Arrow) -> Arrow:
 
 def _values(data: Arrow, field: Arrow) -> list[Any]:
     if field.name not in data.schema.names:
-        if field.nullable:  # an older file: columns are only ever added, and those may be null
+        if field.nullable:  # an older file: columns are only ever added, and added columns are nullable
             return [None] * data.num_rows
         raise InvalidValueError(field.name, Phrase("no column of this name"), f"a column of {field.type}")
     column = data.column(field.name)
-    if field.nullable and column.null_count == data.num_rows:  # most columns of most tables; Arrow takes its time
+    if field.nullable and column.null_count == data.num_rows:  # true of most columns; Arrow's conversion is slow
         return [None] * data.num_rows
     try:
         if column.type != field.type:
             column = column.cast(field.type)
         if field.type == TIME_TYPE:
-            column = column.cast(pa.int64())  # Python's own times end in the year 9999
+            column = column.cast(pa.int64())  # Python's datetime ends in the year 9999
         values: list[Any] = attributes_from(column) if field.type == ATTRIBUTES_TYPE else column.to_pylist()
     except _NOT_ARROW as error:
         raise InvalidValueError(field.name, Phrase(str(error)), f"values of {field.type}") from None
@@ -136,13 +136,13 @@ def _values(data: Arrow, field: Arrow) -> list[Any]:
 
 
 def attributes_from(column: Arrow) -> list[Attributes | None]:
-    """Return the attributes of each row; read flat, as ``attributes_array`` writes them."""
+    """Return the attributes of each row, or None for null; keys and items are read as flat arrays, for speed."""
     found: list[Attributes | None] = []
     for chunk in getattr(column, "chunks", [column]):
         offsets = chunk.offsets.to_pylist()
         begin, length = offsets[0], offsets[-1] - offsets[0]
         names = chunk.keys.slice(begin, length).to_pylist()
-        items = chunk.items.slice(begin, length).flatten()  # an entry that is null has no fields, whatever lies there
+        items = chunk.items.slice(begin, length).flatten()  # flatten: fields of a null entry become null
         kinds, *fields = (field.to_pylist() for field in items)
         for is_valid, first, last in zip(chunk.is_valid().to_pylist(), offsets, offsets[1:], strict=False):
             entries = range(first - begin, last - begin)
@@ -166,7 +166,7 @@ def _scalar(name: str, kind: int | None, values: list[Any]) -> Scalar:
 
 
 def attributes_array(maps: Sequence[Any]) -> Arrow:
-    """Return *maps* as one array; built flat, because a dictionary per value costs ten times as much."""
+    """Return *maps* as one Arrow map array, built from flat arrays: a dictionary per value costs ten times as much."""
     offsets, names, kinds, values = [0], list[str](), list[int](), list[Any]()
     for each in maps:
         if each:
@@ -187,7 +187,7 @@ def attributes_array(maps: Sequence[Any]) -> Arrow:
 
 
 def _spread(values: Sequence[Any], places: Array, kind: Arrow) -> Arrow:
-    """Return an array as long as *values* that has those at *places*, and nulls elsewhere."""
+    """Return an array as long as *values* that has the values at the indices *places*, and nulls elsewhere."""
     if places.size == len(values):
         return pa.array(values, kind)
     if not places.size:

@@ -1,21 +1,22 @@
-"""Compact records: the facts that a broker appends by the ten thousand, in as few steps as Python has.
+"""Compact records: a short encoding of the most frequent facts, which Python packs in few steps.
 
-A publication *as it came* is its time (int64), flags (uint8), the lengths of publisher and subject (uint16 each), then
-as the flags say ``expires_at`` (int64), ``packet_id`` (uint16) and the length of the properties (uint32), then
-publisher, subject, properties and body; the body ends where the record ends. A receipt of a *delivery* is its time, the
-notification's seq (int64 each) and how it came (uint8), then session, device and subscriptions as one CBOR list, which
-is the same in all receipts of a subscriber and is made once (``receipt_prefix``). A report that only
-*moves* a device is its time (int64), latitude and longitude (float64 each), then the device as UTF-8. All numbers are
-big-endian.
+A *publication* is its time (int64), flags (uint8), and the lengths of publisher and subject (uint16 each). Then, if
+their flags are set, follow ``expires_at`` (int64), ``packet_id`` (uint16) and the length of the properties (uint32).
+Then follow publisher, subject, properties and body; the body ends where the record ends.
+A *delivery* (a receipt) is its time and the notification's seq (int64 each) and its via (uint8: live, held, retained).
+Then follow session, device and subscriptions as one CBOR list. The list is the same in all receipts of a subscriber,
+so the broker encodes it once (``receipt_prefix``).
+A *move* (a report that has only a position) is its time (int64), latitude and longitude (float64 each), then the device
+as UTF-8. All numbers are big-endian.
 
-Rule: the flag 0x40 says that a body which is no object was matched by its attribute ``value``; a record without it is
-an older Whimbrel's, which knew no such attribute.
-Rule: they read as the very rows that full records would give; only ``records`` knows which it was.
+Rule: the flag 0x40 means that a body that is not an object was matched as the attribute ``value``. A record without the
+flag is from an older Whimbrel, which had no such attribute.
+Rule: a compact record decodes to the same row as a full record; only ``records`` knows which of the two it was.
 Rule: attributes are not written; the reader derives them from the body (``model.codecs.attributes_of``). So a
-publication may be compact only where its attributes are those of its body and nothing else, it has no place, keys or
-deadline, and receivers without a key may have it; a receipt only where a notification of the same node was delivered
-as it is, and nothing about the device is said.
-Rule: what is passed in was checked before, when the packet was read or the subscriber connected: this only packs.
+publication may be compact only if all its attributes come from its body, it has no place, keys or deadline, and it may
+be delivered insecurely. A receipt may be compact only if a notification of the same node was delivered unchanged, and
+the receipt has no state of the device.
+Rule: callers have checked all values, when the packet was read or the subscriber connected; this module only packs.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _OPTIONAL = _EXPIRES | _PACKET | _PROPERTIES
 _QOS_BITS = 3
 
 _TIME = struct.Struct(">q")
-_PUBLICATION_START = struct.Struct(">qBqBHH")  # with seq and table number, which every record begins with
+_PUBLICATION_START = struct.Struct(">qBqBHH")  # begins with seq and table number, as every record does
 _PUBLICATION = struct.Struct(">qBHH")
 _EXPIRES_AT = struct.Struct(">q")
 _PACKET_ID = struct.Struct(">H")
@@ -91,9 +92,9 @@ def publication_body(
     packet_id: int | None = None,
     properties: bytes = b"",
 ) -> bytes:
-    """Return the body of a record of a publication as it came; *publisher* and *subject* are UTF-8, empty if none."""
+    """Return the body of a compact publication record; *publisher* and *subject* are UTF-8, empty if there is none."""
     flags = qos << _QOS_SHIFT | retain | _VALUE
-    if expires_at is None and packet_id is None and not properties:  # nearly always
+    if expires_at is None and packet_id is None and not properties:  # the usual case
         start = _pack_publication(seq, PUBLICATION, published_at, flags, len(publisher), len(subject))
         return b"".join((start, publisher, subject, body))
     optional = b""
@@ -108,18 +109,18 @@ def publication_body(
 
 
 def receipt_prefix(session: str, device: str, subscriptions: Sequence[SubscriptionIdentity] = ()) -> bytes:
-    """Return what is the same in all receipts of a subscriber; a broker makes it once and keeps it."""
+    """Encode session, device and subscriptions, which end each receipt of a subscriber; a broker caches the result."""
     flat = [text for each in subscriptions for text in (each.subject_filter, each.name)]
     return cbor2.dumps([name("session", session), name("device", device), flat])
 
 
 def receipt_body(seq: int, handed_at: int, prefix: bytes, notification_seq: int, via: str | None = "live") -> bytes:
-    """Return the body of a record of a delivery; *prefix* is what ``receipt_prefix`` made."""
+    """Return the body of a compact delivery record; *prefix* is the result of ``receipt_prefix``."""
     return _pack_delivery(seq, DELIVERY, handed_at, notification_seq, _VIA_NUMBERS[via]) + prefix
 
 
 def move_body(seq: int, reported_at: int, latitude: float, longitude: float, device: bytes) -> bytes:
-    """Return the body of a record of a report that only says where a device is; *device* is UTF-8."""
+    """Return the body of a compact move record, a report of a position only; *device* is UTF-8."""
     return _pack_move(seq, MOVE, reported_at, latitude, longitude) + device
 
 
@@ -139,7 +140,7 @@ _PLAIN: tuple[int | None, int | None, int, int] = (None, None, 0, _PUBLICATION.s
 
 
 def _optional(payload: bytes, flags: int) -> tuple[int | None, int | None, int, int]:
-    """Return when it expires, its packet identifier, the length of its properties, and where its texts begin."""
+    """Return expiry, packet identifier and properties length of a publication, and the offset of its publisher."""
     expires_at, packet_id, properties_length, at = _PLAIN
     if flags & _EXPIRES:
         (expires_at,), at = _EXPIRES_AT.unpack_from(payload, at), at + _EXPIRES_AT.size
@@ -151,7 +152,7 @@ def _optional(payload: bytes, flags: int) -> tuple[int | None, int | None, int, 
 
 
 def publication_values(payload: bytes) -> list[object]:
-    """Return the values of a row of ``publications`` in the order of its columns, from the time on."""
+    """Decode a compact publication: the values of a ``publications`` row from the time on, in column order."""
     try:
         published_at, flags, publisher_length, subject_length = _PUBLICATION.unpack_from(payload)
         if flags & ~_KNOWN_FLAGS:
@@ -188,13 +189,13 @@ def publication_values(payload: bytes) -> list[object]:
 
 
 class PublicationColumns(NamedTuple):
-    """What differs from row to row in publications as they came; ``publication_values`` has the other columns."""
+    """Columns that vary among compact publications; the other columns are constant (see ``publication_values``)."""
 
     published_at: Sequence[int]
     publisher: list[str | None]
     subject: list[str | None]
     has_value: list[bool]
-    """Whether the body is the attribute ``value``."""
+    """Whether a body that is not an object is the attribute ``value``."""
     body: list[bytes]
     qos: list[int]
     retain: list[bool]
@@ -204,7 +205,7 @@ class PublicationColumns(NamedTuple):
 
 
 def publication_columns(payloads: Sequence[bytes]) -> PublicationColumns:
-    """Return publications by columns; raise an error of Python's, or ours, where ``publication_values`` would."""
+    """Decode compact publications into columns; raise if one is bad, with an error of Python's or of ours."""
     published_at, flags, publisher_lengths, subject_lengths = zip(*map(_PUBLICATION.unpack_from, payloads), strict=True)
     texts = _Texts()
     publishers: list[str | None] = []
@@ -243,7 +244,7 @@ def publication_columns(payloads: Sequence[bytes]) -> PublicationColumns:
 
 
 class _Texts(dict[bytes, str | None]):
-    """Texts by their bytes: names come again and again."""
+    """Cache of decoded texts by their bytes, because the same names repeat."""
 
     def __missing__(self, data: bytes) -> str | None:
         found = self[data] = data.decode() if data else None
@@ -251,19 +252,19 @@ class _Texts(dict[bytes, str | None]):
 
 
 class ReceiptColumns(NamedTuple):
-    """What differs from row to row in deliveries; the other columns are those of ``receipt_values``."""
+    """Columns that vary among compact deliveries; the other columns are constant (see ``receipt_values``)."""
 
     handed_at: Sequence[int]
     notification_seq: Sequence[int]
     via: list[str | None]
     subscriber: list[int]
-    """Which of the next each is for."""
+    """Index in ``subscribers`` of each delivery."""
     subscribers: list[bytes]
-    """What ``receipt_prefix`` made, each once."""
+    """Distinct results of ``receipt_prefix``."""
 
 
 def receipt_columns(payloads: Sequence[bytes]) -> ReceiptColumns:
-    """Return deliveries by columns; raise an error of Python's where ``receipt_values`` would raise ours."""
+    """Decode compact deliveries into columns; raise an error of Python's where ``receipt_values`` would raise ours."""
     handed_at, notification_seq, vias = zip(*map(_DELIVERY.unpack_from, payloads), strict=True)
     known: dict[bytes, int] = {}
     subscriber = [known.setdefault(payload[_DELIVERY.size :], len(known)) for payload in payloads]
@@ -271,7 +272,7 @@ def receipt_columns(payloads: Sequence[bytes]) -> ReceiptColumns:
 
 
 def subscriber_values(rest: list[object]) -> tuple[str, str, list[dict[str, object]]]:
-    """Return session, device and subscriptions of the CBOR list that ends a record of a delivery."""
+    """Return session, device and subscriptions from *rest*, the decoded CBOR list that ends a delivery record."""
     match rest:
         case [str() as session, str() as device, [*flat]] if len(flat) % 2 == 0:
             pairs = zip(flat[::2], flat[1::2], strict=True)
@@ -281,7 +282,7 @@ def subscriber_values(rest: list[object]) -> tuple[str, str, list[dict[str, obje
 
 
 def move_values(payload: bytes) -> list[object]:
-    """Return the values of a row of ``reports`` in the order of its columns, from the time on."""
+    """Decode a compact move: the values of a ``reports`` row from the time on, in column order."""
     try:
         reported_at, latitude, longitude = _MOVE.unpack_from(payload)
     except struct.error as error:
@@ -292,7 +293,7 @@ def move_values(payload: bytes) -> list[object]:
 
 
 def receipt_values(node: str, payload: bytes, rest: list[object]) -> list[object]:
-    """Return the values of a row of ``receipts``, from the time on; *rest* is the CBOR list that ends *payload*."""
+    """Decode a compact delivery: the values of a ``receipts`` row from the time on; *rest* is its decoded CBOR list."""
     handed_at, notification_seq, via = _DELIVERY.unpack_from(payload)
     if via >= len(_VIAS):
         raise InvalidValueError("via", via, f"at most {len(_VIAS) - 1}; more are from a newer Whimbrel")
@@ -316,7 +317,7 @@ def receipt_values(node: str, payload: bytes, rest: list[object]) -> list[object
 
 
 def receipt_rest(payload: bytes) -> bytes:
-    """Return the part of *payload* that ``receipt_prefix`` made."""
+    """Return the bytes that ``receipt_prefix`` encoded: the end of *payload*."""
     if len(payload) < _DELIVERY.size:
         raise InvalidValueError("payload", Phrase(f"{len(payload)} bytes"), f"at least {_DELIVERY.size}")
     return payload[_DELIVERY.size :]

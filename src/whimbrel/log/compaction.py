@@ -1,7 +1,8 @@
-"""Compaction: the many small parts of a day become one.
+"""Compaction: merge the many small parts of a day into one.
 
-Rule: neighbours only. The new part's range covers the old ones', so from its renaming on they are superseded
-(``layout.parts``); only then are they removed. A reader that lists in between sees each row once.
+Rule: only neighbouring parts are merged. The range of the new part covers the old ones. So once the new part is renamed
+to its final name, the old ones are superseded (``layout.parts``). Only then are they removed, so a reader that lists
+the folder in between sees each row once.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from whimbrel.model.rows import COLUMNS
 __all__ = ["Compacted", "compact"]
 
 SMALL_BYTES = 64 << 20
-"""A part of at least this size is left alone."""
+"""Size from which on a part is not merged, in bytes; merged parts stay below it, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What one compaction did."""
+    """Counts of one compaction."""
 
     merged: int
-    """Parts that are now within larger ones."""
+    """Number of small parts that were merged."""
     made: int
     removed: int
-    """Files that were superseded and are gone, those of crashed exports included."""
+    """Number of superseded files that were removed, those of crashed exports included."""
 
 
 def compact(directory: Path, *, small_bytes: int = SMALL_BYTES) -> Compacted:
-    """Merge neighbouring parts below *small_bytes* of one table, date and node, and remove superseded ones."""
+    """Merge neighbouring parts below *small_bytes* of the same table, date and node; remove superseded parts."""
     layout.check_format(directory)
     merged = made = removed = 0
     for node in layout.nodes(directory):
@@ -45,7 +46,7 @@ def compact(directory: Path, *, small_bytes: int = SMALL_BYTES) -> Compacted:
             remove_leftovers(directory, node)
             exported = layout.exported_seq(directory, node)
             for table in COLUMNS:
-                # What a crashed export left beyond exported.json is the next export's affair.
+                # Parts of a crashed export, beyond exported.json, are left to the next export.
                 mine = [p for p in layout.parts(directory, table) if p.node == node and p.last <= exported]
                 for run in _runs(mine, small_bytes):
                     _merge(directory, table, run)
@@ -55,7 +56,7 @@ def compact(directory: Path, *, small_bytes: int = SMALL_BYTES) -> Compacted:
 
 
 def _runs(parts: list[Part], small_bytes: int) -> Iterator[list[Part]]:
-    """Yield neighbours that are small, two or more at a time."""
+    """Yield lists of two or more small neighbouring parts, each list of at most *small_bytes* together."""
     for _, of_day in groupby(parts, key=lambda part: part.date):
         run: list[Part] = []
         size = 0

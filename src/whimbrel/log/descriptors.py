@@ -1,7 +1,7 @@
-"""File descriptors in reserve: the log opens its files although connections have used up all others.
+"""Reserved file descriptors: the log can open its files even if connections use all other descriptors.
 
-A connection is accepted before any rule of ours sees it, so a burst of them can take every descriptor there is. The
-soft limit of open files is therefore kept below the hard one (``keep_reserve``); only what the log opens may go beyond.
+The system accepts a connection before any rule of ours sees it, so a burst of connections can use every descriptor.
+So ``keep_reserve`` keeps the soft limit of open files below the hard limit; only files of the log may exceed it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from threading import Lock
 __all__ = ["RESERVED", "keep_reserve", "most_descriptors", "open_descriptor"]
 
 RESERVED = 64
-"""How many descriptors only the log may open."""
+"""Number of descriptors that only the log may open."""
 _MANY = 1 << 30
-"""What counts as the limit where there is none."""
+"""Limit that is assumed if the system has none."""
 _LOCK = Lock()
 
 
 def most_descriptors() -> int:
-    """Return how many descriptors this process may have open beside the reserve."""
+    """Return how many descriptors this process may have open, the reserve not counted."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (_MANY if hard == resource.RLIM_INFINITY else hard) - RESERVED
 
 
 def keep_reserve(wanted: int) -> int:
-    """Let this process have *wanted* descriptors, or as many as it may; return how many it may have now."""
+    """Raise the soft limit to *wanted* descriptors, as far as the hard limit less the reserve; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     chosen = min(max(wanted, soft), most_descriptors())
-    with suppress(ValueError, OSError):  # a system may allow fewer than it says
+    with suppress(ValueError, OSError):  # a system may allow fewer than its hard limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (chosen, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def open_descriptor(path: Path, flags: int, mode: int = 0o777) -> int:
-    """Do what ``os.open`` does, with a descriptor of the reserve where there is no other."""
+    """Open a file as ``os.open`` does; use a reserved descriptor if no other is free."""
     try:
         return os.open(path, flags, mode)
     except OSError as error:
@@ -51,7 +51,7 @@ def open_descriptor(path: Path, flags: int, mode: int = 0o777) -> int:
 
 @contextmanager
 def _reserve() -> Iterator[None]:
-    """Raise the soft limit for a moment."""
+    """Raise the soft limit by the reserve within the ``with`` block."""
     with _LOCK:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         raised = soft + RESERVED if hard == resource.RLIM_INFINITY else min(soft + RESERVED, hard)

@@ -1,4 +1,4 @@
-"""What can go wrong with a log on disk, one class per reaction of the operator."""
+"""Errors of a log on disk: one class per reaction of the operator."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = [
 
 
 class LogError(WhimbrelError):
-    """Something about a log on disk."""
+    """Base class of the errors of a log on disk."""
 
 
 class NotALogError(LogError):
-    """The directory holds no log. Reaction: name another, or make one."""
+    """The directory holds no log. Reaction: name another directory, or create a log."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(path, reason)
@@ -34,7 +34,7 @@ class NotALogError(LogError):
 
 
 class NewerLogError(LogError):
-    """A newer Whimbrel wrote this. Reaction: use that one; nothing was changed."""
+    """A newer version of Whimbrel wrote this file. Reaction: use that version; nothing was changed."""
 
     def __init__(self, path: Path, found: object, known: int) -> None:
         super().__init__(path, found, known)
@@ -45,7 +45,7 @@ class NewerLogError(LogError):
 
 
 class CorruptLogError(LogError):
-    """Bytes that were durable are not what was written. Reaction: restore the file; nothing was cut."""
+    """Durable bytes of a file differ from those that were written. Reaction: restore the file; nothing was cut."""
 
     def __init__(self, path: Path, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)
@@ -56,7 +56,7 @@ class CorruptLogError(LogError):
 
 
 class ReplacedSegmentError(LogError):
-    """Another segment stands where one was read. Reaction: find out whose log this is; begin to read it anew."""
+    """Another segment replaced the one being read. Reaction: find out whose log this is; read from the start."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -67,7 +67,7 @@ class ReplacedSegmentError(LogError):
 
 
 class MissingRecordsError(LogError):
-    """Records that were durable are not there. Reaction: restore the files, or accept the loss; nothing was changed."""
+    """Durable records are missing. Reaction: restore the files, or accept the loss; nothing was changed."""
 
     def __init__(self, path: Path, first: int, last: int, reason: str, advice: str) -> None:
         super().__init__(path, first, last, reason, advice)
@@ -78,7 +78,7 @@ class MissingRecordsError(LogError):
 
 
 class LogWriteError(LogError):
-    """The disk did not take it. Reaction: acknowledge nothing of it; make room, or reopen where it says so."""
+    """A write to disk failed. Reaction: acknowledge none of its facts; make room, or reopen if the error says so."""
 
     def __init__(self, path: Path, reason: str, advice: str = "") -> None:
         super().__init__(path, reason, advice)
@@ -89,7 +89,7 @@ class LogWriteError(LogError):
 
 
 class LogLockedError(LogError):
-    """Another process is at it. Reaction: stop that one, or wait."""
+    """Another process holds the lock. Reaction: stop that process, or wait."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(path, what)

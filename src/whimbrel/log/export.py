@@ -1,9 +1,10 @@
-"""Export: closed segments become Parquet, for Spark and other readers.
+"""Export: write closed segments as Parquet, for Spark and other readers.
 
-Rule: only what is proven durable is exported (``segments``), so that no crash takes back what others have seen.
-Rule: order: parts written beside, synced; renamed; then ``exported.json``. A crash in between is made good by the
-next export, which writes the same rows again under names that cover the old ones (``layout.parts``).
-Rule: a node's export, compaction and retention exclude one another by a lock; the writer is never in their way.
+Rule: only records that are proven durable are exported (``segments``), so a crash removes nothing that readers saw.
+Rule: an export writes the parts to temporary files and fsyncs them, renames them, then updates ``exported.json``. After
+a crash in between, the next export writes the same rows again. The names of its parts cover those of the crashed
+export, which are then superseded (``layout.parts``).
+Rule: export, compaction and retention of a node exclude one another by a lock; the writer does not need that lock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ EXPORT_LOCK = ".export"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What one export did."""
+    """Result of one export: rows, new parts, and the last exported seq."""
 
     node: str
     rows: int
@@ -44,10 +45,10 @@ def export_lock(directory: Path, node: str) -> Path:
 
 
 def export(directory: Path, node: str, *, closed_only: bool = True, into: Path | None = None) -> Exported:
-    """Write what is not in Parquet yet: the closed segments or, where not *closed_only*, all that is durable.
+    """Export the facts that are not in Parquet yet, of closed segments or, without *closed_only*, all durable ones.
 
-    The parts, and up to which number there are any, are written *into* another log's folder, or beside the segments.
-    That folder gets checkpoints too (``checkpoints.copying``), so that its tables begin as those of *directory* do.
+    The parts and the last exported seq are written *into* the folder of another log, or into *directory* itself.
+    Another folder gets checkpoints too (``checkpoints.copying``), so that its tables have the same start state.
     """
     layout.check_format(directory)
     target = directory if into is None else into
@@ -71,13 +72,13 @@ def export(directory: Path, node: str, *, closed_only: bool = True, into: Path |
 
 
 def _ranges(directory: Path, target: Path, node: str, exported: int, *, closed_only: bool) -> list[tuple[int, int]]:
-    """Return the ranges of seqs to export, one per segment."""
+    """Return the ranges of seqs to export, usually one per segment."""
     found = [first for first, _ in layout.segments(directory, node)]
     if not found:
         return []
     if not closed_only:
         found.append(proven_seq(directory, node) + 1)
-    # What a crashed export published already must lie within one new range, or it would be seen beside it.
+    # Parts that a crashed export published must lie within one new range: else readers would see their rows twice.
     published = max(
         (part.last for table in COLUMNS for part in layout.all_parts(target, table) if part.node == node), default=0
     )
@@ -98,7 +99,7 @@ def _export_range(directory: Path, target: Path, node: str, first: int, last: in
     try:
         for table, row in read_rows(directory, node, first=first, last=last):
             day = _day(directory, node, table, row)
-            if day != today:  # times never run backwards, so the day before is complete
+            if day != today:  # times never run backwards, so the rows of the day before are complete
                 finished += _finished(open_parts)
                 today = day
             if table not in open_parts:
@@ -117,7 +118,7 @@ def _export_range(directory: Path, target: Path, node: str, first: int, last: in
         raise LogWriteError(target, error.strerror or str(error), "nothing half-written is visible") from error
     finally:
         for writer in (*open_parts.values(), *finished):
-            writer.abandon()  # of what was published nothing is left to abandon
+            writer.abandon()  # does nothing to a part that was published
     return finished
 
 

@@ -1,8 +1,9 @@
-"""Files: the few ways in which the log touches the disk, so that a crash at any point leaves old or new, never half.
+"""Files: durable, atomic writes for the log; after a crash at any point a file has its old or its new bytes.
 
-Rule: what is new is written beside, synced, renamed, and the folder synced; only segments grow in place.
-Rule: names that begin with ``.`` or ``_`` are not there for any reader, Spark included.
-Rule: what is made here is its owner's alone (0600 and 0700): a log has bodies, names and password hashes in it.
+Rule: a new file is written under a temporary name and fsynced, then renamed, then its folder is fsynced. Only segments
+grow in place.
+Rule: readers, Spark included, ignore names that begin with ``.`` or ``_``.
+Rule: only the owner may read new files and folders (0600 and 0700): a log has bodies, names and password hashes.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of *data*; the system may take less at a time."""
+    """Write all of *data*, in several calls if one call writes less."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def sync_file(path: Path) -> None:
-    """Wait until *path*, a file or a folder, is on the disk."""
+    """Fsync *path*, a file or a folder."""
     descriptor = open_descriptor(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -51,7 +52,7 @@ def sync_file(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make *path* and what is missing above it, durably."""
+    """Create the folder *path* and its missing parents, and fsync them."""
     if not path.is_dir():
         make_folder(path.parent)
         try:
@@ -62,13 +63,13 @@ def make_folder(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Let *source*, written and synced, be *target* from here on, durably."""
+    """Rename *source*, which is written and fsynced, to *target*, and fsync the folder."""
     source.replace(target)
     sync_file(target.parent)
 
 
 def put(path: Path, data: bytes) -> None:
-    """Let *path* hold *data*: all of it or what it held before."""
+    """Write *data* to *path* atomically: after a crash it has all of *data*, or its old bytes."""
     beside = path.with_name(f".{path.name}.new")
     try:
         descriptor = open_descriptor(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
@@ -85,9 +86,9 @@ def put(path: Path, data: bytes) -> None:
 
 
 def tighten(path: Path) -> int:
-    """Let only its owner use *path* and what is below it; return how many files and folders were open to others.
+    """Remove all rights of other users from *path* and all below it; return how many files and folders were changed.
 
-    Links are left alone: they may lead anywhere. What belongs to another user is left alone, too.
+    Links are skipped, because they may point anywhere. Files of another user are skipped, too.
     """
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
@@ -98,13 +99,13 @@ def tighten(path: Path) -> int:
         tightened = 1
     if stat.S_ISDIR(found.st_mode):
         for each in path.iterdir():
-            with suppress(FileNotFoundError):  # an export may be at work
+            with suppress(FileNotFoundError):  # an export may rename or remove files meanwhile
                 tightened += tighten(each)
     return tightened
 
 
 def lock_folder(path: Path, doing: str) -> int:
-    """Return a descriptor of the folder *path* that is locked until it is closed, by us or by our end."""
+    """Lock the folder *path* and return its descriptor; closing it, or the end of the process, releases the lock."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,7 +117,7 @@ def lock_folder(path: Path, doing: str) -> int:
 
 @contextmanager
 def locked(path: Path, doing: str) -> Iterator[None]:
-    """Hold the lock of the folder *path*, making it if need be."""
+    """Hold the lock of the folder *path* in the ``with`` block; create the folder if it is missing."""
     make_folder(path)
     descriptor = lock_folder(path, doing)
     try:

@@ -1,9 +1,9 @@
-"""Importing: JSON lines from elsewhere become a node's log.
+"""Importing: append JSON lines from another system to a node's log.
 
-Rule: the log gives the seqs, in the order of the lines; a line that brings its own must be right about it. Times must
-not run backwards.
-Rule: a bad line ends the import, and what came before it is durable; or it becomes a dead letter and the import goes
-on. Nothing is dropped silently.
+Rule: the log assigns the seqs in the order of the lines. A line may state a node and seq only if they equal the
+assigned ones. Times must not run backwards.
+Rule: a bad line ends the import, and the facts before it are durable; or it becomes a dead letter and the import
+continues. No line is dropped silently.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _GROUP = 1_000
 _LINE_LIMITS = Limits(max_bytes=512 << 20)
 _CONTENT_BYTES = 65_536
 _OF_RECEIPTS = {"receipts", "decisions"}
-"""A log that has such facts is one whose devices confirm what they are given."""
+"""Tables whose facts show that the devices of a log confirm hand-overs."""
 
 
 @dataclass(slots=True)
 class Imported:
-    """What one import did, so far."""
+    """Counts of an import, up to now."""
 
     lines: int = 0
     dead_letters: int = 0
@@ -46,7 +46,7 @@ class Imported:
 
 
 class DeadLetters:
-    """Bad lines on their way to the table ``dead_letters``; a part is named by the times its letters were found."""
+    """Buffer of bad lines for the table ``dead_letters``; a part's name has the times at which they were found."""
 
     def __init__(self, directory: Path, node: str, clock: Clock) -> None:
         self._directory, self._node, self._clock = directory, node, clock
@@ -54,14 +54,14 @@ class DeadLetters:
         self._last_at = 0
 
     def add(self, source: str, line: int, reason: str, content: bytes) -> None:
-        """Take one."""
-        self._last_at = max(self._last_at + 1, self._clock.now())  # each its own time: it is its name, too
+        """Buffer the bad *line* (its number) of *source*, with the *reason* and the line's *content*."""
+        self._last_at = max(self._last_at + 1, self._clock.now())  # unique: it is in the part's name
         row = {"found_at": self._last_at, "source": source, "position": line, "reason": reason}
         self._rows.append((self._last_at, row | {"content": content[:_CONTENT_BYTES]}))
 
     def flush(self) -> None:
-        """Write what was taken, one part for each day."""
-        from whimbrel.log.parts import PartWriter, publish  # Arrow: only where there are letters
+        """Write the buffered lines to ``dead_letters``, one part per day."""
+        from whimbrel.log.parts import PartWriter, publish  # loads Arrow, so only if there are dead letters
 
         for day, of_day in groupby(self._rows, key=lambda each: layout.date_of(each[0])):
             rows = list(of_day)
@@ -88,7 +88,7 @@ def import_lines(
     done: Imported,
     letters: DeadLetters | None = None,
 ) -> None:
-    """Append the facts of *lines* to *log*, counting in *done*; *source* is what errors call the lines."""
+    """Append the facts of *lines* to *log* and count them in *done*; errors name the input *source*."""
     is_confirmed = False
     try:
         for number, line in enumerate(lines, start=1):
@@ -113,7 +113,7 @@ def import_lines(
             if log.pending >= _GROUP:
                 _sync(log, done)
     finally:
-        # Also where a bad line or a full disk ends it: what came before is kept, and counted.
+        # Also when a bad line or a full disk ends the import: the facts before it are kept, and counted.
         _sync(log, done)
         if letters is not None:
             letters.flush()
@@ -140,7 +140,7 @@ def _reason(error: InvalidInputError) -> str:
 
 
 def _column(error: InvalidInputError, line: bytes) -> int:
-    """Return where in *line* to look: where JSON breaks, else where the column that is wrong is named, else 1."""
+    """Return the column number of the error in *line*: of bad JSON, else of the bad column's name, else 1."""
     if isinstance(error, MalformedBodyError):
         return error.column or 1
     if isinstance(error, InvalidValueError):

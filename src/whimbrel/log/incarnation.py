@@ -1,11 +1,11 @@
-"""The incarnation of a node's log: 64 random bits that tell it from every other log of a node with the same name.
+"""The incarnation of a node's log: 64 random bits that distinguish it from other logs of a node with the same name.
 
-It is new with an empty folder, after a restore and where an operator accepts that records are lost: from then on the
-node may give other facts the numbers that readers have seen already. A reader keeps it beside the number up to which
-it has read, and refuses to go on in another log.
-Rule: it lies beside the segments, is made when a log is first opened to write, and is copied by exports, never by
-backups: what is restored gets a new one.
-Rule: a log that an older Whimbrel wrote has none, until a newer one opens it.
+A log gets a new incarnation when its folder is empty, after a restore, and when an operator accepts that records are
+lost. From then on the node may give other facts the seqs that readers have seen already. A reader stores the
+incarnation with the last seq it has read, and refuses to continue with a log of another incarnation.
+Rule: the file is beside the segments and is created when a log is first opened for writing. Exports copy it; backups
+do not, so a restored log gets a new incarnation.
+Rule: a log that an older Whimbrel wrote has no incarnation until a newer Whimbrel opens it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["OtherIncarnationError", "copy_incarnation", "ensure_incarnation", "i
 
 _FILE, _NAME = "incarnation.json", "incarnation"
 _ALLOWED = re.compile(r"[0-9a-f]{16}")
-_MOST_BYTES = 4_096
+_MAX_BYTES = 4_096
 
 
 class OtherIncarnationError(LogError):
-    """Two logs of a node's name are different logs. Reaction: export to another folder."""
+    """The export folder has rows of another log of a node with this name. Reaction: export to another folder."""
 
     def __init__(self, target: Path, node: str, found: str, wanted: str) -> None:
         super().__init__(target, node, found, wanted)
@@ -45,7 +45,7 @@ def incarnation(directory: Path, node: str) -> str | None:
     path = _path(directory, node)
     try:
         with path.open("rb") as stream:
-            found: object = json.loads(stream.read(_MOST_BYTES))
+            found: object = json.loads(stream.read(_MAX_BYTES))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError):
@@ -57,22 +57,22 @@ def incarnation(directory: Path, node: str) -> str | None:
 
 
 def ensure_incarnation(directory: Path, node: str) -> str:
-    """Return the incarnation of *node*'s log; give it one if it has none."""
+    """Return the incarnation of *node*'s log; assign one if it has none."""
     found = incarnation(directory, node)
     return renew_incarnation(directory, node) if found is None else found
 
 
 def renew_incarnation(directory: Path, node: str) -> str:
-    """Give *node*'s log a new incarnation, and return it."""
+    """Assign *node*'s log a new incarnation, and return it."""
     new = secrets.token_hex(8)
     _put(directory, node, new)
     return new
 
 
 def copy_incarnation(directory: Path, target: Path, node: str) -> None:
-    """Give the log in *target*, which has exports of *node*, the incarnation of the log in *directory*.
+    """Copy the incarnation of *node*'s log in *directory* to *target*, a folder with exports of *node*.
 
-    Raise ``OtherIncarnationError`` if it has another one.
+    Raise ``OtherIncarnationError`` if *target* has another incarnation.
     """
     wanted, found = incarnation(directory, node), incarnation(target, node)
     if wanted is not None and found is not None and wanted != found:

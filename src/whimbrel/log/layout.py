@@ -1,17 +1,17 @@
-"""Layout: what lies where in the directory of a log.
+"""Layout: the files and folders in the directory of a log.
 
 ::
 
     DIR/whimbrel-log.json                              {"format": 1}; "receipts": "assumed" if devices confirm nothing
-    DIR/segments/NODE/FIRST.seg                        what the node NODE appended, FIRST the seq of its first record
-    DIR/segments/NODE/exported.json                    {"seq": the last that is in Parquet}
+    DIR/segments/NODE/FIRST.seg                        records that the node NODE appended; FIRST is the first seq
+    DIR/segments/NODE/exported.json                    {"seq": the last seq that is in Parquet}
     DIR/segments/NODE/checkpoint-SEQ                   the state of the node's fold after SEQ (``checkpoints``)
     DIR/TABLE/date=YYYY-MM-DD/node=NODE/part-FIRST-LAST.parquet
 
 Rule: seqs in names have twenty digits, so names sort as seqs do.
-Rule: a part holds all rows of its table, date and node with seqs FIRST to LAST. A part whose range lies within
-another's of the same table, date and node is superseded: ``parts`` leaves it out, so no reader sees a row twice while
-small parts are merged or an export that crashed is made again.
+Rule: a part holds all rows of its table, date and node with seqs FIRST to LAST. A part is superseded if its range lies
+within the range of another part of the same table, date and node. ``parts`` leaves superseded parts out. So no reader
+sees a row twice while small parts are merged, or while an export that crashed is repeated.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _PART = re.compile(r"part-([0-9]{20})-([0-9]{20})\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One exported file, and what its name says of it."""
+    """One exported Parquet file, with the date, node and range of seqs that its path states."""
 
     path: Path
     date: date
@@ -85,9 +85,9 @@ class Part:
 
 
 def create(directory: Path, *, has_receipts: bool = True) -> None:
-    """Make *directory* a log, if it is not one yet; a folder with other things in it is refused.
+    """Make *directory* a log, if it is not one yet; refuse a folder that has other files in it.
 
-    A log that no broker writes may have no receipts: it says so, and what is handed over counts as received there.
+    An imported log may have no receipts. Then its format file says so, and each hand-over counts as received.
     """
     path = directory / FORMAT_FILE
     if not path.exists():
@@ -99,14 +99,14 @@ def create(directory: Path, *, has_receipts: bool = True) -> None:
 
 
 def assumes_receipts(directory: Path) -> bool:
-    """Tell whether what is handed over counts as received in this log, because its devices confirm nothing."""
+    """Return whether each hand-over counts as received in this log, because its devices confirm nothing."""
     check_format(directory)
     found = json.loads((directory / FORMAT_FILE).read_bytes())
     return bool(found.get(_RECEIPTS) == _ASSUMED)
 
 
 def expect_receipts(directory: Path) -> None:
-    """Say that devices of this log confirm what they are given: from now on they do."""
+    """Record that devices of this log confirm hand-overs from now on."""
     if assumes_receipts(directory):
         _put_format(directory, {})
 
@@ -116,7 +116,7 @@ def _put_format(directory: Path, others: dict[str, str]) -> None:
 
 
 def check_format(directory: Path) -> None:
-    """Raise unless *directory* is a log that we can read."""
+    """Raise an error unless *directory* is a log of a format that we can read."""
     path = directory / FORMAT_FILE
     if not path.is_file():
         raise NotALogError(directory, f"no log: {FORMAT_FILE} is missing")
@@ -126,7 +126,7 @@ def check_format(directory: Path) -> None:
 
 
 def nodes(directory: Path) -> list[str]:
-    """Return the nodes of which the log holds anything, sorted."""
+    """Return the names of the nodes that have segments or Parquet in the log, sorted."""
     found = {path.name for path in _folders(directory / SEGMENTS)}
     for table in tables_present(directory):
         found.update(path.name[5:] for path in (directory / table).glob("date=*/node=*"))
@@ -142,24 +142,24 @@ def segments_folder(directory: Path, node: str) -> Path:
 
 
 def segment_path(directory: Path, node: str, first: int) -> Path:
-    """Return the segment of *node* that begins with seq *first*."""
+    """Return the path of *node*'s segment that begins with seq *first*."""
     return segments_folder(directory, node) / f"{first:020}.seg"
 
 
 def segments(directory: Path, node: str) -> list[tuple[int, Path]]:
-    """Return first seq and path of *node*'s segments, in order; the last is the one that grows."""
+    """Return first seq and path of *node*'s segments, in order; the node appends to the last."""
     folder = segments_folder(directory, node)
     names = [(_SEGMENT.fullmatch(path.name), path) for path in folder.glob("*.seg")]
     return sorted((int(found[1]), path) for found, path in names if found)
 
 
 def checkpoint_path(directory: Path, node: str, seq: int) -> Path:
-    """Return the checkpoint of *node* that has the state after *seq*."""
+    """Return the path of *node*'s checkpoint that has the state after *seq*."""
     return segments_folder(directory, node) / f"checkpoint-{seq:020}"
 
 
 def checkpoints(directory: Path, node: str) -> list[tuple[int, Path]]:
-    """Return seq and path of *node*'s checkpoints, in order, sound or not."""
+    """Return seq and path of *node*'s checkpoints, in order; damaged files are not left out."""
     names = [(_CHECKPOINT.fullmatch(path.name), path) for path in segments_folder(directory, node).glob("checkpoint-*")]
     return sorted((int(found[1]), path) for found, path in names if found)
 
@@ -171,7 +171,7 @@ def exported_seq(directory: Path, node: str) -> int:
 
 
 def set_exported_seq(directory: Path, node: str, seq: int) -> None:
-    """Say that all up to *seq* is in Parquet."""
+    """Record that all facts of *node* up to *seq* are in Parquet."""
     put(segments_folder(directory, node) / EXPORTED_FILE, json.dumps({"seq": seq}).encode() + b"\n")
 
 
@@ -179,26 +179,26 @@ def set_exported_seq(directory: Path, node: str, seq: int) -> None:
 
 
 def date_of(time_us: int) -> date:
-    """Return the day, in UTC, under which a fact of *time_us* is filed."""
+    """Return the date, in UTC, of the folder for a fact of the time *time_us*."""
     if not FIRST_TIME <= time_us <= LAST_TIME:
         raise InvalidValueError("time", time_us, "a time in the years 1 to 9999")
     return _EPOCH + timedelta(days=time_us // _US_PER_DAY)
 
 
-def part_path(  # noqa: PLR0917 # a path has as many parts
+def part_path(  # noqa: PLR0917 # a path is made of this many values
     directory: Path, table: str, day: date, node: str, first: int, last: int
 ) -> Path:
-    """Return the file for the rows of *table*, *day* and *node* with seqs from *first* to *last*."""
+    """Return the path of the file for the rows of *table*, *day* and *node* with seqs from *first* to *last*."""
     return directory / table / f"date={day.isoformat()}" / f"node={node}" / f"part-{first:020}-{last:020}.parquet"
 
 
 def tables_present(directory: Path) -> list[str]:
-    """Return the tables of which there are parts, sorted."""
+    """Return the names of the tables that have parts, sorted."""
     return sorted(path.name for path in _folders(directory) if any(path.glob("date=*/node=*/part-*.parquet")))
 
 
 def parts(directory: Path, table: str, node: str | None = None) -> list[Part]:
-    """Return the parts of *table*, of one *node* or of all, that hold each row once, ordered by date, node and seq."""
+    """Return the parts of *table* without superseded ones, of one *node* or of all, ordered by date, node and seq."""
     kept: list[Part] = []
     for part in all_parts(directory, table, node):
         before = kept[-1] if kept else None
@@ -209,7 +209,7 @@ def parts(directory: Path, table: str, node: str | None = None) -> list[Part]:
 
 
 def all_parts(directory: Path, table: str, node: str | None = None) -> list[Part]:
-    """Return every part of *table*, of one *node* or of all, superseded ones after what supersedes them."""
+    """Return every part of *table*, of one *node* or of all; a superseded part follows the part that replaces it."""
     return sorted(
         _every_part(directory / table, node or "*"), key=lambda part: (part.date, part.node, part.first, -part.last)
     )
@@ -232,13 +232,13 @@ def _folders(path: Path) -> Iterator[Path]:
 
 
 def last_of_part(name: str) -> int:
-    """Return the last seq of the part whose file has this name; -1 if no part is called so."""
+    """Return the last seq of the part whose file has this *name*; -1 if it is not the name of a part."""
     found = _PART.fullmatch(name)
     return int(found[2]) if found else -1
 
 
 def is_node(name: str) -> bool:
-    """Tell whether a node may have this name."""
+    """Return whether *name* is a valid name of a node."""
     try:
         NotificationId(name, 0)
     except InvalidValueError:

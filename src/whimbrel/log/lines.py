@@ -1,14 +1,13 @@
-"""Lines: one fact as one line of JSON, the form in which others give us theirs and scripts read ours.
+"""Lines: one fact as one line of JSON, the format in which other systems import facts and scripts read them.
 
 ``{"table": "publications", "published_at": "2004-05-17T09:30:00Z", "subject": "ward/3", "attributes": {…}}``
 
-Rule: columns are those of the table. A time is ISO 8601 or integer microseconds; attributes are an object
-(``attributes``, types as ``model.codecs`` gives them) or keep their types (``attributes_typed``), as other
-maps of values do; a body is text
-(``body``) or ``body_base64``; keys are texts ``scheme:hex``; a place is ``{latitude, longitude}`` or "lat,lon", an
-area the same with ``radius_m``, ``corners`` a list of places or "lat,lon;lat,lon;lat,lon"; a hash and MQTT
-properties are hexadecimal.
-Rule: what ``json_of`` writes, ``row_from_json`` reads back equal.
+Rule: columns are those of the table. A time is ISO 8601 or integer microseconds. Attributes, and other maps of values,
+are an object (``attributes``, with the types that ``model.codecs`` derives) or keep their types (``attributes_typed``).
+A body is text (``body``) or ``body_base64``. Keys are texts ``scheme:hex``. A place is ``{latitude, longitude}`` or
+"lat,lon"; an area is the same with ``radius_m``; ``corners`` is a list of places or "lat,lon;lat,lon;lat,lon". A hash
+and MQTT properties are hexadecimal.
+Rule: ``row_from_json`` reads back a row that ``json_of`` wrote, and gets an equal row.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _Reader = Callable[[str, object], object]
 
 
 def row_from_json(tree: Mapping[str, object]) -> tuple[str, dict[str, object]]:
-    """Return table and row of one line; what the values may be beyond their form, ``fact_of`` says."""
+    """Return table name and row of one parsed line; only the form of values is checked, ``fact_of`` checks the rest."""
     table = tree.get("table")
     if not isinstance(table, str) or table not in COLUMNS:
         raise InvalidValueError("table", table, ", ".join(COLUMNS))
@@ -53,7 +52,7 @@ def row_from_json(tree: Mapping[str, object]) -> tuple[str, dict[str, object]]:
 
 
 def json_of(table: str, row: Mapping[str, object]) -> dict[str, object]:
-    """Return *row* with values that JSON has."""
+    """Return *row* as a JSON object: values without a JSON type become text or objects."""
     shown: dict[str, object] = {"table": table}
     writers = _PLAIN[table]
     for column, value in row.items():
@@ -95,7 +94,7 @@ def _text_body(column: str, value: object) -> object:
 def _base64_body(column: str, value: object) -> object:
     try:
         return base64.b64decode(_text(column, value), validate=True)
-    except ValueError:  # binascii.Error is one
+    except ValueError:  # binascii.Error is a ValueError
         raise InvalidValueError(column, value, "base64") from None
 
 
@@ -150,11 +149,11 @@ _READERS: dict[Kind, _Reader] = {
     Kind.AREA: _near,
     Kind.CORNERS: _corners,
 }
-"""How a column's value is read; that of another kind is its value in JSON."""
+"""Function that reads the JSON value of a column, per kind; a column of another kind keeps its JSON value."""
 
 
 def _forms(column: Column) -> Iterator[tuple[str, tuple[str, _Reader | None]]]:
-    """Yield the names that a column may have in a line, each with the column's own and how its value is read."""
+    """Yield each name that a column may have in a line, with the column's name and the function that reads it."""
     yield column.name, (column.name, _READERS.get(column.kind))
     if column.kind is Kind.ATTRIBUTES:
         yield f"{column.name}_typed", (column.name, _attributes)
@@ -172,7 +171,7 @@ def _time_text(column: str, time_us: int) -> tuple[str, object]:
     try:
         return column, format_time(time_us)
     except InvalidValueError:
-        return column, time_us  # expires_at may be further than years have names
+        return column, time_us  # expires_at may lie beyond the year 9999
 
 
 def _plain_attributes(column: str, attributes: Attributes) -> tuple[str, object]:
@@ -189,7 +188,7 @@ def _plain_body(column: str, body: bytes) -> tuple[str, object]:
 
 
 def _is_plain(value: Scalar) -> bool:
-    """Tell whether *value* has the same type again when JSON spelled it."""
+    """Return whether *value* keeps its attribute type when it is written as plain JSON and read back."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, str) or (
@@ -213,7 +212,7 @@ _WRITERS: dict[Kind, Callable[[str, Any], tuple[str, object]]] = {
     Kind.PROPERTIES: _digits,
     Kind.KEYS: _plain_keys,
 }
-"""The name and value in JSON of a column's value; one of another kind is itself."""
+"""Function that returns JSON name and value of a column, per kind; a column of another kind is written as it is."""
 _PLAIN = {
     table: {column.name: _WRITERS[column.kind] for column in spec.columns if column.kind in _WRITERS}
     for table, spec in LOG_SPECS.items()

@@ -1,7 +1,7 @@
-"""Parts: Parquet files written beside their place, whole before they have a name.
+"""Parts: Parquet files that are written under a temporary name, and renamed once they are whole.
 
-Rule: until ``publish`` a part's name begins with ``_`` and no reader sees it; leftovers of a crash are removed by the
-next that writes there.
+Rule: until ``publish`` a part's name begins with ``_``, so no reader sees it. The next writer of the folder removes
+temporary files that a crash left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BATCH_BYTES = 32 << 20
 
 
 class PartWriter:
-    """Writes the rows of one part; *path* is what it will be called."""
+    """Writer of the rows of one part; *path* is the part's final name."""
 
     def __init__(self, path: Path, table: str) -> None:
         self.path, self.table, self.rows = path, table, 0
@@ -48,7 +48,7 @@ class PartWriter:
             self._flush()
 
     def add_arrow(self, data: Any) -> None:  # noqa: ANN401 # pyarrow ships no types
-        """Add rows that are Arrow already."""
+        """Add the rows of *data*, an Arrow table or batch."""
         self._parquet.write_table(completed(self.table, data).cast(TABLES[self.table].schema))
         self.rows += data.num_rows
 
@@ -59,7 +59,7 @@ class PartWriter:
             self._bytes = 0
 
     def finish(self) -> None:
-        """Write what is left and wait for the disk."""
+        """Write the buffered rows, close the file and fsync it."""
         self._flush()
         self._parquet.close()
         self._stream.flush()
@@ -67,7 +67,7 @@ class PartWriter:
         self._stream.close()
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Close and remove the temporary file; a part that was published stays."""
         self._let_go()
         with suppress(OSError):
             self.beside.unlink(missing_ok=True)
@@ -80,7 +80,7 @@ class PartWriter:
 
 
 def publish(writers: list[PartWriter]) -> None:
-    """Give finished parts their names; one that exists is the same one, and is replaced."""
+    """Rename finished parts to their final names; a part that exists already has the same rows, and is replaced."""
     for writer in writers:
         try:
             rename(writer.beside, writer.path)
@@ -89,13 +89,13 @@ def publish(writers: list[PartWriter]) -> None:
 
 
 def remove_leftovers(directory: Path, node: str) -> None:
-    """Remove what a crash left half written of *node*'s parts."""
+    """Remove the temporary files of *node*'s parts that a crash left."""
     for path in directory.glob(f"*/date=*/node={node}/_part-*.parquet.new"):
         path.unlink(missing_ok=True)
 
 
 def batches(part: Part) -> Iterator[Any]:
-    """Yield the rows of *part* as Arrow batches; what is no Parquet is ``CorruptLogError``."""
+    """Yield the rows of *part* as Arrow batches; raise ``CorruptLogError`` if the file is not valid Parquet."""
     try:
         with pq.ParquetFile(part.path) as file:
             yield from file.iter_batches(batch_size=_BATCH_ROWS)
@@ -104,13 +104,13 @@ def batches(part: Part) -> Iterator[Any]:
 
 
 def part_rows(part: Part, table: str) -> Iterator[dict[str, object]]:
-    """Yield the rows of *part*."""
+    """Yield the rows of *part*, in the form of ``model.rows``."""
     for batch in batches(part):
         yield from rows_from_arrow(table, batch)
 
 
 def statistics(path: Path, columns: tuple[str, ...]) -> tuple[int, dict[str, tuple[Any, Any]]]:
-    """Return how many rows a file has, and least and greatest of *columns* it has, from its foot alone."""
+    """Return a file's number of rows, and minimum and maximum of *columns* it has, from its Parquet footer alone."""
     try:
         with pq.ParquetFile(path) as file:
             foot = file.metadata

@@ -1,7 +1,7 @@
-"""Readers: the facts of a node's segments, in order, also while the node writes.
+"""Readers: read the facts of a node's segments in order, also while the node writes.
 
-Rule: a torn tail ends the reading; the next ``records`` goes on from there. Damage raises ``CorruptLogError``.
-Rule: reading begins at the oldest segment that is still there; older facts are in Parquet.
+Rule: a torn tail ends the reading; the next call of ``records`` continues there. Damage raises ``CorruptLogError``.
+Rule: reading starts at the oldest segment that still exists; older facts are in Parquet.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ __all__ = ["Frontier", "LogReader", "named_header", "proven_seq", "read", "read_
 
 
 def read(directory: Path, node: str, *, first: int = 0, last: int | None = None) -> Iterator[Fact]:
-    """Yield *node*'s facts with seqs from *first* to *last*, to what is whole now."""
+    """Yield *node*'s facts with seqs from *first* to *last*, as far as whole records exist now."""
     return LogReader(directory, node, first=first, last=last).facts()
 
 
 def read_rows(
     directory: Path, node: str, *, first: int = 0, last: int | None = None
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield table and row of each record, without building facts: faster, and less is checked."""
+    """Yield table name and row of each record, without building facts: faster, but with fewer checks."""
     return LogReader(directory, node, first=first, last=last).rows()
 
 
 def proven_seq(directory: Path, node: str) -> int:
-    """Return the last seq that no crash can take back: what comes after may still be cut."""
+    """Return the last seq that is proven durable; a crash may still cut the records after it."""
     return Frontier(directory, node).seq()
 
 
 class Frontier:
-    """What no crash can take back of a node's log; asked again, it reads only what is new.
+    """Tracker of the last seq of a node's log that is proven durable; each call of ``seq`` reads only new records.
 
-    Rule: it goes on from what was proven, which is never cut; what stood after it may be other bytes by now.
-    Rule: damage is never taken for the end. It raises ``CorruptLogError``.
+    Rule: reading continues after the last proven record, which is never cut. The bytes after it may have changed.
+    Rule: damage is never mistaken for the end of the log; it raises ``CorruptLogError``.
     """
 
     def __init__(self, directory: Path, node: str) -> None:
@@ -53,7 +53,7 @@ class Frontier:
         self._offset, self._next, self._proven = HEADER_BYTES, 0, 0
 
     def seq(self) -> int:
-        """Return the last seq that is proven now."""
+        """Return the last seq that is proven durable now; 0 if there are no segments."""
         found = layout.segments(self._directory, self._node)
         if not found:
             return 0
@@ -62,7 +62,7 @@ class Frontier:
             return first - 1
         with path.open("rb") as stream:
             header = named_header(stream, path, self._node, first)
-            if (path, header) != (self._path, self._header):  # a log that was removed and begun anew has another salt
+            if (path, header) != (self._path, self._header):  # a log that was deleted and recreated has another salt
                 self._path, self._header = path, header
                 self._offset, self._next, self._proven = HEADER_BYTES, first, first - 1
             scan = Scan(stream, header, offset=self._offset, seq=self._next)
@@ -79,7 +79,7 @@ class Frontier:
 
     @staticmethod
     def _check_torn(stream: BinaryIO, header: Header, path: Path, scan: Scan) -> None:
-        """Raise if a later mark proves that what is not whole at the end of *scan* was durable."""
+        """Raise ``CorruptLogError`` if a later mark proves that the bad frame at the end of *scan* was durable."""
         if not is_proven_later(stream, header, scan.end, scan.next_seq):
             return
         again = Scan(stream, header, offset=scan.end, seq=scan.next_seq)  # the node may have written on meanwhile
@@ -88,7 +88,7 @@ class Frontier:
 
 
 class LogReader:
-    """Reads on from where it was; ``records``, ``rows`` and ``facts`` each end at what is whole now."""
+    """Reader with a position: ``records``, ``rows`` and ``facts`` yield what is new, up to the last whole record."""
 
     def __init__(self, directory: Path, node: str, *, first: int = 0, last: int | None = None) -> None:
         layout.check_format(directory)
@@ -98,19 +98,19 @@ class LogReader:
         self._header: Header | None = None
         self._begin = self._offset = self._seq = 0
         self.read_bytes = 0
-        """How many bytes the records had, together."""
+        """Total size of the payloads that were read, in bytes."""
 
     def extend(self, last: int) -> None:
-        """Let the next reading go up to *last*."""
+        """Set the last seq that the next reading may yield."""
         self._last = last
 
     @property
     def next_seq(self) -> int:
-        """The seq that the next reading begins with."""
+        """The seq at which the next reading starts."""
         return self._wanted
 
     def facts(self) -> Iterator[Fact]:
-        """Yield the facts that are new since the last time."""
+        """Yield the facts after the last one that was read."""
         for offset, seq, number, payload in self.records():
             try:
                 fact = fact_of(*row_from(self.node, seq, number, payload))
@@ -119,12 +119,12 @@ class LogReader:
             yield fact
 
     def rows(self) -> Iterator[tuple[str, dict[str, object]]]:
-        """Yield table and row of the records that are new since the last time."""
+        """Yield table name and row of the records after the last one that was read."""
         for table, values in self.values():
             yield table, dict(zip(COLUMNS[table], values, strict=False))
 
     def values(self) -> Iterator[tuple[str, list[object]]]:
-        """Yield table and values, in the order of the columns, of the records that are new since the last time."""
+        """Yield table name and values, in column order, of the records after the last one that was read."""
         for offset, seq, number, payload in self.records():
             try:
                 found = values_from(self.node, seq, number, payload)
@@ -133,14 +133,14 @@ class LogReader:
             yield found
 
     def records(self) -> Iterator[Record]:
-        """Yield the records that are new since the last time."""
+        """Yield the records after the last one that was read."""
         while self._wanted <= self._last and (self._path is not None or self._find()):
             has_more = yield from self._segment()
             if not has_more:
                 return
 
     def _find(self) -> bool:
-        """Go to the segment that holds the next seq, or the oldest; tell whether there is one."""
+        """Go to the segment that holds the next seq, or to the oldest; return whether any segment exists."""
         found = layout.segments(self._directory, self.node)
         if found:
             self._go_to(*max((each for each in found if each[0] <= self._wanted), default=found[0]))
@@ -150,7 +150,7 @@ class LogReader:
         self._path, self._begin, self._offset, self._seq, self._header = path, first, HEADER_BYTES, first, None
 
     def _segment(self) -> Generator[Record, None, bool]:
-        """Yield what is new in this segment; return whether to go on, in the segment that follows."""
+        """Yield the new records of this segment; return whether to continue in the next segment."""
         assert self._path is not None
         if is_torn_creation(self._path) and self._follower() is None:
             return False
@@ -180,7 +180,7 @@ class LogReader:
                 elif scan.trouble is None and follower[0] == scan.next_seq:
                     self._go_to(*follower)
                     return True
-                # The node may have written on while we read, so look again; the same once more is damage.
+                # The node may have written more meanwhile, so scan again; stopping twice at one offset means damage.
                 if stuck_at == scan.end:
                     after = "" if follower is None else f", and the next segment begins with {follower[0]}"
                     raise self._corrupt(scan.end, scan.trouble or f"it ends with seq {scan.next_seq - 1}{after}")
@@ -195,7 +195,7 @@ class LogReader:
 
 
 def named_header(stream: BinaryIO, path: Path, node: str, first: int) -> Header:
-    """Return the header of a segment whose name says *node* and *first*."""
+    """Return a segment's header; raise ``CorruptLogError`` unless it has this *node* and this *first* seq."""
     header = read_header(stream, path)
     if (header.node, header.first) != (node, first):
         raise CorruptLogError(path, 0, f"its header says {header.node}:{header.first}")

@@ -1,9 +1,9 @@
-"""Columns of records: those of a segment as Arrow tables, without a list of values for each.
+"""Columns of records: decode the records of a segment into Arrow tables, without a list of values per record.
 
-Nearly all records of a busy node are publications and deliveries in their compact form. Of these most columns are the
-same in every row, and the names of subscribers and subjects come again and again: each is read once.
+Nearly all records of a busy node are compact publications and deliveries. Most of their columns have the same value in
+every row. Names of subscribers and subjects repeat, so each distinct name is decoded once.
 Rule: ``values_from`` and ``values_to_arrow`` are the reference; ``tests/property/test_log_record_columns.py`` compares.
-Rule: an error says only that there is one: the reference says which record, and what is wrong with it.
+Rule: an error reports only that some record is bad. The reference finds which record it is, and what is wrong with it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ Arrow: TypeAlias = Any
 """A ``pyarrow.Table`` or array; pyarrow ships no types."""
 
 UNREADABLE = (InvalidValueError, ValueError, TypeError, IndexError, OverflowError, struct.error, pa.ArrowException)
-"""What a record that is no row makes ``tables`` raise."""
+"""Exceptions that ``RecordColumns.tables`` raises for a record that is not a valid row."""
 
 
 class _Records(NamedTuple):
-    """Records of one form."""
+    """Records with the same table number: seqs and payloads, in order."""
 
     seqs: list[int]
     payloads: list[bytes]
 
 
 class RecordColumns:
-    """The records of a node that are added, in the order of their numbers, as tables."""
+    """Collector of a node's records, added in the order of their seqs, that returns them as Arrow tables."""
 
     def __init__(self, node: str) -> None:
         self._node = node
         self._by_form: dict[int, _Records] = {}
 
     def add(self, seq: int, number: int, payload: bytes) -> None:
-        """Take a record in."""
+        """Add one record with the table number *number*."""
         found = self._by_form.get(number)
         if found is None:
             found = self._by_form[number] = _Records([], [])
@@ -55,7 +55,7 @@ class RecordColumns:
         found.payloads.append(payload)
 
     def tables(self) -> dict[str, list[Arrow]]:
-        """Return, by table that has any, its rows: a ``pyarrow.Table`` for each form that records have."""
+        """Return the rows per table name: one ``pyarrow.Table`` for each table number, full or compact."""
         found: dict[str, list[Arrow]] = {}
         for number, records in self._by_form.items():
             make = _BY_COLUMNS.get(number)
@@ -79,7 +79,7 @@ def _publications(records: _Records) -> tuple[str, Mapping[str, Arrow]]:
     return "publications", given | {
         "attributes": attributes_array([attributes_of(body, has_value=has_value) for body, has_value in told]),
         "keys": pa.ListArray.from_arrays(pa.array(none), pa.array([], schema.field("keys").type.value_type)),
-        "deliver_insecure": pa.repeat(pa.scalar(True), len(records.seqs)),  # Arrow's own
+        "deliver_insecure": pa.repeat(pa.scalar(True), len(records.seqs)),  # made by Arrow, without a Python list
     }
 
 
@@ -101,7 +101,7 @@ def _receipts(records: _Records) -> tuple[str, Mapping[str, Arrow]]:
 
 
 _NODE = "$node"
-"""Stands for the name of the node."""
+"""Placeholder for the name of the node."""
 _BY_COLUMNS: dict[int, Callable[[_Records], tuple[str, Mapping[str, Any]]]] = {
     compact.PUBLICATION: _publications,
     compact.DELIVERY: _receipts,
@@ -109,7 +109,7 @@ _BY_COLUMNS: dict[int, Callable[[_Records], tuple[str, Mapping[str, Any]]]] = {
 
 
 def _filled(node: str, records: _Records, table: str, given: Mapping[str, Any]) -> Arrow:
-    """Return a table whose other columns are null."""
+    """Return the rows of *table* with the columns *given*, seq and node; all other columns are null."""
     count, arrays = len(records.seqs), []
     given = {**given, "seq": records.seqs, "node": _NODE}
     for field in TABLES[table].schema:

@@ -1,15 +1,16 @@
-"""Records: one fact as bytes, and back.
+"""Records: encode one fact of the log as bytes, and decode it.
 
-A record's body is its seq (int64), its table's number (uint8) and its payload: the row's values as a CBOR list in the
+A record's body is its seq (int64), its table number (uint8) and its payload: the row's values as a CBOR list in the
 order of ``model.rows.COLUMNS``, without node and seq. Attributes and variables are a flat list of name, type, value, ….
-Before the body stand its length and its CRC-32 (uint32 each). All numbers are big-endian. Publications and receipts
-have a second, compact payload each, under numbers of their own (``compact``).
+The body's length and CRC-32 (uint32 each) precede the body. All numbers are big-endian. Publications, receipts and
+moves also have a compact payload, under table numbers of their own (``compact``).
 
-Rule: numbers of tables are never used again for another table; columns are only ever added at the end, so a payload
-with fewer values is an older one. One with more, or an unknown table, is from a newer Whimbrel and is refused.
-Rule: the CRC begins from the segment's salt, a random number. So a body that a publisher made up, and old blocks of
-another file, never pass for a record.
-Rule: table 0 is a *mark*: no fact, only the seq up to which everything was durable when it was written.
+Rule: a table number is never reused for another table. Columns are added only at the end, so a payload with fewer
+values is from an older Whimbrel. A payload with more values, or an unknown table number, is from a newer Whimbrel and
+is refused.
+Rule: the CRC starts from the segment's salt, a random number. So neither a body that a publisher crafted nor old disk
+blocks of another file pass for a record.
+Rule: table 0 is a *mark* (a commit marker): not a fact, only the last seq that was durable when the mark was written.
 """
 
 from __future__ import annotations
@@ -62,31 +63,31 @@ __all__ = [
 ]
 
 HEAD = struct.Struct(">II")
-"""Length and CRC-32 of the body."""
+"""Frame head: length and CRC-32 of the body."""
 BODY = struct.Struct(">qB")
-"""Seq and number of the table; the payload follows."""
+"""Start of a body: seq and table number; the payload follows."""
 MARK = 0
 MARK_BYTES = HEAD.size + BODY.size
 MAX_BODY_BYTES = 272 << 20
-"""A little more than the largest MQTT packet."""
+"""Largest body of a record: a little more than the largest MQTT packet (256 MiB)."""
 
 TABLE_NUMBERS = {name: spec.record for name, spec in LOG_SPECS.items()}
-"""The numbers of full records."""
+"""Table number of the full (not compact) records of each table."""
 TABLE_NAMES = {
     **{number: name for name, number in TABLE_NUMBERS.items()},
     compact.PUBLICATION: "publications",
     compact.DELIVERY: "receipts",
     compact.MOVE: "reports",
 }
-"""The tables of all numbers."""
+"""Table name of each table number, full and compact."""
 PUBLICATIONS = frozenset(number for number, table in TABLE_NAMES.items() if table == "publications")
-"""The numbers of records that are publications."""
+"""Table numbers of publication records, full and compact."""
 _COMPACT = frozenset({compact.PUBLICATION, compact.DELIVERY, compact.MOVE})
 _MAPS = {
     table: [at - 2 for at, column in enumerate(spec.columns) if column.kind is Kind.ATTRIBUTES]
     for table, spec in LOG_SPECS.items()
 }
-"""Where each table has attributes, counted without node and seq."""
+"""Indices of the attribute columns of each table, counted without node and seq."""
 
 _KINDS: dict[type, int] = {
     int: AttributeType.INT32.value,
@@ -100,7 +101,7 @@ _MAX_DEPTH = 4  # the list, a column's list, an item's map, and one to spare
 
 
 class _NoTags(Mapping[int, Callable[[object, bool], NoReturn]]):
-    """Refuse CBOR tags: we write none, and decoding them would build dates, patterns and references at our cost."""
+    """Decoder table that refuses every CBOR tag: we write none, and decoding them would build costly objects."""
 
     def __getitem__(self, tag: int) -> Callable[[object, bool], NoReturn]:
         def refuse(_value: object, _immutable: bool) -> NoReturn:  # noqa: FBT001 # cbor2 calls it so
@@ -112,22 +113,22 @@ class _NoTags(Mapping[int, Callable[[object, bool], NoReturn]]):
         return iter(())
 
     def __len__(self) -> int:
-        return 1  # not empty: an empty mapping could be taken for none
+        return 1  # not 0: an empty mapping is falsy, and could be read as "no mapping given"
 
 
 _NO_TAGS = _NoTags()
 
 
 def body_of(fact: Fact) -> tuple[bytes, int]:
-    """Return the body of *fact*'s record, and the fact's time."""
+    """Encode *fact* as the body of a record; return the body and the fact's time."""
     table, values = values_of(fact)
     row = values[2:]
     for at in _MAPS[table]:
         if row[at] is not None:
-            row[at] = _flat(row[at])  # type: ignore[arg-type]  # they are attributes
+            row[at] = _flat(row[at])  # type: ignore[arg-type]  # these columns hold attributes
     try:
         body = BODY.pack(fact.seq, TABLE_NUMBERS[table]) + cbor2.dumps(row)
-    except (cbor2.CBOREncodeError, ValueError) as error:  # a lone surrogate
+    except (cbor2.CBOREncodeError, ValueError) as error:  # such as a lone surrogate
         raise InvalidValueError(f"a row of {table}", Phrase(str(error)), "what CBOR can hold") from error
     if len(body) > MAX_BODY_BYTES:
         raise InvalidValueError(f"a row of {table}", Phrase(f"{len(body)} bytes"), f"at most {MAX_BODY_BYTES} bytes")
@@ -135,30 +136,30 @@ def body_of(fact: Fact) -> tuple[bytes, int]:
 
 
 def is_publication(body: bytes) -> bool:
-    """Tell whether the record *body* is of a publication."""
+    """Return whether the record *body* is a publication."""
     return body[BODY.size - 1] in PUBLICATIONS
 
 
 def framed(body: bytes, salt: int) -> bytes:
-    """Return *body* with its length and checksum before it."""
+    """Return the frame of *body*: its length, its checksum, then the body."""
     return HEAD.pack(len(body), crc32(body, salt)) + body
 
 
 def mark(seq: int, salt: int) -> bytes:
-    """Return the frame that says all up to *seq* was durable when it was written."""
+    """Return the frame of a mark: all records up to *seq* were durable when the mark was written."""
     return framed(BODY.pack(seq, MARK), salt)
 
 
 def row_from(node: str, seq: int, number: int, payload: bytes) -> tuple[str, dict[str, object]]:
-    """Return table and row of a record, or raise ``InvalidValueError``; the row's values are as CBOR had them."""
+    """Return table name and row of a record, or raise ``InvalidValueError``; values are as CBOR decoded them."""
     table, values = values_from(node, seq, number, payload)
     return table, dict(zip(COLUMNS[table], values, strict=False))
 
 
 def values_from(node: str, seq: int, number: int, payload: bytes) -> tuple[str, list[object]]:
-    """Return table and row of a record as ``row_from`` does, its values in the order of the columns.
+    """Return table name and values of a record, in the order of the table's columns.
 
-    Columns that came later than the record are missing at the end.
+    Columns that were added to the table after the record was written are missing at the end.
     """
     table = TABLE_NAMES.get(number)
     if table is None:
@@ -183,7 +184,7 @@ def values_from(node: str, seq: int, number: int, payload: bytes) -> tuple[str, 
 
 
 def time_from(number: int, payload: bytes) -> int:
-    """Return the time of a record of the table *number*: its payload's first value."""
+    """Return the time of a record with the table number *number*: the first value of its *payload*."""
     if number in _COMPACT:
         return compact.time_of(payload)
     values = cbor_values(payload)
@@ -193,7 +194,7 @@ def time_from(number: int, payload: bytes) -> int:
 
 
 def cbor_values(payload: bytes) -> list[object]:
-    """Return the values of a CBOR list from outside."""
+    """Decode an untrusted CBOR list, or raise ``InvalidValueError``."""
     try:
         values: object = cbor2.loads(
             payload,
@@ -216,8 +217,8 @@ def _flat(attributes: Attributes) -> list[object]:
     return flat
 
 
-def _attributes(flat: Any) -> Attributes:  # noqa: ANN401 # what CBOR had; found out here
-    """Return what ``_flat`` flattened; the same as ``checked`` would make of it, at the price of reading it."""
+def _attributes(flat: Any) -> Attributes:  # noqa: ANN401 # decoded CBOR; its types are checked here
+    """Undo ``_flat`` and check each name and value, in one pass; the result equals that of ``checked``."""
     if type(flat) is not list or len(flat) % 3:
         raise InvalidValueError("attributes", flat, "a list of name, type, value, …")
     found: dict[str, Scalar] = {}

@@ -1,8 +1,9 @@
-"""Retention: what is older than a day is removed, as whole files.
+"""Retention: remove whole files whose facts are older than a given day.
 
-Rule: a segment goes only if all of it is in Parquet and older, and not beyond the older of the last two checkpoints;
-the last one of a node never goes, for it knows the next seq. Parts go by their date, and where there are no segments
-(a log that was exported there) the checkpoints that end before the oldest part go with them.
+Rule: a segment is removed only if all its facts are older, are in Parquet, and are not after the older of the last two
+checkpoints. The last segment of a node is never removed, because it knows the next seq.
+Rule: parts are removed by their date. In a folder without segments (the target of an export), the checkpoints that end
+before the oldest part are removed with them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["Removed", "retain"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """What is gone."""
+    """Counts of the removed parts and segments, and their size with that of removed checkpoints."""
 
     parts: int
     segments: int
@@ -36,7 +37,7 @@ class Removed:
 
 
 def retain(directory: Path, *, before: date, now: int) -> Removed:
-    """Remove what is of days *before* that one; a day after today is taken for a mistake."""
+    """Remove the files whose facts are all from days before *before*; refuse a day after today as a mistake."""
     layout.check_format(directory)
     today = layout.date_of(now)
     if before > today:
@@ -49,7 +50,7 @@ def retain(directory: Path, *, before: date, now: int) -> Removed:
                 parts += 1
             for path in _old_segments(directory, node, before):
                 size += _remove(path)
-                sync_file(path.parent)  # in order: a crash must not leave an older one before a gap
+                sync_file(path.parent)  # one after the other: a crash must not leave a gap between segments
                 segments += 1
             firsts = (part.first for table in COLUMNS for part in layout.all_parts(directory, table, node))
             size += remove_short(directory, node, first=min(firsts, default=layout.exported_seq(directory, node) + 1))
@@ -60,29 +61,29 @@ def _old_parts(directory: Path, node: str, before: date) -> Iterator[Path]:
     exported = layout.exported_seq(directory, node)
     for table in layout.tables_present(directory):
         for part in layout.all_parts(directory, table):
-            is_settled = part.last <= exported or table == layout.DEAD_LETTERS  # else the next export writes it again
+            is_settled = part.last <= exported or table == layout.DEAD_LETTERS  # others: exported again if removed
             if part.node == node and part.date < before and is_settled:
                 yield part.path
 
 
 def _old_segments(directory: Path, node: str, before: date) -> Iterator[Path]:
     limit, exported = cut_limit(directory, node), layout.exported_seq(directory, node)
-    if limit is not None:  # a broker begins with the older checkpoint, if the newer is damaged
+    if limit is not None:  # a broker starts from the older checkpoint if the newer is damaged
         exported = min(exported, limit)
     for (_, path), (first, following) in pairwise(layout.segments(directory, node)):
         if is_torn_creation(following):
-            return  # how old the one before is, is not known
+            return  # then the age of the segment before it is unknown
         with following.open("rb") as stream:
             last_at = read_header(stream, following).last_at
         if first - 1 > exported or (last_at != NEVER and layout.date_of(last_at) >= before):
-            return  # seqs and times only grow: what follows is newer
+            return  # seqs and times only grow, so all later segments are newer
         yield path
 
 
 def _remove(path: Path) -> int:
     size = path.stat().st_size
     path.unlink()
-    with suppress(OSError):  # the folder of the node, then of the day, once they are empty
+    with suppress(OSError):  # removes the node's folder, then the day's, once they are empty
         if path.suffix == ".parquet":
             path.parent.rmdir()
             path.parent.parent.rmdir()

@@ -1,20 +1,21 @@
-"""Segments: files of records that grow at their end only, and how to find what is whole in them.
+"""Segments: append-only files of records, and how a reader finds the whole records in them.
 
 A segment begins with a header: magic, format, node, the seq of its first record, the time of the record before that,
 the salt of its checksums, and a CRC-32 of all this. Records and marks follow (``records``).
 
-What is torn and what is damaged. A node writes a group of records, waits until the disk has it, and only then
-acknowledges it and writes the next group. Each group begins with a mark of what was durable before it, and a closed
-log ends with one. So a mark proves all records before it. Groups that no append waited for (``writer``) have no mark
-before the next, until one is waited for: then all before it is durable, and the group after it begins with a mark.
-Where a frame is bad, then:
+How a torn tail (a torn write) differs from damage: a node writes a group of records, fsyncs it, and only then
+acknowledges the group and writes the next. Each group begins with a mark of the last durable seq, and a closed log ends
+with a mark. So a mark proves that all records before it were durable. A group that was written without an fsync
+(``writer``) has no mark after it until a later group is fsynced; then the group after that begins with a mark.
+A bad frame is one of two cases:
 
-- a later segment exists, or a later mark says that the bad frame's seq was durable: that was acknowledged and is
-  damaged, which is an error and never cut;
-- nothing proves it: that is the group which was being written, or those that no append waited for, a torn tail. Whole
-  frames may stand in it after the bad one, for a disk writes pages in any order; none of them was acknowledged.
+- A later segment exists, or a later mark says that the frame's seq was durable. Then an acknowledged record is damaged:
+  this is an error, and the frame is never cut.
+- No segment or mark proves the frame. Then it belongs to a torn tail: the group that was being written, or groups that
+  were written without an fsync. Whole frames may follow the bad one, because a disk writes pages in any order. None of
+  them was acknowledged as durable.
 
-What this cannot tell: damage after the last mark of a log that crashed looks like a torn tail. It is cut, and said.
+Limit: damage after the last mark of a log that crashed looks like a torn tail. It is cut, and the cut is reported.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ _MARK_LENGTH = BODY.size.to_bytes(4, "big")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a segment says of itself."""
+    """Header of a segment file: node, first seq, time of the record before, and salt of the checksums."""
 
     node: str
     first: int
     last_at: int
-    """The time of the record before *first*, so that times never run backwards and whole segments have an age."""
+    """The time of the record before *first*: it keeps times from running backwards and dates a whole segment."""
     salt: int
 
     def packed(self) -> bytes:
@@ -83,7 +84,7 @@ class Header:
 
 
 class Record(NamedTuple):
-    """One record as it stands in a segment."""
+    """One record of a segment: its byte offset, seq, table number and payload."""
 
     offset: int
     seq: int
@@ -92,13 +93,13 @@ class Record(NamedTuple):
 
 
 def read_header(stream: BinaryIO, path: Path) -> Header:
-    """Return the header at the start of *stream*."""
+    """Return the segment header at the start of *stream*, or raise ``CorruptLogError``."""
     stream.seek(0)
     return Header.unpacked(stream.read(HEADER_BYTES), path)
 
 
 def is_torn_creation(path: Path) -> bool:
-    """Tell whether *path* was never more than the beginning of a segment; ours appear whole, a copy may not."""
+    """Return whether *path* lacks a whole header: our segments are created whole, but a copy may be cut short."""
     with path.open("rb") as stream:
         data = stream.read(HEADER_BYTES + 1)
     if len(data) > HEADER_BYTES:
@@ -111,18 +112,18 @@ def is_torn_creation(path: Path) -> bool:
 
 
 class Scan:
-    """The whole records of a segment from *offset* on; once it ends, ``end`` is where and ``trouble`` says why."""
+    """Iterator over the whole records of a segment; at its end, ``end`` is the offset and ``trouble`` the reason."""
 
     def __init__(self, stream: BinaryIO, header: Header, *, offset: int = HEADER_BYTES, seq: int | None = None) -> None:
         self._stream, self._salt = stream, header.salt
         self.end = offset
         self.next_seq = header.first if seq is None else seq
         self.proven = self.next_seq - 1 if offset == HEADER_BYTES else header.first - 1
-        """The last seq that is known to have been durable: a mark said so, or an earlier segment holds it."""
+        """The last seq that is proven durable: by a mark, or because an earlier segment holds it."""
         self.is_marked = offset == HEADER_BYTES
-        """Whether nothing stands after what is proven."""
+        """Whether no record follows the last proven one."""
         self.trouble: str | None = None
-        """Why the frame at ``end`` is not whole; None if the file ends there."""
+        """Reason why the frame at ``end`` is not whole; None if the file ends there."""
 
     def __iter__(self) -> Iterator[Record]:
         stream, salt, unpack_head, unpack_body = self._stream, self._salt, HEAD.unpack_from, BODY.unpack_from
@@ -140,7 +141,7 @@ class Scan:
                 return
             stop = at + HEAD.size + length
             if stop > len(buffer):
-                if self.end + stop - at > os.fstat(stream.fileno()).st_size:  # before any memory is taken for it
+                if self.end + stop - at > os.fstat(stream.fileno()).st_size:  # checked before memory is allocated
                     self.trouble = f"a frame of {length} bytes has no end"
                     return
                 buffer = buffer[at:] + stream.read(max(stop - len(buffer), _CHUNK_BYTES))
@@ -162,7 +163,7 @@ class Scan:
 
 
 def is_proven_later(stream: BinaryIO, header: Header, offset: int, seq: int) -> bool:
-    """Tell whether a mark somewhere after *offset* says that *seq* was durable."""
+    """Return whether a mark anywhere after *offset* proves that *seq* was durable."""
     stream.seek(offset)
     data = b""
     while chunk := stream.read(_CHUNK_BYTES):

@@ -1,6 +1,6 @@
-"""Stats: how much of each table a log holds, and from when to when.
+"""Stats: number of rows, size, and range of seqs and times of each table in a log.
 
-What is exported is counted from the feet of the Parquet files, the rest by reading segments, so it is quick.
+Exported rows are counted from the footers of the Parquet files, which is quick; only the rest is read from segments.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from whimbrel.model.rows import COLUMNS
 __all__ = ["CHECKPOINT", "TableStats", "stats"]
 
 CHECKPOINT = "checkpoint"
-"""What a checkpoint is called among the tables."""
+"""Table name that stands for checkpoints in ``TableStats``."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TableStats:
-    """One table of one node."""
+    """Stats of one table of one node, or of one checkpoint."""
 
     table: str
     node: str
@@ -36,10 +36,10 @@ class TableStats:
     last_at: int | None = None
     parquet_bytes: int = 0
     segment_bytes: int = 0
-    """What is not exported yet."""
+    """Size of the records that are not exported yet; of a checkpoint: the size of its file."""
 
     def cover(self, seqs: tuple[int, int] | None, times: tuple[int, int] | None) -> None:
-        """Widen the ranges."""
+        """Widen the ranges of seqs and times so that they include *seqs* and *times*."""
         if seqs is not None:
             self.first_seq = seqs[0] if self.first_seq is None else min(self.first_seq, seqs[0])
             self.last_seq = seqs[1] if self.last_seq is None else max(self.last_seq, seqs[1])
@@ -64,7 +64,7 @@ def stats(directory: Path) -> list[TableStats]:
 
 
 def _of_checkpoint(path: Path, node: str, seq: int) -> TableStats:
-    """Return how much state a checkpoint holds; it is of one number, and of one moment."""
+    """Return the stats of a checkpoint: number of rows and file size, at one seq and one time."""
     found = checked(path, node, seq)
     each = TableStats(table=CHECKPOINT, node=node, rows=found.rows, segment_bytes=found.size_bytes)
     each.cover((seq, seq), (found.header.state_at, found.header.state_at))

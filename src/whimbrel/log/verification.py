@@ -1,7 +1,7 @@
-"""Verification: reads everything there is and says what is wrong with it.
+"""Verification: read all files of a log, and report what is damaged, missing or inconsistent.
 
-Rule: a torn tail is no problem, only a note: the next opening cuts it, and nothing in it was acknowledged.
-Rule: where segments and Parquet both hold a seq they must hold the same fact; they are compared by digests of the
+Rule: a torn tail is not a problem, only a note: the next opening cuts it, and nothing in it was acknowledged.
+Rule: if segments and Parquet both hold a seq, they must hold the same fact. They are compared by digests of the
 records' bytes, so that memory does not grow with the log.
 """
 
@@ -33,7 +33,7 @@ __all__ = ["Verified", "verify"]
 
 @dataclass(slots=True)
 class Verified:
-    """What was looked at, and what was found."""
+    """Result of a verification: counts of what was read, the problems, and the notes."""
 
     segments: int = 0
     records: int = 0
@@ -45,7 +45,7 @@ class Verified:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Take down our errors, and the disk's, as problems."""
+        """Record an error of ours, or of the disk, as a problem, and suppress it."""
         try:
             yield
         except WhimbrelError as error:
@@ -55,7 +55,7 @@ class Verified:
 
 
 class _Digest:
-    """Facts in order, as one number."""
+    """SHA-256 and count of facts, in order."""
 
     def __init__(self) -> None:
         self.count, self._hash = 0, hashlib.sha256()
@@ -82,7 +82,7 @@ def verify(directory: Path) -> Verified:
 
 
 class _Node:
-    """The check of one node: one pass over its segments, one over its parts."""
+    """Verification of one node: one pass over its segments, one over its parts."""
 
     def __init__(self, directory: Path, node: str, result: Verified) -> None:
         self._directory, self._node, self._result = directory, node, result
@@ -107,7 +107,7 @@ class _Node:
         is_whole = bool(found) and len(self._result.problems) == before
         for (table, day), parts in sorted(self._parts.items()):
             for part in parts:
-                # Where segments are gone or damaged a part stands for itself.
+                # A part is compared with segments only if they are whole and cover its range.
                 is_covered = is_whole and found[0][0] <= part.first and part.last < self._next_seq
                 with self._result.noting():
                     self._verify_part(table, day, part, is_covered=is_covered)
@@ -117,7 +117,7 @@ class _Node:
             self._tell_gaps(found[0][0])
 
     def _verify_checkpoints(self, begin: int) -> None:
-        """Read every checkpoint whole; tell where the segments, which begin with *begin*, do not reach one."""
+        """Read every checkpoint whole; report one that the segments, whose first seq is *begin*, do not reach."""
         for seq, path in layout.checkpoints(self._directory, self._node):
             with self._result.noting():
                 checked(path, self._node, seq)
@@ -131,7 +131,7 @@ class _Node:
                     )
 
     def _tell_gaps(self, begin: int) -> None:
-        """Tell which numbers were given, and are neither in Parquet nor in the segments, which begin with *begin*."""
+        """Report seqs that were given, but are neither in Parquet nor in the segments, whose first seq is *begin*."""
         where = layout.segments_folder(self._directory, self._node)
         if self._next_seq and self._exported >= self._next_seq:
             self._result.problems.append(
@@ -207,7 +207,7 @@ class _Node:
             raise CorruptLogError(part.path, 0, f"does not agree with the segments: it {what}")
 
     def _tell_missing(self) -> None:
-        # Retention removes the oldest days of all tables, and segments only later: that is not missing.
+        # Retention removes the oldest days of all tables before it removes segments: such days are not missing.
         oldest = min((day for _, day in self._parts), default=date.max)
         for (table, day), count in sorted(self._missing.items()):
             if day >= oldest:

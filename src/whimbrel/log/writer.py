@@ -1,20 +1,20 @@
-"""The writer: appends facts to a node's log and says when they are durable.
+"""The writer: append facts to a node's log, and report which of them are durable.
 
-Rule: ``append`` only remembers; ``sync`` writes everything remembered as one group and waits for the disk. No caller is
-told of a fact before the sync that covers it has returned.
-Rule: ``sync(wait=False)`` writes the group and does not wait. The end of the process cannot take it back, a power
-failure or a failing disk can; the receiver of such a fact must be content with that. It is durable with the next
-sync that waits, and at the latest when its segment is full. A mark, which proves all before it, is written only where
-nothing unwaited stands before it; so the rules by which torn is told from damaged (``segments``) hold as they are.
-Rule: one thread may append while another syncs (a broker appends on its event loop and syncs beside it). Two that
-append, or two writers of one node, are refused or undefined: a node has one order.
-Rule: after a failed write the file ends where it did before, and the facts of the group are still remembered: not
-accepted, but not forgotten, until they are written by another sync or given up (``discard``). After a failed fsync the
-file ends where what is durable ends, and nothing more is written until the log is reopened, because the system may
-have dropped the pages it could not write and would call the next fsync a success.
-Rule: no number is given twice. Where others prove that numbers were given whose records are not here (an export, a
-checkpoint, a view), the log is not opened, and nothing of it is changed, unless its owner accepts the loss and says
-how to go on (``begin_at``).
+Rule: ``append`` only buffers a fact; ``sync`` writes all buffered facts as one group and fsyncs it (group commit). A
+caller acknowledges a fact only after the sync that covers it has returned.
+Rule: ``sync(wait=False)`` writes the group without an fsync. The facts survive the end of the process, but not a power
+failure or a failing disk; so only facts that may be lost are written so. They become durable with the next sync that
+waits, at the latest when their segment is full. A mark, which proves all records before it, is written only when no
+record before it still lacks an fsync. So the rules that distinguish torn from damaged (``segments``) stay valid.
+Rule: one thread may append while another syncs (a broker appends on its event loop and syncs in a thread). Two threads
+must not append at once: the result is undefined. A second writer of a node is refused: a node's log has one order.
+Rule: after a failed write the file is cut back to its old end, and the facts of the group stay buffered. They are not
+accepted, but another sync may write them, or ``discard`` drops them.
+Rule: after a failed fsync the file is cut back to its durable end, and nothing is written until the log is reopened.
+The reason: the system may have dropped the pages that it could not write, and report the next fsync as a success.
+Rule: no seq is given twice. An export, a checkpoint or a view may prove that seqs were given whose records are missing
+here. Then the log is not opened, and no file of it is changed, unless its owner accepts the loss and chooses the next
+seq (``begin_at``).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = ["SEGMENT_BYTES", "LogWriter", "Recovery"]
 
 SEGMENT_BYTES = 64 << 20
 _PIECE_BYTES = 256 << 10
-"""A group is written in pieces of so many bytes, so that a disk with little room takes the first of them."""
+"""Largest piece of a group in one write, in bytes, so that a nearly full disk takes at least the first pieces."""
 _FIRST_SEQ = 1
 _REOPEN = "reopen the log to go on"
 _MISSING = "records are missing, and no number was given to go on with"
@@ -65,21 +65,21 @@ _LOST = ".lost-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What was found when a log was opened."""
+    """Result of opening a log: its last record, and what was cut or is missing."""
 
     last_seq: int
-    """The last whole record; 0 in a new log."""
+    """The seq of the last whole record; 0 in a new log."""
     records: int
-    """How many records the last segment holds."""
+    """Number of records in the last segment."""
     cut_bytes: int
-    """The torn tail that was cut off: what was being written when the node died. None of it was acknowledged."""
+    """Size of the torn tail that was cut off: records being written when the node died, none of them acknowledged."""
     cut_from: Path | None = None
     missing_to: int = 0
-    """The last number that was given and whose record is not here; 0 if none is missing."""
+    """The last seq that was given although its record is missing; 0 if none is missing."""
 
 
 class _End(NamedTuple):
-    """A place where the log could end: its last fact, and how long the segment is."""
+    """A possible end of the log: seq and time of its last fact, and the size of the segment there."""
 
     seq: int
     at: int
@@ -89,8 +89,8 @@ class _End(NamedTuple):
 class LogWriter:
     """The one writer of *node*'s log in *directory*; use it in a ``with`` block, or ``open`` and ``close`` it.
 
-    A segment ends at *segment_bytes* or, if *segment_us* is not 0, before the first record that is so much younger
-    than the segment's first: else a log that grows slowly could not be cut by age.
+    A segment ends once it has *segment_bytes*. If *segment_us* is not 0, a segment also ends before a record that is at
+    least that much younger than the segment's first record. Otherwise a slowly growing log could not be cut by age.
     """
 
     def __init__(self, directory: Path, node: str, *, segment_bytes: int = SEGMENT_BYTES, segment_us: int = 0) -> None:
@@ -99,7 +99,7 @@ class LogWriter:
         self._segment_bytes = whole("segment_bytes", segment_bytes, 1, INT64_MAX)
         self._segment_us = whole("segment_us", segment_us, 0, INT64_MAX)
         self._begun_at: int | None = None
-        """The time of the first record of the segment that grows."""
+        """The time of the first record of the open segment."""
         self._folder = layout.segments_folder(directory, node)
         self._syncing = threading.Lock()
         self._fault: str | None = "it is not open"
@@ -110,16 +110,17 @@ class LogWriter:
         self._is_marked, self._salt = True, 0
         self._path = self._folder
         self.grown_bytes = 0
-        """How many bytes were written since it was made."""
+        """Number of bytes that this writer has written to segments, headers not counted."""
 
     # -- opening and closing -----------------------------------------------------------------------------------------
 
     def open(self, *, given_by: Callable[[], tuple[int, str]] | None = None, accepts_loss: bool = False) -> Recovery:
-        """Open the log, making it if need be; find the last whole record and cut what is torn after it.
+        """Open the log, or create it; find the last whole record and cut the torn tail after it.
 
-        *given_by* is asked, once the log is locked, for the last number that another system knows to be durable, and
-        who that is. Where the log ends before it, or before what was exported, records are missing: an error or, where
-        the owner *accepts_loss*, ``Recovery.missing_to``; then nothing is written before ``begin_at``.
+        *given_by* is called once the log is locked. It returns the last seq that another system knows to be durable,
+        and the name of that system. If the log ends before that seq, or before the last exported seq, records are
+        missing: an error or, if the owner *accepts_loss*, ``Recovery.missing_to``. In the second case nothing can be
+        written before ``begin_at`` is called.
         """
         if self._lock_file >= 0:
             raise LogError(f"{self._folder}: this writer is open already")
@@ -128,7 +129,7 @@ class LogWriter:
         self._lock_file = lock_folder(self._folder, "writing this log")
         try:
             recovery = self._recover(*self._given(given_by), accepts_loss=accepts_loss)
-            with suppress(LogWriteError):  # a disk that is full is no reason not to serve what is there
+            with suppress(LogWriteError):  # a full disk must not keep the node from serving what it has
                 ensure_incarnation(self.directory, self.node)
         except OSError as error:
             self._release()
@@ -140,12 +141,12 @@ class LogWriter:
         return recovery
 
     def begin_at(self, first: int) -> None:
-        """Go on with the number *first* after records were lost; the segments that there are, are set aside.
+        """Continue with the seq *first* after records were lost; move the existing segments to a folder aside.
 
-        Readers see a log that begins with *first*, as if what is older had been cut: a log has no gaps.
+        Readers see a log that begins with *first*, as if all older records had been cut: a log has no gaps.
         """
         assert self._fault == _MISSING, self._fault
-        renew_incarnation(self.directory, self.node)  # first: a crash must not leave the old one beside what follows
+        renew_incarnation(self.directory, self.node)  # first: after a crash the old one must not stand beside new facts
         last_at, old = self._durable.at, layout.segments(self.directory, self.node)
         self._drop_file()
         aside = next(path for number in count(1) if not (path := self._folder / f"{_LOST}{number}").exists())
@@ -160,7 +161,7 @@ class LogWriter:
         self._next_seq, self._last_at, self._fault = first, last_at, None
 
     def close(self) -> None:
-        """Sync what is left, mark that all is durable, and let the log go."""
+        """Sync the buffered facts, write a last mark, and release the file and the lock."""
         try:
             if self._fault is None:
                 self.settle()
@@ -178,7 +179,7 @@ class LogWriter:
         if error is None:
             self.close()
         else:
-            with suppress(LogError):  # the first error is the one to tell
+            with suppress(LogError):  # the first error is the one to report
                 self.close()
 
     # -- appending ---------------------------------------------------------------------------------------------------
@@ -195,31 +196,31 @@ class LogWriter:
 
     @property
     def durable_seq(self) -> int:
-        """The last seq that is on the disk."""
+        """The last seq that is durable (fsynced)."""
         return self._durable.seq
 
     @property
     def written_seq(self) -> int:
-        """The last seq that is in the file, where only a power failure or the disk itself can take it back."""
+        """The last seq that is written to the file; a power failure or a failing disk may still lose it."""
         return self._written.seq
 
     @property
     def pending(self) -> int:
-        """How many facts are remembered and not yet written."""
+        """Number of facts that are buffered and not yet written."""
         return len(self._buffer)
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is nothing that ``settle`` would write."""
+        """Whether ``settle`` would write nothing."""
         return self._is_marked and not self._buffer
 
     @property
     def is_faulty(self) -> bool:
-        """Whether nothing can be written until the log is opened again."""
+        """Whether the log must be reopened before anything can be written."""
         return self._fault is not None
 
     def append(self, fact: Fact) -> None:
-        """Remember *fact* for the next sync; it must be the next in seq and not earlier than the last."""
+        """Buffer *fact* for the next sync; its seq must be the next, and its time not earlier than the last fact's."""
         if fact.seq != self._next_seq or fact.node != self.node:
             raise InvalidValueError(
                 "seq", f"{fact.node}:{fact.seq}", f"{self.node}:{self._next_seq}, the next of the log"
@@ -227,9 +228,9 @@ class LogWriter:
         self.append_body(*body_of(fact))
 
     def append_body(self, body: bytes, at: int) -> int:
-        """Remember the record *body* of a fact of the time *at*; return its seq.
+        """Buffer the record *body* of a fact of the time *at*; return the fact's seq.
 
-        The caller has made it of ``next_seq`` (``records.publication_body``); that it is so is not looked at.
+        The caller has built *body* with the seq ``next_seq`` (``records.publication_body``); this is not checked.
         """
         if not self._last_at <= at <= LAST_TIME or at < FIRST_TIME:
             low = max(self._last_at, FIRST_TIME)
@@ -245,10 +246,10 @@ class LogWriter:
         return seq
 
     def discard(self) -> int:
-        """Forget what is remembered and not written, and return how many facts are gone.
+        """Drop the buffered facts that are not written, and return how many were dropped.
 
-        For the thread that appends, after a failed sync, once it has told their publishers that they are not accepted:
-        their numbers are given again. A running sync is waited for; what it wrote is not forgotten.
+        The appending thread calls this after a failed sync, once it has told the publishers that the facts are not
+        accepted: their seqs are given again. A running sync is waited for; facts that it wrote are not dropped.
         """
         with self._syncing:
             before = self._next_seq
@@ -257,16 +258,16 @@ class LogWriter:
             return before - self._next_seq
 
     def sync(self, *, wait: bool = True) -> int:
-        """Write all that is remembered and, where it is to *wait*, fsync all that is written.
+        """Write all buffered facts and, if *wait*, fsync all that is written.
 
-        Return the last durable seq or, where it did not wait, the last written one. A running sync is waited for.
-        Where the disk takes only the beginning of what is remembered, the error says which facts stay remembered;
-        those before them are written, and durable if it was to wait.
+        Return the last durable seq or, without *wait*, the last written seq. A running sync is waited for.
+        If the disk takes only the first of the buffered facts, the error names the facts that stay buffered. The facts
+        before them are written and, if *wait*, durable.
         """
         with self._syncing:
             if self._fault is not None:
                 raise LogWriteError(self._folder, self._fault, _REOPEN)
-            # Slices of one list, never another list: an append on another thread is in this group or in the next.
+            # The buffer stays one list object: a fact that another thread appends is in this group or in the next.
             before = self._written.seq
             for piece in _pieces(self._buffer[:]):
                 try:
@@ -281,10 +282,10 @@ class LogWriter:
             return self._durable.seq if wait else self._written.seq
 
     def settle(self) -> int:
-        """Sync what is left and mark that all is durable, so that readers see all of it; return the last seq.
+        """Sync the buffered facts and write a mark that all is durable, so that readers see all; return the last seq.
 
-        For a node that has written facts without waiting for them, or has nothing to write for a while: until a mark
-        says so, no reader can tell that its last group will stay.
+        A node calls this after it wrote facts without an fsync, or when it has nothing to write for a while. Until a
+        mark proves the last group, a reader cannot know that the group will stay.
         """
         self.sync()
         with self._syncing:
@@ -294,7 +295,7 @@ class LogWriter:
             return self._durable.seq
 
     def end_segment(self, least_bytes: int) -> bool:
-        """End the segment that grows if it has *least_bytes*, and return whether it did: a closed one can be cut."""
+        """Close the open segment if it has *least_bytes*, so that it can be cut; return whether it was closed."""
         with self._syncing:
             if self._fault is not None or self._written.size < max(least_bytes, HEADER_BYTES + 1):
                 return False
@@ -304,7 +305,7 @@ class LogWriter:
 
     def _commit(self, group: list[tuple[bytes, int]]) -> None:
         if self._written.size >= self._segment_bytes or self._is_old(group[0][1]):
-            self._make_durable(self._written)  # a segment that another follows is proven by that alone
+            self._make_durable(self._written)  # needs no mark: the next segment proves it
             self._roll(self._durable.seq + 1, self._durable.at)
         if self._begun_at is None:
             self._begun_at = group[0][1]
@@ -316,11 +317,11 @@ class LogWriter:
         self._is_marked = False
 
     def _is_old(self, at: int) -> bool:
-        """Tell whether the segment is too old for a record of the time *at*."""
+        """Return whether the open segment is too old for a record of the time *at*."""
         return bool(self._segment_us) and self._begun_at is not None and at - self._begun_at >= self._segment_us
 
     def _is_mark_due(self) -> bool:
-        """Tell whether a mark may stand next, all before it being durable, and would say anything new."""
+        """Return whether all written records are durable, and some of them have no mark after them yet."""
         return not self._is_marked and self._durable.seq == self._written.seq
 
     def _mark(self) -> None:
@@ -330,27 +331,27 @@ class LogWriter:
             self._is_marked = True
 
     def _write(self, data: bytes, end: _End) -> None:
-        """Write *data*, after which the file ends with *end*'s fact."""
+        """Write *data*, frames whose last fact is *end*'s; on failure cut the file back to its old end."""
         try:
             write_all(self._file, data)
         except OSError as error:
             self._cut_to(self._written)
             raise self._write_error(error) from error
-        except BaseException:  # Ctrl-C: how much was written is not known
+        except BaseException:  # Ctrl-C: an unknown part was written
             self._fault = "a write was interrupted"
             raise
         self._written = _End(end.seq, end.at, self._written.size + len(data))
         self.grown_bytes += len(data)
 
     def _make_durable(self, end: _End) -> None:
-        """Wait until the disk has all up to *end*, which is written."""
+        """Fsync the file, which is written up to *end*; on failure cut it back to its durable end."""
         if end == self._durable:
             return
         try:
             os.fsync(self._file)
         except OSError as error:
             self._cut_to(self._durable)
-            # What was written and not waited for is gone too: the disk failed, and no promise covers that.
+            # Facts that were written without an fsync are lost too: no promise covers a failing disk.
             self._written, self._fault = self._durable, "an earlier fsync failed"
             raise self._write_error(error, _REOPEN) from error
         except BaseException:
@@ -359,7 +360,7 @@ class LogWriter:
         self._durable = end
 
     def _cut_to(self, end: _End) -> None:
-        """Cut the file where *end* says; where even that fails, reopening will do it."""
+        """Truncate the file to *end*'s size; if that fails too, reopening the log cuts it."""
         try:
             os.ftruncate(self._file, end.size)
         except OSError:
@@ -374,7 +375,7 @@ class LogWriter:
     # -- segments ----------------------------------------------------------------------------------------------------
 
     def _roll(self, first: int, last_at: int) -> None:
-        """Begin a new segment; the one before is whole and durable."""
+        """Create the segment that begins with the seq *first*; the segment before it is whole and durable."""
         header = Header(node=self.node, first=first, last_at=last_at, salt=int.from_bytes(os.urandom(4)))
         path = layout.segment_path(self.directory, self.node, first)
         put(path, header.packed())
@@ -388,9 +389,9 @@ class LogWriter:
         self._is_marked, self._begun_at = True, None
 
     def _given(self, given_by: Callable[[], tuple[int, str]] | None) -> tuple[int, str]:
-        """Return the last number that is known to have been given, and who knows it."""
+        """Return the last seq that is known to have been given, and the name of the file or system that proves it."""
         exported = layout.exported_seq(self.directory, self.node), f"its export, {layout.EXPORTED_FILE},"
-        state = max(layout.checkpoints(self.directory, self.node), default=(0, self._folder))  # fsynced before it
+        state = max(layout.checkpoints(self.directory, self.node), default=(0, self._folder))  # its facts are durable
         known = max(exported, (state[0], f"its checkpoint, {state[1].name},"))
         return known if given_by is None else max(known, given_by())
 
@@ -433,7 +434,7 @@ class LogWriter:
     def _recover_segment(
         self, first: int, path: Path, given: int, knower: str, *, accepts_loss: bool
     ) -> tuple[int, int]:
-        """Take up the segment at *path*; return how many records it holds and how many bytes were cut."""
+        """Open the segment at *path* to append to it; return its number of records and of bytes that were cut."""
         self._path, self._file = path, open_descriptor(path, os.O_RDWR | os.O_APPEND)
         with path.open("rb") as stream:
             header = read_header(stream, path)
@@ -448,10 +449,10 @@ class LogWriter:
         is_short = scan.next_seq - 1 < given
         if is_short and not accepts_loss:
             raise self._missing(scan.next_seq - 1, given, knower)
-        torn = 0 if is_short else os.fstat(self._file).st_size - scan.end  # what is damaged is set aside as it is
+        torn = 0 if is_short else os.fstat(self._file).st_size - scan.end  # a segment to set aside is not cut
         if torn:
             os.ftruncate(self._file, scan.end)
-        os.fsync(self._file)  # what survived the node's death may still be in memory only
+        os.fsync(self._file)  # records that survived the node's death may not be on disk yet
         self._salt, self._is_marked = header.salt, scan.is_marked
         last_at = _time_of(last[0], path) if last else header.last_at
         self._begun_at = None if begun is None else _time_of(begun, path)
@@ -474,7 +475,7 @@ class LogWriter:
 
 
 def _pieces(group: list[tuple[bytes, int]]) -> Iterator[list[tuple[bytes, int]]]:
-    """Yield the records of a group in pieces that a nearly full disk may take one by one."""
+    """Yield the records of a group in pieces of about ``_PIECE_BYTES``."""
     begin = size = 0
     for at, (body, _) in enumerate(group):
         size += len(body)

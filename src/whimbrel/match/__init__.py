@@ -1,1 +1,4 @@
-"""Match: who wants a notification? Topics, content, places and keys, each beside its plain reference."""
+"""Matching: find the subscriptions that want a notification, by subject, content, place and keys.
+
+Each fast index stands beside a plain reference that gives the same answers.
+"""

@@ -1,10 +1,10 @@
-"""The first use on a machine: kernels are compiled, which takes a minute, and later loaded from the cache.
+"""First use on a machine: compiling the kernels takes about a minute; later processes load them from the cache.
 
-A command compiles them before it begins (``make_ready``). A service does not wait: ``Kernels`` has a child process
-compile them, and everything is matched by the delta (``index.delta``) until they are there.
-Rule: what a service loads, it loads beside its event loop, and uses each kernel once before a segment takes over.
-Rule: this module loads numba only where a function says so.
-Rule: a service loads the kernels of places when it first asks for them (``has_places``), and many never do.
+A command compiles them before it begins (``make_ready``). A service does not wait: ``Kernels`` compiles them in a child
+process, and until they are ready the delta (``index.delta``) matches everything.
+Rule: a service loads kernels outside its event loop. It uses each kernel once before a packed segment takes over.
+Rule: this module loads numba only in the functions whose docstring says so.
+Rule: a service loads the kernels of places only when it first needs them (``has_places``); many services never do.
 """
 
 from __future__ import annotations
@@ -35,20 +35,23 @@ _END_S = 5.0
 
 
 def is_compiled() -> bool:
-    """Tell whether the kernels are compiled; True where numba keeps its own cache, which cannot be asked."""
+    """Return whether the kernels are compiled.
+
+    Return True also where numba keeps its own cache, which cannot be queried.
+    """
     folder = kernels_folder()
     return folder is None or (folder / DONE).exists()
 
 
 def make_ready(say: Callable[[str], object]) -> None:
-    """Compile the kernels if they are not in the cache, and *say* that it takes a while."""
+    """Compile the kernels if they are not in the cache; *say* tells the user that this takes a while."""
     if not is_compiled():
         say(COMPILING)
         compile_all()
 
 
 def load_kernels() -> Matcher:
-    """Use every kernel that matching one event or many needs, so that this process has it; numba is loaded."""
+    """Load numba and use every kernel for matching by content, one event or many, so that they are in this process."""
     from whimbrel.language.ast import PatternFunction
     from whimbrel.language.budget import UNBOUNDED
     from whimbrel.match.events.bodies import Bodies
@@ -65,7 +68,7 @@ def load_kernels() -> Matcher:
 
 
 def load_place_kernels() -> None:
-    """Use every kernel that finding subscriptions by place needs, so that this process has it; numba is loaded."""
+    """Load numba and use every kernel for matching by place, so that they are in this process."""
     from whimbrel.match.matcher import Interest, Matcher, PublishedAt
     from whimbrel.model.near import Around
     from whimbrel.model.place import Area, Place
@@ -86,7 +89,7 @@ def load_place_kernels() -> None:
 
 
 def compile_all() -> None:
-    """Use every kind of kernel once."""
+    """Use every kernel once, which compiles it, and mark the cache as complete; numba is loaded."""
     import pyarrow as pa  # only compiling needs it
 
     from whimbrel.match.matcher import Matcher
@@ -100,7 +103,7 @@ def compile_all() -> None:
     matcher.content.match_arrow(pa.array([attributes_to_column_value({"a": "x"})], ATTRIBUTES_TYPE))
     folder = kernels_folder()
     if folder is not None:
-        with suppress(OSError):  # the next one does it again, from what is there
+        with suppress(OSError):  # the next process tries again, from the kernels that are cached
             (folder / DONE).touch()
 
 
@@ -113,7 +116,8 @@ def _load_numba_alone() -> None:
 class Kernels:
     """The kernels of a service: compiled in a child process, loaded in the thread that packs the first segment.
 
-    It packs with *packing*, and so is a ``Pack`` itself; *say* is told what goes on, with a level and a sentence.
+    An instance is itself a ``Pack``: it loads the kernels, then packs with *packing*. It reports progress with *say*,
+    as a log level and a sentence.
     """
 
     def __init__(self, packing: PackingProcess, *, say: Callable[[str, str], object]) -> None:
@@ -134,7 +138,7 @@ class Kernels:
         return "compiled" if is_compiled() else "not compiled"
 
     def begin(self) -> None:
-        """Have a child process compile the kernels if they are not in the cache; return at once."""
+        """Start a child process that compiles the kernels, if they are not in the cache; return at once."""
         with self._lock:
             if self._child is not None or self._is_closed or is_compiled():
                 return
@@ -156,7 +160,7 @@ class Kernels:
             self._say("warning", f"the matcher could not be compiled beforehand (exit code {code}); it is tried again")
 
     def __call__(self, parts: Sequence[Part]) -> Segment:
-        """Return a segment of what lives in *parts*, once the kernels are there."""
+        """Return one segment with the live filters of *parts*, once the kernels are compiled and loaded."""
         self.begin()
         if self._child is not None:
             self._child.wait()
@@ -170,7 +174,7 @@ class Kernels:
         return self._packing(parts)
 
     def has_places(self) -> bool:
-        """Tell whether the kernels of places are loaded; the first call has a thread load them, and returns at once."""
+        """Return whether the kernels of places are loaded; the first call starts a thread that loads them."""
         if self._place_loader is None:
             self._place_loader = threading.Thread(target=self._load_places, args=(), name="places", daemon=True)
             self._place_loader.start()
@@ -186,7 +190,7 @@ class Kernels:
             try:
                 _load_numba_alone()
                 load_place_kernels()
-            except Exception as error:  # noqa: BLE001 # whatever it is, the broker goes on without
+            except Exception as error:  # noqa: BLE001 # whatever fails, the broker works without these kernels
                 self._say("warning", f"the grid of places could not be loaded ({error!r}); places are asked one by one")
                 return
             self._has_places = True
@@ -197,7 +201,7 @@ class Kernels:
         self._packing.close()
 
     def stop_compiling(self) -> None:
-        """End the child process that compiles, so that no thread waits for it; what it compiled is in the cache."""
+        """End the child process that compiles, so that no thread waits for it; finished kernels stay in the cache."""
         self._is_closed = True
         child = self._child
         if child is not None and child.poll() is None:

@@ -1,4 +1,4 @@
-"""Interest: what the matcher needs to know of a subscription; and of where a publication was made."""
+"""Interest: the part of a subscription that the matcher needs; and where a publication was made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Interest", "PublishedAt"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interest:
-    """One subscription: subject, content, keys and places."""
+    """One subscription to match: subject filter, content filter, keys and places."""
 
     filter_text: str | None = None
     subject_filter: str | None = None
@@ -24,34 +24,34 @@ class Interest:
     accept_insecure: bool = True
     near: Near | None = None
     stale_us: int | None = None
-    """How long a reported place counts; ``None``: the default."""
+    """Age up to which a reported place counts, in microseconds; None: the default."""
     session: str | None = None
-    """Whose members' places count; ``None``: it has no place, and areas of publications make no difference."""
+    """Session whose members' places count; None: no places, so areas of publications make no difference."""
     parsed: Filter | None = field(default=None, compare=False, repr=False)
-    """What ``filter_text`` says, where it has been parsed already."""
+    """The parsed ``filter_text``, if it has been parsed already."""
 
     def __post_init__(self) -> None:
         if self.session is None and isinstance(self.near, Around):
             raise InvalidValueError("near", str(self.near), "a circle or polygon where no session is given")
 
     def content(self) -> Filter | None:
-        """Return the content filter, or None if there is none; ``FilterError`` if its text is none in any version."""
+        """Return the content filter, or None if there is none; raise ``FilterError`` if no version can parse it."""
         if self.parsed is not None or self.filter_text is None:
             return self.parsed
         return Filter(self.filter_text, is_stored=True)
 
     @property
     def is_placed(self) -> bool:
-        """Whether places make a difference to it."""
+        """Whether places make a difference to this subscription."""
         if isinstance(self.near, Anywhere):
             return False
         return self.near is not None or self.session is not None
 
 
 class PublishedAt(NamedTuple):
-    """Where a publication was made, for which area, and when."""
+    """Place, area and time of a publication."""
 
     place: Place | None
     radius_m: float | None
-    """``None``: it is for everywhere."""
+    """Radius of the area; None: the publication is for everywhere."""
     time: int

@@ -9,15 +9,15 @@ A scheme is named after the side that has the private key and so proves who it i
 | dual, producers' half | DUAL_PRODUCER of its private keys | DUAL_PRODUCER, public | both, |
 | dual, consumers' half | DUAL_CONSUMER, public | DUAL_CONSUMER of its private keys | at once |
 
-Rule: key hashes meet if they are equal, scheme and digest; hashes of different schemes never meet, nor do the SHA-1
-and the SHA-256 of one key. The side with the private key carries both, so it meets a public key of either kind, and
-the halves of dual may meet by different ones.
+Rule: two key hashes meet if scheme and digest are equal. Hashes of different schemes never meet, nor do the SHA-1 and
+the SHA-256 of one key. The side with the private key carries both digests, so it meets a public key of either kind, and
+the two halves of dual may meet by different digests.
 Rule: producer or consumer matches if one hash meets; dual if one meets in each half. Any scheme that matches suffices,
 and a side without keys matches nothing.
-Rule: keys that match deliver. Keys that do not, or none, deliver only if both sides allow it, ``deliver_insecure`` on
-the notification and ``accept_insecure`` on the subscription.
-Rule: a hash does not tell who made it, and public keys are public. The edge therefore takes the schemes of
-``NOTIFICATION_PROVES`` and ``SUBSCRIPTION_PROVES`` as private keys only and hashes them itself.
+Rule: if the keys match, the notification is delivered. If they do not match, or a side has none, it is delivered only
+if both sides allow that: ``deliver_insecure`` on the notification and ``accept_insecure`` on the subscription.
+Rule: a hash does not prove who made it, and public keys are public. So the edge accepts the schemes of
+``NOTIFICATION_PROVES`` and ``SUBSCRIPTION_PROVES`` only as private keys, and hashes them itself.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from whimbrel.model.keys import NO_KEYS, KeyHashes, Scheme
 __all__ = ["NOTIFICATION_PROVES", "SUBSCRIPTION_PROVES", "KeyTable", "keys_match", "may_deliver"]
 
 NOTIFICATION_PROVES = frozenset({Scheme.PRODUCER, Scheme.DUAL_PRODUCER})
-"""The schemes under which a notification must bring private keys; under the others it names public ones."""
+"""The schemes for which a notification must bring private keys; for the others it names public keys."""
 
 SUBSCRIPTION_PROVES = frozenset({Scheme.CONSUMER, Scheme.DUAL_CONSUMER})
-"""The schemes under which a subscription must bring private keys; under the others it names public ones."""
+"""The schemes for which a subscription must bring private keys; for the others it names public keys."""
 
 _DUAL = frozenset({Scheme.DUAL_PRODUCER, Scheme.DUAL_CONSUMER})
 _LEAST_ROOM = 1_024
 
 
 def keys_match(notification_keys: KeyHashes, subscription_keys: KeyHashes) -> bool:
-    """Tell whether the two sets match under any scheme: the reference."""
+    """Return whether the two sets of keys match under any scheme; this is the reference."""
     met = {key.scheme for key in notification_keys.hashes & subscription_keys.hashes}
     return Scheme.PRODUCER in met or Scheme.CONSUMER in met or met >= _DUAL
 
@@ -51,33 +51,33 @@ def keys_match(notification_keys: KeyHashes, subscription_keys: KeyHashes) -> bo
 def may_deliver(
     notification_keys: KeyHashes, subscription_keys: KeyHashes, *, deliver_insecure: bool, accept_insecure: bool
 ) -> bool:
-    """Tell whether keys allow that a notification goes to a subscription that wants it."""
+    """Return whether the keys and the insecure flags allow delivery to a subscription that wants the notification."""
     return (deliver_insecure and accept_insecure) or keys_match(notification_keys, subscription_keys)
 
 
 class KeyTable:
-    """The keys of subscriptions by handle, asked for many pairs of notification and subscription at once.
+    """The keys of subscriptions by handle; checks many pairs of notification and subscription at once.
 
-    A handle that was never put, or was removed, has no keys and accepts insecure notifications, as a plain MQTT
-    subscription does. Handles are given out densely: the table takes two bytes for each up to the highest it was given.
+    A handle that was never put, or was removed, has no keys and accepts insecure notifications, like a plain MQTT
+    subscription. Handles should be dense: the table takes two bytes for each handle up to the highest.
     """
 
     __slots__ = ("_accept_insecure", "_is_keyed", "_keys", "_strict")
 
     def __init__(self) -> None:
         self._keys: dict[int, KeyHashes] = {}
-        """Of the handles that have some; few do."""
+        """Keys of the handles that have some; few do."""
         self._strict: set[int] = set()
-        """The handles that do not accept insecure notifications."""
+        """Handles that do not accept insecure notifications."""
         self._is_keyed = np.zeros(0, np.bool_)
         self._accept_insecure = np.ones(0, np.bool_)
 
     def put(self, handle: int, keys: KeyHashes = NO_KEYS, *, accept_insecure: bool = True) -> None:
-        """Set what *handle* has; what it had before is forgotten."""
+        """Replace the keys and the flag of *handle*."""
         whole("handle", handle, 0, INT32_MAX)
         self.remove(handle)
         if not keys.hashes and accept_insecure:
-            return  # as good as absent
+            return  # the same as absent
         self._make_room(handle)
         if keys.hashes:
             self._keys[handle] = keys
@@ -87,7 +87,7 @@ class KeyTable:
             self._accept_insecure[handle] = False
 
     def remove(self, handle: int) -> None:
-        """Forget *handle*."""
+        """Remove the keys and the flag of *handle*."""
         if self._keys.pop(handle, None) is not None:
             self._is_keyed[handle] = False
         if handle in self._strict:
@@ -104,8 +104,8 @@ class KeyTable:
     ) -> NDArray[np.bool_]:
         """Return ``may_deliver`` for each pair of ``rows[i]`` and ``handles[i]``.
 
-        A row is a position in *notification_keys* and *deliver_insecure*. Sets are compared only where the flags do
-        not settle it and both sides have keys, and equal pairs of sets only once.
+        A row is a position in *notification_keys* and *deliver_insecure*. Keys are compared only if the flags do not
+        allow delivery and both sides have keys. Equal pairs of key sets are compared once.
         """
         allowed: NDArray[np.bool_] = deliver_insecure[rows]
         if self._strict:
@@ -122,7 +122,7 @@ class KeyTable:
     def _keys_match(
         self, rows: NDArray[np.integer], handles: NDArray[np.integer], notification_keys: Sequence[KeyHashes]
     ) -> NDArray[np.bool_]:
-        """Return ``keys_match`` for pairs of which both sides have keys."""
+        """Return ``keys_match`` for pairs in which both sides have keys."""
         distinct_rows, row_at = np.unique(rows, return_inverse=True)
         distinct_handles, handle_at = np.unique(handles, return_inverse=True)
         ours, our_numbers = _numbered([notification_keys[row] for row in distinct_rows.tolist()])
@@ -141,7 +141,7 @@ class KeyTable:
 
     @staticmethod
     def _looked_up(table: NDArray[np.bool_], handles: NDArray[np.integer], *, absent: bool) -> NDArray[np.bool_]:
-        """Return ``table[handles]``, and *absent* for handles beyond its end."""
+        """Return ``table[handles]``, with *absent* for handles beyond the end of the table."""
         found: NDArray[np.bool_] = np.full(len(handles), absent)
         is_inside = handles < len(table)
         found[is_inside] = table[handles[is_inside]]
@@ -149,7 +149,7 @@ class KeyTable:
 
 
 def _numbered(sets: Sequence[KeyHashes]) -> tuple[list[KeyHashes], NDArray[np.int64]]:
-    """Return the distinct sets, and for each of *sets* its number among them."""
+    """Return the distinct sets, and for each of *sets* its number among the distinct ones."""
     numbers: dict[KeyHashes, int] = {}
     found = [numbers.setdefault(each, len(numbers)) for each in sets]
     return list(numbers), np.array(found, np.int64)

@@ -1,11 +1,11 @@
-"""The matcher: one call answers "who wants this?" for subject, content, keys and places together.
+"""The matcher: one call finds the subscriptions that want a notification, by subject, content, keys and places.
 
-Rule: no filter means all; a notification without a subject matches only subscriptions without a subject filter.
-Rule: handles are small integers; ``id_of`` tells whose they are. A handle that was freed is used again only after many
-others, so that an answer still in flight names no other subscription.
-
-Keys take the pairs that were found and say which of them stay; so do places, which also find some (``placed``). Who
-has no subscription that places matter to does not notice them.
+Rule: a subscription without a filter wants every notification. A notification without a subject matches only
+subscriptions without a subject filter.
+Rule: handles are small integers; ``id_of`` returns the subscription's id. A freed handle is reused only after many
+others, so that a late answer does not name another subscription.
+Key checks only remove pairs that were found. Place checks remove pairs too, and also find some (``placed``). Without
+subscriptions that depend on places, places cost nothing.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import UNBOUNDED
 
-if TYPE_CHECKING:  # places load numba, and none exist before the first subscription with a place
+if TYPE_CHECKING:  # places load numba; they are needed only from the first subscription with a place on
     from whimbrel.match.placed import Bounds, Placed
     from whimbrel.match.proximity.index import ProximityIndex, Publications
 
 __all__ = ["Interest", "Matcher", "PublishedAt", "ReadInterest"]
 
 _QUARANTINE = 65_536
-"""Handles freed after a handle before it is given out again."""
+"""Number of handles freed after a handle before it is reused."""
 
 
 _SAVED = (
@@ -52,23 +52,23 @@ _SAVED = (
 
 
 def _reader(attributes: Any) -> Callable[[int], Attributes]:
-    """Return what reads the attributes of one row of a batch."""
+    """Return a function that reads the attributes of one row of a batch."""
     if isinstance(attributes, Sequence):
         return attributes.__getitem__
-    from whimbrel.model.tables import attributes_from_column_value  # Arrow is there, or there would be no column
+    from whimbrel.model.tables import attributes_from_column_value  # a column exists, so pyarrow is installed
 
     return lambda row: attributes_from_column_value(attributes[row].as_py(), limits=UNBOUNDED)
 
 
 def _named(name: str, texts: Mapping[int, str]) -> dict[str, Any]:
-    """Return texts by handle as arrays."""
+    """Return texts by handle as arrays, for ``_pairs``."""
     arrays = Texts.from_strings(texts.values()).arrays()
     handles = np.fromiter(texts, np.int64)
     return {f"{name}.handles": handles, f"{name}.bytes": arrays["text_bytes"], f"{name}.start": arrays["text_start"]}
 
 
 def _pairs(name: str, arrays: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
-    """Return what ``_named`` took."""
+    """Return the handles and texts that ``_named`` turned into arrays."""
     texts = Texts.of(arrays[f"{name}.bytes"], arrays[f"{name}.start"])
     if len(texts) != arrays[f"{name}.handles"].size:
         raise InvalidValueError(name, Phrase(f"{len(texts)} texts"), f"{arrays[f'{name}.handles'].size}, one each")
@@ -76,11 +76,14 @@ def _pairs(name: str, arrays: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
 
 
 class Matcher:
-    """Subscriptions by id; *run* starts a repacking beside the matching, *pack* does it (see ``ContentIndex``)."""
+    """Subscriptions by id, and the search for those that want a notification.
+
+    *run* starts a repacking beside the matching, and *pack* does the packing (see ``ContentIndex``).
+    """
 
     def __init__(self, *, run: Run | None = None, pack: Pack = pack_here, bounds: Bounds | None = None) -> None:
         self._placed: Placed | None = None
-        """Subscriptions that places make a difference to; none is made before there is one."""
+        """Subscriptions that depend on places; None until the first of them is added."""
         self._bounds = bounds
         self._content = ContentIndex(run=run, pack=pack)
         self._topics = TopicIndex()
@@ -89,14 +92,14 @@ class Matcher:
         self._subjects: dict[int, str] = {}
         """Topic filters of subscriptions without a content filter."""
         self._looked_at_again: dict[int, str] = {}
-        """Topic filters that the content index does not decide."""
+        """Topic filters that the content index does not decide completely; they are checked on each match."""
         self._with_subject: set[int] = set()
-        """Subscriptions whose topic filter is part of their content."""
+        """Subscriptions whose topic filter is part of their filter in the content index."""
         self._keys = KeyTable()
         self._interests: dict[int, tuple[KeyHashes, bool]] = {}
-        """Keys and accept_insecure, of those that are not plain."""
+        """Keys and ``accept_insecure`` of the subscriptions that have keys or refuse insecure notifications."""
         self._ids: list[str | None] | Texts = []
-        """By handle; None if it is free."""
+        """Subscription ids by handle; None: the handle is free."""
         self._handles: dict[str, int] = {}
         self._free: deque[int] = deque()
 
@@ -109,7 +112,7 @@ class Matcher:
         pack: Pack = pack_here,
         bounds: Bounds | None = None,
     ) -> Matcher:
-        """Pack many subscriptions at once; an id twice is refused."""
+        """Return a matcher with many subscriptions, packed at once; an id that occurs twice is refused."""
         matcher = cls(run=run, pack=pack, bounds=bounds)
         matcher._content = ContentIndex.load(matcher._contents(interests), run=run, pack=pack)
         return matcher
@@ -136,8 +139,8 @@ class Matcher:
     def add(self, subscription: str, interest: Interest, read: ReadInterest | None = None) -> int:
         """Add a subscription, or replace the one with this id; return its handle.
 
-        A bad filter raises ``FilterError`` (a bad topic filter ``InvalidValueError``) and changes nothing. What
-        ``reading`` returned for the interest may be given: the rest is quick.
+        A bad filter raises ``FilterError`` (a bad topic filter ``InvalidValueError``) and changes nothing. *read* is
+        the result of ``reading`` for the interest; with it, adding is quick.
         """
         content: Filter | None = None
         if read is None or read.interest != interest:
@@ -154,9 +157,9 @@ class Matcher:
 
     @staticmethod
     def reading(interest: Interest) -> Generator[None, None, ReadInterest | None]:
-        """Do what takes long about adding an interest, yielding after each step; return None if it has no content.
+        """Do the slow part of adding an interest, yielding after each step; return None if it has no content filter.
 
-        Raise what ``add`` raises.
+        Raise the errors that ``add`` raises.
         """
         content = checked_content(interest)
         if content is None:
@@ -171,7 +174,7 @@ class Matcher:
             return False
         subject = self._subjects.pop(handle, None)
         if self._placed is not None and self._placed.remove(handle):
-            pass  # it was looked for there, and nowhere else
+            pass  # the subscription was found by place only
         elif subject is not None:
             self._topics.remove(subject, handle)
         elif handle in self._everything:
@@ -200,7 +203,7 @@ class Matcher:
         return handle
 
     def _put(self, handle: int, interest: Interest) -> bool:
-        """Note everything but the content; return whether there is a content to be indexed."""
+        """Register everything except the content filter; return whether the content filter must be indexed."""
         if interest.keys is not NO_KEYS or not interest.accept_insecure:
             self._keys.put(handle, interest.keys, accept_insecure=interest.accept_insecure)
             self._interests[handle] = (interest.keys, interest.accept_insecure)
@@ -215,7 +218,7 @@ class Matcher:
         return text is not None
 
     def _note(self, handle: int, subject: str | None, indexed: Indexed) -> None:
-        """Note how far what is indexed decides about the subject."""
+        """Record whether the indexed filter decides about the subject completely, partly or not at all."""
         if indexed.has_subject:
             self._with_subject.add(handle)
         if subject is not None and not (indexed.has_subject and is_exact(subject)):
@@ -245,9 +248,9 @@ class Matcher:
         deliver_insecure: bool = True,
         where: PublishedAt | None = None,
     ) -> list[int]:
-        """Return the handles of subscriptions that want this subject with these attributes, and may have it.
+        """Return the handles of the subscriptions that want this subject with these attributes, and may have it.
 
-        *where* is the publication's place, area and time, without which it has none.
+        *where* has the place, area and time of the publication; None: it has no place.
         """
         if subject is None:
             found = self._content.match(attributes)
@@ -282,11 +285,11 @@ class Matcher:
         deliver_insecure: Any = None,
         where: Publications | None = None,
     ) -> tuple[Any, Any]:
-        """Match many notifications; return row numbers and handles, rows ascending.
+        """Match many notifications; return row numbers and handles, in ascending order of rows.
 
-        *attributes* is an Arrow array of the log's attributes column, or a sequence of Python attributes; *subjects* is
-        as long, or None if there are none, and so is *where*, the places, areas and times. Devices are where they are:
-        who has moves between notifications asks in between.
+        *attributes* is an Arrow array of the log's attributes column, or a sequence of Python attributes. *subjects*
+        and *where* (places, areas and times) have the same length, or are None. All notifications see the devices where
+        they are now: if devices move between two notifications, split the batch there.
         """
         if where is not None and where.times.size != len(attributes):
             found = f"{where.times.size} of them"
@@ -317,7 +320,7 @@ class Matcher:
             flags = np.ones(len(attributes), np.bool_) if deliver_insecure is None else deliver_insecure
             stays = self._keys.may_deliver(rows, handles, notification_keys=all_keys, deliver_insecure=flags)
             rows, handles = rows[stays], handles[stays]
-        if sources == 1:  # as the content index gave them
+        if sources == 1:  # in the order of the only source
             return rows, handles
         order = np.argsort(rows, kind="stable")
         return rows[order], handles[order]
@@ -354,7 +357,7 @@ class Matcher:
 
     @property
     def places(self) -> ProximityIndex:
-        """Where devices are and which are members of which session: to be told of every join, leave and report."""
+        """The index of device positions and session members; it must be told every join, leave and report."""
         return self._with_places().index
 
     def _with_places(self) -> Placed:
@@ -366,13 +369,13 @@ class Matcher:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether keys of notifications make a difference where a notification may be delivered insecurely."""
+        """Whether a notification's keys make a difference even if it may be delivered insecurely."""
         return bool(self._interests)
 
     # -- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
-        """Write everything to one file, whole or not at all; *extra* arrays travel with it."""
+        """Write the matcher to one file, atomically; the *extra* arrays are stored with it."""
         keys = [[handle, keys.texts(), accepts] for handle, (keys, accepts) in self._interests.items()]
         ids = Texts.from_strings(each or "" for each in (self._ids[handle] for handle in range(len(self._ids))))
         own = {
@@ -391,7 +394,10 @@ class Matcher:
 
     @classmethod
     def map(cls, path: Path) -> tuple[Matcher, dict[str, Any]]:
-        """Map what ``save`` wrote: a matcher that only matches, and the extra arrays; workers share one copy."""
+        """Map the file that ``save`` wrote; return a matcher that only matches, and the extra arrays.
+
+        Processes that map one file share one copy in memory.
+        """
         content, extra = ContentIndex.map_with(path)
         matcher = cls()
         matcher._content = content
@@ -407,7 +413,7 @@ class Matcher:
         return matcher, extra
 
     def _take(self, own: Mapping[str, Any]) -> None:
-        """Take over what ``save`` wrote beside the content."""
+        """Restore the arrays that ``save`` wrote beside the content index."""
         self._ids = Texts.of(own["ids.bytes"], own["ids.start"])
         for name in ("everything", "with_subject", "subjects.handles", "looked_at_again.handles"):
             handles = own[name]
@@ -438,5 +444,5 @@ class Matcher:
 
     @property
     def content(self) -> ContentIndex:
-        """The index of the content filters, to repack or measure it."""
+        """The index of the content filters, for repacking and measuring."""
         return self._content

@@ -1,17 +1,17 @@
-"""Subscriptions that places make a difference to: where they are looked for, and who of them hears.
+"""Subscriptions that depend on places: which index finds them, and which of them a publication reaches.
 
-| it has | where it is looked for |
+| the subscription has | it is found by |
 |---|---|
-| a near, and no content filter | the proximity index; the subject is looked at again |
-| a near, and a content filter that many share | the proximity index; the filter is asked once an event |
-| a near and a content filter of its own | the content index; place has the last word |
-| a near of more than 50 km, and a subject filter | the topics; place has the last word |
-| no near | topics or content; place has the last word where the publication has an area |
+| a near, and no content filter | the proximity index; the subject is checked afterwards |
+| a near, and a content filter that many share | the proximity index; the filter is evaluated once per event |
+| a near and a content filter of its own | the content index; the place is checked last |
+| a near of more than 50 km, and a subject filter | the topics; the place is checked last |
+| no near | topics or content; the place is checked last if the publication has an area |
 
-Where the topics would find many of the last for a publication with an area, the proximity index is asked who is inside
-instead.
+In the last case, if the topics would find many subscriptions for a publication with an area, the proximity index lists
+the subscriptions inside the area instead.
 
-Rule: wherever it is looked for, who hears is the same; a differential test changes the bounds.
+Rule: the result does not depend on the index that finds a subscription; a differential test varies the bounds.
 """
 
 from __future__ import annotations
@@ -39,50 +39,50 @@ from whimbrel.model.polygon import Polygon
 __all__ = ["SAVED", "Bounds", "Placed", "Publications"]
 
 _Rest: TypeAlias = tuple[str | None, str | None]
-"""Subject filter and content filter."""
+"""Subject filter and content filter that are still to be checked once a subscription was found."""
 SAVED = (*SAVED_INDEX, "rest.handles", "rest.which", "rest.bytes", "rest.start", "plain")
 _NOWHERE = PublishedAt(None, None, 0)
 _METRES_OF_A_DEGREE = 111_700.0
 
 
 class Bounds(NamedTuple):
-    """What counts as narrow and as many."""
+    """Limits that decide which index finds a subscription."""
 
     narrow_m: float = 50_000.0
-    """A near of a larger radius finds too many for the place to be where a subscription is looked for."""
+    """Largest radius of a ``near``, in metres, that is searched by place; a larger one finds too many."""
     shared: int = 32
-    """So many subscriptions with a near and the same filters, and the next are looked for by place."""
+    """Once this many subscriptions with a ``near`` share the same filters, further ones are found by place."""
     few: int = 128
-    """Up to so many of a subject are asked one by one; of more, those inside the area are looked for."""
+    """Most subscriptions to a subject that are checked one by one; if there are more, those in the area are listed."""
 
 
 class Placed:
-    """The subscriptions, by handle; *bounds* make no difference to the answers."""
+    """The subscriptions that depend on places, by handle; *bounds* make no difference to the answers."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self._bounds = Bounds() if bounds is None else bounds
         self.index = ProximityIndex()
         self._topics = TopicIndex()
         self._rest: dict[int, _Rest] = {}
-        """Of those that place finds, and of the plain: what is to be looked at again."""
+        """Filters that are still to be checked, of the subscriptions found by place and of the plain ones."""
         self._plain: dict[int, None] = {}
-        """Those without a content filter that place does not find."""
+        """Plain subscriptions: without a content filter, and not found by place."""
         self._anyhow: dict[int, None] = {}
-        """Of these, those without a subject filter."""
+        """Plain subscriptions without a subject filter."""
         self._shared: Counter[_Rest] = Counter()
         self._sharing: dict[int, _Rest] = {}
-        """Those with a near and a content filter."""
+        """Filters of the subscriptions with a near and a content filter."""
         self._kinds: dict[_Rest, int] = {}
-        """Numbers of what is to be looked at again, and by handle (``_kind_of``) the number of each one's."""
+        """Numbers of the distinct filters to check; ``_kind_of`` has the number for each handle."""
         self._kind_of = np.zeros(1_024, np.int64)
         self._with_subject = self._with_more = 0
-        """How many of ``_rest`` have a subject filter, and a filter at all."""
+        """Number of entries of ``_rest`` with a subject filter, and with any filter."""
 
     def __len__(self) -> int:
         return len(self.index)
 
     def put(self, handle: int, interest: Interest) -> bool:
-        """Add a subscription; return whether it is looked for here, not by its content."""
+        """Add a subscription; return whether it is found here, not by its content."""
         subject, text = interest.subject_filter, interest.filter_text
         if subject is not None:
             check_topic_filter(subject)
@@ -103,7 +103,7 @@ class Placed:
         if near is None:
             return False
         if text is None and (subject is None or interest.session is None):
-            return True  # whatever else finds it would find it always; or it is nowhere, and in no area
+            return True  # every other index would always find it; or it has no session, so areas do not matter
         if _radius_m(near) > self._bounds.narrow_m:
             return False
         return text is None or self._shared[subject, text] >= self._bounds.shared
@@ -122,7 +122,7 @@ class Placed:
             wider = np.zeros(max(handle + 1, 2 * self._kind_of.size), np.int64)
             wider[: self._kind_of.size] = self._kind_of
             self._kind_of = wider
-        if len(self._kinds) > 2 * len(self._rest) + 64:  # most are gone
+        if len(self._kinds) > 2 * len(self._rest) + 64:  # most of the numbered filters are gone
             self._kinds = {}
             for each, own in self._rest.items():
                 self._kind_of[each] = self._kinds.setdefault(own, len(self._kinds))
@@ -131,7 +131,7 @@ class Placed:
         self._with_more += rest != (None, None)
 
     def remove(self, handle: int) -> bool:
-        """Remove a subscription, if it is there; return whether it was looked for here."""
+        """Remove a subscription, if present; return whether it was found here."""
         self.index.remove(handle)
         shared = self._sharing.pop(handle, None)
         if shared is not None:
@@ -159,7 +159,11 @@ class Placed:
     def heard(
         self, found: list[int], subject: str | None, attributes: Attributes, where: PublishedAt | None
     ) -> list[int]:
-        """Return who of *found* hears a publication, and who else does; it has no place if *where* is None."""
+        """Return the handles of all subscriptions that the publication reaches.
+
+        These are the handles of *found* that pass the place check, and the subscriptions that are found here. If
+        *where* is None, the publication has no place.
+        """
         place, radius_m, time = _NOWHERE if where is None else where
         has_area = place is not None and radius_m is not None
         if found and (has_area or self._sharing):
@@ -173,7 +177,7 @@ class Placed:
         return found
 
     def _near_heard(self, near: Any, subject: str | None, attributes: Attributes) -> list[int]:
-        """Return those that want a publication for its subject and content, of those that place found."""
+        """Return the handles of *near*, found by place, that want the publication for its subject and content."""
         handles: list[int] = near.tolist()
         if not self._with_more or not handles:
             return handles
@@ -181,7 +185,7 @@ class Placed:
         if len(self._kinds) == 1:
             return handles if wanted[rest[handles[0]]] else []
         kinds = self._kind_of[near].tolist()
-        if kinds.count(kinds[0]) == len(kinds):  # as where all devices of a town ask for the same
+        if kinds.count(kinds[0]) == len(kinds):  # typical where all devices of a town subscribe to the same
             return handles if wanted[rest[handles[0]]] else []
         return [handle for handle in handles if wanted[rest[handle]]]
 
@@ -206,7 +210,7 @@ class Placed:
         attributes_of: Callable[[int], Attributes],
         where: Publications,
     ) -> tuple[Any, Any]:
-        """Return which pairs of publication and subscription hear, of those found and of those looked for here."""
+        """Return the pairs (publication, subscription) that pass the place check: given pairs, and pairs found here."""
         rows, handles = rows.astype(np.int64, copy=False), handles.astype(np.int64, copy=False)
         parts = []
         if rows.size:
@@ -253,7 +257,7 @@ class Placed:
     def _asked(
         self, subject_of: Callable[[int], str | None], attributes_of: Callable[[int], Attributes]
     ) -> Callable[[int, int], bool]:
-        """Return what tells whether subject and content of a publication are wanted; each filter is asked once."""
+        """Return a function that checks subject and content of a publication; each filter is evaluated once."""
         known: dict[int, _Wanted] = {}
 
         def is_wanted(row: int, handle: int) -> bool:
@@ -265,13 +269,13 @@ class Placed:
 
     @property
     def needs_subjects(self) -> bool:
-        """Whether subjects make a difference to who hears."""
+        """Whether subjects make a difference to the answers."""
         return self._with_subject > 0
 
     # -- files -------------------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, Any]:
-        """Return everything as flat arrays, for ``of``."""
+        """Return the state as flat arrays, for ``of``."""
         texts, which = Texts(), []
         for subject, text in self._rest.values():
             which.append((subject is not None) + 2 * (text is not None))
@@ -288,7 +292,7 @@ class Placed:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], *, handles: int) -> Placed:
-        """Return what ``arrays`` gave, of subscriptions below *handles*; every number is looked at."""
+        """Restore the state that ``arrays`` returned, for subscriptions below *handles*; every number is checked."""
         placed = cls()
         placed.index = read(arrays, handles=handles)
         texts = Texts.of(arrays["rest.bytes"], arrays["rest.start"])
@@ -305,13 +309,13 @@ class Placed:
                 placed._put_plain(handle, subject)
             else:
                 placed._put_rest(handle, (subject, text))
-        # Those that content finds are asked all the same: which they are only matters where filters come and go.
+        # Subscriptions found by content get dummy filters: the true ones matter only where filters come and go.
         placed._sharing = dict.fromkeys(known.difference(own), (None, None))
         return placed
 
 
 class _Wanted(dict[_Rest, bool]):
-    """Whether filters want one publication; each is asked once."""
+    """Cache of whether filters want one publication; each filter is evaluated once."""
 
     def __init__(self, subject: str | None, attributes: Callable[[], Attributes]) -> None:
         super().__init__({(None, None): True})
@@ -326,7 +330,7 @@ class _Wanted(dict[_Rest, bool]):
 
 
 def _radius_m(near: Near) -> float:
-    """Return how far a near reaches, roughly."""
+    """Return the approximate radius of a near, in metres."""
     if isinstance(near, Area | Around):
         return near.radius_m
     assert isinstance(near, Polygon)

@@ -1,6 +1,6 @@
 """Prepared interests: the content filter of a subscription, joined with its topic filter, ready for the index.
 
-Rule: the filter is parsed where it enters (``language.filters.Filter``); subject and content are joined as trees.
+Rule: a filter is parsed where it enters (``language.filters.Filter``); subject and content are joined as trees.
 """
 
 from __future__ import annotations
@@ -19,19 +19,39 @@ from whimbrel.match.interest import Interest
 from whimbrel.match.subjects import subject_filter, with_subject
 from whimbrel.match.topics import check_topic_filter
 
-__all__ = ["NEVER", "Indexed", "ReadInterest", "check_names", "check_stored", "checked_content", "join", "prepare"]
+__all__ = [
+    "NEVER",
+    "Indexed",
+    "PreparedFilter",
+    "ReadInterest",
+    "check_names",
+    "check_stored",
+    "checked_content",
+    "join",
+    "prepare",
+]
 
 
 class ReadInterest(NamedTuple):
-    """An interest with a content filter, read and ready to be added."""
+    """An interest with a content filter, prepared for the index."""
 
     interest: Interest
     indexed: Indexed
     read: ReadFilter
 
 
+class PreparedFilter(Filter):
+    """A filter with what an index worked out of it for one subscription, before the subscription is added."""
+
+    __slots__ = ("prepared",)
+
+    def __init__(self, content: Filter, prepared: ReadInterest | None) -> None:
+        """Copy *content*, which is not parsed again."""
+        self.text, self.tree, self._verdict, self.prepared = content.text, content.tree, None, prepared
+
+
 class Indexed(NamedTuple):
-    """The filter that stands in the content index for a topic filter and a content filter."""
+    """The filter that the content index holds for a topic filter and a content filter."""
 
     text: str
     tree: Predicate
@@ -39,11 +59,11 @@ class Indexed(NamedTuple):
 
 
 NEVER = "never == 1 && never == 2"
-"""A filter that matches nothing: what stands for one that was accepted once and cannot be read any more."""
+"""A filter that matches nothing: it replaces a stored filter that can no longer be read."""
 
 
 def checked_content(interest: Interest) -> Filter | None:
-    """Return the content filter of *interest*, or raise what ``Matcher.add`` raises."""
+    """Return the content filter of *interest*; raise the errors that ``Matcher.add`` raises."""
     content = interest.content()
     check_names(content)
     if interest.subject_filter is not None:
@@ -52,7 +72,7 @@ def checked_content(interest: Interest) -> Filter | None:
 
 
 def join(subject: str | None, content: Filter) -> Indexed:
-    """Return subject and content as one filter, or the content alone where the two are too much for one."""
+    """Return subject and content as one filter, or the content alone if both together exceed a filter's limits."""
     if subject is not None:
         tree = with_subject(check_topic_filter(subject), content.tree)
         text = print_filter(tree)
@@ -62,10 +82,10 @@ def join(subject: str | None, content: Filter) -> Indexed:
 
 
 def prepare(interest: Interest, content: Filter) -> Generator[None, None, ReadInterest]:
-    """Prepare what the index keeps of an interest with a content filter, yielding after each step.
+    """Prepare an interest with a content filter for the index, yielding after each step.
 
-    A publication must show the subject, whatever the content says: where the topic filter names a level, or how many
-    there are, the filter hangs on that. Otherwise it hangs where the content alone would.
+    The joined filter requires the subject, whatever the content is. If the topic filter fixes a level or the number of
+    levels, the filter is found by that. Otherwise the filter is found as the content alone would be.
     """
     subject = interest.subject_filter
     indexed = join(subject, content)
@@ -77,16 +97,16 @@ def prepare(interest: Interest, content: Filter) -> Generator[None, None, ReadIn
 
 
 def check_stored(text: str | None) -> None:
-    """Raise ``FilterError`` for what is no filter in any version, or speaks of the names that only the matcher uses.
+    """Raise ``FilterError`` for a text that no version can parse, or that uses names reserved for the matcher.
 
-    A log may have one: an older version accepted it. Readers of a log check this first.
+    A log may have such a filter, which an older version accepted. Readers of a log call this first.
     """
     if text is not None:
         check_names(Filter(text, is_stored=True))
 
 
 def check_names(content: Filter | None) -> None:
-    """Raise ``FilterError`` for a filter over the names that only the matcher uses: they begin with U+0000."""
+    """Raise ``FilterError`` for a filter that uses names reserved for the matcher: they begin with U+0000."""
     if content is None:
         return
     text, tree = content.text, content.tree

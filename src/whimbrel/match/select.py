@@ -1,10 +1,10 @@
-"""Select: whether one subscription wants a stored publication, asked of retained messages and of the log's past.
+"""Selection: check stored publications (retained messages, the log's past) against one subscription.
 
-Rule: the plain way, by the reference closures, ``topics.matches``, ``may_deliver`` and ``hears``. The index is for many
-subscriptions and one publication; here it is the other way round.
-Rule: a subject filter admits no publication without a subject; ``None`` admits all.
-Rule: the filter that came with the subscription is asked. One that was stored as text is parsed once, when a
-publication is first asked about that keys and places let pass.
+Rule: this is the plain way, with the reference closures, ``topics.matches``, ``may_deliver`` and ``hears``. The index
+is for many subscriptions and one publication; here it is one subscription and many publications.
+Rule: a subject filter admits no publication without a subject; the subject filter ``None`` admits all.
+Rule: the filter that came with the subscription decides. A filter stored as text is parsed once, at the first
+publication that passes the check of keys and places.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Selection"]
 
 
 class Selection:
-    """The stored publications that *subscription* wants; *sightings* returns where its session's devices were last."""
+    """The stored publications that *subscription* wants; *sightings* returns the last places of its devices."""
 
     __slots__ = ("_filter", "_sightings", "subscription")
 
@@ -33,7 +33,7 @@ class Selection:
         self._filter: Filter | None = None
 
     def admits_subject(self, subject: str | None) -> bool:
-        """Return whether its subject filter admits *subject*."""
+        """Return whether the subscription's subject filter admits *subject*."""
         wanted = self.subscription.subject_filter
         return wanted is None or (subject is not None and matches(wanted, subject))
 
@@ -47,7 +47,7 @@ class Selection:
         area: Area | None,
         now: int,
     ) -> bool:
-        """Return whether keys, places at *now* and content let it have a publication whose subject it admits."""
+        """Return whether keys, places at *now* and content admit a publication whose subject is admitted."""
         asked = self.subscription
         if not may_deliver(keys, asked.keys, deliver_insecure=deliver_insecure, accept_insecure=asked.accept_insecure):
             return False

@@ -1,10 +1,9 @@
-r"""Subjects as content: a topic filter beside a content filter becomes part of it.
+r"""Subjects as content: a topic filter beside a content filter becomes a part of the content filter.
 
-``ward/+/pulse`` with ``pulse > 110`` is indexed as one filter over the levels of the subject and the attributes, so
-that whichever is more selective, subject or content, finds the subscription. Without a wildcard the subject is one
-attribute as a whole: one comparison instead of one for each level.
-
-Rule: the names of these attributes begin with U+0000, which no attribute of a notification may.
+``ward/+/pulse`` with ``pulse > 110`` is indexed as one filter over the levels of the subject and the attributes. So the
+more selective of both, subject or content, finds the subscription. A topic filter without a wildcard compares the whole
+subject: one comparison instead of one per level.
+Rule: the names of these attributes begin with U+0000, which is not allowed for attributes of a notification.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from whimbrel.model.attributes import Attributes, FrozenAttributes, Scalar
 __all__ = ["is_exact", "subject_attributes", "subject_filter", "with_subject"]
 
 _MAX_LEVELS = 8
-"""Levels that are indexed; a longer topic filter with wildcards is looked at again by ``topics.matches``."""
+"""Levels that are indexed; a longer topic filter with wildcards is checked again by ``topics.matches``."""
 
 _WHOLE = Name("\0subject")
 _COUNT = Name("\0levels")
@@ -38,7 +37,7 @@ def _level(number: int) -> Name:
 
 
 def with_subject(topic_filter: str, content: Predicate) -> Predicate:
-    """Return the filter that is true where *content* is and *topic_filter* admits the subject.
+    """Return the filter that is true where *content* is true and *topic_filter* admits the subject.
 
     Trees are combined, never texts: a text could close a parenthesis that it did not open.
     """
@@ -47,7 +46,7 @@ def with_subject(topic_filter: str, content: Predicate) -> Predicate:
 
 @lru_cache(maxsize=4_096)
 def subject_filter(topic_filter: str) -> tuple[Predicate, ...]:
-    """Return *topic_filter* as conditions on ``subject_attributes``; exact if ``is_exact`` says so."""
+    """Return *topic_filter* as conditions on ``subject_attributes``; complete if ``is_exact`` returns True."""
     levels = topic_filter.split("/")
     if not _has_wildcard(levels):
         return (Compare(CompareOp.EQ, _WHOLE, Literal(topic_filter)),)
@@ -58,7 +57,7 @@ def subject_filter(topic_filter: str) -> tuple[Predicate, ...]:
         for number, level in enumerate(named[:_MAX_LEVELS])
         if level != "+"
     ]
-    # a/# is also a: everything below, and the parent itself
+    # a/# admits a, too: the parent as well as everything below
     count = CompareOp.GE if is_open else CompareOp.EQ
     parts.append(Compare(count, _COUNT, Literal(max(1, len(named)))))
     if levels[0] in {"+", "#"}:
@@ -67,7 +66,7 @@ def subject_filter(topic_filter: str) -> tuple[Predicate, ...]:
 
 
 def is_exact(topic_filter: str) -> bool:
-    """Tell whether ``subject_filter`` says all that *topic_filter* does."""
+    """Return whether ``subject_filter`` decides all of *topic_filter*."""
     levels = topic_filter.split("/")
     return len(levels) <= _MAX_LEVELS or not _has_wildcard(levels)
 

@@ -1,21 +1,20 @@
 """Topics: which subject filters admit a subject, by the rules of MQTT (5.0 §4.7, the same in 3.1.1).
 
-On the wire a subject is a *topic* and a subject filter a *topic filter*; this file is where MQTT's rules live, so it
+On the wire a subject is a *topic* and a subject filter a *topic filter*. The rules of MQTT live in this file, so it
 uses MQTT's words.
-
-Rule: levels are what ``/`` divides and may be empty: ``/a`` has two. ``+`` stands for one level, ``#`` for what is
-left, and for nothing: ``a/#`` admits ``a``. A filter that begins with a wildcard admits no topic that begins with
+Rule: levels are separated by ``/`` and may be empty: ``/a`` has two. ``+`` stands for one level. ``#`` stands for all
+remaining levels, or none: ``a/#`` admits ``a``. A filter that begins with a wildcard admits no topic that begins with
 ``$``.
 Rule: ``matches`` is the reference; ``TopicIndex`` gives the same answers, faster.
 Rule: a handle is a subscription's number, 0 to 2³¹-1, and has one topic filter. The index keeps no table from handle
-to filter, which would nearly double it: the caller that gives out handles knows the filter. A handle added under two
-filters is found once for each.
+to filter, which would nearly double its size: the caller that assigns handles knows the filter. A handle that was added
+under two filters is found once for each.
 
 Filters without a wildcard, nearly all of them, are keys of a dict. The others are paths of a trie, walked level by
 level with the set of nodes reached so far. That set at most doubles per level and is never larger than the trie.
-What the trie said of a topic is remembered until a wildcard filter comes or goes; filters without a wildcard may come
-and go meanwhile. Measured, a topic that is remembered is answered three to five times as fast, and one never seen
-before up to a third slower; publishers repeat their topics, so it is worth it.
+The trie's result for a topic is cached until a wildcard filter is added or removed; filters without a wildcard do not
+matter to it. Measured, a cached topic is answered three to five times as fast, and a new topic up to a third slower.
+Publishers repeat their topics, so the cache pays.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ __all__ = ["TopicIndex", "TopicMatches", "check_topic_filter", "is_topic_filter"
 
 _WILDCARDS = ("+", "#")
 _MEMO_BYTES = 2 << 20
-_MEMO_ENTRY_BYTES = 200  # of a dict's entry, a string and a list, before their contents
+_MEMO_ENTRY_BYTES = 200  # memory of a dict entry, a string and a list, without their contents
 
 _Held: TypeAlias = "int | array[int]"
-"""The handles under one filter: the number itself if it is one, else all of them, ascending."""
+"""The handles under one filter: the number itself if there is one, else an ascending array."""
 
 
 def check_topic_filter(text: object) -> str:
-    """Return *text* if it is a topic filter, or raise ``InvalidValueError`` naming what was found and is allowed."""
+    """Return *text* if it is a topic filter; else raise ``InvalidValueError`` that says what is wrong."""
     topic_filter = name("topic filter", text, max_bytes=MAX_SUBJECT_BYTES)
     if _has_wildcard(topic_filter):
         levels = topic_filter.split("/")
@@ -64,7 +63,7 @@ def _no_filter(text: str, why: str) -> str:
 
 
 def is_topic_filter(text: object) -> bool:
-    """Tell whether ``check_topic_filter`` accepts *text*."""
+    """Return whether ``check_topic_filter`` accepts *text*."""
     try:
         check_topic_filter(text)
     except InvalidValueError:
@@ -73,7 +72,7 @@ def is_topic_filter(text: object) -> bool:
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Tell whether *topic_filter* admits *topic*: the reference, written to be obviously right."""
+    """Return whether *topic_filter* admits *topic*; this is the reference, written to be obviously right."""
     if topic.startswith("$") and topic_filter.startswith(_WILDCARDS):
         return False
     wanted, levels = topic_filter.split("/"), topic.split("/")
@@ -95,7 +94,7 @@ class TopicMatches(NamedTuple):
 
 
 class _Node:
-    """All wildcard filters that begin with the same levels."""
+    """A node of the trie: all wildcard filters that begin with the same levels."""
 
     __slots__ = ("below", "children", "here", "plus")
 
@@ -103,18 +102,18 @@ class _Node:
         self.children: dict[str, _Node] | None = None
         self.plus: _Node | None = None
         self.here: _Held | None = None
-        """Under the filter that ends here."""
+        """Handles of the filter that ends at this node."""
         self.below: _Held | None = None
-        """Under the filter that goes on with ``#``."""
+        """Handles of the filter that continues with ``#``."""
 
     @property
     def is_bare(self) -> bool:
-        """Whether nothing ends or goes on here."""
+        """Whether no filter ends at this node or leads through it."""
         return self.children is None and self.plus is None and self.here is None and self.below is None
 
 
 class TopicIndex:
-    """Handles by topic filter, asked by topic.
+    """Handles by topic filter; finds the handles whose filters admit a topic.
 
     >>> index = TopicIndex()
     >>> index.add("ward/+/pulse", 7), index.add("ward/3/pulse", 8)
@@ -122,8 +121,8 @@ class TopicIndex:
     >>> sorted(index.match("ward/3/pulse"))
     [7, 8]
 
-    Adding handles in ascending order, as they are given out, is cheapest: a handle that goes before others of the
-    same filter moves them by four bytes each.
+    Handles are cheapest to add in ascending order: a handle inserted before others of the same filter moves each of
+    them by four bytes.
     """
 
     __slots__ = ("_count", "_exact", "_memo", "_memo_room", "_root")
@@ -132,18 +131,18 @@ class TopicIndex:
         self._exact: dict[str, _Held] = {}
         self._root = _Node()
         self._memo: dict[str, list[_Held]] = {}
-        """What the trie said of a topic, until the trie changes."""
+        """Cache of the trie's results by topic, until the trie changes."""
         self._memo_room = _MEMO_BYTES
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many handles are held, counted once for each filter."""
+        """Return the number of handles, counted once for each filter."""
         return self._count
 
     # -- change --------------------------------------------------------------------------------------------------------
 
     def add(self, topic_filter: str, handle: int) -> bool:
-        """Put *handle* under *topic_filter*; return whether it was not there before."""
+        """Add *handle* under *topic_filter*; return False if it was added before."""
         whole("handle", handle, 0, INT32_MAX)
         check_topic_filter(topic_filter)
         added = (
@@ -155,7 +154,7 @@ class TopicIndex:
         return added
 
     def remove(self, topic_filter: str, handle: int) -> bool:
-        """Take *handle* from under *topic_filter*; return whether it was there."""
+        """Remove *handle* from *topic_filter*; return whether it was found."""
         removed = (
             self._remove_wildcard(topic_filter, handle)
             if _has_wildcard(topic_filter)
@@ -223,7 +222,7 @@ class TopicIndex:
     def match(self, topic: str) -> list[int]:
         """Return the handles of all filters that admit *topic*.
 
-        The order says nothing, but depends only on what the index holds and not on how it came to hold it.
+        The order has no meaning; it depends only on the contents of the index, not on the order of changes.
         """
         handles: list[int] = []
         for held in self._held(topic):
@@ -240,7 +239,7 @@ class TopicIndex:
     def match_many(self, topics: Sequence[str | None]) -> TopicMatches:
         """Return the row (position in *topics*) and handle of every match; each distinct topic is looked up once.
 
-        A row without a topic has no matches: what wants every notification whatever its subject is not in this index.
+        A row without a topic has no matches: subscriptions without a topic filter are not in this index.
         """
         numbers: dict[str | None, int] = {}
         number_of_row = [numbers.setdefault(topic, len(numbers)) for topic in topics]
@@ -261,11 +260,11 @@ class TopicIndex:
         handles = np.array(flat, np.int32)
         if is_mixed:
             owners = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-            handles = np.sort(owners << 32 | handles).astype(np.int32)  # the low half; a handle fills at most 31 bits
+            handles = np.sort(owners << 32 | handles).astype(np.int32)  # the low half; a handle has at most 31 bits
         return _spread(handles, starts, counts, np.array(number_of_row, np.int64))
 
     def _held(self, topic: str) -> Sequence[_Held]:
-        """Return what is held under each filter that admits *topic*."""
+        """Return the handles of each filter that admits *topic*."""
         wild = self._memo.get(topic)
         if wild is None:
             wild = _walked(self._root, topic)
@@ -286,11 +285,11 @@ class TopicIndex:
 
 
 def _walked(root: _Node, topic: str) -> list[_Held]:
-    """Return what is held under each wildcard filter that admits *topic*."""
+    """Return the handles of each wildcard filter that admits *topic*."""
     found: list[_Held] = []
     levels = topic.split("/")
     reached = [root]
-    if topic.startswith("$"):  # neither + nor # stands for such a first level
+    if topic.startswith("$"):  # neither + nor # stands for a first level that begins with $
         child = (root.children or {}).get(levels.pop(0))
         reached = [] if child is None else [child]
     for level in levels:
@@ -316,7 +315,7 @@ def _walked(root: _Node, topic: str) -> list[_Held]:
 def _spread(
     handles: NDArray[np.int32], starts: NDArray[np.int64], counts: NDArray[np.int64], numbers: NDArray[np.int64]
 ) -> TopicMatches:
-    """Return the handles of each row, given those of each distinct topic and the topic's number in each row."""
+    """Return row and handle of each match, from the handles of each distinct topic and each row's topic number."""
     row_counts = counts[numbers]
     rows = np.repeat(np.arange(len(numbers), dtype=np.int32), row_counts)
     first_out = np.cumsum(row_counts) - row_counts
@@ -337,7 +336,7 @@ def _path(topic_filter: str) -> tuple[list[str], bool]:
 
 
 def _child(node: _Node, level: str) -> _Node:
-    """Return where *level* leads from *node*, which is made if need be."""
+    """Return the child of *node* for *level*; create the child if it is missing."""
     if level == "+":
         if node.plus is None:
             node.plus = _Node()
@@ -346,13 +345,13 @@ def _child(node: _Node, level: str) -> _Node:
         node.children = {}
     child = node.children.get(level)
     if child is None:
-        # One copy of a level's text, however many nodes lead on with it.
+        # One copy of a level's text, however many nodes use it.
         child = node.children[intern(level)] = _Node()
     return child
 
 
 def _prune(path: list[_Node], levels: list[str]) -> None:
-    """Take away the nodes at the end of *path* that have become bare."""
+    """Remove nodes at the end of *path* that have become empty."""
     while levels and path[-1].is_bare:
         path.pop()
         node, level = path[-1], levels.pop()
@@ -374,7 +373,7 @@ def _holds(held: _Held, handle: int) -> bool:
 
 
 def _with(held: _Held | None, handle: int) -> _Held:
-    """Return *held* and *handle*, which was not there."""
+    """Return *held* with *handle* added; it must not contain *handle*."""
     if held is None:
         return handle
     if isinstance(held, int):
@@ -384,7 +383,7 @@ def _with(held: _Held | None, handle: int) -> _Held:
 
 
 def _without(held: _Held, handle: int) -> _Held | None:
-    """Return *held* without *handle*, which was there; ``None`` if nothing is left."""
+    """Return *held* without *handle*, which it must contain; None if no handle is left."""
     if isinstance(held, int):
         return None
     del held[bisect_left(held, handle)]

@@ -1,6 +1,6 @@
-"""The index as a backend: three-valued verdicts from an index that only knows who is true.
+"""The index as a backend: three-valued verdicts from an index that only finds filters that are true.
 
-A filter is false where its negation is true, and undefined where neither is; so each case is indexed twice.
+A filter is false where its negation is true, and undefined where neither is true; so each case is indexed twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["verdicts"]
 
 
 def verdicts(cases: Sequence[tuple[Predicate, Attributes]]) -> Iterator[bool | None]:
-    """Yield the verdict of each tree on its attributes, all cases in one index."""
+    """Yield the verdict of each tree on its attributes; all cases are in one index."""
     texts = (print_filter(tree) for case, _ in cases for tree in (case, Not(case)))
     index = ContentIndex.load(enumerate(texts))
     rows, handles = index.match_rows([attributes for _, attributes in cases])

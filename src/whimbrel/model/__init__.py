@@ -1,6 +1,6 @@
-"""The values that travel between all rooms of the house.
+"""The model: the values that travel between all packages.
 
-Rule: nothing here loads pyarrow; the log's schemas are in ``whimbrel.model.tables``, imported by name.
+Rule: nothing here loads pyarrow; the log's Arrow schemas are in ``whimbrel.model.tables``, imported by name.
 """
 
 from __future__ import annotations

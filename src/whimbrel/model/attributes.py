@@ -1,9 +1,9 @@
-"""Attributes: the named, typed values of a notification, and what a filter speaks about.
+"""Attributes: the named, typed values of a notification, which filters test.
 
-Rule: five types, as in Elvin: int32, int64, real64, string, opaque. In Python they are ``int``, ``Int64``,
-``float``, ``str`` and ``bytes``, and the *exact* class tells the type. A plain ``int`` always fits int32.
-Rule: all input from outside passes ``checked`` or one of the readers in ``codecs`` first; what they
-return is a ``FrozenAttributes``, so its holder need not check again.
+Rule: five types, as in Elvin: int32, int64, real64, string, opaque. In Python they are ``int``, ``Int64``, ``float``,
+``str`` and ``bytes``, and the *exact* class determines the type. A plain ``int`` always fits int32.
+Rule: all input from outside first passes ``checked`` or one of the readers in ``codecs``. Both return
+``FrozenAttributes``, so the receiver need not check again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 NUMBER_BYTES = 8
-"""What a number counts towards ``Limits.max_bytes``, whatever its value."""
+"""Size of a number in the count for ``Limits.max_bytes``, whatever its value."""
 
 
 class AttributeType(IntEnum):
@@ -67,13 +67,13 @@ Scalar: TypeAlias = int | float | str | bytes
 """One attribute value: ``int`` (int32), ``Int64``, ``float``, ``str`` or ``bytes``."""
 
 Attributes: TypeAlias = Mapping[str, Scalar]
-"""Names to values, already checked."""
+"""Checked attributes: values by name."""
 
 
 class FrozenAttributes(dict[str, Scalar]):
-    """Attributes that passed a check and stay as they are.
+    """Attributes that passed a check and never change.
 
-    A dict that refuses change: read at the speed of a dict, and unlike a mapping proxy it can be pickled.
+    This is a dict that refuses changes: as fast to read as a dict and, unlike a mapping proxy, it can be pickled.
     """
 
     __slots__ = ()
@@ -84,7 +84,7 @@ class FrozenAttributes(dict[str, Scalar]):
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
 
-    def __hash__(self) -> int:  # type: ignore[override]  # a dict has none because it changes; this one does not
+    def __hash__(self) -> int:  # type: ignore[override]  # a dict has no hash because it changes; this one does not
         return hash(frozenset(self.items()))
 
     def __reduce__(self) -> tuple[type[FrozenAttributes], tuple[dict[str, Scalar]]]:
@@ -121,7 +121,7 @@ def integer(value: int) -> int | float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much one notification may carry; everything from a socket or a file is held to it."""
+    """Limits of the attributes of one notification; they apply to everything from a socket or a file."""
 
     max_names: int = 1_000
     max_depth: int = 32
@@ -139,9 +139,9 @@ DEFAULT_LIMITS = Limits()
 
 
 def checked(values: Mapping[str, object], *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
-    """Return *values* as attributes, or raise ``InvalidValueError`` naming the first that is none.
+    """Return *values* as attributes; raise ``InvalidValueError`` that names the first invalid one.
 
-    A plain integer becomes int32 or int64 by its size, a boolean int32; nothing else is converted.
+    A plain integer becomes int32 or int64 by its size, and a boolean int32; nothing else is converted.
     """
     if len(values) > limits.max_names:
         raise InvalidValueError("attributes", len(values), f"at most {limits.max_names} names")
@@ -158,8 +158,8 @@ def checked(values: Mapping[str, object], *, limits: Limits = DEFAULT_LIMITS) ->
 
 
 def _checked_name(name: object, limits: Limits) -> int:
-    """Return the bytes *name* takes."""
-    if type(name) is not str or not name or name[0] == "\0":  # names that begin so are the matcher's own
+    """Check *name* and return its size in bytes."""
+    if type(name) is not str or not name or name[0] == "\0":  # names that begin with U+0000 belong to the matcher
         raise InvalidValueError("attribute name", name, "a string of at least one character, the first not U+0000")
     size = utf8_size("attribute name", name)
     if size > limits.max_name_bytes:
@@ -168,7 +168,7 @@ def _checked_name(name: object, limits: Limits) -> int:
 
 
 def _checked_value(name: str, value: object) -> tuple[Scalar, int]:
-    """Return *value* as one of the five types, and the bytes it takes; a subclass of them is none."""
+    """Return *value* as one of the five types, and its size in bytes; refuse subclasses of their classes."""
     if isinstance(value, bool):
         return int(value), NUMBER_BYTES
     if isinstance(value, int) and type(value) in {int, Int64}:

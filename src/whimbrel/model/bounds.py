@@ -1,8 +1,8 @@
-"""Bounds: the checks that a field of a value makes when it is built.
+"""Bounds: checks of the fields of a value, made when the value is built.
 
-Rule: each check returns the value or raises ``InvalidValueError`` naming the field, what was found and what
-is allowed.
-Rule: text is measured in bytes of UTF-8, because that is what the wire and the disk count.
+Rule: each check returns the value, or raises ``InvalidValueError`` that names the field, what was found and what is
+allowed.
+Rule: text is measured in bytes of UTF-8, because the wire and the disk count bytes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 FIRST_TIME, LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The years 1 to 9999: a fact's time must have a date, because it is filed under it."""
+"""First and last microsecond of the years 1 to 9999; a fact's time must have a date, under which the fact is filed."""
 
 MAX_NAME_BYTES = 1_024
 
 
 def utf8_size(what: str, value: str) -> int:
-    """Return how many bytes *value* takes; lone surrogates have no encoding and are refused."""
+    """Return the size of *value* in bytes of UTF-8; refuse lone surrogates, which have no encoding."""
     if value.isascii():
         return len(value)
     try:
@@ -54,7 +54,7 @@ def utf8_size(what: str, value: str) -> int:
 def text(what: str, value: object, *, max_bytes: int) -> str:
     """Return *value* if it is a string of at most *max_bytes*, without U+0000."""
     if type(value) is str and value.isascii() and len(value) <= max_bytes and "\0" not in value:
-        return value  # nearly all: a restart checks hundreds of thousands
+        return value  # the usual case: a restart checks hundreds of thousands
     if not isinstance(value, str):
         raise InvalidValueError(what, value, "a string")
     if utf8_size(what, value) > max_bytes:
@@ -65,28 +65,28 @@ def text(what: str, value: object, *, max_bytes: int) -> str:
 
 
 def name(what: str, value: object, *, max_bytes: int = MAX_NAME_BYTES) -> str:
-    """Return *value* if it is text of at least one character, as names of devices and sessions are."""
+    """Return *value* if it is text of at least one character, as for names of devices and sessions."""
     if value == "":
         raise InvalidValueError(what, value, "a string of at least one character")
     return text(what, value, max_bytes=max_bytes)
 
 
 def whole(what: str, value: object, low: int, high: int) -> int:
-    """Return *value* if it is an integer from *low* to *high*; a boolean is none."""
+    """Return *value* if it is an integer from *low* to *high*; refuse booleans."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidValueError(what, value, f"an integer from {low} to {high}")
     return value
 
 
 def flag(what: str, value: object) -> bool:
-    """Return *value* if it is a boolean; 1 is none."""
+    """Return *value* if it is a boolean; refuse numbers such as 1."""
     if not isinstance(value, bool):
         raise InvalidValueError(what, value, "true or false")
     return value
 
 
 def dated(what: str, value: object) -> int:
-    """Return *value* if it is the time of a fact: microseconds UTC that have a date."""
+    """Return *value* if it is the time of a fact: microseconds UTC in the years 1 to 9999."""
     if type(value) is int and FIRST_TIME <= value <= LAST_TIME:
         return value
     raise InvalidValueError(what, value, "microseconds UTC in the years 1 to 9999")
@@ -98,7 +98,7 @@ def instant(what: str, value: object) -> int:
 
 
 def real(what: str, value: object, low: float, high: float) -> float:
-    """Return *value* as a float if it is a finite number from *low* to *high*; a boolean is none."""
+    """Return *value* as a float if it is a finite number from *low* to *high*; refuse booleans."""
     if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
         number = float(value)
         if math.isfinite(number):
@@ -107,7 +107,7 @@ def real(what: str, value: object, low: float, high: float) -> float:
 
 
 def node_name(value: object) -> None:
-    """Raise ``InvalidValueError`` unless *value* may name a node."""
+    """Raise ``InvalidValueError`` unless *value* is a valid name of a node."""
     if not isinstance(value, str) or not _NODE.fullmatch(value):
         allowed = "1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
         raise InvalidValueError("node", value, allowed)

@@ -1,8 +1,8 @@
 """CBOR bodies: bytes from outside to a tree of plain Python values.
 
-Rule: any bytes give a tree or ``MalformedBodyError``; the size is looked at before parsing.
-Rule: of the tags only big integers (2, 3) and "this is CBOR" (55799) are read. The others would build dates,
-regular expressions, shared references and more that is no attribute, at the sender's choice and our cost.
+Rule: any bytes give a tree or ``MalformedBodyError``; the size is checked before parsing.
+Rule: the only accepted tags are big integers (2, 3) and "this is CBOR" (55799). Other tags would build dates, regular
+expressions, shared references and other values that cannot be attributes, at the sender's choice and our cost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Decoder = Callable[[object, bool], NoReturn]
 
 
 class _RefusedTags(Mapping[int, _Decoder]):
-    """Every tag but the ones we read; asked by the decoder before its own table, so nothing is built."""
+    """Decoders for all refused tags; the decoder asks here before its own table, so that nothing is built."""
 
     def __getitem__(self, tag: int) -> _Decoder:
         if tag in _READ_TAGS:
@@ -43,7 +43,7 @@ class _RefusedTags(Mapping[int, _Decoder]):
         return iter(())
 
     def __len__(self) -> int:
-        return 1  # not empty: an empty mapping could be taken for none
+        return 1  # not empty: cbor2 could take an empty mapping for None
 
 
 _REFUSED_TAGS = _RefusedTags()
@@ -58,7 +58,7 @@ def read_cbor(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Mapping[object
         tree: object = _decoder(source, limits, _MAX_READ_BYTES).decode()
     except cbor2.CBORDecodeError as error:
         raise MalformedBodyError(_FORM, _reason(error), offset=_offset(data, limits)) from None
-    except RecursionError:  # only when the caller's own stack is nearly full
+    except RecursionError:  # only if the caller's own stack is nearly full
         raise MalformedBodyError(_FORM, "nested too deeply for the stack it was read on") from None
     if source.tell() != len(data):
         raise MalformedBodyError(_FORM, "found bytes after the end of the body", offset=source.tell())
@@ -85,7 +85,7 @@ def _reason(error: cbor2.CBORDecodeError) -> str:
 
 
 def _offset(data: bytes, limits: Limits) -> int:
-    """Return how far a reader of single bytes gets; only a body that was refused is read twice."""
+    """Return the offset of the error by decoding again byte by byte; only refused bodies are decoded twice."""
     source = BytesIO(data)
     with suppress(cbor2.CBORDecodeError):
         _decoder(source, limits, 1).decode()

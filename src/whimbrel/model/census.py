@@ -1,7 +1,7 @@
-"""The census of a campus as a log has it: how many nodes there are, their memory, and who subscribes to what.
+"""The census of a campus, as recorded in a log: number of nodes, their memory, and the subscribers of each subject.
 
 The administrative server (``carry.backbone``) publishes it under ``CENSUS_SUBJECT``; the pipeline plans copies from the
-last one of a log.
+last census of a log.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from whimbrel.model.bounds import INT32_MAX, name, whole
 __all__ = ["BACKBONE", "CENSUS_SUBJECT", "CensusTotals", "read_census_totals"]
 
 BACKBONE = "campus-backbone"
-"""The subjects below it are for way-servers and the administrative server; no sample has them."""
+"""Root of the subjects of way-servers and the administrative server; samples never have these subjects."""
 CENSUS_SUBJECT = f"{BACKBONE}/census"
 _MAX_SUBSCRIBERS = 2**53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CensusTotals:
-    """Nodes, places of all of them together, and subscribers by subject."""
+    """Number of nodes, sample slots of all nodes together, and subscribers by subject."""
 
     nodes: int
     places: int
@@ -38,12 +38,12 @@ class CensusTotals:
 
     @property
     def slots_per_node(self) -> int:
-        """Places of a node, in the mean; 0 if there is no node."""
+        """Mean number of sample slots per node; 0 without nodes."""
         return self.places // self.nodes if self.nodes else 0
 
 
 def read_census_totals(body: bytes) -> CensusTotals:
-    """Return the census in the body of a publication, or raise an ``InvalidInputError``."""
+    """Return the census in the body of a publication; raise ``InvalidInputError`` if the body is not a census."""
     try:
         said = json.loads(body)
         return CensusTotals(nodes=said["nodes"], places=said["places"], subscribers=said["subscribers"])

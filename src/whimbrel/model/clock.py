@@ -1,7 +1,7 @@
 """Time: int64 microseconds UTC inside, seconds and ISO 8601 only at the edge.
 
-Rule: alive iff ``now < expires_at``; TTLs, deadlines, tokens and caches all ask ``is_alive``.
-Rule: nothing that decides reads a clock; the shell asks one and passes ``now``.
+Rule: alive iff ``now < expires_at``; TTLs, deadlines, tokens and caches all call ``is_alive``.
+Rule: code that decides never reads a clock; the shell reads one and passes ``now``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock; it may be set back, so it stamps and never orders."""
+    """The machine's clock; it may be set back, so it gives timestamps but never an order."""
 
     def now(self) -> int:
         """Return the microseconds since 1970-01-01 UTC."""
@@ -40,9 +40,9 @@ class SystemClock:
 
 
 def microseconds(seconds: float) -> int:
-    """Return *seconds* from the edge as whole microseconds, the nearest."""
+    """Return *seconds*, a value from the edge, rounded to whole microseconds."""
     if not isinstance(seconds, float) or math.isfinite(seconds):
-        # Apart, the two halves are exact; together they round twice.
+        # Converting both parts separately is exact; converting the sum would round twice.
         whole_s = int(seconds)
         total_us = whole_s * US_PER_S + round((seconds - whole_s) * US_PER_S)
         if INT64_MIN <= total_us <= INT64_MAX:
@@ -51,17 +51,17 @@ def microseconds(seconds: float) -> int:
 
 
 def seconds(duration_us: int) -> float:
-    """Return *duration_us* as seconds, for the edge."""
+    """Return *duration_us* in seconds, for the edge."""
     return duration_us / US_PER_S
 
 
 def is_alive(expires_at: int | None, *, now: int) -> bool:
-    """Tell whether what expires at *expires_at* is still alive; ``None`` never expires."""
+    """Return whether something that expires at *expires_at* is still alive; ``None`` never expires."""
     return expires_at is None or now < expires_at
 
 
 def format_time(time_us: int) -> str:
-    """Return *time_us* as ISO 8601 in UTC, always with six decimals, so that texts sort as times do."""
+    """Return *time_us* as ISO 8601 in UTC, always with six decimals, so that texts sort like times."""
     try:
         moment = _EPOCH + timedelta(microseconds=instant("time", time_us))
     except OverflowError:
@@ -70,7 +70,7 @@ def format_time(time_us: int) -> str:
 
 
 def parse_time(text: str) -> int:
-    """Return the microseconds of an ISO 8601 *text* with date, time and ``Z`` or an offset."""
+    """Return the microseconds UTC of an ISO 8601 *text* with date, time, and ``Z`` or an offset."""
     if _ISO_8601.fullmatch(text):
         try:
             return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND

@@ -1,16 +1,17 @@
 """Codecs: attributes from JSON, CBOR and MQTT user properties, and back.
 
-Rule: integers become int32, else int64, else real64; a number with point or exponent real64; booleans int32;
-nested objects are flattened with ``.``; arrays, nulls and CBOR's undefined are skipped; CBOR bytes are opaque;
-user properties are strings.
-Rule: a name twice is refused, also when two paths flatten to the same name; the body wins over a property.
-Rule: any bytes give attributes or ``MalformedBodyError``; values already in Python, ``InvalidValueError``.
-Rule: ``attributes_of`` never refuses, and what it gives never changes: the log writes bodies alone where it can and
-derives the attributes when it is read (``log.compact``), so another rule would change what old facts say. So where the
-rule did change (a body that is no object has the attribute ``value``), the log knows by which rule a fact was matched.
+Rule: integers become int32, else int64, else real64; a number with point or exponent becomes real64, a boolean int32.
+Nested objects are flattened with ``.``. Arrays, nulls and CBOR's undefined are skipped. CBOR bytes become opaque, and
+user properties strings.
+Rule: a name that occurs twice is refused, also if two paths flatten to one name; the body wins over a property.
+Rule: any bytes give attributes or ``MalformedBodyError``; bad Python values raise ``InvalidValueError``.
+Rule: ``attributes_of`` never raises, and its result for a body must never change. Where possible, the log stores only
+bodies and derives attributes again when it is read (``log.compact``), so a changed rule would change old facts. One
+rule did change (a body that is not an object has the attribute ``value``); the log records by which rule a fact was
+matched.
 
-What ``to_json`` and ``to_cbor`` write reads back equal; only the width of an int64 that fits int32 is lost,
-because neither form has it. The typed form (``typed``) loses nothing.
+The output of ``to_json`` and ``to_cbor`` is read back equal, except that an int64 that fits int32 becomes int32,
+because neither form has both widths. The typed form (``typed``) loses nothing.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ __all__ = [
 _OBJECT = re.compile(rb"[ \t\n\r]*+\{")
 _SCALAR = re.compile(rb'[ \t\n\r]*+["0-9tfn-]')
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
-_MOST_TEXT_BYTES = 1_024
+_MAX_TEXT_BYTES = 1_024
 _LIMITS = Limits(max_names=1_000, max_depth=32, max_bytes=1 << 20, max_name_bytes=1_024)
-"""Those of ``attributes_of``, whatever the defaults of today are."""
+"""Limits of ``attributes_of``; fixed, because later changes of the defaults must not change old facts."""
 
 
 def attributes_of(
@@ -69,13 +70,13 @@ def attributes_of(
     content_type: str | None = None,
     has_value: bool = True,
 ) -> Attributes:
-    """Return the attributes of a publication as it came: those of its *body*, and its user *properties*.
+    """Return the attributes of a publication: from its *body*, and its user *properties*.
 
-    The body is JSON or CBOR if its *content_type* says so, or if it begins as a JSON object or a CBOR map does; where
-    it does not parse, it has none. Another body that is one JSON scalar, or else short text, is the attribute
-    ``value``. Of a property's name that comes twice the first counts, and the body's
-    value before it; a property that can be no attribute is left out, and all are where there are too many. Without
-    *has_value* it is what an older Whimbrel made of it.
+    The body is read as JSON or CBOR if its *content_type* says so, or if it begins like a JSON object or a CBOR map. A
+    body that cannot be parsed has no attributes. Any other body that is one JSON scalar, or else short text, becomes
+    the attribute ``value``. The body wins over a property; of two properties of one name, the first counts. A property
+    that cannot be an attribute is left out; if there are too many, all are left out. With ``has_value=False`` the
+    result is that of an older Whimbrel, without ``value``.
     """
     found = _attributes_of_body(body, content_type)
     if not found and has_value and _kind(content_type) != "application/cbor":
@@ -117,16 +118,16 @@ def _attributes_of_body(body: bytes, content_type: str | None) -> Attributes:
 def _value_of(body: bytes) -> Attributes:
     """Return the attribute ``value`` of a body that is one JSON scalar, or else short text without control characters.
 
-    What begins as an object does is an object, or nothing.
+    A body that begins like a JSON object has no attribute ``value``.
     """
     if not body or len(body) > _LIMITS.max_bytes or _OBJECT.match(body):
         return NO_ATTRIBUTES
     if _SCALAR.match(body):
         with suppress(MalformedBodyError):
             tree = read_json(b'{"value":' + body + b"}", limits=_LIMITS)
-            if len(tree) == 1 and not isinstance(tree["value"], dict | list):  # else it was no scalar, and not alone
+            if len(tree) == 1 and not isinstance(tree["value"], dict | list):  # else the body was not one scalar
                 return _flattened("JSON", tree, _LIMITS)
-    if len(body) <= _MOST_TEXT_BYTES:
+    if len(body) <= _MAX_TEXT_BYTES:
         with suppress(UnicodeDecodeError, InvalidValueError):
             text = body.decode()
             if not _CONTROL.search(text):
@@ -135,10 +136,10 @@ def _value_of(body: bytes) -> Attributes:
 
 
 def _flat_attributes(body: bytes) -> Attributes | None:
-    """Return what ``from_json`` would of a short, flat, plain object, at a quarter of its price; None: ask it.
+    """Return the result of ``from_json`` for a short, flat, plain object, four times as fast; None for other bodies.
 
-    Nearly all bodies are such. Anything a rule covers (names twice, nesting, large numbers, text that is not
-    ASCII, what JSON does not have) is left to the one who knows the rules.
+    Nearly all bodies are such objects. Anything with a special rule (a repeated name, nesting, large numbers, text that
+    is not ASCII, syntax beyond JSON) is left to ``from_json``.
     """
     if len(body) > _SHORT:
         return None
@@ -155,13 +156,13 @@ def _flat_attributes(body: bytes) -> Attributes | None:
             if not INT32_MIN <= value <= INT32_MAX:
                 return None
         elif kind is float:
-            if value - value != 0.0:  # an infinity, or none at all
+            if value - value != 0.0:  # infinite or NaN
                 return None
         elif kind is str:
             if not value.isascii():
                 return None
         elif kind is bool:
-            value = int(value)  # noqa: PLW2901 # as JSON's booleans are
+            value = int(value)  # noqa: PLW2901 # JSON booleans become int32
         else:
             return None
         if not name or not name.isascii() or name[0] == "\0":
@@ -171,7 +172,7 @@ def _flat_attributes(body: bytes) -> Attributes | None:
 
 
 _SHORT = 1_024
-_PLAIN = json.JSONDecoder(object_pairs_hook=tuple)  # a tuple is an object, a list an array
+_PLAIN = json.JSONDecoder(object_pairs_hook=tuple)  # a tuple marks an object, a list an array
 
 
 def from_json(data: bytes | str, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
@@ -180,7 +181,7 @@ def from_json(data: bytes | str, *, limits: Limits = DEFAULT_LIMITS) -> Attribut
 
 
 def from_tree(tree: Mapping[str, object], *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
-    """Return the attributes of a JSON object that was read already, e.g. as part of a larger one."""
+    """Return the attributes of a JSON object that was parsed before, e.g. as part of a larger one."""
     return _flattened("JSON", tree, limits)
 
 
@@ -190,7 +191,7 @@ def from_cbor(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
 
 
 _READERS: Mapping[str, Callable[..., Attributes]] = {"application/json": from_json, "application/cbor": from_cbor}
-_MAP_STARTS = range(0xA0, 0xC0)  # major type 5, however its length is given
+_MAP_STARTS = range(0xA0, 0xC0)  # CBOR's major type 5 (map), in all encodings of its length
 
 
 def from_properties(pairs: Iterable[tuple[str, str]], *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
@@ -201,19 +202,19 @@ def from_properties(pairs: Iterable[tuple[str, str]], *, limits: Limits = DEFAUL
             raise InvalidValueError("user property", name, "each name once")
         result[name] = value
         if len(result) > limits.max_names:
-            break  # checked says so; no need to read on
+            break  # ``checked`` raises the error; no need to read on
     return checked(result, limits=limits)
 
 
 def merged(body: Attributes, properties: Attributes, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
-    """Return both together; where a name is in both, the body's value."""
+    """Return the attributes of body and properties together; if both have a name, the body's value counts."""
     if not properties and isinstance(body, FrozenAttributes):
         return body
     return checked({**properties, **body}, limits=limits)
 
 
 def to_json(attributes: Attributes) -> str:
-    """Return *attributes* as one flat JSON object; opaque, NaN and infinities are refused: JSON has none."""
+    """Return *attributes* as one flat JSON object; refuse opaque values, NaN and infinities, which JSON lacks."""
     for name, value in attributes.items():
         if isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value)):
             raise InvalidValueError(f"attribute {name}", value, "what JSON has; CBOR and the typed form have more")
@@ -242,13 +243,13 @@ def _flattened(form: str, tree: Mapping[str, object] | Mapping[object, object], 
 def _leaves(
     form: str, tree: Mapping[str, object] | Mapping[object, object], prefix: str, limits: Limits, depth: int
 ) -> Iterator[tuple[str, Scalar]]:
-    """Yield path and value of everything in *tree* that is an attribute; say what is none and not skipped."""
-    if depth > limits.max_depth:  # CBOR: its reader lets an empty map one level deeper pass
+    """Yield path and value of each attribute in *tree*; refuse values that are neither valid nor skipped."""
+    if depth > limits.max_depth:  # for CBOR, whose reader accepts an empty map one level deeper
         raise MalformedBodyError(form, f"nested deeper than the {limits.max_depth} levels allowed")
     for key, value in tree.items():
         if not isinstance(key, str):
             raise MalformedBodyError(form, f"found a key of {type(key).__name__} under {prefix!r}, allowed is text")
-        # The longest allowed name bounds what a few long names over many short ones can cost.
+        # The longest allowed name bounds the cost of a few long names above many short ones.
         if not key or len(prefix) + len(key) > limits.max_name_bytes:
             allowed = f"1 to {limits.max_name_bytes} bytes, counted with its path"
             raise InvalidValueError("attribute name", prefix + key[:80], allowed)

@@ -1,12 +1,11 @@
-"""Columns: the one table of what the log and the pipeline's tables have, column by column.
+"""Columns: one table that describes all columns of the log and of the pipeline's tables.
 
-Rows (``rows``), Arrow schemas (``tables``), JSON lines (``log.lines``), the pre-check of other people's rows
-(``pipeline.files.suspects``), the reference page and the strategies of the tests are all driven by it.
-
+Rows (``rows``), Arrow schemas (``tables``), JSON lines (``log.lines``), the pre-check of foreign rows
+(``pipeline.files.suspects``), the reference page and the strategies of the tests are all generated from it.
 Rule: every column has a description, from which the docs are made, and says whether it may be null.
-Rule: times are microseconds UTC; durations are microseconds in the name.
-Rule: a log table begins with node, seq and the fact's own time. Columns are only ever added at its end. A column that
-was added later may be null, whatever the fact's own default: older files do not have it.
+Rule: times are microseconds UTC; the names of durations say that they are in microseconds.
+Rule: a log table begins with node, seq and the fact's own time. New columns are only added at its end. A column that
+was added later may be null, whatever the fact's own default is, because older files lack it.
 Rule: the bounds are those that the fact itself checks when it is built; a test compares them.
 """
 
@@ -49,7 +48,7 @@ __all__ = ["LOG_SPECS", "NEEDED", "SPECS", "Column", "Kind", "TableSpec"]
 
 
 class Kind(Enum):
-    """Type of a column's values, in all forms that a row takes."""
+    """Type of a column's values, in all forms of a row."""
 
     TEXT = auto()
     NODE = auto()
@@ -62,13 +61,13 @@ class Kind(Enum):
     TIME = auto()
     BYTES = auto()
     BODY = auto()
-    """Bytes that are text where they can be, in JSON."""
+    """Bytes that are written as text in JSON, if they are valid text."""
     HASH = auto()
-    """SHA-256."""
+    """A SHA-256 hash."""
     PROPERTIES = auto()
-    """MQTT 5 properties as encoded there; none are written as null."""
+    """MQTT 5 properties, encoded as in MQTT; no properties are written as null."""
     ATTRIBUTES = auto()
-    """Named values, each with its type."""
+    """Values by name, each with its type."""
     KEYS = auto()
     PLACE = auto()
     AREA = auto()
@@ -80,10 +79,10 @@ class Kind(Enum):
 
 
 Words: TypeAlias = type[Enum] | tuple[str | Enum, ...]
-"""Values of a column that has few: texts, or members of an enum whose values are the texts."""
+"""All values of a column that has only a few: texts, or members of an enum whose values are the texts."""
 
 NEEDED: Any = object()
-"""Default of a column that every row must have."""
+"""Marks a column without a default: every row must have it."""
 
 _BOUNDS: dict[Kind, tuple[float, float]] = {
     Kind.TEXT: (1, MAX_NAME_BYTES),
@@ -97,11 +96,11 @@ _BOUNDS: dict[Kind, tuple[float, float]] = {
     Kind.HASH: (32, 32),
     Kind.PROPERTIES: (0, MAX_BODY_BYTES),
 }
-"""Least and most where a column does not say: a value; of text, bytes of UTF-8; of bytes, how many."""
+"""Default bounds per kind: of the value; for text, of its bytes of UTF-8; for bytes, of their number."""
 _EMPTY: dict[Kind, object] = {Kind.ATTRIBUTES: NO_ATTRIBUTES, Kind.KEYS: [], Kind.SUBSCRIPTIONS: [], Kind.TEXTS: []}
-"""Value of a list or map that a row does not have, and that is never null."""
+"""Default of a list or map that is never null, for a row without the column."""
 _ANY_TIME = {"least": INT64_MIN, "most": INT64_MAX}
-"""Bounds of a time that need not have a date."""
+"""Bounds of a time that may lie outside the years 1 to 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +112,15 @@ class Column:
     description: str
     is_nullable: bool = False
     is_later: bool = False
-    """Whether it was added to its table after the first release; older rows are null there."""
+    """Whether the column was added to its table after the first release; it is null in older rows."""
     default: Any = NEEDED
-    """What a row without the column means, and a null where the column may be null."""
+    """Value for a row without the column, and for null if the column may be null."""
     least: float | None = None
     most: float | None = None
     without: str = "\0"
-    """Characters that its text may not have."""
+    """Characters that the text must not contain."""
     words: Words = ()
-    """The values that it may have, if it has few."""
+    """The allowed values, if there are only a few."""
 
     def __post_init__(self) -> None:
         if self.default is NEEDED:
@@ -132,7 +131,7 @@ class Column:
 
     @property
     def word_texts(self) -> tuple[str, ...]:
-        """The texts that it may have, if it has few."""
+        """The allowed values as texts, if there are only a few."""
         return tuple(word if isinstance(word, str) else word.value for word in self.words)
 
 
@@ -144,19 +143,19 @@ class TableSpec:
     description: str
     columns: tuple[Column, ...]
     fact: type | None = None
-    """The class of its facts, if it is a table of the log."""
+    """Class of the table's facts; None unless the table is part of the log."""
     record: int = 0
-    """The number of its full records in the log's segments, never used again for another table; ``log.records``
-    has compact records under other numbers (7, 8 and 12)."""
+    """Number of the table's full records in the log's segments; never reused for another table. ``log.records`` has
+    compact records under other numbers (7, 8 and 12)."""
 
 
 def _null(name: str, kind: Kind, description: str, **others: Any) -> Column:  # noqa: ANN401 # fields of a column
-    """Return a column that may be null; the description says what null means."""
+    """Return a column that may be null; its description says what null means."""
     return Column(name, kind, description, is_nullable=True, **others)
 
 
 def _later(name: str, kind: Kind, description: str, **others: Any) -> Column:  # noqa: ANN401 # fields of a column
-    """Return a column that its table did not have from the first; it is null in older rows."""
+    """Return a column that was added to its table later; it is null in older rows."""
     return Column(name, kind, description, is_nullable=True, is_later=True, **others)
 
 
@@ -681,4 +680,4 @@ _OUTPUT = (
 LOG_SPECS: dict[str, TableSpec] = {spec.name: spec for spec in _LOG}
 """The tables of the log, by name."""
 SPECS: dict[str, TableSpec] = LOG_SPECS | {spec.name: spec for spec in _OUTPUT}
-"""All tables by name: the log's first, then the pipeline's."""
+"""All tables by name: first the log's, then the pipeline's."""

@@ -1,12 +1,12 @@
-"""Device state: what a device last reported, and the automatic variables of a policy (SUBLIM, section 6.2).
+"""Device state: a device's last report, and the automatic variables of a policy (SUBLIM, section 6.2).
 
-Rule: ``None`` is "not known"; a policy must cope with it.
-Rule: the device says battery, display, received and place; ``sent`` and the time are stamped by the server, so
-a report that brings its own is not believed.
-Rule: other members of a report are kept as members, flat as attributes are. A list is a set: ``{"mine": ["a", 7]}`` is
-``mine`` = 2 (how many), ``mine.a`` = 1 and ``mine.7`` = 1, so that an empty one can be told from one that was not said.
-Rule: 7 and "7" are different members. Where a name spells a number, its value is an int64 that says which of the two
-the set has (``has_item``): 1 the number, 2 the text, 3 both. Other members, and those of older reports, are an int32.
+Rule: ``None`` means "not known"; a policy must cope with it.
+Rule: the device reports battery, display, received and place. The server sets ``sent`` and the time; values of these in
+a report are ignored.
+Rule: other members of a report are kept as members, flattened like attributes. A list is a set: ``{"mine": ["a", 7]}``
+becomes ``mine`` = 2 (its size), ``mine.a`` = 1 and ``mine.7`` = 1. So an empty set differs from a missing one.
+Rule: 7 and "7" are different members. If a name is a whole number, its value is an int64 that tells which of the two
+the set contains (``has_item``): 1 the number, 2 the text, 3 both. Other members, and those of older reports, are int32.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["MEMBER_LIMITS", "REPORT_LIMITS", "DeviceState", "Display", "has_item
 
 REPORT_LIMITS = Limits(max_bytes=65_536, max_depth=8)
 MEMBER_LIMITS = Limits(max_names=256, max_bytes=8_192, max_depth=8, max_name_bytes=256)
-"""Of what a device says beside the members that every device has."""
+"""Limits of the members of a report beyond those that every device has."""
 IS_NUMBER, IS_TEXT = 1, 2
 _WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
-"""How a whole number is spelt: the names that two members of a set may have."""
+"""Pattern of a whole number: names that two members of a set, a number and a text, may share."""
 _KNOWN = frozenset({"battery", "display", "received", "sent", "place", "device", "reported_at"})
 
 
 def network_connection(received: int | None, sent: int | None) -> float | None:
-    """Return the automatic variable NetworkConnection of a report; None if it says nothing, or nothing was sent."""
+    """Return the automatic variable NetworkConnection of a report; None without *received*, or if nothing was sent."""
     if received is None or not sent:
         return None
-    return min(received / sent, 1.0)  # what was late last time may make it more
+    return min(received / sent, 1.0)  # late arrivals of the last period can make it more than 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,15 @@ class DeviceState:
     device: str
     reported_at: int
     battery: float | None = None
-    """The fraction of its charge that is left, 0 to 1; the automatic variable Battery."""
+    """Fraction of the charge that is left, 0 to 1; the automatic variable Battery."""
     display: Display | None = None
     received: int | None = None
-    """How many notifications the device says it received since its last report."""
+    """Notifications that the device received since its last report, as it says."""
     sent: int | None = None
-    """How many notifications the server sent it since its last report."""
+    """Notifications that the server sent to the device since its last report."""
     place: Place | None = None
     members: Attributes = NO_ATTRIBUTES
-    """The other members of the report."""
+    """The other members of the report, flattened."""
 
     def __post_init__(self) -> None:
         name("device", self.device)
@@ -82,18 +82,18 @@ class DeviceState:
 
     @property
     def is_move(self) -> bool:
-        """Whether it says where the device is and nothing else."""
+        """Whether the report contains only the device's place."""
         said = (self.battery, self.display, self.received)
         return self.place is not None and not self.members and all(each is None for each in said)
 
     @property
     def network_connection(self) -> float | None:
-        """The automatic variable NetworkConnection: received / sent, at most 1; unknown if none was sent."""
+        """The automatic variable NetworkConnection: received / sent, at most 1; None if nothing was sent."""
         return network_connection(self.received, self.sent)
 
     @classmethod
     def from_report(cls, data: bytes | str, *, device: str, now: int, sent: int | None = None) -> Self:
-        """Return the state that a JSON report tells."""
+        """Return the state in a JSON report."""
         report = read_json(data, limits=REPORT_LIMITS)
         battery, received = report.get("battery"), report.get("received")
         return cls(
@@ -128,7 +128,7 @@ def _place(found: object) -> Place | None:
 
 
 def _members(report: Mapping[str, object]) -> Attributes:
-    """Return what *report* says beside the members that every device has."""
+    """Return the members of *report* beyond those that every device has."""
     others = {key: value for key, value in report.items() if key not in _KNOWN}
     if not others:
         return NO_ATTRIBUTES
@@ -158,16 +158,16 @@ def _leaves(tree: Mapping[str, object], prefix: str) -> Iterator[tuple[str, obje
 
 
 def _item_value(name: str, items: AbstractSet[tuple[type, str | int]]) -> int:
-    """Return the value of the set's member *name*: which types it has there, where two are possible."""
+    """Return the value of a set's member *name*: 1, or for a whole number the types that the set contains."""
     if not _WHOLE_NUMBER.fullmatch(name):
         return 1
     return Int64(IS_NUMBER * ((int, int(name)) in items) | IS_TEXT * ((str, name) in items))
 
 
 def has_item(value: Scalar, item: str | int) -> bool:
-    """Return whether the set's member with this *value* is *item* and not its namesake of the other type.
+    """Return whether a set's member with this *value* includes *item*, and not only its namesake of the other type.
 
-    Reports of older versions do not say which of the two it is: it is both.
+    Reports of older versions do not distinguish the two; their members include both.
     """
     if type(value) is not Int64 or not _WHOLE_NUMBER.fullmatch(str(item)):
         return True

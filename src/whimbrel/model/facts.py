@@ -1,8 +1,8 @@
-"""Facts: what a node accepted, each with its number; a row of one of the log's tables.
+"""Facts: everything that a node accepted; each fact has a seq and is a row of one of the log's tables.
 
-A publication is a ``Notification``; the others stand here.
-Rule: facts of one node are ordered by ``seq`` alone. Their times never run backwards: the node that stamps them
-sees to it (``later``), so that what has expired stays expired in every replay of the log.
+A publication is a ``Notification``; the other facts are defined here.
+Rule: facts of one node are ordered by ``seq`` alone. Their times never run backwards: the node that stamps them ensures
+that (``later``), so that an expired notification stays expired in every replay of the log.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ _HASH_BYTES = 32
 
 
 class Mode(Enum):
-    """What a device's receipt does to the copy that is held for the others (Elvin proxy, 4.4)."""
+    """Effect of a receipt on the copy held for other devices (Elvin proxy, 4.4): take removes it, keep does not."""
 
     TAKE = "take"
     KEEP = "keep"
 
 
 class PresenceChange(Enum):
-    """What a device did; the ``change`` column of ``presence``."""
+    """A device's action; the ``change`` column of ``presence``."""
 
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
     JOINED = "joined"
     LEFT = "left"
     RELEASED = "released"
-    """It finished a publication of quality of service 2 (MQTT's PUBREL): its packet id is free again."""
+    """The device finished publishing with quality of service 2 (MQTT's PUBREL): the packet id is free again."""
     COMPLETED = "completed"
-    """It finished taking one (MQTT's PUBCOMP)."""
+    """The device finished receiving with quality of service 2 (MQTT's PUBCOMP)."""
     RECEIPTS = "receipts"
-    """From here on its hand-overs of quality 0 have receipts in a session, or have none (rule 16 of the hold)."""
+    """The device changes whether its hand-overs of quality 0 in a session have receipts (rule 16 of the hold)."""
 
 
 _OF_A_PACKET = frozenset({PresenceChange.RELEASED, PresenceChange.COMPLETED})
@@ -75,17 +75,17 @@ _WITH_RECEIPTS = frozenset({PresenceChange.JOINED, PresenceChange.RECEIPTS})
 
 
 class SessionChange(Enum):
-    """What happened to a session itself; the ``change`` column of ``sessions``."""
+    """A change of the session itself; the ``change`` column of ``sessions``."""
 
     CREATED = "created"
     ACCESS = "access"
-    """Its passwords or its access control list were replaced."""
+    """The session's passwords or its access control list were replaced."""
     DELETED = "deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterestChanged:
-    """One row of ``interests``; a removed subscription says only which it was."""
+    """One row of ``interests``; for a removed subscription it has only the identity."""
 
     node: str
     seq: int
@@ -93,7 +93,7 @@ class InterestChanged:
     change: InterestChange
     subscription: Subscription
     device: str | None = None
-    """Who changed it; the other devices of the session are told."""
+    """Device that made the change; the other devices of the session are notified."""
 
     def __post_init__(self) -> None:
         _number(self.node, self.seq, "changed_at", self.changed_at)
@@ -113,15 +113,15 @@ class PresenceChanged:
     session: str | None = None
     receipt: Mode | None = None
     packet_id: int | None = None
-    """The number of the publication that was released or completed."""
+    """Packet id of the publication that was released or completed."""
     session_expiry_us: int | None = None
-    """How long the device's private session outlives its connection; ``None``: not said."""
+    """Time for which the device's private session is kept after its connection ends; ``None``: not specified."""
     sent_seq: int | None = None
-    """The last notification sent to a device that disconnected, or of the session that it left, and not confirmed;
-    ``None``: unknown, so any may have been."""
+    """Seq of the last notification sent to a device that disconnected or left a session, and not confirmed; ``None``:
+    unknown, so any may have been sent."""
     confirms: bool | None = None
-    """Which hand-overs of quality 0 have receipts in the session from here on: all of them, or, if false, those of
-    notifications that may expire; ``None``: none, as in logs from before (rule 16 of the hold)."""
+    """Hand-overs of quality 0 that have receipts in the session from here on: all (true), only those of
+    notifications that may expire (false), or none (``None``), as in older logs (rule 16 of the hold)."""
     owner: str | None = None
     """The verified user who joined a private session; ``None`` if no user was verified."""
 
@@ -197,9 +197,9 @@ class Receipt:
     network_connection: float | None = None
     display: Display | None = None
     published_at: int | None = None
-    """When a retained notification was accepted, which no reader need have kept; ``None`` if it was not retained."""
+    """Acceptance time of a retained notification, which readers may no longer have; ``None`` if it was not retained."""
     subject: str | None = None
-    """The subject of a retained notification."""
+    """Subject of a retained notification."""
 
     def __post_init__(self) -> None:
         _number(self.node, self.seq, "handed_at", self.handed_at)
@@ -222,7 +222,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionChanged:
-    """One row of ``sessions``; *access* is JSON: the hashes of passwords (the broker's) or a list (``hold.access``)."""
+    """One row of ``sessions``; *access* is JSON: password hashes made by the broker, or a list (``hold.access``)."""
 
     node: str
     seq: int
@@ -242,9 +242,9 @@ class SessionChanged:
 
 
 class WillChange(Enum):
-    """What became of a device's will; the ``change`` column of ``wills``.
+    """A change of a device's will; the ``change`` column of ``wills``.
 
-    One that is published is no change of its own: the publication says which will it is (``will_seq``).
+    The publication of a will is not a change: the publication itself names the will (``will_seq``).
     """
 
     LEFT = "left"
@@ -283,7 +283,7 @@ Fact: TypeAlias = (
 
 
 def time_of(fact: Fact) -> int:
-    """Return when the node accepted *fact*: the third column of every table."""
+    """Return the time at which the node accepted *fact*: the third column of every table."""
     match fact:
         case Notification():
             return fact.published_at
@@ -298,7 +298,7 @@ def time_of(fact: Fact) -> int:
 
 
 def later(last: int, now: int) -> int:
-    """Return the time to stamp a fact with: *now*, or *last* if the clock was set back since."""
+    """Return the time to stamp a fact with: *now*, or *last* if the clock was set back."""
     return max(last, now)
 
 

@@ -1,8 +1,8 @@
 """JSON bodies: bytes from outside to a tree of plain Python values.
 
-Rule: any bytes give a tree or ``MalformedBodyError``; size and depth are looked at before parsing.
-Rule: stricter than Python's reader: UTF-8 only, no NaN or Infinity, no number beyond real64, no name twice in
-one object, an object on top.
+Rule: any bytes give a tree or ``MalformedBodyError``; size and depth are checked before parsing.
+Rule: stricter than Python's reader: only UTF-8, no NaN or Infinity, no number beyond real64, no name twice in one
+object, and an object at the top.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
 def read_json(data: bytes | str, *, limits: Limits = DEFAULT_LIMITS) -> dict[str, object]:
-    """Return the object that *data* spells; integers beyond int64 are floats already."""
+    """Return the JSON object in *data*; integers beyond int64 become floats."""
     text = _decoded(data, limits)
     _check_depth(text, limits)
     try:
         tree: object = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise MalformedBodyError(_FORM, error.msg, error.lineno, error.colno) from None
-    except RecursionError:  # only when the caller's own stack is nearly full
+    except RecursionError:  # only if the caller's own stack is nearly full
         raise MalformedBodyError(_FORM, "nested too deeply for the stack it was read on") from None
     if not isinstance(tree, dict):
         raise MalformedBodyError(_FORM, f"found {_kind(tree)} on top, allowed is an object")
@@ -70,7 +70,7 @@ def _check_depth(text: str, limits: Limits) -> None:
 
 
 def _place(text: str, position: int) -> tuple[int, int]:
-    """Return line and column of *position*, from 1."""
+    """Return line and column of *position*, both counted from 1."""
     return text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
 
 

@@ -1,9 +1,8 @@
-"""Keys: which publications reach which subscribers, as hashes only.
+"""Keys: hashes that restrict which publications reach which subscribers.
 
-Rule: a private key is hashed at the edge (``fingerprint``) and never stored; log and store hold hashes.
-Rule: a digest is 20 bytes (SHA-1, Elvin's) or 32 (SHA-256, preferred). The side that has the private key
-carries both hashes of it, so that it meets a public key of either kind.
-
+Rule: a private key is hashed at the edge (``fingerprint``) and never stored; log and store hold only hashes.
+Rule: a digest has 20 bytes (SHA-1, as in Elvin) or 32 (SHA-256, preferred). The side with the private key carries both
+hashes of it, so that it meets a public key of either kind.
 Which sets must meet is decided in ``match/keys``, not here.
 """
 
@@ -30,7 +29,7 @@ _TEXT = re.compile(r"([a-z_]+):([0-9a-fA-F]{40}|[0-9a-fA-F]{64})")
 
 
 class Scheme(Enum):
-    """Which side a key protects; only equal schemes compare."""
+    """The side that a key protects; only hashes of equal schemes are compared."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
@@ -40,7 +39,7 @@ class Scheme(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KeyHash:
-    """The hash of one key under one scheme; text form ``scheme:hex``."""
+    """The hash of one key under one scheme; its text form is ``scheme:hex``."""
 
     scheme: Scheme
     digest: bytes
@@ -51,7 +50,7 @@ class KeyHash:
 
     @classmethod
     def parse(cls, text: str) -> KeyHash:
-        """Return the hash that ``scheme:hex`` names."""
+        """Return the hash with the text form ``scheme:hex``."""
         found = _TEXT.fullmatch(text)
         if found is None or found[1] not in _SCHEMES:
             schemes = ", ".join(_SCHEMES)
@@ -64,7 +63,7 @@ class KeyHash:
 
 @dataclass(frozen=True, slots=True)
 class KeyHashes:
-    """A set of key hashes, as a notification, a subscription or a connection carries it."""
+    """The set of key hashes of a notification, a subscription or a connection."""
 
     hashes: frozenset[KeyHash] = frozenset()
 
@@ -75,16 +74,16 @@ class KeyHashes:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> KeyHashes:
-        """Return the set that the *texts* name, each ``scheme:hex``."""
+        """Return the set of the hashes in *texts*, each ``scheme:hex``."""
         return cls(frozenset(map(KeyHash.parse, texts)))
 
     @classmethod
     def of_private(cls, scheme: Scheme, private_key: bytes) -> KeyHashes:
-        """Return what the holder of *private_key* carries: both hashes of it, and not the key."""
+        """Return the hashes that the holder of *private_key* carries: both hashes of the key, never the key itself."""
         return cls(frozenset(KeyHash(scheme, digest) for digest in fingerprint(private_key)))
 
     def texts(self) -> tuple[str, ...]:
-        """Return the text forms, sorted, so that equal sets print the same."""
+        """Return the sorted text forms, so that equal sets print the same."""
         return tuple(sorted(map(str, self.hashes)))
 
     def digests(self, scheme: Scheme) -> frozenset[bytes]:
@@ -110,20 +109,20 @@ _SCHEMES = {scheme.value: scheme for scheme in Scheme}
 
 
 class Secured(NamedTuple):
-    """The keys of a notification, and whether subscriptions whose keys do not match may have it all the same."""
+    """The keys of a notification, and whether it may be delivered to subscriptions without matching keys."""
 
     keys: KeyHashes
     deliver_insecure: bool
 
 
 OPEN = Secured(NO_KEYS, deliver_insecure=True)
-"""The keys of nearly every notification: none."""
+"""The value of nearly every notification: no keys."""
 
 
 def fingerprint(private_key: bytes) -> tuple[bytes, bytes]:
-    """Return the public keys of *private_key*: its SHA-256, which we prefer, and its SHA-1, Elvin's."""
+    """Return the public keys of *private_key*: its SHA-256, which we prefer, and its SHA-1, as in Elvin."""
     if not 1 <= len(private_key) <= MAX_PRIVATE_KEY_BYTES:
         size = f"{len(private_key)} bytes"  # the size only: an error must not show a private key
         raise InvalidValueError("private key", size, f"1 to {MAX_PRIVATE_KEY_BYTES} bytes")
-    # SHA-1 because Elvin clients know no other; a deployment that minds gives out SHA-256 public keys only.
+    # SHA-1 because Elvin clients know no other; a strict deployment hands out only SHA-256 public keys.
     return hashlib.sha256(private_key).digest(), hashlib.sha1(private_key, usedforsecurity=False).digest()

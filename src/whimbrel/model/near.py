@@ -1,15 +1,15 @@
-"""Near: where a subscription wants its notifications to come from (STEAM, 4.3: the proximity filter).
+"""Near: the places that a subscription wants notifications from (STEAM, 4.3: the proximity filter).
 
-| text | means |
+| text | meaning |
 |---|---|
 | ``lat,lon,R`` | an ``Area``: the notification's place is in this circle |
 | ``lat,lon;lat,lon;…`` | a ``Polygon``: the notification's place is inside |
 | ``R`` | ``Around``: the notification's place is at most R metres from the session itself |
-| ``any`` | ``Anywhere``: notifications with an area are heard from outside too |
+| ``any`` | ``Anywhere``: notifications with an area are also received outside the area |
 
 Rule: ``str(near)`` is the text form, and ``parse_near(str(near)) == near`` within the bounds of ``parse_near``.
-Rule: ``parse_near`` is for the edge and bounds a radius at ``MAX_NEAR_M``; the values themselves take what older logs
-may have. What ``near`` decides is in ``proximity``.
+Rule: ``parse_near`` is for the edge and limits a radius to ``MAX_NEAR_M``. The values themselves accept what older logs
+may contain. ``proximity`` evaluates ``near``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = [
 ]
 
 MAX_NEAR_M = 1_000_000.0
-"""The largest radius that a client may ask for, of a publication's area too: beyond it nothing is near."""
+"""Largest radius that a client may request, also for a publication's area: nothing beyond it is near."""
 DEFAULT_STALE_US = 120_000_000
-"""How long a reported place counts where the subscription does not say."""
+"""Time for which a reported place counts, unless the subscription sets another."""
 MAX_STALE_US = 7 * 86_400_000_000
-"""The longest that a client may ask for: a week."""
+"""Longest such time that a client may request: a week."""
 
 _RADIUS = re.compile(r"(?:[0-9]{1,16}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,3})?")
 _FORMS = "lat,lon,radius; a radius; lat,lon;lat,lon;lat,lon and so on; or any"
@@ -48,7 +48,7 @@ _FORMS = "lat,lon,radius; a radius; lat,lon;lat,lon;lat,lon and so on; or any"
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """At most *radius_m* from the session, wherever it is."""
+    """Within *radius_m* of the session, wherever the session is."""
 
     radius_m: float
 
@@ -61,7 +61,7 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Anywhere:
-    """Areas do not matter: what consoles ask for, where the rights file allows it."""
+    """Areas do not matter; requested by consoles, if the rights file allows it."""
 
     def __str__(self) -> str:
         return "any"
@@ -72,7 +72,7 @@ Near: TypeAlias = Area | Polygon | Around | Anywhere
 
 
 def parse_near(text: str) -> Near:
-    """Return what *text* says (see above), its radius at most ``MAX_NEAR_M``."""
+    """Parse the text form (see above); the radius must be at most ``MAX_NEAR_M``."""
     text = text.strip(" ")
     if text == "any":
         return ANYWHERE
@@ -88,7 +88,7 @@ def parse_near(text: str) -> Near:
 
 
 def parse_stale_us(text: str) -> int:
-    """Return how many microseconds a place counts, of *text* in seconds."""
+    """Parse *text*, in seconds, into the microseconds for which a place counts."""
     if not _RADIUS.fullmatch(text.strip(" ")):
         raise InvalidValueError("stale", text[:256], "a number of seconds")
     seconds = real("stale", float(text), 0, MAX_STALE_US / 1e6)

@@ -1,7 +1,7 @@
-"""Notifications: what is published, once it has its number.
+"""Notifications: accepted publications, with their seq.
 
 Rule: ``(node, seq)`` is the identity and the order of everything on a node; clocks never decide.
-Rule: a notification is a row of the ``publications`` table and is never edited; invalid ones cannot be built.
+Rule: a notification is a row of the ``publications`` table and never changes; invalid ones cannot be built.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = [
 MAX_SUBJECT_BYTES = 65_535
 MAX_BODY_BYTES = 268_435_455  # the largest MQTT packet
 AT_LEAST_ONCE = 1
-"""The quality of service with a confirmation."""
+"""The quality of service with a confirmation (MQTT's QoS 1)."""
 EXACTLY_ONCE = 2
-"""The quality of service that never duplicates."""
+"""The quality of service that never duplicates (MQTT's QoS 2)."""
 MAX_QOS = EXACTLY_ONCE
 MAX_PACKET_ID = 65_535
 
-# A node's name is also a folder of the exported log (``node=…``), hence the few characters.
+# A node's name is also a folder of the exported log (``node=…``); hence the restricted characters.
 _SEQ = re.compile(r"0|[1-9][0-9]{0,18}")
 _WILDCARD = re.compile(r"[+#]")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class NotificationId:
-    """The number a node gave; text form ``node:seq``. Ids of one node are ordered as they were accepted."""
+    """Node and seq of a notification; text form ``node:seq``. Ids of one node sort in the order of acceptance."""
 
     node: str
     seq: int
@@ -53,7 +53,7 @@ class NotificationId:
 
     @classmethod
     def parse(cls, text: str) -> NotificationId:
-        """Return the id that ``node:seq`` names."""
+        """Return the id with the text form ``node:seq``."""
         node, _, seq = text.partition(":")
         if not _SEQ.fullmatch(seq):
             raise InvalidValueError("notification id", text, "node:seq, seq a decimal number without leading zeros")
@@ -83,11 +83,11 @@ class Notification:
     keys: KeyHashes = NO_KEYS
     deliver_insecure: bool = True
     properties: bytes = field(default=b"", repr=False)
-    """The MQTT 5 properties that travel with it, as that standard encodes them; empty if there are none."""
+    """The MQTT 5 properties that travel with the notification, encoded as in MQTT; empty if there are none."""
     packet_id: int | None = None
-    """The number that its publisher gave it over MQTT with quality of service 2, until it is told that we have it."""
+    """Packet id that the publisher gave a publication of QoS 2, until the publisher knows that it was accepted."""
     will_seq: int | None = None
-    """The number of the will that this is (``WillChanged``); ``None`` if it is none."""
+    """Seq of the will (``WillChanged``) that was published as this notification; ``None`` for other notifications."""
 
     def __post_init__(self) -> None:
         NotificationId(self.node, self.seq)
@@ -134,7 +134,7 @@ class Notification:
 
     @property
     def area(self) -> Area | None:
-        """Where this notification is meant to be heard; ``None`` if it is not bound to a circle."""
+        """The circle in which the notification is to be received; ``None`` if it is not restricted to one."""
         if self.place is None or self.radius_m is None:
             return None
         return Area(self.place, self.radius_m)

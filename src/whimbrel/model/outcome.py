@@ -1,4 +1,4 @@
-"""Outcomes: how a notification ended for a device."""
+"""Outcomes of a notification for a device."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ __all__ = ["Outcome"]
 
 
 class Outcome(Enum):
-    """How a notification ended for a device; a column of ``receipts``, ``deliveries`` and ``decisions``."""
+    """The outcome of a notification for a device; a column of ``receipts``, ``deliveries`` and ``decisions``."""
 
     DELIVERED = "delivered"
     WITHHELD = "withheld"
-    """A policy decided that this device should not have it."""
+    """A policy decided that this device does not get the notification."""
     EXPIRED = "expired"
     DISPLACED = "displaced"
-    """Newer ones took its place."""
+    """Newer notifications took its place."""
     TAKEN_ELSEWHERE = "taken elsewhere"
     DROPPED = "dropped"
-    """Not held (live only), or no subscriber is left."""
+    """The notification was not held (live only), or no subscriber is left."""

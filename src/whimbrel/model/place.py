@@ -1,14 +1,14 @@
 """Places: WGS84 degrees at the edge, metres inside.
 
-Rule: a ``Place`` is where something is, a ``Point`` is metres east and north of a plane's origin, an ``Area``
-is a circle on the ground. ``Area.contains`` decides by ``distance_m``; a plane only finds candidates.
-Rule: across the antimeridian the short way counts.
+Rule: a ``Place`` is a position on Earth, a ``Point`` is metres east and north of a plane's origin, an ``Area`` is a
+circle on the ground. ``Area.contains`` decides by ``distance_m``; a plane only finds candidates.
+Rule: across the antimeridian, the short way counts.
 
-Accuracy. ``distance_m`` is Lambert's formula on the ellipsoid: within 2 parts per million up to 3,000 km (2 cm in
-10 km) and within 0.2 % up to the antipodes. A plane is the tangent at its origin, scaled by the ellipsoid's two
-radii of curvature there. There and back it is exact to rounding; a distance measured in it is off by about
-tan |latitude| · r / R at most, where r is how far north or south of the origin the places lie and R the Earth's
-radius: at latitude 60 and 10 km from the origin 0.27 %, or 0.4 m in 150 m.
+Accuracy: ``distance_m`` is Lambert's formula on the ellipsoid. It is within 2 parts per million up to 3,000 km (2 cm in
+10 km) and within 0.2 % up to the antipodes. A plane is the tangent at its origin, scaled by the ellipsoid's two radii
+of curvature there. The way to a plane and back is exact to rounding. A distance measured in a plane is off by at most
+about tan |latitude| · r / R, where r is the distance of the places north or south of the origin and R is the Earth's
+radius: at latitude 60 and 10 km from the origin this is 0.27 %, or 0.4 m in 150 m.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["MAX_RADIUS_M", "Area", "Place", "Plane", "Point", "distance_m"]
 EQUATOR_RADIUS_M = 6_378_137.0
 FLATTENING = 1 / 298.257223563
 ECCENTRICITY_SQUARED = FLATTENING * (2 - FLATTENING)
-MAX_RADIUS_M = 20_037_508.5  # half the equator: everywhere
-MAX_ORIGIN_LATITUDE = 89.0  # nearer to a pole, east is no direction
+MAX_RADIUS_M = 20_037_508.5  # half the equator: covers the whole Earth
+MAX_ORIGIN_LATITUDE = 89.0  # nearer to a pole, the direction east is undefined
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,32})?|\.[0-9]{1,32})(?:[eE][+-]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Somewhere on Earth, in degrees; north and east are positive."""
+    """A position on Earth, in degrees; north and east are positive."""
 
     latitude: float
     longitude: float
@@ -44,7 +44,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Return the place that ``lat,lon`` names."""
+        """Return the place with the text form ``lat,lon``."""
         latitude, longitude = _numbers("place", text, "lat,lon")
         return cls(latitude, longitude)
 
@@ -66,7 +66,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """A flat map around *origin*, good for a town and its surroundings."""
+    """A flat map around *origin*, accurate enough for a town and its surroundings."""
 
     origin: Place
     metres_east: float = field(init=False, repr=False, compare=False)
@@ -82,12 +82,12 @@ class Plane:
         object.__setattr__(self, "metres_north", math.radians(meridian_m))
 
     def point(self, place: Place) -> Point:
-        """Return where *place* is on this map."""
+        """Return the position of *place* on this map."""
         east = _wrapped(place.longitude - self.origin.longitude)
         return Point(east * self.metres_east, (place.latitude - self.origin.latitude) * self.metres_north)
 
     def place(self, point: Point) -> Place:
-        """Return which place *point* is; a point beyond a pole is refused, and so is one round the Earth."""
+        """Return the place at *point*; refuse a point beyond a pole, or more than half way round the Earth."""
         east = real("degrees east of the origin", point.x_m / self.metres_east, -180, 180)
         latitude = self.origin.latitude + point.y_m / self.metres_north
         return Place(latitude, _wrapped(self.origin.longitude + east))
@@ -105,7 +105,7 @@ class Area:
 
     @classmethod
     def parse(cls, text: str) -> Area:
-        """Return the area that ``lat,lon,radius`` names, the radius in metres."""
+        """Return the area with the text form ``lat,lon,radius``; the radius is in metres."""
         latitude, longitude, radius_m = _numbers("area", text, "lat,lon,radius")
         return cls(Place(latitude, longitude), radius_m)
 
@@ -113,7 +113,7 @@ class Area:
         return f"{self.centre},{self.radius_m!r}"
 
     def contains(self, place: Place) -> bool:
-        """Tell whether *place* is inside or on the rim."""
+        """Return whether *place* is inside or on the rim."""
         return distance_m(self.centre, place) <= self.radius_m
 
 
@@ -127,7 +127,7 @@ def distance_m(here: Place, there: Place) -> float:
     if chord == 0:
         return 0.0
     angle = 2 * math.atan2(math.sqrt(chord), math.sqrt(1 - chord))
-    # Both quotients lie in 0..1; at the antipodes the first is 0/0 and its limit depends on the way there.
+    # Both quotients are from 0 to 1; at the antipodes the first is 0/0 and its limit depends on the direction.
     across = (math.sin(mean) * math.cos(half)) ** 2 / (1 - chord) if chord < 1 else 0.0
     along = (math.cos(mean) * math.sin(half)) ** 2 / chord
     bent = (angle - math.sin(angle)) * across + (angle + math.sin(angle)) * along
@@ -135,13 +135,13 @@ def distance_m(here: Place, there: Place) -> float:
 
 
 def _reduced(latitude: float) -> float:
-    """Return the reduced latitude in radians: the angle on the sphere the ellipsoid was flattened from."""
+    """Return the reduced latitude in radians: the angle on the sphere from which the ellipsoid was flattened."""
     phi = math.radians(latitude)
     return math.atan2((1 - FLATTENING) * math.sin(phi), math.cos(phi))
 
 
 def _wrapped(degrees: float) -> float:
-    """Return *degrees* from the range -360..360 as -180..180."""
+    """Return *degrees*, from -360 to 360, in the range -180 to 180."""
     if degrees > 180:
         return degrees - 360
     return degrees + 360 if degrees < -180 else degrees

@@ -1,8 +1,8 @@
-"""Policies as facts: one put, removed or chosen, and what a policy decided for one hand-over (SUBLIM, section 4).
+"""Policies as facts: a policy put, removed or chosen, and the decision of a policy for one hand-over (SUBLIM, 4).
 
-Rule: the seq of a policy that was put is its version; a decision names it.
-Rule: a decision is written before the bytes leave. Manual variables are the fold of decisions and of nothing else, so a
-policy runs once for a hand-over, whatever is sent again.
+Rule: the seq of a policy that was put is its version; each decision names it.
+Rule: a decision is written before the bytes leave. Manual variables follow from decisions alone, so a policy runs only
+once for a hand-over, however often the notification is sent again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _HASH_BYTES = 32
 
 
 class PolicyChange(Enum):
-    """What happened to a policy; the ``change`` column of ``policies``."""
+    """A change of a policy; the ``change`` column of ``policies``."""
 
     PUT = "put"
     REMOVED = "removed"
     CHOSEN = "chosen"
-    """A device named it as its own, or, without a name, has none from here on."""
+    """A device chose the policy as its own or, without a name, has none from here on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class PolicyChanged:
     changed_at: int
     change: PolicyChange
     owner: str
-    """The verified user whose it is; the device if no user was verified."""
+    """The verified user who owns the policy; the device if no user was verified."""
     name: str | None = None
     text: str | None = None
     device: str | None = None
@@ -67,7 +67,7 @@ class PolicyChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """One row of ``decisions``: what a policy made of one notification for one device, and why."""
+    """One row of ``decisions``: the decision of a policy about one notification for one device, and its reason."""
 
     node: str
     seq: int
@@ -77,32 +77,32 @@ class Decided:
     notification: NotificationId
     policy_seq: int
     policy: str
-    """Its name: manual variables are kept per device and name."""
+    """Name of the policy; manual variables are kept per device and name."""
     outcome: Outcome
     reason: str | None = None
-    """Why it failed, if it did; a policy that fails withholds."""
+    """Reason of a failure, or None; a policy that fails withholds the notification."""
     body_hash: bytes | None = None
     body_bytes: int | None = None
     body: bytes | None = None
-    """What is handed over, where it is not the notification's own body and may have to be sent again."""
+    """Body to hand over, if it is not the notification's own and may have to be sent again."""
     attributes: Attributes | None = None
-    """Those of what is handed over; None if they are the notification's own."""
+    """Attributes to hand over; None if they are the notification's own."""
     read: Attributes = NO_ATTRIBUTES
     changed: Attributes = NO_ATTRIBUTES
-    """The manual variables that were set."""
+    """Manual variables that were set, with their new values."""
     removed: tuple[str, ...] = ()
-    """The manual variables that were removed."""
+    """Names of the manual variables that were removed."""
     steps: int = 0
     bytes_read: int = 0
-    """Bytes that transforms read."""
+    """Number of bytes that transforms read."""
     pixels_read: int = 0
     publisher: str | None = None
-    """Who published the notification; None if that is not known, and in older logs."""
+    """Device that published the notification; None if unknown, as in older logs."""
 
     def __post_init__(self) -> None:
         NotificationId(self.node, whole("seq", self.seq, 0, INT64_MAX))
         dated("decided_at", self.decided_at)
-        name("session", self.session)  # one by one: one decision is made for each hand-over
+        name("session", self.session)  # one statement each, for speed: each hand-over has a decision
         name("device", self.device)
         name("policy", self.policy)
         if self.publisher is not None:

@@ -1,10 +1,10 @@
-"""Polygons: an area with corners, beside the circle that ``place.Area`` is.
+"""Polygons: areas with corners, besides the circle (``place.Area``).
 
-Rule: an edge is a straight line on a map of degrees, longitude against latitude, as GeoJSON has it (RFC 7946, 3.1.1);
-from corner to corner it takes the short way, across the antimeridian too.
-Rule: on the rim is inside, corners and edges alike.
-Rule: a polygon does not touch itself, has 3 to 64 corners and spans at most 180 degrees of longitude; it goes round
-no pole. What breaks this cannot be built, and the error names the corners.
+Rule: an edge is a straight line on a map of degrees, longitude against latitude, as in GeoJSON (RFC 7946, 3.1.1). From
+corner to corner it takes the short way, also across the antimeridian.
+Rule: the rim, corners and edges alike, counts as inside.
+Rule: a polygon does not touch itself, has 3 to 64 corners, spans at most 180 degrees of longitude, and contains no
+pole. Other polygons cannot be built; the error names the corners.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MIN_CORNERS, MAX_CORNERS = 3, 64
 MAX_WIDTH_DEGREES = 180.0
 _MAX_TEXT = 64 * MAX_CORNERS
 _Flat = tuple[float, float]
-"""Longitude, which may lie beyond 180 degrees, and latitude."""
+"""Longitude, which may exceed 180 degrees, and latitude."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Polygon:
 
     corners: tuple[Place, ...]
     flat: tuple[_Flat, ...] = field(init=False, repr=False, compare=False)
-    """The corners on the map, longitudes running on beyond 180 degrees where an edge crosses the antimeridian."""
+    """The corners on the map; longitudes continue beyond 180 degrees if an edge crosses the antimeridian."""
     west: float = field(init=False, repr=False, compare=False)
     east: float = field(init=False, repr=False, compare=False)
     south: float = field(init=False, repr=False, compare=False)
@@ -53,7 +53,7 @@ class Polygon:
 
     @classmethod
     def parse(cls, text: str) -> Polygon:
-        """Return the polygon that ``lat,lon;lat,lon;lat,lon`` names; a last corner equal to the first may close it."""
+        """Return the polygon with the text form ``lat,lon;lat,lon;lat,lon``; a last corner may repeat the first."""
         if len(text) > _MAX_TEXT:
             raise InvalidValueError("polygon", Phrase(f"{len(text)} characters"), f"at most {_MAX_TEXT}")
         corners = tuple(Place.parse(part) for part in text.split(";"))
@@ -65,7 +65,7 @@ class Polygon:
         return ";".join(map(str, self.corners))
 
     def contains(self, place: Place) -> bool:
-        """Tell whether *place* is inside or on the rim: the crossings of a ray to the east are counted."""
+        """Return whether *place* is inside or on the rim; counts the edges that a ray to the east crosses."""
         y, x = place.latitude, place.longitude
         if x < self.west:
             x += 360.0
@@ -86,7 +86,7 @@ class Polygon:
 
 
 def _unrolled(corners: tuple[Place, ...]) -> tuple[_Flat, ...]:
-    """Return the corners on the map, each the short way from the one before."""
+    """Return the corners on the map; each is reached the short way from the one before."""
     turns = 0
     flat = [(corners[0].longitude, corners[0].latitude)]
     for number, (here, there) in enumerate(pairwise((*corners, corners[0])), start=1):
@@ -104,7 +104,7 @@ def _unrolled(corners: tuple[Place, ...]) -> tuple[_Flat, ...]:
 
 
 def _check_simple(flat: tuple[_Flat, ...]) -> None:
-    """Refuse edges of no length and edges that meet anywhere but in the corner that they share."""
+    """Refuse edges of length zero, and edges that meet anywhere except in a shared corner."""
     count = len(flat)
     edges = [(flat[at], flat[(at + 1) % count]) for at in range(count)]
     for at, (here, there) in enumerate(edges):
@@ -125,7 +125,7 @@ def _check_simple(flat: tuple[_Flat, ...]) -> None:
 
 
 def _turns_back(before: _Flat, corner: _Flat, after: _Flat) -> bool:
-    """Tell whether two edges that share *corner* overlap: a spike."""
+    """Return whether two edges that share *corner* overlap, as in a spike."""
     if _side(before, corner, after) != 0:
         return False
     ahead = (corner[0] - before[0]) * (after[0] - corner[0]) + (corner[1] - before[1]) * (after[1] - corner[1])
@@ -133,7 +133,7 @@ def _turns_back(before: _Flat, corner: _Flat, after: _Flat) -> bool:
 
 
 def _meet(a: _Flat, b: _Flat, c: _Flat, d: _Flat) -> bool:
-    """Tell whether the line from *a* to *b* has a point in common with that from *c* to *d*."""
+    """Return whether the line from *a* to *b* shares a point with the line from *c* to *d*."""
     if max(a[0], b[0]) < min(c[0], d[0]) or max(c[0], d[0]) < min(a[0], b[0]):
         return False
     if max(a[1], b[1]) < min(c[1], d[1]) or max(c[1], d[1]) < min(a[1], b[1]):
@@ -142,6 +142,6 @@ def _meet(a: _Flat, b: _Flat, c: _Flat, d: _Flat) -> bool:
 
 
 def _side(a: _Flat, b: _Flat, c: _Flat) -> int:
-    """Return on which side of the line from *a* to *b* *c* lies: 1 left, -1 right, 0 on it."""
+    """Return the side of the line from *a* to *b* on which *c* lies: 1 left, -1 right, 0 on the line."""
     side = (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
     return (side > 0) - (side < 0)

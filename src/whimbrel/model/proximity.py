@@ -1,15 +1,16 @@
-"""Where a session is, and what it hears there: the meaning of places, which live and volume share (STEAM, 4.3).
+"""Proximity: where a session is, and which publications reach it there; shared by live and volume (STEAM, 4.3).
 
-Rule: a session is at the last place of each of its members, present or away, that was reported with a lower seq than
-the publication's, as long as ``published_at < reported_at + stale``. A report without a place changes nothing. A member
-without such a place is nowhere, and so is a session of such members.
-Rule: three conditions, and all must hold: (1) a publication with an area is heard by sessions that are inside it;
-(2) ``near`` of a circle or polygon wants the publication's place inside; (3) ``near`` of a radius wants it at most so
-far from the session. ``near=any`` lifts the first. Without a place, a condition that asks for one does not hold.
-Rule: on the rim is inside; distances are ``distance_m``'s.
-Rule: it is asked once, when the publication is accepted: what is held stays held when the session moves on.
-
-Everything faster (``match.proximity``, the hold's fold, Spark) is a twin of ``hears``.
+Rule: each member of a session, present or away, is at its last place that was reported with a lower seq than the
+publication's, as long as ``published_at < reported_at + stale``. A session is at the places of its members. A report
+without a place changes nothing. A member without such a place is nowhere, and so is a session of such members.
+Rule: three conditions must all hold. (1) A publication with an area reaches only sessions inside the area. (2) A
+``near`` with a circle or polygon requires the publication's place inside. (3) A ``near`` with a radius requires the
+publication's place within that distance of the session. ``near=any`` lifts the first condition. If a place is missing,
+a condition that needs it does not hold.
+Rule: the rim counts as inside; distances are those of ``distance_m``.
+Rule: the conditions are evaluated once, when the publication is accepted: a held notification stays held when the
+session moves.
+All faster code (``match.proximity``, the hold's fold, Spark) is a twin of ``hears``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["Condition", "Sighting", "conditions", "hears", "is_fresh", "latest",
 
 
 class Sighting(NamedTuple):
-    """A place that a device reported."""
+    """A place that a device reported, with seq and time of the report."""
 
     seq: int
     reported_at: int
@@ -32,29 +33,29 @@ class Sighting(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """One of the three conditions: whether it holds, and why."""
+    """One of the three conditions: whether it holds, and the reason."""
 
     is_met: bool
     reason: str
 
 
 def is_fresh(sighting: Sighting, *, now: int, stale_us: int | None = None) -> bool:
-    """Tell whether a reported place still counts for a publication accepted at *now*."""
+    """Return whether a reported place still counts for a publication accepted at *now*."""
     return now < sighting.reported_at + (DEFAULT_STALE_US if stale_us is None else stale_us)
 
 
 def latest(sightings: Iterable[Sighting], *, seq: int) -> Sighting | None:
-    """Return the last place that one device reported before *seq*; None if it reported none."""
+    """Return the last place that a device reported before *seq*, or None."""
     return max((each for each in sightings if each.seq < seq), key=lambda each: each.seq, default=None)
 
 
 def places_at(sightings: Iterable[Sighting | None], *, now: int, stale_us: int | None = None) -> list[Place]:
-    """Return where a session is, of the latest sightings of its members."""
+    """Return the places of a session, from the latest sighting of each member; outdated ones are left out."""
     return [each.place for each in sightings if each is not None and is_fresh(each, now=now, stale_us=stale_us)]
 
 
 def hears(near: Near | None, places: Sequence[Place], *, place: Place | None, area: Area | None) -> bool:
-    """Tell whether a session that is at *places* hears what was published at *place* for *area*."""
+    """Return whether a publication at *place* for *area* reaches a session that is at *places*."""
     if area is not None and not isinstance(near, Anywhere) and not any(map(area.contains, places)):
         return False
     if near is None or isinstance(near, Anywhere):
@@ -69,7 +70,7 @@ def hears(near: Near | None, places: Sequence[Place], *, place: Place | None, ar
 def conditions(
     near: Near | None, places: Sequence[Place], *, place: Place | None, area: Area | None
 ) -> tuple[Condition, ...]:
-    """Return the three conditions in order, each with its reason; ``hears`` is whether all are met."""
+    """Return the three conditions in order, each with its reason; ``hears`` is true if all are met."""
     return (
         _inside_area(near, places, area),
         _from_where(near, place),

@@ -1,14 +1,14 @@
-"""The replica plan: how many copies of each topic's samples the nodes together should carry (Campus++, section 3.3).
+"""The replica plan: the number of copies of each topic's samples that all nodes together should carry (Campus++, 3.3).
 
-The mean delivery delay of a sample falls as 1 / L with its copies L. Shared among topics with S_i subscribers, a
-memory C_tot gives the least mean delay at L_i = C_tot · √S_i / Σ √S_j (the paper's equation 1), and C_tot should be
-80 % of what there is: beyond that, spraying finds no free place and takes longer than it saves.
-
-Rule: copies are whole, at least one (the source's own, which counts), at most one a node; what a bound takes or leaves
-is shared again by the same formula, and what is left of rounding goes to the largest remainders.
-Rule: the sum over the topics that the formula serves never exceeds C_tot. Where there are more topics than places, it
-serves the most wanted that fit; each other topic has one copy, its source's own, and is counted and named.
-Rule: this is the only formula: the pipeline's table, the carriers and the simulator ask it.
+With L copies, the mean delivery delay of a sample falls as 1 / L. For topics with S_i subscribers and a memory of C_tot
+samples, the mean delay is lowest at L_i = C_tot · √S_i / Σ √S_j (the paper's equation 1). C_tot should be 80 % of the
+whole memory: beyond that, spraying finds no free slot and takes longer than it saves.
+Rule: numbers of copies are whole, at least one (the source's own, which counts) and at most one per node. When a bound
+adds or removes copies, the rest is shared again by the same formula. Copies left over by rounding go to the largest
+remainders.
+Rule: the sum over the topics that the formula serves never exceeds C_tot. If there are more topics than slots, the
+formula serves the most wanted that fit. Each other topic has one copy, its source's own, and is counted and named.
+Rule: this is the only implementation: the pipeline's table, the carriers and the simulator use it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from whimbrel.model.bounds import INT32_MAX, real, whole
 __all__ = ["TARGET", "plan", "unserved", "unserved_note"]
 
 TARGET = 0.8
-"""The part of the memory to fill: what the paper measured to be best."""
+"""Share of the memory to fill; the paper measured that 0.8 is best."""
 _SHOWN = 10
-"""How many subjects a sentence names."""
+"""Most subjects that a message names."""
 _NOTHING = 1e-9
-"""What rounding of binary fractions may leave: 0.8 · 35 is 28."""
+"""Tolerance for rounding of binary fractions, so that 0.8 · 35 is 28."""
 
 
 def plan(subscribers: Mapping[str, int], *, nodes: int, slots_per_node: int, target: float = TARGET) -> dict[str, int]:
-    """Return L_i for each subject of *subscribers*, which counts S_i; a subject without subscribers gets one copy.
+    """Return L_i for each subject of *subscribers*, which has S_i by subject.
 
-    So does each subject that is ``unserved``, because there are more subjects than places.
+    A subject without subscribers gets one copy, and so does each ``unserved`` subject, for which there is no slot.
     """
     capacity = _checked_capacity(nodes, slots_per_node, target)
     ranked = _ranked(subscribers)
@@ -44,12 +44,12 @@ def plan(subscribers: Mapping[str, int], *, nodes: int, slots_per_node: int, tar
 
 
 def unserved(subscribers: Mapping[str, int], *, nodes: int, slots_per_node: int, target: float = TARGET) -> list[str]:
-    """Return the subjects for which there is no place, the most wanted first; of equals, by name."""
+    """Return the subjects for which there is no slot, the most wanted first; equal ones are sorted by name."""
     return _ranked(subscribers)[_checked_capacity(nodes, slots_per_node, target) :]
 
 
 def unserved_note(names: Sequence[str], *, subjects: int) -> str:
-    """Return the sentence that tells of *names*, which are ``unserved`` of so many *subjects*."""
+    """Return a message about *names*, which are ``unserved``, of *subjects* subjects in all."""
     shown = ", ".join(names[:_SHOWN])
     more = f", … ({len(names) - _SHOWN:,} more)" if len(names) > _SHOWN else ""
     count = f"{len(names):,} of {subjects:,} subjects"
@@ -57,7 +57,7 @@ def unserved_note(names: Sequence[str], *, subjects: int) -> str:
 
 
 def _ranked(subscribers: Mapping[str, int]) -> list[str]:
-    """Return the subjects, the most wanted first."""
+    """Return the subjects, the most wanted first; equal ones are sorted by name."""
     for name, count in subscribers.items():
         whole(f"subscribers of {name}", count, 0, 2**53)
     return sorted(subscribers, key=lambda name: (-subscribers[name], name))
@@ -77,8 +77,8 @@ def _capacity(nodes: int, slots_per_node: int, target: float) -> int:
 def _shared(weights: Sequence[float], capacity: int, most: int) -> list[float]:
     """Return shares of *capacity* in proportion to *weights*, each from 1 to *most*.
 
-    Shares outside the bounds are fixed at them, those on the side that is further out first, and the rest is shared
-    again: every round fixes at least one, and the result is the one that the bounded optimisation has.
+    Shares outside the bounds are fixed at the bounds, first on the side that deviates more, and the rest is shared
+    again. Every round fixes at least one share. The result equals that of the bounded optimisation.
     """
     shares = [1.0] * len(weights)
     free = [
@@ -100,12 +100,12 @@ def _shared(weights: Sequence[float], capacity: int, most: int) -> list[float]:
 
 
 def _rounded(ideal: Sequence[float], counts: Sequence[int], capacity: int, most: int) -> list[int]:
-    """Return whole numbers for *ideal*, the largest remainders rounded up while there is room."""
+    """Return whole numbers for *ideal*; the largest remainders are rounded up while there is room."""
     copies = [math.floor(share + _NOTHING) for share in ideal]
     remainders = [share - whole_part for share, whole_part in zip(ideal, copies, strict=True)]
     left = min(capacity, round(math.fsum(ideal))) - sum(copies)
     growing = [place for place, rest in enumerate(remainders) if copies[place] < most and rest > _NOTHING]
-    # Ties go to what more people want, then to the name that sorts first: the plan depends on nothing else.
+    # Ties go to the subject with more subscribers, then to the name that sorts first, so that the plan is unique.
     growing.sort(key=lambda place: (-round(remainders[place], 9), -counts[place]))
     for place in growing[: max(left, 0)]:
         copies[place] += 1

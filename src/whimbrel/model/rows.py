@@ -1,10 +1,10 @@
-"""Rows: a fact as the plain values of its table's columns, and back; driven by ``columns``.
+"""Rows: a fact as the plain values of its table's columns, and back; generated from ``columns``.
 
-Rule: plain means: times as integers (microseconds UTC), enums as their value, attributes as our mapping, keys as
-``{"scheme", "digest"}`` sorted, places, areas and displays as dictionaries of their parts.
-Rule: ``fact_of(*row_of(fact)) == fact``. A row from elsewhere gives a fact or ``InvalidValueError`` naming the column.
-Rule: a column is the field of the fact with its name. What a fact nests, or has in a form of its own, stands here:
-the subscription of an interest, the state of a report, a will, the id of a notification, and where it must be near.
+Rule: plain values: times are integers (microseconds UTC), enums their values, attributes our mapping, keys sorted
+``{"scheme", "digest"}``, and places, areas and displays dictionaries of their parts.
+Rule: ``fact_of(*row_of(fact)) == fact``. A row from elsewhere gives a fact, or ``InvalidValueError`` with the column.
+Rule: a column is the field of the fact with the same name. Exceptions are defined here: the subscription of an interest
+and its ``near``, the state of a report, a will, and the id of a notification.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from whimbrel.model.will import LastWill
 __all__ = ["COLUMNS", "UNBOUNDED", "fact_of", "row_of", "subscription_values", "values_of"]
 
 Row: TypeAlias = Mapping[str, Any]
-"""A row from outside; what is in it is found out here."""
+"""A row from outside, unchecked."""
 
 _Given: TypeAlias = dict[str, Any]
-"""The fields of a fact, on their way from a row's values."""
+"""The fields of a fact, while it is built from a row."""
 _Convert: TypeAlias = Callable[[Any], Any]
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -42,23 +42,23 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """The columns of each table of the log: node, seq, the fact's own time, then the rest."""
 
 UNBOUNDED = Limits(max_names=INT32_MAX, max_bytes=INT32_MAX, max_name_bytes=INT32_MAX)
-"""What was accepted once must be readable for ever, whatever limits a node had then; a record's size bounds it."""
+"""Limits for reading the log: accepted facts must stay readable, whatever their node's limits; records are bounded."""
 
 
 def row_of(fact: Fact) -> tuple[str, dict[str, object]]:
-    """Return the table of *fact* and its row."""
+    """Return the table of *fact*, and the fact's row."""
     table, values = _WRITERS[type(fact)]
-    return table, dict(zip(COLUMNS[table], values(fact)))  # noqa: B905 # as many: both are made of the same columns
+    return table, dict(zip(COLUMNS[table], values(fact)))  # noqa: B905 # equal lengths: both come from the same columns
 
 
 def values_of(fact: Fact) -> tuple[str, list[object]]:
-    """Return the table of *fact* and its row's values in the order of ``COLUMNS``; the third is its time."""
+    """Return the table of *fact*, and the values of its row in the order of ``COLUMNS``; the third is its time."""
     table, values = _WRITERS[type(fact)]
     return table, values(fact)
 
 
 def fact_of(table: str, row: Mapping[str, object]) -> Fact:
-    """Return the fact that *row* of *table* records; columns with a natural default may be missing."""
+    """Return the fact in *row* of *table*; columns with a default may be missing."""
     reader = _READERS.get(table)
     if reader is None:
         raise InvalidValueError("table", table, ", ".join(_READERS))
@@ -109,7 +109,7 @@ _NEAR_VALUES: dict[str, _Convert] = {
     "corners": _corners_value,
     "hears_anywhere": _anywhere_value,
 }
-"""The columns that say where a subscription wants notifications from; at most one of them is not null."""
+"""Columns for a subscription's ``near``, with the conversion of each; at most one of them is not null."""
 
 _VALUES: dict[Kind, _Convert] = {
     Kind.PLACE: _place_value,
@@ -123,11 +123,11 @@ _ELSEWHERE = {
     "notification_seq": "notification.seq",
     "keys": "keys.hashes",
 }
-"""Where the values of columns are that are not fields of their name."""
+"""Attribute paths of the columns that are not fields of the same name."""
 
 
 def _value_of(column: Column) -> _Convert | None:
-    """Return what makes a column's plain value of a field that is not None or empty; None if the field is the value."""
+    """Return the function from a field (not None or empty) to a column's plain value; None if both are the same."""
     if column.name in _NEAR_VALUES:
         return _NEAR_VALUES[column.name]
     if _has_enum(column):
@@ -136,7 +136,7 @@ def _value_of(column: Column) -> _Convert | None:
 
 
 def _field_of(column: Column) -> str:
-    """Return where the object that is written has the value of *column*."""
+    """Return the attribute path of *column* in the written object."""
     if column.name in _NEAR_VALUES:
         return "near"
     if _has_enum(column) and not column.is_nullable:
@@ -155,7 +155,7 @@ def _is_null_if_empty(column: Column) -> bool:
 def _writer(columns: Sequence[Column], nested: tuple[str, int] | None = None) -> Callable[[Any], list[object]]:
     """Return a function that returns the plain values of *columns* of an object.
 
-    *nested*: the field whose value has the columns from some place on.
+    *nested* is a field and a number of columns: the columns after that number belong to the field's value.
     """
     converts = [
         (at, value_of, None if column.is_nullable else column.default)
@@ -192,11 +192,11 @@ def _writer(columns: Sequence[Column], nested: tuple[str, int] | None = None) ->
     return flat if nested is None else nesting
 
 
-# -- from a row: what the facts check themselves when they are built is not checked twice ------------------------------
+# -- from a row: checks that a fact makes itself when it is built are not repeated -------------------------------------
 
 
 def _reader(spec: TableSpec, build: Callable[[_Given], Any]) -> Callable[[Row], Any]:
-    """Return a function that returns the fact of a row: *build* makes it of values that are converted already."""
+    """Return a function from a row to its fact; *build* makes the fact from converted values."""
     names = COLUMNS[spec.name]
     needed = [column.name for column in spec.columns if column.default is NEEDED]
     defaults = {column.name: column.default for column in spec.columns}
@@ -209,7 +209,7 @@ def _reader(spec: TableSpec, build: Callable[[_Given], Any]) -> Callable[[Row], 
 
     def fact(row: Row) -> Any:  # noqa: ANN401 # the fact of the table
         given = dict(row)
-        if tuple(given) != names:  # nearly all rows have all columns in their order
+        if tuple(given) != names:  # nearly all rows have all columns in order
             for name in needed:
                 if name not in given:
                     raise InvalidValueError(name, Phrase("nothing"), "a value in every row")
@@ -230,7 +230,7 @@ _Read: TypeAlias = Callable[[str, Any], Any]
 
 
 def _read_of(column: Column) -> _Read | None:
-    """Return what makes a field of a column's value; None if the value is the field."""
+    """Return the function from a column's value to a field; None if both are the same."""
     if column.name in _NEAR_READS:
         return _NEAR_READS[column.name]
     return _word(column) if _has_enum(column) else _READS.get(column.kind)
@@ -259,8 +259,8 @@ def _attributes(name: str, value: object) -> FrozenAttributes:
 
 
 def _parts(name: str, value: Any, names: tuple[str, ...]) -> list[Any]:  # noqa: ANN401 # found out here
-    """Return the parts of a value of several, in the order of *names*."""
-    is_mapping = type(value) is dict or isinstance(value, Mapping)  # the first is faster
+    """Return the parts of a value with several parts, in the order of *names*."""
+    is_mapping = type(value) is dict or isinstance(value, Mapping)  # the first test is faster
     if not is_mapping or (tuple(value) != names and value.keys() != set(names)):
         raise InvalidValueError(name, value, f"an object of {', '.join(names)}")
     return [value[name] for name in names]
@@ -298,7 +298,7 @@ def _items(name: str, value: object, names: tuple[str, ...]) -> list[list[Any]]:
 
 
 def _keys(name: str, value: object) -> KeyHashes:
-    if value == []:  # nearly always, and asked of every row
+    if value == []:  # the usual case, for every row
         return NO_KEYS
     hashes = _items(name, value, ("scheme", "digest"))
     return KeyHashes(frozenset(KeyHash(_scheme(name, scheme), digest) for scheme, digest in hashes))
@@ -337,14 +337,14 @@ _READS: dict[Kind, _Read] = {
 }
 
 
-# -- what nests another value ------------------------------------------------------------------------------------------
+# -- facts that contain another value ----------------------------------------------------------------------------------
 
 
 def _near(given: _Given) -> Near | None:
-    """Return where a subscription wants notifications from: at most one of four columns says so."""
+    """Return the subscription's ``near`` from its four columns, of which at most one may be set."""
     near: Near | None = given["near"]
     others = (given.pop("around_m"), given.pop("corners"), given.pop("hears_anywhere"))
-    if others == (None, None, None):  # nearly always
+    if others == (None, None, None):  # the usual case
         return near
     found = [each for each in (near, *others) if each is not None]
     if len(found) > 1:
@@ -353,7 +353,7 @@ def _near(given: _Given) -> Near | None:
 
 
 def _flat(spec: TableSpec) -> Callable[[_Given], Any]:
-    """Return what builds a fact whose fields are its columns, but for the id of a notification."""
+    """Return a function that builds a fact from its columns; a notification's two columns become its id."""
     make: Any = spec.fact
     if "notification_seq" not in COLUMNS[spec.name]:
         return lambda given: make(**given)
@@ -374,13 +374,13 @@ _NESTED: dict[str, tuple[str, type, tuple[str, ...]]] = {
     "reports": ("state", DeviceState, ("node", "seq")),
     "wills": ("will", LastWill, ("node", "seq", "changed_at", "device", "change")),
 }
-"""The tables whose facts nest a value: its field, its class, and the columns at the head that are not the value's."""
+"""Tables whose facts contain a value: the field, its class, and the first columns, which are the fact's own."""
 _SHARED = {"interests": ("seq", "changed_at")}
-"""The columns at the head that the value has too."""
+"""First columns that the contained value has, too."""
 
 
 def _nesting(spec: TableSpec) -> Callable[[_Given], Any]:
-    """Return what builds a fact that nests a value of all columns but those at the head."""
+    """Return a function that builds a fact and its contained value, which gets all columns except the first ones."""
     field, part, names = _NESTED[spec.name]
     make: Any = spec.fact
     has_near = "near" in COLUMNS[spec.name]
@@ -418,4 +418,4 @@ _READERS: dict[str, Callable[[Row], Fact]] = {
 _HEAD = len(_NESTED["interests"][2])
 
 subscription_values = _writer(LOG_SPECS["interests"].columns[_HEAD:])
-"""Return the columns of ``interests`` that describe a subscription, in their order: all after ``device``."""
+"""Return the columns of ``interests`` that describe a subscription, in order: all columns after ``device``."""

@@ -1,8 +1,9 @@
-"""Subscriptions: what a session is interested in, as its devices said it.
+"""Subscriptions: what a session wants, as its devices requested it.
 
-Rule: within a session a subscription is known by (subject filter, name); the same identity again replaces it.
-Rule: the filter is text here. ``language`` says whether it is a filter, ``match`` what a subject filter admits.
-Rule: what was parsed where a subscription enters travels with it until it is stored, so that nobody parses it again.
+Rule: within a session a subscription is identified by (subject filter, name); a new one with the same identity
+replaces the old one.
+Rule: here the filter is text. ``language`` decides whether it is a filter, ``match`` what a subject filter admits.
+Rule: a filter parsed where the subscription enters travels with it until it is stored, so that it is parsed once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MAX_IDENTIFIER = 268_435_455  # MQTT 5, 3.8.2.1.2
 
 
 class InterestChange(Enum):
-    """What happened to a subscription; the ``change`` column of the ``interests`` table."""
+    """A change of a subscription; the ``change`` column of the ``interests`` table."""
 
     ADDED = "added"
     MODIFIED = "modified"
@@ -39,7 +40,7 @@ class InterestChange(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionIdentity:
-    """What makes two subscriptions of one session the same."""
+    """The identity of a subscription within its session."""
 
     subject_filter: str | None
     name: str = ""
@@ -47,39 +48,39 @@ class SubscriptionIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """One interest of one session."""
+    """One subscription of one session."""
 
     session: str
     subject_filter: str | None = None
-    """``None``: any subject, and notifications without one."""
+    """``None``: any subject, and notifications without a subject."""
     name: str = ""
     filter_text: str | None = None
     """``None``: everything that the subject filter admits."""
     ttl_us: int | None = None
-    """How long a notification is held; ``None``: the deployment's default."""
+    """Time for which a notification is held; ``None``: the deployment's default."""
     max_held: int | None = None
-    """How many are held, the oldest displaced; 0: live only; ``None``: the deployment's default."""
+    """Most notifications held, the oldest are displaced; 0: live only; ``None``: the deployment's default."""
     policy: str | None = None
     near: Near | None = None
-    """Where notifications must come from; ``None``: places do not matter but for the publication's own area."""
+    """Where notifications must come from; ``None``: places do not matter, except the publication's own area."""
     stale_us: int | None = None
-    """How long a reported place counts for this subscription; ``None``: ``DEFAULT_STALE_US``."""
+    """Time for which a reported place counts for this subscription; ``None``: ``DEFAULT_STALE_US``."""
     keys: KeyHashes = NO_KEYS
     accept_insecure: bool = True
     qos: int | None = None
-    """The quality of service granted; ``None``: not asked for over MQTT."""
+    """The quality of service granted; ``None``: not requested over MQTT."""
     no_local: bool = False
-    """Whether a device's own notifications are kept from it."""
+    """Whether a device does not get its own notifications."""
     retain_as_published: bool = False
-    """Whether notifications keep the retain flag that they were published with."""
+    """Whether notifications keep the retain flag with which they were published."""
     identifier: int | None = None
-    """The number by which the subscriber is told that this subscription matched; ``None``: it gave none."""
+    """MQTT subscription identifier, sent along with matching notifications; ``None``: the subscriber gave none."""
     seq: int | None = field(default=None, compare=False, repr=False)
-    """The number of the fact by which it is in force; ``None``: in no log yet, or in a view that does not say."""
+    """Seq of the fact that put the subscription in force; ``None``: not in a log yet, or in a view without seqs."""
     changed_at: int | None = field(default=None, compare=False, repr=False)
     """Time of that fact, in microseconds; ``None`` as for ``seq``."""
     parsed: object | None = field(default=None, compare=False, repr=False)
-    """The filter as ``language`` read it from ``filter_text`` a moment ago; in no row, and never in a hold."""
+    """The filter as ``language`` parsed it just now from ``filter_text``; never in a row, and never in a hold."""
 
     def __post_init__(self) -> None:
         name("session", self.session)
@@ -106,5 +107,5 @@ class Subscription:
 
     @property
     def identity(self) -> SubscriptionIdentity:
-        """What this subscription is known by within its session."""
+        """The identity of this subscription within its session."""
         return SubscriptionIdentity(self.subject_filter, self.name)

@@ -1,7 +1,7 @@
-"""Tables: the Arrow schemas of the log and of the pipeline's tables, made from ``columns``.
+"""Tables: the Arrow schemas of the log and of the pipeline's tables, generated from ``columns``.
 
 Rule: times are stored as ``timestamp[us, tz=UTC]``.
-Rule: the only module of the model that imports pyarrow; Spark's schemas are made from these.
+Rule: the only module of the model that imports pyarrow; Spark's schemas are derived from these.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _TYPES: dict[Kind, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One table: its name, what a row is in one sentence, and its columns."""
+    """One table: its name, the meaning of a row in one sentence, and its columns."""
 
     name: str
     description: str
@@ -109,7 +109,7 @@ def _table(spec: TableSpec) -> Table:
 
 
 TABLES: dict[str, Table] = {name: _table(spec) for name, spec in SPECS.items()}
-"""All tables by name: the log's first, then the pipeline's."""
+"""All tables by name: first the log's, then the pipeline's."""
 
 _FIELDS = {
     AttributeType.INT32: "int",
@@ -121,7 +121,7 @@ _FIELDS = {
 
 
 def attributes_to_column_value(attributes: Attributes) -> list[tuple[str, dict[str, object]]]:
-    """Return *attributes* as pyarrow wants a value of ``ATTRIBUTES_TYPE``."""
+    """Return *attributes* in the form in which pyarrow takes a value of ``ATTRIBUTES_TYPE``."""
     return [(name, _entry(type_of(value), value)) for name, value in attributes.items()]
 
 
@@ -130,7 +130,7 @@ def attributes_from_column_value(
     *,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Attributes:
-    """Return the attributes of a value of ``ATTRIBUTES_TYPE``, as pyarrow (pairs) or Spark (a dict) gives it."""
+    """Return the attributes of a value of ``ATTRIBUTES_TYPE``, given by pyarrow (pairs) or Spark (a dict)."""
     values: dict[str, Scalar] = {}
     for name, entry in entries.items() if isinstance(entries, Mapping) else entries:
         if name in values:
@@ -146,7 +146,7 @@ def _entry(kind: AttributeType, value: Scalar) -> dict[str, object]:
 
 
 def _scalar(name: str, entry: Mapping[str, Any] | None) -> Scalar:
-    """Return the value of *entry*; the log may have been written by others, so it is looked at."""
+    """Return the value of *entry* after a check, because the log may have been written by other software."""
     if entry is None:
         raise InvalidValueError(f"attribute {name}", entry, "a type and a value")
     kind = entry["type"]
@@ -178,7 +178,7 @@ def _row(column: Field) -> str:
 
 
 def _spelled(kind: Any) -> str:  # noqa: ANN401 # a pyarrow.DataType; pyarrow ships no types
-    """Return the type in the words of SQL, as the architecture page has them."""
+    """Return the type in SQL's words, as on the architecture page."""
     if pa.types.is_map(kind):
         return f"map<{_spelled(kind.key_type)}, {_spelled(kind.item_type)}>"
     if pa.types.is_list(kind):

@@ -1,7 +1,7 @@
 """The typed form: attributes as JSON that keeps every type, one ``{"t": type, "v": value}`` per name.
 
-Rule: ``t`` is int32, int64, real64, string or opaque. An opaque ``v`` is hexadecimal; a real64 ``v`` is a
-number or one of ``nan``, ``inf``, ``-inf``. Nothing else is converted, and nothing is lost on the way back.
+Rule: ``t`` is int32, int64, real64, string or opaque. An opaque ``v`` is hexadecimal; a real64 ``v`` is a number or one
+of ``nan``, ``inf``, ``-inf``. Nothing else is converted, and the way back loses nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def from_typed(values: Mapping[str, object], *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
-    """Return the attributes that *values* spells, or raise ``InvalidValueError`` for the first that is none."""
+    """Return the attributes in *values*; raise ``InvalidValueError`` for the first invalid one."""
     if len(values) > limits.max_names:
         raise InvalidValueError("attributes", len(values), f"at most {limits.max_names} names")
     return checked({name: _scalar(f"attribute {name}", value) for name, value in values.items()}, limits=limits)

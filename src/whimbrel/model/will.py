@@ -1,6 +1,6 @@
 """A will: the notification that a device leaves with the broker, to be published when its connection breaks.
 
-MQTT 5, 3.1.2.5. The broker writes it into its log with the CONNECT, so that a restart still knows it.
+MQTT 5, 3.1.2.5. The broker writes it into its log with the CONNECT, so that it survives a restart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["LastWill"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWill:
-    """What is to be published in a device's name, and how long after its connection broke."""
+    """The notification to publish in a device's name, and the delay after its connection broke."""
 
     subject: str
     body: bytes = field(default=b"", repr=False)
@@ -25,11 +25,11 @@ class LastWill:
     retain: bool = False
     delay_us: int = 0
     expiry_us: int | None = None
-    """How long it lives once it is published; ``None``: for ever."""
+    """Time until expiry, from publication on; ``None``: never."""
     keys: KeyHashes = NO_KEYS
     deliver_insecure: bool = True
     properties: bytes = field(default=b"", repr=False)
-    """The MQTT 5 properties that travel with it, as that standard encodes them; empty if there are none."""
+    """The MQTT 5 properties that travel with the will, encoded as in MQTT; empty if there are none."""
 
     def __post_init__(self) -> None:
         name("subject", self.subject, max_bytes=MAX_SUBJECT_BYTES)

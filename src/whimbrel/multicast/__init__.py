@@ -1,1 +1,1 @@
-"""Sockets, reach and a loopback link for nodes that speak on one link: shared by nearby/ and carry/."""
+"""Sockets, simulated reach and a loopback link for nodes on one network link; shared by nearby/ and carry/."""

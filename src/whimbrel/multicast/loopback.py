@@ -1,6 +1,6 @@
-"""A link for machines without multicast: the nodes of one process, over UDP on ::1.
+"""A link for machines without multicast: connects the nodes of one process over UDP on ::1.
 
-Rule: a datagram to an address goes to every node that listens on it, the sender included, as a link loops it back.
+Rule: a datagram to an address goes to every node that listens on it, also to the sender, as multicast does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["LoopbackLink"]
 
 
 class LoopbackLink(MulticastSocket):
-    """One node's end of the link; *everybody* lists the ends of all nodes, and this one adds itself to it."""
+    """One node's end of the link; *everybody* lists the ends of all nodes, and the new end adds itself."""
 
     def __init__(self, everybody: list[LoopbackLink]) -> None:
         self.interface, self.index = "lo", 0
@@ -28,11 +28,11 @@ class LoopbackLink(MulticastSocket):
         everybody.append(self)
 
     def listen(self, addresses: frozenset[str]) -> None:
-        """Listen on these addresses, and on no others."""
+        """Listen on *addresses* only."""
         self._joined = addresses
 
     def send(self, data: bytes, addresses: Iterable[str], *, sender: socket.socket | None = None) -> int:
-        """Send *data* once for each node and address that it listens on; none can fail."""
+        """Send *data* once per node and address that the node listens on; return 0, because no send can fail."""
         for address in addresses:
             for other in self._everybody:
                 if address in other.joined:
@@ -40,7 +40,7 @@ class LoopbackLink(MulticastSocket):
         return 0
 
     def open_direct(self) -> socket.socket:
-        """Return a socket for datagrams to and from single nodes."""
+        """Open a socket for datagrams to and from single nodes."""
         opened = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
         opened.bind(("::1", 0))
         opened.setblocking(False)

@@ -1,4 +1,4 @@
-"""Which senders a node hears, on a link on which it would hear all."""
+"""Simulated reach: which senders a node hears, on a link on which it would hear all."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["Reach"]
 
 
 class Reach:
-    """Which senders a node hears, on a link on which it would hear all: for tests, demonstrations and desks.
+    """Decides which senders a node hears, for tests, demonstrations and experiments on one machine.
 
-    The file is JSON, ``{"car": ["light", "ambulance"]}``: the nodes that each node hears; a node without an
-    entry hears all. The file is read again when it changes, so that a partition can be made and healed.
+    The file is JSON, ``{"car": ["light", "ambulance"]}``: it maps a node to the nodes that it hears; a node without an
+    entry hears all. The file is read again when it changes, so that a partition can be started and ended.
     """
 
     def __init__(self, name: str, *, path: Path | None = None, loss: float = 0.0, random: Random | None = None) -> None:
         self._name, self._path = name, path
         self._loss = real("loss", loss, 0, 1)
-        self._random = random or Random(0)  # noqa: S311 # it decides which frames of a demonstration are lost
+        self._random = random or Random(0)  # noqa: S311 # it only chooses lost frames of a demonstration
         self._heard: frozenset[str] | None = None
         self._changed = -1
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the file again if it has changed."""
+        """Read the file if it has changed."""
         if self._path is None:
             return
         try:
@@ -45,7 +45,7 @@ class Reach:
         self._changed = changed
 
     def hears(self, sender: str) -> bool:
-        """Return whether a datagram of *sender* arrives."""
+        """Return whether a datagram of *sender* arrives; draws the loss."""
         if self._heard is not None and sender not in self._heard:
             return False
         return not self._loss or self._random.random() >= self._loss

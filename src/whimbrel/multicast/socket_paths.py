@@ -1,4 +1,4 @@
-"""Paths of Unix sockets, which an address has little room for."""
+"""Short paths for Unix sockets, whose addresses have a small maximal length."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 __all__ = ["short_path"]
 
 _LONGEST_PATH = 100
-"""Addresses of Unix sockets have 104 bytes at least, with the zero at their end."""
+"""Most bytes of a path; a Unix socket address has at least 104, including the final zero."""
 
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Yield a path to the same file that fits into the address of a socket, where the system has one."""
+    """Yield a short path to the same file: *path* itself, or one through ``/proc/self/fd`` if *path* is too long."""
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)
         return

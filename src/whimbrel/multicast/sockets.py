@@ -1,7 +1,7 @@
 """A UDP socket for IPv6 link-local multicast, and the addresses of groups.
 
 The group id is a 112-bit BLAKE2s hash of a name, used as the tail of a transient link-local address (ff12::/16,
-RFC 4291). Two names that share an address would only cost a look at datagrams for others.
+RFC 4291). If two names share an address, each node must only discard some datagrams of the other group.
 
 Rule: datagrams are sent with a hop limit of 1 and never leave the link.
 """
@@ -23,19 +23,19 @@ from whimbrel.errors import InvalidInputError
 __all__ = ["MulticastSocket", "NoMulticastError", "Peer", "hashed_address"]
 
 _PROBE = "probe\0"
-"""The name of the group to which an interface sends its first datagram; nobody listens there."""
+"""Name of the group to which a new socket sends its first datagram; nobody listens there."""
 _ALL_NODES = "ff02::1"
 _MULTICAST_ALL = 29
-"""IPV6_MULTICAST_ALL of Linux: hear only the groups that this very socket joined."""
+"""IPV6_MULTICAST_ALL of Linux; at 0 a socket receives only from the groups that it has joined itself."""
 _TIMESTAMP = 35
-"""SO_TIMESTAMPNS of Linux: the kernel says when a datagram arrived."""
+"""SO_TIMESTAMPNS of Linux: the kernel passes the arrival time of each datagram."""
 _TIMESPEC = struct.Struct("@qq")
 _BUFFER_BYTES = 1 << 20
 _MAX_DATAGRAM = 65_535
 
 
 class NoMulticastError(InvalidInputError):
-    """An interface cannot be used. Reaction: name another one."""
+    """An interface cannot be used. Reaction: choose another interface."""
 
     def __init__(self, interface: str, reason: str) -> None:
         super().__init__(interface, reason)
@@ -46,14 +46,14 @@ class NoMulticastError(InvalidInputError):
 
 
 class Peer(NamedTuple):
-    """The socket of another node."""
+    """Address of another node's socket."""
 
     ip: str
     port: int
 
 
 def hashed_address(name: str) -> str:
-    """Return the address of the group *name*."""
+    """Return the multicast address of the group *name*."""
     digest = hashlib.blake2s(name.encode(), digest_size=14).digest()
     return socket.inet_ntop(socket.AF_INET6, b"\xff\x12" + digest)
 
@@ -85,7 +85,7 @@ class MulticastSocket:
             opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
             opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 1)
             opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 1)  # other nodes on this machine
-            if sys.platform == "linux":  # elsewhere frames of others are dropped at the door
+            if sys.platform == "linux":  # elsewhere, datagrams of other groups are discarded later
                 opened.setsockopt(socket.IPPROTO_IPV6, _MULTICAST_ALL, 0)
             self.stamp(opened)
             opened.setblocking(False)
@@ -97,22 +97,22 @@ class MulticastSocket:
 
     @staticmethod
     def stamp(opened: socket.socket) -> None:
-        """Have the kernel say when each datagram arrived, where it can."""
+        """Enable the kernel's arrival timestamps, on platforms that have them."""
         if sys.platform == "linux":
             opened.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
 
     def _probe(self, opened: socket.socket) -> None:
-        """Send an empty datagram: an interface without a route for multicast says so now, not with every frame."""
+        """Send an empty datagram, so that an interface without a multicast route fails now and not at every frame."""
         with contextlib.suppress(BlockingIOError):
             opened.sendto(b"", (hashed_address(_PROBE), self.port, 0, self.index))
 
     @property
     def joined(self) -> frozenset[str]:
-        """The addresses on which this socket listens."""
+        """Addresses on which this socket listens."""
         return self._joined
 
     def listen(self, addresses: frozenset[str]) -> None:
-        """Listen on these addresses, and on no others."""
+        """Listen on *addresses* only: join and leave groups as needed."""
         try:
             for address in self._joined - addresses:
                 self._set(socket.IPV6_LEAVE_GROUP, address)
@@ -127,9 +127,9 @@ class MulticastSocket:
         self.socket.setsockopt(socket.IPPROTO_IPV6, option, request)
 
     def send(self, data: bytes, addresses: Iterable[str], *, sender: socket.socket | None = None) -> int:
-        """Send *data* to each of *addresses*; return to how many it could not be sent, as with a full buffer.
+        """Send *data* to each of *addresses*; return the number of failed sends, for example because of a full buffer.
 
-        With a *sender* it leaves from that socket, so that who hears it can answer to it alone.
+        With a *sender*, the datagram leaves from that socket, so that receivers can answer to it alone.
         """
         failed = 0
         for address in addresses:
@@ -140,14 +140,14 @@ class MulticastSocket:
         return failed
 
     def open_direct(self) -> socket.socket:
-        """Return a socket for datagrams to and from single nodes of this link; its port is its own.
+        """Open a socket, with its own port, for datagrams to and from single nodes of this link.
 
-        It is bound to the interface's link-local address, so nothing that was routed reaches it.
+        It is bound to the interface's link-local address, so routed datagrams do not reach it.
         """
         opened = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
         try:
             with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as asked:
-                asked.connect((_ALL_NODES, self.port, 0, self.index))  # sends nothing: it chooses our address
+                asked.connect((_ALL_NODES, self.port, 0, self.index))  # sends nothing: it selects our address
                 own = str(asked.getsockname()[0])
             if not ipaddress.IPv6Address(own.partition("%")[0]).is_link_local:
                 raise NoMulticastError(self.interface, f"it has no link-local address, only {own}")
@@ -166,21 +166,21 @@ class MulticastSocket:
         return opened
 
     def receive(self) -> tuple[bytes, int, str] | None:
-        """Return a datagram, for how many microseconds it has waited here, and whence it came, or ``None``.
+        """Return a datagram, the microseconds for which it waited in the kernel, and its sender's address, or ``None``.
 
-        What a busy node leaves in the kernel's buffer gets older there, and deadlines do not wait.
+        A datagram ages in the kernel's buffer while the node is busy, and deadlines include that time.
         """
         received = self.receive_from()
         return received and (received[0], received[1], received[2].ip)
 
     def receive_from(self) -> tuple[bytes, int, Peer] | None:
-        """Return a datagram, for how many microseconds it has waited here, and the socket it came from, or ``None``."""
+        """Return a datagram, the microseconds for which it has waited in the kernel, and its sender, or ``None``."""
         while True:
             try:
                 data, ancillary, _, address = self.socket.recvmsg(_MAX_DATAGRAM, socket.CMSG_SPACE(_TIMESPEC.size))
             except BlockingIOError:
                 return None
-            if address[3] in {0, self.index}:  # else it came by another interface: two on one link would hear all twice
+            if address[3] in {0, self.index}:  # else from another interface; with two on a link it would arrive twice
                 break
         peer = Peer(str(address[0]), int(address[1]))
         for level, kind, value in ancillary:
@@ -191,5 +191,5 @@ class MulticastSocket:
         return data, 0, peer
 
     def close(self) -> None:
-        """Leave all groups."""
+        """Close the socket, which leaves all groups."""
         self.socket.close()

@@ -1,1 +1,1 @@
-"""A node: the one fold of its log, and everything that a restart knows again."""
+"""A node: its state as one fold of its log (event sourcing): a restart restores it by applying the facts again."""

@@ -1,7 +1,7 @@
-"""Rows of a node by whose they are, so that a part of its state can be taken out of a checkpoint.
+"""Scopes of a node's rows (session, device, …), so that a slice of the state can be extracted from a checkpoint.
 
-Rule: every kind of row has one scope. A slice of the state is the rows of some sessions and devices, the notifications
-that these sessions hold, and all rows of the node.
+Rule: every kind of row has one scope. A slice of the state has the rows of some sessions and devices, the notifications
+that these sessions hold, and all rows of the node itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Row: TypeAlias = tuple[Key, bytes]
 
 
 class RowScope(Enum):
-    """Whose a row is."""
+    """The kind of thing that a row belongs to."""
 
     NODE = "node"
     SESSION = "session"
@@ -37,11 +37,11 @@ _BY_PLACE = {
     **dict.fromkeys(("copy", "decision", "notification"), (RowScope.NOTIFICATION, 1)),
     **dict.fromkeys(("retained", "source"), (RowScope.SUBJECT, 1)),
 }
-"""By kind, the scope of a row, and where its key names the session, device, notification or subject."""
+"""Scope of each kind of row, and the index in its key of the session, device, notification or subject."""
 
 
 def scope_of(key: Key) -> tuple[RowScope, str | int | None]:
-    """Return the scope of a row, and which session, device, notification or subject it is of; None for the node."""
+    """Return the scope of a row, and its session, device, notification or subject; None for a row of the node."""
     kind = str(key[0])
     if kind in _OF_NODE:
         return RowScope.NODE, None
@@ -50,9 +50,9 @@ def scope_of(key: Key) -> tuple[RowScope, str | int | None]:
 
 
 def split(rows: Sequence[_Row], is_own: Callable[[RowScope, str], bool]) -> Iterator[_Row]:
-    """Yield the slice of *rows* that some sessions, devices and subjects have: those for which *is_own* is true.
+    """Yield the slice of *rows* for the sessions, devices and subjects for which *is_own* returns True.
 
-    A notification is in the slice if one of its sessions holds it; so several slices may have it.
+    A notification is in the slice if one of the slice's sessions holds it; so several slices may have it.
     """
     held: set[int] = set()
     for key, _ in rows:

@@ -1,7 +1,7 @@
-"""Clients: the devices that have a session of their own, as far as a restart knows them (MQTT 5, 4.1).
+"""Clients: the devices that have a private session, with the state that a restart restores (MQTT 5, 4.1).
 
-Rule: what only a connection knows (queues, what is in flight, keep alive) is not here; ``broker/wire/clients`` adds it.
-Rule: a change of a client is a fact of the log, so that a replay ends with the same clients.
+Rule: the state of a connection (queues, messages in flight, keep alive) is not here; ``broker/wire/clients`` adds it.
+Rule: every change of a client is a fact of the log, so that a replay ends with the same clients.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class StoredClient:
         self.owner: str | None = None
         """The verified user whose session it is; None if no user was verified."""
         self.is_unclaimed = False
-        """The session's owner is unknown: it is from before owners were written down, or was released."""
+        """Whether the session's owner is unknown: the session is older than owners in the log, or was released."""
         self.expiry_us = 0
-        """How long the session outlives the connection."""
+        """Time for which the session outlives the connection, in microseconds."""
         self.disconnected_at: int | None = None
-        """When its connection ended; None while it has one."""
+        """Time when its connection ended; None while it is connected."""
         self.received: set[int] = set()
         """Packet identifiers of QoS 2 publications that were accepted and not yet released."""
         self.releasing: set[int] = set()
         """Packet identifiers of QoS 2 deliveries that were received and not yet completed."""
         self.confirms = False
-        """Its QoS 0 deliveries in its private session have receipts (rule 16 of the hold)."""
+        """Whether QoS 0 deliveries in its private session have receipts (rule 16 of the hold)."""
 
     @property
     def is_persistent(self) -> bool:
@@ -60,7 +60,7 @@ class StoredClient:
         return self.expiry_us > 0
 
     def recount(self) -> None:
-        """Update the memory that its packet identifiers take."""
+        """Update the memory count for its packet identifiers."""
         size = IDENTIFIER_BYTES * (len(self.received) + len(self.releasing))
         self._memory.counted += size - self._counted_bytes
         self._counted_bytes = size
@@ -76,7 +76,7 @@ C = TypeVar("C", bound=StoredClient)
 
 
 class Clients(Generic[C]):
-    """The clients by identifier; *make* returns a new one, which a shell may know more of."""
+    """The clients by identifier; *make* returns a new client, to which a shell may add fields."""
 
     def __init__(
         self, make: Callable[[str, str, MemoryCount], C], touch: Callable[[Key], None], memory: MemoryCount
@@ -87,7 +87,7 @@ class Clients(Generic[C]):
     # -- facts -------------------------------------------------------------------------------------------------------
 
     def joined(self, fact: PresenceChanged) -> C:
-        """Return the client that came to its own session, a new one if there was none."""
+        """Apply that a client joined its private session; return the client, a new one if it was unknown."""
         assert fact.session is not None
         client = self.by_id.get(fact.device)
         if client is None:
@@ -96,11 +96,11 @@ class Clients(Generic[C]):
         client.expiry_us = fact.session_expiry_us or 0
         client.disconnected_at = None
         client.owner = fact.owner
-        client.is_unclaimed = fact.owner is None and fact.confirms is None  # from before both were written down
+        client.is_unclaimed = fact.owner is None and fact.confirms is None  # an older log has neither
         return client
 
     def present(self, client: C, fact: PresenceChanged) -> None:
-        """Note that a client went, or that one of its packet identifiers is free again."""
+        """Apply that a client disconnected, or that one of its packet identifiers was released."""
         change = fact.change
         if change is PresenceChange.DISCONNECTED:
             client.disconnected_at = fact.changed_at
@@ -114,7 +114,7 @@ class Clients(Generic[C]):
             client.recount()
 
     def published(self, publisher: str | None, packet_id: int) -> None:
-        """Note the packet identifier of a publication of QoS 2, which may come again."""
+        """Store the packet identifier of a QoS 2 publication, to detect its retransmission."""
         client = self.by_id.get(publisher or "")
         if client is not None:
             client.received.add(packet_id)
@@ -122,7 +122,7 @@ class Clients(Generic[C]):
             self._touch(("client", client.id))
 
     def await_completion(self, device: str, seq: int) -> None:
-        """Note that a device has received a copy of QoS 2: PUBREL is repeated until PUBCOMP."""
+        """Record that a device has received a QoS 2 copy: PUBREL is repeated until PUBCOMP."""
         client = self.by_id.get(device)
         if client is not None:
             client.releasing.add(packet_id_of(seq))
@@ -137,7 +137,7 @@ class Clients(Generic[C]):
             self._touch(("client", released.id))
 
     def ended(self, client_id: str) -> C | None:
-        """Forget a client, whose session has ended; return it if there was one."""
+        """Remove a client whose session has ended; return it, or None if it was unknown."""
         self._touch(("client", client_id))
         gone = self.by_id.pop(client_id, None)
         if gone is not None:

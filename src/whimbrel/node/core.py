@@ -1,7 +1,7 @@
-"""The core of a node: the sessions, held notifications and policies that brokers and pipeline workers fold alike.
+"""The core of a node: sessions, held notifications and policies, which brokers and pipeline workers fold alike.
 
-A broker adds clients, wills, retained messages and places (``node``); a worker adds what its tables need.
-Rule: facts come in order of their seqs. The same facts and matches give the same commands and rows.
+A broker adds clients, wills, retained messages and places (``node``); a worker adds state for its tables.
+Rule: facts are applied in the order of their seqs. The same facts and matches give the same commands and rows.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class NodeCore(Generic[K]):
         self.rows.add([held])
 
     def apply(self, fact: Fact, matches: Matches = (), kept: K | None = None) -> Sequence[NodeCommand]:
-        """Apply the next fact, and return what is to be done about it, in order.
+        """Apply the next fact; return the commands for the shell, in order.
 
-        For a notification, *kept* is its kept form.
+        For a notification, *kept* is the form in which the hold keeps it.
         """
         if isinstance(fact, Reported | PolicyChanged | Decided | SessionChanged):
             self.policies.note(fact)
@@ -46,5 +46,5 @@ class NodeCore(Generic[K]):
         self.rows.add(parts)
 
     def restore(self, rows: Iterable[tuple[Key, bytes]]) -> None:
-        """Restore everything but the hold, which is restored already, from *rows*."""
+        """Restore everything except the hold from *rows*; the hold is restored already."""
         self.rows.restore([(key, value) for key, value in rows])

@@ -1,6 +1,6 @@
-"""Held notifications: their rows in a store, and how much memory they take.
+"""Held notifications: their rows in a store, and their memory.
 
-Rule: a notification that is published and confirmed between two writes of the store never has a row there.
+Rule: a notification that is published and confirmed between two writes to the store never gets a row there.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["CountedNotifications", "HeldNotifications", "Kept"]
 
 
 class Kept(Published, Protocol):
-    """A notification as a node keeps it while any device is owed it."""
+    """The form in which a node keeps a notification while it is owed to any device."""
 
     is_written: bool
-    """Whether the store may have its row."""
+    """Whether the store may have a row of the notification."""
 
 
 K = TypeVar("K", bound=Kept)
 
 
 class HeldNotifications(CopyFollower, Generic[K]):
-    """The rows of what *hold* keeps; *encode* returns the row of a notification, *decode* makes it of seq and row."""
+    """The rows of the notifications in *hold*; *encode* makes a row, *decode* a notification from seq and row."""
 
     def __init__(self, hold: Hold[K], encode: Callable[[K], bytes], decode: Callable[[int, bytes], K]) -> None:
         self._hold, self._encode, self._decode = hold, encode, decode
@@ -38,16 +38,16 @@ class HeldNotifications(CopyFollower, Generic[K]):
         self.touch: Callable[[Key], None] = _ignore
         """Called with the key of each row that changes."""
         self.untouch: Callable[[Key], None] = _ignore
-        """Called with the key of a row that the store does not have and does not need."""
+        """Called with the key of a changed row that the store does not have and need not get."""
 
     def stored(self, copy: Copy) -> None:
-        """Note that a notification is held."""
+        """Mark the row of a notification that is now held as changed."""
         kept = copy.kept
         assert kept is not None
         self.touch(("notification", kept.seq))
 
     def forgotten(self, seq: int, copy: Copy) -> None:
-        """Note that a notification is held no more."""
+        """Mark the row of a notification that is no longer held as changed, if the store may have it."""
         if cast("Kept", copy.kept).is_written:
             self.touch(("notification", seq))
         else:
@@ -65,7 +65,7 @@ class HeldNotifications(CopyFollower, Generic[K]):
         yield from (("notification", seq) for seq, kept in self._hold.all_kept() if kept is not None)
 
     def row(self, key: Key) -> bytes | None:
-        """Return the row of a notification; None if no device is owed it. The store counts as having it."""
+        """Return the row of a notification, and record that the store has it; None if it is no longer held."""
         kept = self._hold.kept(int(str(key[1])))
         if kept is None:
             return None
@@ -81,7 +81,7 @@ class HeldNotifications(CopyFollower, Generic[K]):
 
 
 class CountedNotifications(HeldNotifications[KeptNotification]):
-    """Held notifications of a broker, counted in *memory*; *policies* keep no decision about a forgotten one."""
+    """Held notifications of a broker, counted in *memory*; once one is removed, *policies* drop its decisions."""
 
     def __init__(self, node: str, hold: Hold[KeptNotification], memory: MemoryCount, policies: Policies) -> None:
         def decode(_: int, row: bytes) -> KeptNotification:
@@ -91,13 +91,13 @@ class CountedNotifications(HeldNotifications[KeptNotification]):
         self._memory, self._policies = memory, policies
         self._count = 0
         self.size_bytes = 0
-        """How much memory they take, about."""
+        """Estimated memory of the held notifications, in bytes."""
 
     def __len__(self) -> int:
         return self._count
 
     def stored(self, copy: Copy) -> None:
-        """Count a notification that was published, or restored."""
+        """Add a notification that was published, or restored, to the memory count."""
         kept = copy.kept
         assert isinstance(kept, KeptNotification)
         if len(kept.record) > LONG:
@@ -109,7 +109,7 @@ class CountedNotifications(HeldNotifications[KeptNotification]):
         self.touch(("notification", kept.seq))
 
     def forgotten(self, seq: int, copy: Copy) -> None:
-        """Count a notification no more."""
+        """Subtract a notification that is no longer held from the memory count."""
         kept = copy.kept
         assert isinstance(kept, KeptNotification)
         size = kept.size
@@ -126,4 +126,4 @@ def _record_of(kept: KeptNotification) -> bytes:
 
 
 def _ignore(_: Key) -> None:
-    """Take no note of a row: nothing follows yet."""
+    """Ignore a changed row: no store follows yet."""

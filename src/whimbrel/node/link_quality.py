@@ -1,7 +1,7 @@
-"""The links of devices: how good each was at the device's last report.
+"""The links of devices: the quality of each link at the device's last report.
 
-The fold behind the table ``link_quality``. The pipeline makes rows of it; a broker keeps it in its checkpoints, so that
-a pipeline that begins at one goes on with it.
+This is the fold behind the table ``link_quality``. The pipeline makes rows from it. A broker stores it in its
+checkpoints, so that a pipeline that starts at a checkpoint can continue.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import cbor2
 from whimbrel.hold.touched_rows import Key
 from whimbrel.model.device import DeviceState
 from whimbrel.node.memory import LINK_BYTES, MemoryCount
-from whimbrel.shape.variables import MOST_LINKS, SILENCE_US, LinkState, next_link
+from whimbrel.shape.variables import MAX_LINKS, SILENCE_US, LinkState, next_link
 
 __all__ = ["LinkQuality"]
 
 
 class LinkQuality:
-    """The links of a node's devices, the one that reported last at the end; no more than *most*."""
+    """The links of at most *most* devices of a node, ordered by last report."""
 
-    def __init__(self, touch: Callable[[Key], None], memory: MemoryCount, *, most: int = MOST_LINKS) -> None:
+    def __init__(self, touch: Callable[[Key], None], memory: MemoryCount, *, most: int = MAX_LINKS) -> None:
         self._touch, self._memory, self._most = touch, memory, most
         self.state: dict[str, LinkState] = {}
 
     def reported(self, report: DeviceState) -> None:
-        """Update the link of the device that reports, and forget devices that were silent for long."""
+        """Update the link of the reporting device, and remove devices without a report for ``SILENCE_US``."""
         self.step(report.device, report.reported_at, report.received, report.sent)
 
     def step(self, device: str, at: int, received: int | None, sent: int | None) -> tuple[LinkState | None, LinkState]:
-        """Do what ``reported`` does; return the link before the report, None if unknown or long silent, and after."""
+        """Apply a report as ``reported`` does; return the link before it, None if unknown or too old, and after it."""
         links, count = self.state, len(self.state)
         found = next_link(links.pop(device, None), at, received, sent)
         links[device] = found[1]
@@ -45,7 +45,7 @@ class LinkQuality:
         return found
 
     def forget(self, now: int) -> None:
-        """Forget the devices that have been silent for long by *now*."""
+        """Remove the devices that have sent no report for ``SILENCE_US`` at the time *now*."""
         links = self.state
         while links:
             oldest = next(iter(links))

@@ -1,9 +1,9 @@
-"""Memory of a node: how many bytes each thing that it keeps takes, and their sum.
+"""Memory of a node: estimated bytes of each kind of item that it stores, and their sum.
 
 Rule: each change is counted when it is made; no total is ever recomputed.
-Rule: what a client can make grow counts by its size, also where a limit of its own bounds it
-(``tests/unit/test_broker_memory_kinds.py`` fills each kind and compares with what Python allocated).
-Rule: these are estimates, measured on CPython 3.11 and rounded up.
+Rule: items that clients can make grow count by their size, even if another limit bounds them
+(``tests/unit/test_broker_memory_kinds.py`` fills each kind and compares with the memory that Python allocated).
+Rule: the constants are estimates, measured on CPython 3.11 and rounded up.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ LEVEL_BYTES = 320
 SEEN_BYTES = 150
 """A retained message with an area that has come to a session."""
 LINK_BYTES = 300
-"""How good the link of a device was that reported."""
+"""The link quality of a device."""
 MEMBER_BYTES = 600
 """A device of a named session."""
 NAMED_SESSION_BYTES = 2_000
 PLACE_BYTES = 700
-"""Where a device is: it is forgotten after a week, whether the device comes back or not."""
+"""The last place of a device, which is removed after a week without a report."""
 _NEAR_BYTES, _CORNER_BYTES = 1_600, 220
-"""A near of a subscription, and each corner of a polygon."""
+"""The area (``near``) of a subscription, and each corner if it is a polygon."""
 _PLAIN_BYTES, _TOPIC_BYTE_BYTES = 1_700, 2
 _CONTENT_BYTES, _CHARACTER_BYTES = 3_600, 30
 
 
 def subscription_bytes(subscription: Subscription) -> int:
-    """Return how much memory a subscription takes, about."""
+    """Return the estimated memory of a subscription, in bytes."""
     near, text = subscription.near, subscription.filter_text
     size = _PLAIN_BYTES + _TOPIC_BYTE_BYTES * (len(subscription.subject_filter or "") + len(subscription.name))
     if subscription.keys != NO_KEYS:
@@ -69,17 +69,17 @@ def subscription_bytes(subscription: Subscription) -> int:
 
 
 def session_bytes(hold: Hold[Any], session: str | None) -> int:
-    """Return how much memory a named session takes, beside its subscriptions and what it holds; 0 if there is none."""
+    """Return the estimated bytes of a named session without its subscriptions and queue; 0 if it does not exist."""
     if session is None or is_private(session) or not hold.has(session):
         return 0
     return NAMED_SESSION_BYTES + len(hold.access(session) or "") + MEMBER_BYTES * hold.member_count(session)
 
 
 class MemoryCount:
-    """The bytes that a node keeps, about."""
+    """Estimated bytes of a node's state."""
 
     __slots__ = ("counted",)
 
     def __init__(self) -> None:
         self.counted = 0
-        """The sum of everything but what is pending."""
+        """Sum of all items except the pending ones."""

@@ -1,12 +1,13 @@
-"""The node: one fold of a log, and everything that a restart knows again.
+"""The node: all state that a restart restores, computed as one fold of the log (event sourcing).
 
-``apply`` takes the next fact and returns what the shell is to do about it. A broker that serves clients and one that
-replays its log call the same methods; a replay throws the commands away.
-Rule: facts come in order of their numbers. The same facts and matches give the same commands and rows.
-Rule: the node is given matches, it never finds them. They are those of subject, content and keys for the state before
-the fact, and of a publication with a place also those who are near.
-Rule: what policies depend on is noted when it is appended (``note``), everything else when it is applied.
-Rule: nothing outside this room and ``hold`` changes the node. What follows from its state is kept by listeners.
+``apply`` takes the next fact and returns commands for the shell. A broker that serves clients and a broker that replays
+its log call the same methods; a replay discards the commands.
+Rule: facts are applied in the order of their seqs. The same facts and matches give the same commands and rows.
+Rule: the node gets matches as an argument; it never finds them. They are the matches by subject, content and keys for
+the state before the fact; for a publication with a place, also by place.
+Rule: facts that policies depend on are applied to policies when they are appended (``note``). All other effects follow
+when the fact is applied.
+Rule: only this room and ``hold`` change the node. Listeners keep data that is derived from its state.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ from whimbrel.node.wills import Wills
 
 __all__ = ["Node"]
 
-_MOST_FORGOTTEN = 1_000  # places, in one turn
+_MAX_FORGOTTEN = 1_000  # places, in one call of ``forget_places``
 _MEMBERSHIP = frozenset({PresenceChange.JOINED, PresenceChange.LEFT})
 C = TypeVar("C", bound=StoredClient)
 
 
 class Node(NodeCore[KeptNotification], Generic[C]):
-    """The state of the node *name*; *new_client* makes a client, of which the shell may know more than a restart.
+    """The state of the node *name*; *new_client* makes a client, to which the shell may add fields.
 
-    *hold* is the hold to go on with, a new one unless given; *memory* counts the bytes of all that is kept.
+    *hold* is an existing hold to continue with; by default a new one is made. *memory* counts the bytes of all state.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         super().__init__(name, hold, self.held, policies)
         self.memory = memory
         self.listener: NodeListener[C] = NodeListener()
-        """Follows what changes."""
+        """Listener that is called with each change."""
         self._touch = touch = self.rows.touch
         self.clients = Clients(new_client, touch, memory)
         self.retained = Retained(memory)
@@ -94,19 +95,19 @@ class Node(NodeCore[KeptNotification], Generic[C]):
     # -- facts -------------------------------------------------------------------------------------------------------
 
     def apply(self, fact: Fact, matches: Matches = (), kept: KeptNotification | None = None) -> list[NodeCommand]:
-        """Apply the next fact; return what is to be done about it, in order.
+        """Apply the next fact; return the commands for the shell, in order.
 
-        Of a notification *kept* is what is kept of it; it is made of the fact if it is not given.
+        For a notification, *kept* is the form in which it is kept; by default it is made from the fact.
         """
         work = self.applying(fact, matches, kept)
         while True:
             try:
                 next(work)
             except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]  # what a generator returns is typed there
+                return done.value  # type: ignore[no-any-return]  # ``StopIteration.value`` has no type
 
     def applying(self, fact: Fact, matches: Matches = (), kept: KeptNotification | None = None) -> NodeWork:
-        """Do what ``apply`` does in pieces, yielding after each; until the last, the state is that of no number."""
+        """Apply a fact as ``apply`` does, but in steps, yielding after each; in between the state is incomplete."""
         if isinstance(fact, Notification):
             if kept is None:
                 kept = KeptNotification.of(fact, body_of(fact)[0])
@@ -118,7 +119,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         return self._at_once(fact)
 
     def _at_once(self, fact: Fact) -> NodeWork:
-        """Apply a fact that never takes long, in one piece."""
+        """Apply a fact that never takes long, in one step."""
         yield from ()
         return self._short(fact)
 
@@ -144,13 +145,13 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         return commands
 
     def note(self, fact: PolicyFact | SessionChanged) -> None:
-        """Apply a fact to policies as soon as it is appended; skip a fact that they have already."""
+        """Apply a fact to policies as soon as it is appended; skip a fact that was applied already."""
         self.policies.note(fact)
         if isinstance(fact, PolicyChanged):
             self.listener.conditions_changed()
 
     def note_move(self, device: str, seq: int, place: Place, reported_at: int) -> None:
-        """Let policies know of a report that only says where a device is, as soon as it is appended."""
+        """Apply a report that has only a place to policies, as soon as it is appended."""
         self.policies.moved(device, seq, place, reported_at)
 
     def tick(self, now: int) -> list[NodeCommand]:
@@ -160,7 +161,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
             return [*commands, *(Crossed(*each) for each in self.fences.tick(now))]
         return commands  # type: ignore[return-value]  # each command of the hold is one of the node
 
-    # -- publications, the hot kind: without a fact ------------------------------------------------------------------
+    # -- publications, the most frequent kind: without building a fact -----------------------------------------------
 
     def publish(
         self,
@@ -173,8 +174,8 @@ class Node(NodeCore[KeptNotification], Generic[C]):
     ) -> list[Command]:
         """Apply a publication, for the sessions that match it.
 
-        *packet_id* is its packet identifier at QoS 2; *will_seq* the number of the will that it is. Devices that have
-        *received* it were served without the hold.
+        *packet_id* is its packet identifier at QoS 2. *will_seq* is the seq of the will that it publishes, if any. The
+        devices in *received* have got it already, without the hold.
         """
         if packet_id:
             self.clients.published(kept.publisher, packet_id)
@@ -194,7 +195,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         will_seq: int | None = None,
         received: Collection[str] = (),
     ) -> NodeWork:
-        """Do what ``publish`` does in pieces, yielding after each."""
+        """Apply a publication as ``publish`` does, but in steps, yielding after each."""
         if packet_id:
             self.clients.published(kept.publisher, packet_id)
         commands = yield from self.hold.publishing(kept, matches, received=received)
@@ -216,7 +217,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
             if self.areas or kept.placing is not None:
                 self.areas.put(kept)
                 for session, _ in matches if kept.placing is not None else ():
-                    self.areas.see(session, kept)  # it comes, or came, as it was published
+                    self.areas.see(session, kept)  # sent already, or about to be, as a live publication
         else:
             self.retained.remove(kept.subject)
             self.areas.remove(kept.subject)
@@ -228,7 +229,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
     def settle(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, qos: int | None
     ) -> list[Command]:
-        """Apply the receipt of a copy that the hold has in flight, sent with *qos*; the hold knows it if None."""
+        """Apply the receipt of a copy that the hold has in flight, sent with *qos* (None: ask the hold)."""
         if self.policies.are_used:
             self.policies.received(device, seq)
         if outcome is Outcome.DELIVERED:
@@ -239,7 +240,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         return self.hold.confirmed(at, session, device, seq, outcome)
 
     def settle_beside(self, device: str, seq: int, outcome: Outcome, *, qos: int) -> None:
-        """Apply the receipt of a copy that was sent beside the hold: a retained one, or to a session without expiry."""
+        """Apply the receipt of a copy that is not in the hold: a retained message, or for a session without expiry."""
         self.policies.received(device, seq)
         if outcome is Outcome.DELIVERED and qos == EXACTLY_ONCE:
             self.clients.await_completion(device, seq)
@@ -252,13 +253,13 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         return [*self.settle(fact.handed_at, fact.session, fact.device, seq, fact.outcome, qos=None)]
 
     def _granted(self, fact: Receipt) -> int:
-        """Return the highest QoS that a retained message may have been sent with: it was sent beside the hold."""
+        """Return the highest QoS with which a retained message may have been sent; the hold does not have it."""
         granted = [
             subscription.qos or 0
             for each in fact.subscriptions
             if (subscription := self.hold.subscription(fact.session, (each.subject_filter, each.name))) is not None
         ]
-        return max(granted, default=EXACTLY_ONCE)  # it may have been sent at less: one PUBREL more does no harm
+        return max(granted, default=EXACTLY_ONCE)  # if it was sent at a lower QoS, an extra PUBREL does no harm
 
     # -- presence, subscriptions and sessions ------------------------------------------------------------------------
 
@@ -267,7 +268,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         is_named = session is not None and not is_private(session)
         self._touch(("client", fact.device))
         if is_named:
-            self.listener.conditions_changed()  # who is in a named session has one copy for all its sessions
+            self.listener.conditions_changed()  # a member of a named session gets one copy for all its sessions
         if change is PresenceChange.JOINED and session is not None and not is_named:
             client: C | None = self.clients.joined(fact)
             assert client is not None
@@ -295,7 +296,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         return [*commands]
 
     def _let_confirm(self, client: StoredClient, *, is_confirming: bool) -> None:
-        """Set whether the QoS 0 deliveries of a client's private session have receipts."""
+        """Set whether QoS 0 deliveries in a client's private session have receipts."""
         if client.confirms is not is_confirming:
             client.confirms = is_confirming
             self.listener.conditions_changed()
@@ -310,10 +311,10 @@ class Node(NodeCore[KeptNotification], Generic[C]):
             self.listener.unsubscribed(session, identity)
         else:
             self.listener.subscribed(subscription)
-            stored = self.hold.subscription(session, identity)  # as it is kept: without what was parsed of it
+            stored = self.hold.subscription(session, identity)  # as the hold stores it: without parsed filters
             assert stored is not None
             crossed += [Crossed(*each) for each in self.fences.put(stored, fact.changed_at)]
-            if self.areas:  # what is retained where the session is comes with SUBSCRIBE
+            if self.areas:  # SUBSCRIBE sends the messages retained here, so mark them as sent
                 for each in self.hold.places.sightings(session):
                     for _ in self.areas.entered(session, each.place):
                         pass
@@ -322,7 +323,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
     def _session(self, fact: SessionChanged) -> NodeWork:
         session, is_named = fact.session, not is_private(fact.session)
         before = session_bytes(self.hold, session)
-        is_release = fact.access in {None, self.hold.access(session)}  # else it is marked (``SessionMoves``)
+        is_release = fact.access in {None, self.hold.access(session)}  # else a mark of ``SessionMoves``
         if fact.change is SessionChange.ACCESS and not is_named and is_release:
             self.clients.release(client_of(session))
         devices: tuple[str, ...] = ()
@@ -344,14 +345,14 @@ class Node(NodeCore[KeptNotification], Generic[C]):
     # -- places ------------------------------------------------------------------------------------------------------
 
     def move(self, device: str, seq: int, place: Place, now: int) -> list[NodeCommand]:
-        """Apply the report *seq* that only moves a device; the time of the hold is for the caller to advance."""
+        """Apply the report *seq* that has only a place; the caller advances the time of the hold."""
         if device not in self.hold.places:
             self.memory.counted += PLACE_BYTES
         self.hold.places.sighted(device, Sighting(seq, now, place))
         return self._moved(device, place, now)
 
     def _moved(self, device: str, place: Place, now: int) -> list[NodeCommand]:
-        """Return the commands that follow from a noted place: the device's sessions may enter and leave areas."""
+        """Return the commands that follow from a device's new place: its sessions may enter and leave areas."""
         commands: list[NodeCommand] = []
         if self.fences:
             commands += [Crossed(*each) for each in self.fences.moved(private_session(device), now)]
@@ -361,13 +362,13 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         return commands
 
     def forget_places(self, now: int) -> None:
-        """Forget some of the places that no subscription may count any more."""
-        self.memory.counted -= self.hold.places.forget_old(now, most=_MOST_FORGOTTEN) * PLACE_BYTES
+        """Remove some of the places that are too old for any subscription."""
+        self.memory.counted -= self.hold.places.forget_old(now, most=_MAX_FORGOTTEN) * PLACE_BYTES
 
     # -- restoring ---------------------------------------------------------------------------------------------------
 
     def restore(self, rows: Iterable[tuple[Key, bytes]]) -> None:
-        """Restore from *rows* everything but the hold, which is restored already."""
+        """Restore everything except the hold from *rows*; the hold is restored already."""
         sessions = self.hold.sessions()
         self.memory.counted += sum(session_bytes(self.hold, session) for session in sessions)
         super().restore(rows)
@@ -379,4 +380,4 @@ class Node(NodeCore[KeptNotification], Generic[C]):
             for subscription in self.hold.subscriptions(session):
                 self.listener.subscribed(subscription)
                 for _ in self.fences.put(subscription, self.hold.now):
-                    pass  # no client is connected that could be told
+                    pass  # no client is connected yet, so no notice is sent

@@ -1,9 +1,9 @@
 """The parts of a node, and the listener that follows it.
 
-Rule: a part has its own rows, and writes and reads them side by side. A part restored from its rows equals the part
-that wrote them.
-Rule: a listener keeps what follows from the node's state (routes, caches, queues). It changes nothing of the node, and
-no row has anything of it.
+Rule: a part has its own rows, and the code that writes them is beside the code that reads them. A part restored from
+its rows equals the part that wrote them.
+Rule: a listener keeps data that is derived from the node's state (routes, caches, queues). It changes nothing in the
+node, and its data is in no row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Arrived", "Crossed", "NodeCommand", "NodeListener", "NodePart", "Nod
 
 
 class Crossed(NamedTuple):
-    """Tell a client that it entered or left an area that it named."""
+    """Notify a client that it entered or left an area that it named."""
 
     device: str
     name: str
@@ -28,18 +28,18 @@ class Crossed(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """Send a session what is retained for an area that it entered."""
+    """Send a session a message that is retained for an area that it entered."""
 
     session: str
     kept: KeptNotification
 
 
 NodeCommand: TypeAlias = Command | Crossed | Arrived
-"""A request of a node to its shell; performing it changes nothing that a restart knows."""
+"""A request of a node to its shell; performing it does not change the state that a restart restores."""
 
 
 NodeWork: TypeAlias = Generator[None, None, list[NodeCommand]]
-"""Work in pieces, which returns the commands that follow from it."""
+"""Work in steps: a generator that yields after each step, and returns the commands for the shell."""
 
 
 class NodePart(Protocol):
@@ -63,31 +63,31 @@ C = TypeVar("C")
 
 
 class NodeListener(Generic[C]):
-    """Follows a node; a shell overrides what it wants to know. Each method is called as the fact is applied."""
+    """Listener of a node's changes; a shell overrides the methods it needs. They are called when a fact is applied."""
 
     def subscribed(self, subscription: Subscription) -> None:
-        """Note that a session has a subscription, new or changed."""
+        """Handle that a session's subscription was added or changed."""
 
     def unsubscribed(self, session: str, identity: Identity) -> None:
-        """Note that a session has a subscription no more."""
+        """Handle that a session's subscription was removed."""
 
     def session_ends(self, session: str, subscriptions: Sequence[Subscription], members: Iterable[str]) -> None:
-        """Note that a session is about to end, with its *subscriptions* and *members*."""
+        """Handle that a session is about to end, with its *subscriptions* and *members*."""
 
     def session_changed(self, session: str, ended_members: Sequence[str]) -> None:
-        """Note that a session was made, has another access list, or has ended, with the members that it had."""
+        """Handle that a session was created, got another access list, or ended (then with its *ended_members*)."""
 
     def members_changed(self, session: str, device: str) -> None:
-        """Note that a device joined a session or left it."""
+        """Handle that a device joined a session or left it."""
 
     def conditions_changed(self) -> None:
-        """Note that other devices than before have receipts, policies or memberships of named sessions."""
+        """Handle that the set of devices with receipts, policies or memberships of named sessions may have changed."""
 
     def left(self, client: C, session: str) -> None:
-        """Note that a client is about to leave a session."""
+        """Handle that a client is about to leave a session."""
 
     def disconnected(self, client: C) -> None:
-        """Note that a client's connection has ended."""
+        """Handle that a client's connection has ended."""
 
     def client_ended(self, client: C) -> None:
-        """Note that a client's own session has ended."""
+        """Handle that a client's private session has ended."""

@@ -1,8 +1,8 @@
-"""Policies in a node: what they depend on, and what they decided about deliveries that have no receipt yet.
+"""Policies in a node: the state that they depend on, and their decisions about deliveries without a receipt.
 
-Rule: a fact counts for policies when it is appended, not when it is durable. The log is durable up to a seq, never with
-gaps, so a decision that survives a crash has everything that it depended on before it.
-Rule: a delivery is decided once. The decision is kept until the receipt, and a redelivery sends its result.
+Rule: policies see a fact when it is appended, not when it is durable. The log is durable up to some seq, without gaps.
+So if a decision survives a crash, all facts that it depended on survive, too.
+Rule: a delivery is decided once. The decision is kept until the receipt, and a redelivery sends the same result.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["Policies", "PolicyFact"]
 
 PolicyFact = Reported | PolicyChanged | Decided
 _OVERHEAD = 1_000
-"""Estimated bytes of a kept decision, beside its body."""
+"""Estimated memory of a kept decision without its body, in bytes."""
 
 
 class Policies:
-    """The state of policies, and the decisions that may have to be sent again.
+    """The state of policies, and the decisions whose results may have to be sent again.
 
-    *is_held* tells of a seq whether the hold has that notification: decisions about others are not kept. By default no
-    decision is kept.
+    *is_held* returns whether the hold has the notification of a seq; decisions about other notifications are not kept.
+    By default no decision is kept.
     """
 
     def __init__(self, node: str, memory: MemoryCount, is_held: Callable[[int], bool] = lambda _: False) -> None:
@@ -43,10 +43,10 @@ class Policies:
         self.seq = 0
         """The seq of the last fact that was applied."""
         self._kept: dict[int, dict[str, list[Decided]]] = {}
-        """By notification and device."""
+        """Kept decisions, by seq of the notification and by device."""
         self._touched: set[Key] = set()
         self.are_used = False
-        """Whether there was any policy, or decision that may be sent again, since this node began."""
+        """Whether there has been any policy, or any kept decision, since this node started."""
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -55,16 +55,16 @@ class Policies:
 
     @property
     def changed(self) -> int:
-        """How many rows have changed since the last call of ``changes``."""
+        """Number of rows that have changed since the last call of ``changes``."""
         return len(self._touched) + len(self.shape.touched)
 
     @property
     def are_any(self) -> bool:
-        """Whether there is any policy."""
+        """Whether any policy is in force."""
         return bool(self.shape.policies)
 
     def note(self, fact: PolicyFact | SessionChanged) -> None:
-        """Apply the next fact; skip one that was applied already, when it was appended."""
+        """Apply the next fact; skip a fact that was applied already when it was appended."""
         if fact.seq <= self.seq:
             return
         if isinstance(fact, SessionChanged):
@@ -99,7 +99,7 @@ class Policies:
         return () if found is None else found.get(device, ())
 
     def received(self, device: str, seq: int) -> None:
-        """Forget the decisions about a delivery that has its receipt."""
+        """Remove the decisions about a delivery that has its receipt."""
         found = self._kept.get(seq)
         if found is None:
             return
@@ -110,12 +110,12 @@ class Policies:
             del self._kept[seq]
 
     def forget(self, seq: int) -> None:
-        """Forget the decisions about a notification that no device is owed any more."""
+        """Remove the decisions about a notification that is no longer owed to any device."""
         for device in list(self._kept.get(seq, ())):
             self.received(device, seq)
 
     def _end(self, device: str, seq: int) -> None:
-        """Forget the policy that a device chose, and its reports: its private session ended with the fact *seq*."""
+        """Remove a device's chosen policy, its reports and decisions: its private session ended with the fact *seq*."""
         self.seq = seq
         before = self.shape.size_bytes
         self.shape.forget(device)
@@ -126,7 +126,7 @@ class Policies:
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def keys(self) -> Iterator[Key]:
-        """Yield the keys of all rows but the one that has the number of the last fact."""
+        """Yield the keys of all rows, except the row with the seq of the last fact."""
         yield from keys(self.shape)
         yield from (("decision", seq, device) for seq, found in self._kept.items() for device in found)
 
@@ -135,7 +135,7 @@ class Policies:
         self._touched = {*self.keys()}
 
     def discard_changes(self) -> None:
-        """Forget the changes."""
+        """Forget which rows have changed."""
         self._touched.clear()
         self.shape.touched.clear()
 
@@ -153,7 +153,7 @@ class Policies:
         return self._rows(touched)
 
     def _rows(self, touched: set[Key]) -> ChangedRows:
-        """Return the rows of *touched* keys, and with any of them the number of the last fact."""
+        """Return the rows of *touched* keys and, if there are any, the row with the seq of the last fact."""
         rows = {key: self.row(key) for key in touched}
         put = {key: row for key, row in rows.items() if row is not None}
         if touched:
@@ -165,7 +165,7 @@ class Policies:
         if key[0] != "decision":
             return row_of(self.shape, key)
         _, seq, device = key
-        kept = self.kept(str(device), seq)  # type: ignore[arg-type]  # the first part of such a key is a number
+        kept = self.kept(str(device), seq)  # type: ignore[arg-type]  # the second part of such a key is a seq
         return cbor2.dumps([body_of(fact)[0] for fact in kept]) if kept else None
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:

@@ -1,7 +1,7 @@
-"""Kept notifications: what is kept of an accepted notification while it is held, retained or on its way.
+"""Kept notifications: the form of an accepted notification while it is held, retained or being delivered.
 
-Rule: the packet identifier of a delivery is a function of the notification's seq. So a redelivery after a crash
-carries the identifier of the delivery before it, as MQTT asks (4.4), and no record of it is needed.
+Rule: the packet identifier of a delivery is a function of the notification's seq. So a redelivery after a crash has the
+same identifier as the first delivery, as MQTT requires (4.4), and the identifier need not be stored.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ __all__ = ["LONG", "KeptNotification", "kept_bytes", "packet_id_of", "secured_of
 _ATTRIBUTES = COLUMNS["publications"].index("attributes")
 _IDENTIFIERS = 65_535
 LONG = 1_024
-"""A payload is kept only once where its record has more bytes than this."""
+"""Size of a record, in bytes, above which the payload is stored only in the record."""
 _OVERHEAD = 1_000
-"""Bytes of a kept notification beside its record and properties, with its places in tables."""
+"""Estimated memory of a kept notification without its record and properties, in bytes."""
 
 
 def packet_id_of(seq: int) -> int:
-    """Return the packet identifier that the notification with *seq* travels under, to every client."""
+    """Return the packet identifier of the notification with *seq*, the same for every client."""
     return seq % _IDENTIFIERS + 1
 
 
 def kept_bytes(record_bytes: int) -> int:
-    """Return how much memory a kept notification takes; a short payload is there as itself and encoded as well."""
+    """Return the estimated memory of a kept notification; a short payload is also stored on its own, and encoded."""
     return record_bytes + _OVERHEAD if record_bytes > LONG else 3 * record_bytes + _OVERHEAD
 
 
 class KeptNotification:
-    """An accepted notification and its record in the log; *encoded* is the broker's cache of its last PUBLISH packet.
+    """An accepted notification and its record in the log; ``encoded`` is the broker's cache of its last PUBLISH packet.
 
-    Its values are not checked again: they come from a decoded packet or a validated record.
+    Its values are not checked again, because they come from a decoded packet or a validated record.
     """
 
     __slots__ = (
@@ -83,17 +83,17 @@ class KeptNotification:
     ) -> None:
         self.seq, self.publisher, self.subject = seq, publisher, subject
         self._payload: bytes | None = payload
-        """None once it is kept: then it is read from the record, which it stands in."""
+        """The payload; None once it is stored only in the record (see ``keep``)."""
         self.qos, self.retain, self.expires_at, self.properties = qos, retain, expires_at, properties
         self.record, self.published_at = record, published_at
         """The body of its record in the log, which is also its row."""
         self.secured = secured
         self.placing, self.deadline_at = placing, deadline_at
-        """Where it is heard, if places make a difference to it; and from when on a copy is late."""
+        """Place and area of the publication (None: without a place), and the time from which on a copy is late."""
         self.packet_id = packet_id_of(seq).to_bytes(2)
         self.encoded: tuple[object, tuple[bytes, bytes]] | None = None
         self.is_written = False
-        """Whether the store may have its row among those of held notifications."""
+        """Whether the store may have a row of the notification as a held one."""
 
     @classmethod
     def of(cls, notification: Notification, record: bytes) -> KeptNotification:
@@ -116,7 +116,7 @@ class KeptNotification:
 
     @classmethod
     def restored(cls, node: str, record: bytes) -> KeptNotification:
-        """Return the kept form of the notification with a *record* of the log of *node*."""
+        """Return the kept form of the notification in *record*, a record of the log of *node*."""
         seq, number = BODY.unpack_from(record)
         fact = fact_of(*row_from(node, seq, number, record[BODY.size :]))
         if not isinstance(fact, Notification):
@@ -129,7 +129,7 @@ class KeptNotification:
         return cls(0, None, subject, payload, qos=0, retain=retain, expires_at=None, properties=properties, record=b"")
 
     def with_payload(self, payload: bytes, properties: bytes) -> KeptNotification:
-        """Return the same notification with another payload and other properties: what a policy made of it."""
+        """Return the same notification with the payload and properties that a policy decided."""
         return KeptNotification(
             self.seq,
             self.publisher,
@@ -147,7 +147,7 @@ class KeptNotification:
         )
 
     def attributes(self) -> Attributes:
-        """Return the attributes that content filters ask about."""
+        """Return the attributes that content filters read."""
         if not self.properties or not self.record:
             return attributes_of(self.payload)
         return self.recorded_attributes()
@@ -167,11 +167,11 @@ class KeptNotification:
 
     @property
     def has_own_payload(self) -> bool:
-        """Whether its payload is stored beside its record."""
+        """Whether the payload is stored on its own, not only in the record."""
         return self._payload is not None
 
     def keep(self) -> None:
-        """Keep a long payload only in the record, which has all its bytes: the notification is kept for long."""
+        """Store a long payload only in the record, which has all its bytes; call this if it will be kept for long."""
         payload = self._payload
         if payload is None or len(self.record) <= LONG:
             return
@@ -181,8 +181,8 @@ class KeptNotification:
 
     @property
     def size(self) -> int:
-        """How many bytes it occupies while it is kept, about."""
-        size = len(self.record) + len(self.properties)  # as ``kept_bytes`` says, which takes as long again
+        """Estimated memory of the kept notification, in bytes."""
+        size = len(self.record) + len(self.properties)  # same as ``kept_bytes``, without the cost of a call
         return size + _OVERHEAD if size > LONG else 3 * size + _OVERHEAD
 
 

@@ -1,6 +1,6 @@
-"""Retained messages: the last one of each subject, found by subject filter.
+"""Retained messages: the last message of each subject, found by subject filter.
 
-Rule: subjects stand in a tree of levels, so that a filter with wildcards looks only where it may find something.
+Rule: subjects are stored in a tree of levels, so that a filter with wildcards visits only branches that may match.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from whimbrel.node.publication import KeptNotification, kept_bytes
 __all__ = ["Retained", "RetainedRows"]
 
 _PIECE = 5_000
-"""How many places of the tree a piece looks at: some 0.5 µs each."""
+"""Number of nodes of the tree that one step visits, about 0.5 µs per node."""
 _BY_SEQ = attrgetter("seq")
 
 
@@ -36,9 +36,9 @@ class Retained:
         self._root = _Level()
         self._messages: dict[str, KeptNotification] = {}
         self.sources: dict[str, str] = {}
-        """By subject, the verified user whose client published the message; none for a client without a user."""
+        """Verified user whose client published the message, per subject; no entry for a client without a user."""
         self.size_bytes = 0
-        """How much memory they take, about."""
+        """Estimated memory of the messages, in bytes."""
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -47,7 +47,7 @@ class Retained:
         return subject in self._messages
 
     def subjects(self) -> list[str]:
-        """Return the subjects that retain a message."""
+        """Return the subjects that have a retained message."""
         return list(self._messages)
 
     def get(self, subject: str) -> KeptNotification | None:
@@ -55,18 +55,18 @@ class Retained:
         return self._messages.get(subject)
 
     def size_of(self, subject: str) -> int:
-        """Return how much memory the message of *subject* takes; 0 if there is none."""
+        """Return the estimated memory of the message of *subject*, in bytes; 0 if there is none."""
         message = self._messages.get(subject)
         return 0 if message is None else message.size
 
     def growth(self, subject: str, payload_bytes: int) -> int:
-        """Return how much more memory a message of *subject* would take than the one that it replaces, about."""
+        """Return the estimated bytes by which memory would grow if a message of *subject* replaced the last one."""
         if subject in self._messages:
             return kept_bytes(len(subject) + payload_bytes) - self.size_of(subject)
         return kept_bytes(len(subject) + payload_bytes) + _path_bytes(subject)
 
     def put(self, message: KeptNotification, source: str | None = None) -> None:
-        """Keep *message*, which a client of the user *source* published, as the last of its subject."""
+        """Store *message*, published by a client of the user *source*, as the retained message of its subject."""
         message.keep()
         if source is None:
             self.sources.pop(message.subject, None)
@@ -85,7 +85,7 @@ class Retained:
         level.message = message
 
     def remove(self, subject: str) -> KeptNotification | None:
-        """Forget the message of *subject*; return it if there was one."""
+        """Remove the message of *subject*; return it, or None if there was none."""
         removed = self._messages.pop(subject, None)
         self.sources.pop(subject, None)
         if removed is not None:
@@ -111,7 +111,7 @@ class Retained:
         return iter(self._messages.values())
 
     def matching(self, subject_filter: str) -> list[KeptNotification]:
-        """Return the messages that *subject_filter* admits, by seq."""
+        """Return the messages that *subject_filter* matches, ordered by seq."""
         work = self.finding(subject_filter)
         while True:
             try:
@@ -120,9 +120,9 @@ class Retained:
                 return list(done.value)
 
     def finding(self, subject_filter: str) -> Generator[None, None, Iterator[KeptNotification]]:
-        """Do what ``matching`` does in pieces, yielding after each; return an iterator over what it returns.
+        """Find messages as ``matching`` does, but in steps, yielding after each; return an iterator over the result.
 
-        What comes while it is at work may be found, or not.
+        Messages that are added between two steps may be found or not.
         """
         if "+" not in subject_filter and "#" not in subject_filter:
             found = self._messages.get(subject_filter)
@@ -142,7 +142,7 @@ class Retained:
 
 
 class RetainedRows:
-    """The rows of *retained*, of the node *node*."""
+    """The rows of the messages *retained* by the node *node*."""
 
     def __init__(self, node: str, retained: Retained) -> None:
         self._node, self._retained = node, retained
@@ -176,7 +176,7 @@ class RetainedRows:
 
 
 def _walk(root: _Level, levels: list[str]) -> Iterator[KeptNotification | None]:
-    """Yield what stands under *root* where *levels* lead, and None for each place that was looked at in vain.
+    """Yield the messages below *root* that a filter with *levels* matches, and None for each visit without a message.
 
     Wildcards at the first level leave out ``$…`` (4.7.2).
     """
@@ -207,5 +207,5 @@ def _all_below(level: _Level, *, is_root: bool) -> Iterator[KeptNotification | N
 
 
 def _path_bytes(subject: str) -> int:
-    """Return how much memory the levels of a subject take, if no other subject shares them."""
+    """Return the estimated bytes of a subject's levels, as if no other subject shared them."""
     return LEVEL_BYTES * (subject.count("/") + 1)

@@ -1,6 +1,6 @@
-"""The rows of a node: its state, written in small steps to a store that follows the log, and read from it again.
+"""The rows of a node: its state as rows, of which the changed ones are written to a store, and from which it restores.
 
-The rows of the hold, those of each part, and those of policies, which may be ahead (``policies``).
+There are rows of the hold, of each part, and of policies; policies may be ahead of the others (``policies``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MANY = 250
 
 
 class NodeRows:
-    """The rows that have changed since a store was last told."""
+    """Tracker of the rows that have changed since the last write to a store."""
 
     def __init__(self, hold: Hold[Any], policies: Policies) -> None:
         self._hold, self._policies = hold, policies
@@ -28,10 +28,10 @@ class NodeRows:
         self._table: dict[str, Callable[..., bytes | None]] = {}
         self._touched = TouchedRows(self._table, encode=bytes)  # each row is encoded already
         self.touch: Callable[[Key], None] = self._touched.touch
-        """Note that a row has changed that is not the hold's."""
+        """Mark a row as changed; the hold marks its own rows."""
         self.untouch: Callable[[Key], None] = self._touched.untouch
-        """Note that the store has no such row and needs none."""
-        hold.changes()  # from now on it notes its own
+        """Unmark a row that the store does not have and need not get."""
+        hold.changes()  # from now on the hold marks its own changed rows
 
     def add(self, parts: Iterable[NodePart]) -> None:
         """Add the rows of *parts*."""
@@ -44,7 +44,7 @@ class NodeRows:
 
     @property
     def has_many_changes(self) -> bool:
-        """Whether ``changes`` would take longer than clients like to wait."""
+        """Whether ``changes`` would take so long that clients would notice."""
         return len(self._touched) + self._hold.changed + self._policies.changed > _MANY
 
     def some_changes(self) -> ChangedRows:
@@ -57,14 +57,14 @@ class NodeRows:
         return _together(_together(self._hold.changes(), self._touched.take()), self._policies.changes())
 
     def touch_all(self) -> None:
-        """Mark every row as changed: the store has lost track."""
+        """Mark every row as changed, because the store may have missed changes."""
         self._hold.touch_all()
         self._policies.touch_all()
         parts = {id(part): part for part in self._parts.values()}
         self._touched.touch_only(key for part in parts.values() for key in part.keys())  # noqa: SIM118 # no mapping
 
     def discard_changes(self) -> None:
-        """Forget the changes: the store will be told everything, later."""
+        """Forget which rows have changed: the store will get all rows later."""
         self._hold.discard_changes()
         self._policies.discard_changes()
         self._touched.clear()
@@ -72,7 +72,7 @@ class NodeRows:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def is_own(self, kind: object) -> bool:
-        """Return whether rows of a kind are a part's or those of policies, and not the hold's."""
+        """Return whether rows of *kind* belong to a part or to policies, not to the hold."""
         return kind in self._parts or kind in self._policies.kinds
 
     def restore(self, rows: Sequence[tuple[Key, bytes]]) -> None:
@@ -93,7 +93,7 @@ def _row(part: NodePart, kind: str, *whose: str | int | None) -> bytes | None:
 
 
 def _together(rows: ChangedRows, more: ChangedRows) -> ChangedRows:
-    """Return both, in the objects of *rows*."""
+    """Merge *more* into *rows*, and return *rows*."""
     put, drop = rows
     put.update(more[0])
     drop.update(more[1])

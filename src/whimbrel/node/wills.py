@@ -1,12 +1,12 @@
-"""Wills: what clients left with the broker, to be published when they are lost (MQTT 5, 3.1.2.5 and 3.1.3.2.2).
+"""Wills: messages that the broker publishes for clients that are lost (MQTT 5, 3.1.2.5 and 3.1.3.2.2).
 
-A will is a fact of the log, written with its CONNECT and before CONNACK; so is its withdrawal, and the publication that
-it becomes says which will it is. A broker that was killed knows them again, and publishes each once.
-Rule: a will that waits is due a delay after the disconnection, or when the session ends, whichever is first.
-Rule: a client whose connection ended with the broker did nothing wrong. A will that waits when a broker begins waits
-for its delay from then on, because no client could return before, but no longer than a grace; one without a delay waits
-for the grace. A client that returns in that time, in any way, withdraws its will.
-Rule: the fold knows no grace: which wills there are, and since when they wait, is all that a restart has to know.
+A will is a fact of the log, written with its CONNECT and before CONNACK. Its withdrawal is a fact, too, and the
+publication of a will names the will's seq. So a broker that was killed restores the wills, and publishes each once.
+Rule: a waiting will is due when its delay after the disconnection has passed, or the session ends, whichever is first.
+Rule: a client whose connection ended because the broker stopped is not at fault. So when a broker starts, a waiting
+will waits for its delay from then on, because its client could not return before, but at most for a grace period. A
+will without a delay waits for the grace period. A client that returns in that time, in any way, withdraws its will.
+Rule: the grace period is not part of the fold: a restart needs only the wills, and the times since when they wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OVERHEAD_BYTES = 400
 
 
 class LeftWill:
-    """A will as long as it is neither withdrawn nor published."""
+    """A will that is neither withdrawn nor published yet."""
 
     __slots__ = (
         "_record",
@@ -48,35 +48,35 @@ class LeftWill:
         self.device, self.seq, self.will = fact.device, fact.seq, fact.will
         self._record = body_of(fact)[0]
         self.owner: str | None = None
-        """The verified user whose rights it is published with."""
+        """Verified user with whose rights the will is published."""
         self.gone_at: int | None = None
-        """When its client's connection ended; None while it is connected."""
+        """Time when the client's connection ended; None while it is connected."""
         self.expiry_us = 0
-        """How long the client's session outlives that."""
+        """Time for which the client's session outlives the connection, in microseconds."""
         self.is_excused = False
-        """The connection ended with the broker that served it."""
+        """Whether the connection ended because its broker stopped."""
         self.due_at: int | None = None
 
     @property
     def size(self) -> int:
-        """How many bytes it occupies, about."""
+        """Estimated memory of the will, in bytes."""
         return len(self._record) + _OVERHEAD_BYTES
 
     @property
     def delay_us(self) -> int:
-        """How long it waits: not longer than the session lives."""
+        """Time for which the will waits, in microseconds: its delay, but not longer than the session lives."""
         return min(self.will.delay_us, self.expiry_us)
 
     @property
     def secured(self) -> Secured:
-        """The keys that it is published with."""
+        """The keys with which the will is published."""
         will = self.will
         if not will.keys.hashes and will.deliver_insecure:
             return OPEN
         return Secured(will.keys, will.deliver_insecure)
 
     def row(self) -> bytes:
-        """Return its row in a checkpoint."""
+        """Return the will's row in a checkpoint."""
         return cbor2.dumps([self._record, self.owner, self.gone_at, self.expiry_us, self.is_excused])
 
 
@@ -87,9 +87,9 @@ class Wills:
         self._node, self._touch_row, self._memory = node, touch, memory
         self.by_device: dict[str, LeftWill] = {}
         self._waiting: dict[str, LeftWill] = {}
-        """Those whose clients are gone."""
+        """Wills whose clients are disconnected."""
         self.bytes = 0
-        """What all of them occupy, about."""
+        """Estimated memory of all wills, in bytes."""
 
     def __len__(self) -> int:
         return len(self.by_device)
@@ -99,18 +99,18 @@ class Wills:
         return self.by_device.get(device)
 
     def devices(self) -> Iterator[str]:
-        """Yield the clients that left one."""
+        """Yield the clients that left a will."""
         yield from self.by_device
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
     def owner_of(self, device: str) -> str | None:
-        """Return the verified user whose client *device* left a will; None if there is none, or no will."""
+        """Return the verified user of the will that the client *device* left; None without a user or a will."""
         left = self.by_device.get(device)
         return None if left is None else left.owner
 
     def apply(self, fact: WillChanged) -> None:
-        """Apply that a client left a will, or withdrew it; its user is known when it comes to its session."""
+        """Apply that a client left a will, or withdrew it; the user follows when the client joins its session."""
         self._drop(fact.device)
         if fact.will is not None:
             left = self.by_device[fact.device] = LeftWill(fact)
@@ -131,7 +131,7 @@ class Wills:
             self._waiting.pop(fact.device, None)
 
     def published(self, device: str | None, will_seq: int) -> None:
-        """Forget a will that was published."""
+        """Remove a will that was published."""
         left = self.by_device.get(device or "")
         if left is not None and left.seq == will_seq:
             self._drop(left.device)
@@ -150,9 +150,9 @@ class Wills:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def begin(self, now: int, grace_us: int) -> None:
-        """Start a broker *now*, before any client is connected: each has at most *grace_us* to come back."""
+        """Compute due times at a broker's start *now*, before any client connects; each has at most *grace_us*."""
         for left in self.by_device.values():
-            # One that is not gone never came, or was here: either way its connection ended with the broker.
+            # If its client counts as connected, the connection ended with the broker, or was never established.
             is_excused = left.is_excused or left.gone_at is None or not left.delay_us
             self._wait(left, now if left.gone_at is None else left.gone_at, is_excused=is_excused)
             delay_us = left.delay_us or grace_us
@@ -164,7 +164,7 @@ class Wills:
         self._waiting[left.device] = left
 
     def due(self, now: int) -> list[LeftWill]:
-        """Return the wills that are due."""
+        """Return the wills that are due at the time *now*."""
         return [left for left in self._waiting.values() if left.due_at is not None and left.due_at <= now]
 
     # -- rows --------------------------------------------------------------------------------------------------------

@@ -1,20 +1,21 @@
-"""The data pipeline: the log, by the million, on Spark.
+"""The data pipeline: compute tables from logs of millions of facts, on Spark.
 
-| room | what is in it; each imports only rooms above it |
+| room | content; each room imports only rooms above it |
 |---|---|
-| ``files`` | the log as it is read and judged; Delta tables as they are written |
-| ``subscriptions`` | when each was in force; the packed matchers |
-| ``fold`` | events through a node's core; contacts |
-| ``spark`` | the session, the log as a DataFrame, progress |
-| ``tables`` | one file a table |
-| ``unit`` | the unit of work: a span of a node's log becomes rows |
-| ``batch`` | tables of a whole log |
-| ``stream`` | tables that follow a log |
-| ``doctor`` | what is wrong, and what to do about it |
+| ``files`` | reading and validating the log; writing Delta tables |
+| ``subscriptions`` | when each subscription was in force; the packed matchers |
+| ``fold`` | folding events with a node's core; contacts |
+| ``spark`` | the Spark session, the log as a DataFrame, progress bars |
+| ``tables`` | one file per output table |
+| ``unit`` | the unit of work: turn a span of a node's log into rows |
+| ``batch`` | batch runs: tables of a whole log |
+| ``stream`` | streams: tables that follow a growing log |
+| ``doctor`` | checks of machine, session, logs and streams, with advice |
 
-Rule: what depends on the order of facts is folded by the unit, once for both. A table that does not is a file of
-``tables``, with a transform ``DataFrame -> DataFrame``: no session, no path inside.
-Rule: ``spark_session`` makes the only SparkSession we make; ``source`` works in any session.
+Rule: rows that depend on the order of facts are computed by the unit, with the same code for batch and stream. A table
+that does not depend on the order is a file of ``tables``, with a transform ``DataFrame -> DataFrame`` that contains no
+session and no path.
+Rule: ``spark_session`` creates the only SparkSession of this package; ``source`` works in any session.
 """
 
 from __future__ import annotations
@@ -25,4 +26,4 @@ TABLES_MADE = (
     *("matches", "deliveries", "latency", "popularity", "replicas", "link_quality", "contacts", "meetings"),
     "dead_letters",
 )
-"""The tables this pipeline makes, in order: the later may read the earlier."""
+"""Output tables of the pipeline, in the order in which they are made: a table may be computed from earlier ones."""

@@ -1,17 +1,20 @@
-"""Accounts: whether everything that matched has exactly one outcome for each device, or is still held.
+"""Reconciliation: check that every match has exactly one outcome for each device, or is still held.
 
-Three things must fit together: who wanted what (``matches``), what became of it (``deliveries``), and what has no
-outcome yet (held). An *entry* is a notification, a session and a device: a row of ``deliveries``; or, where the session
-still holds the notification, each of its devices that has no row, for what is held is owed to all of them.
+Three tables must agree: the matches of subscriptions (``matches``), their outcomes (``deliveries``), and the
+notifications without an outcome (held). An *entry* is a triple of notification, session and device. Each row of
+``deliveries`` is an entry. If a session still holds a notification, each of its devices without such a row has an entry
+too, because a held notification is owed to all of them.
 
-Rule: a session that wants a notification has an entry for it. Of the sessions that want it only through the same share,
-one has; a share is served by one. Those whose policies withheld it have entries too: it went on to the next.
-Rule: a device that was a member of the session then, and did not leave it, has an entry of its own.
-Rule: an entry is there once, and only for what matched. A row without a device says that the session had no device,
-and is the only entry of its session; without one, something is held for the next device that connects.
+Rule: a session in which a notification matched has an entry for it. If several sessions match only through the same
+share, exactly one of them is served. Sessions whose policies withheld the notification have entries too: the share
+passes it on to its next session.
+Rule: a device that was a member of the session at that time, and did not leave it, has an entry of its own.
+Rule: an entry exists once, and only for a match. A row of ``deliveries`` without a device means that the session had no
+device; it is the session's only entry. A held notification without a device waits for the next device that connects.
 
-No Spark here: the tables are Arrow's, from a stream, a batch or a test. A subscription that wants nothing of its own
-(``no_local``) matches what it is not given, which these tables do not say: a log with such ones has gaps here.
+This module does not use Spark: the tables are Arrow tables, from a stream, a batch or a test.
+Limit: a subscription with ``no_local`` matches its own publications but does not get them, and the tables do not show
+that. So a log with such subscriptions shows discrepancies here.
 """
 
 from __future__ import annotations
@@ -41,32 +44,32 @@ ArrowTable: TypeAlias = Any
 """A ``pyarrow.Table``; pyarrow ships no types."""
 
 HeldEntry: TypeAlias = tuple[str, str, int, str | None]
-"""Node, session, number of a notification that has not ended there, and a device that has it in flight, if any."""
+"""Node, session, seq of a notification that has no outcome there yet, and a device that has it in flight, or None."""
 
 _SHOWN = 20
 _NO_DEVICE = "no device"
 _HELD = "held"
 
 _Wanted: TypeAlias = tuple[str, int, str]
-"""Node and number of a notification, and a session."""
+"""Node and seq of a notification, and a session in which it matched."""
 
 
 class Gaps:
-    """What does not fit together: all of it counted, some of it told."""
+    """The discrepancies that were found: the number of all, and sentences about the first ``_SHOWN``."""
 
     def __init__(self) -> None:
         self.count = 0
         self.sentences: list[str] = []
 
     def add(self, sentence: str) -> None:
-        """Note one."""
+        """Count one discrepancy, and keep its *sentence* if it is among the first."""
         self.count += 1
         if len(self.sentences) < _SHOWN:
             self.sentences.append(sentence)
 
 
 class Membership(NamedTuple):
-    """A device in a session, from one number of the node on, and until another if it ended."""
+    """A device's membership in a session, from the seq ``since`` to the seq ``until``; None: it has not ended."""
 
     node: str
     session: str
@@ -74,15 +77,15 @@ class Membership(NamedTuple):
     since: int
     until: int | None = None
     has_left: bool = False
-    """Whether it left, after which nothing is owed to it; a session that is deleted settles all its devices first."""
+    """Whether the device left, which ends its claims; False if the session was deleted, which settles them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAccount:
-    """What became of what a device was to have: one for each notification and session."""
+    """Number of entries of a device, per outcome."""
 
     device: str | None
-    """None: the session had no device."""
+    """The device; None for entries of sessions without a device."""
     delivered: int = 0
     held: int = 0
     expired: int = 0
@@ -93,41 +96,41 @@ class DeviceAccount:
 
     @property
     def entries(self) -> int:
-        """How many there are."""
+        """Number of all entries of the device."""
         settled = self.delivered + self.expired + self.displaced + self.taken_elsewhere + self.dropped + self.withheld
         return settled + self.held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The whole of it."""
+    """Result of the reconciliation: totals, counts per device, and discrepancies."""
 
     notifications: int
-    """Those that at least one subscription wanted;"""
+    """Number of notifications that at least one subscription matched."""
     wanted: int
-    """notifications and sessions that want them, without those that another of a share was given;"""
+    """Number of pairs of notification and session that have an entry."""
     devices: tuple[DeviceAccount, ...]
-    """in order of their names, those without one last."""
+    """Counts per device, ordered by name; entries without a device come last."""
     gap_count: int
     gaps: tuple[str, ...]
-    """The first of the gaps, as sentences."""
+    """Sentences about the first discrepancies."""
 
     @property
     def closes(self) -> bool:
-        """Whether nothing is missing and nothing too much."""
+        """Whether no discrepancy was found."""
         return self.gap_count == 0
 
     def as_json(self) -> dict[str, object]:
-        """Return it as plain values."""
+        """Return the account as values that JSON can hold."""
         return {"closes": self.closes, **asdict(self)}
 
 
 def account(
     matches: ArrowTable, deliveries: ArrowTable, held: Iterable[HeldEntry], *, members: Iterable[Membership] = ()
 ) -> Account:
-    """Return the account of everything in ``matches``.
+    """Reconcile *matches* with *deliveries* and the *held* notifications.
 
-    Without *members* (``memberships``) it is not seen if one of several devices of a session has no entry.
+    Without *members* (see ``memberships``), a missing entry of one of several devices of a session is not detected.
     """
     gaps = Gaps()
     shares = _shares(matches)
@@ -161,7 +164,7 @@ def _rows(table: ArrowTable, *names: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _shares(matches: ArrowTable) -> dict[_Wanted, set[str | None]]:
-    """Return for all that matched through which shares; None among them: not only through a share."""
+    """Return the shares of each match; the set has None if the session matched also outside a share."""
     found: dict[_Wanted, set[str | None]] = {}
     for node, seq, session, wanted in _rows(
         matches, "notification_node", "notification_seq", "session", "subject_filter"
@@ -171,20 +174,20 @@ def _shares(matches: ArrowTable) -> dict[_Wanted, set[str | None]]:
 
 
 class Entries:
-    """All entries, and how often each device has each outcome; those that are there twice are *gaps*."""
+    """All entries, and the number of each device's entries per outcome; duplicate entries are added to *gaps*."""
 
     def __init__(
         self, deliveries: ArrowTable, held: Iterable[HeldEntry], members: Iterable[Membership], gaps: Gaps
     ) -> None:
         self._gaps = gaps
         self.devices: dict[_Wanted, dict[str | None, str]] = {}
-        """By what is wanted, the outcome of each device."""
+        """Outcome of each device, per match."""
         self.counted: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
         self._add_rows(deliveries)
         self._add_held(held, members)
 
     def _add_rows(self, deliveries: ArrowTable) -> None:
-        """Take in what has ended; retained copies are nothing that matched when it was published."""
+        """Add the rows of ``deliveries``, except retained messages: these did not match when they were published."""
         columns = ("notification_node", "notification_seq", "session", "device", "outcome", "via")
         for node, seq, session, device, outcome, via in _rows(deliveries, *columns):
             if via != RETAINED:
@@ -195,7 +198,7 @@ class Entries:
                 self._gaps.add(f"{node}:{seq} in {session} has an entry for {_NO_DEVICE} and for {named}")
 
     def _add_held(self, held: Iterable[HeldEntry], members: Iterable[Membership]) -> None:
-        """Count what is held, for each device that has no entry yet."""
+        """Add entries for held notifications, for each device of the session that has no entry yet."""
         inside: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for member in members:
             if member.until is None:
@@ -239,7 +242,7 @@ def _judge_sessions(
             gaps.add(f"{node}:{seq} matched in {session} and has no entry there")
         for share in through:
             if share is not None:
-                # Who wants it otherwise too may be given it twice over, in one entry: it does not count here.
+                # A session that also matched outside the share has one entry for both, which proves nothing here.
                 is_served = has_entry and not is_withheld and len(through) == 1
                 served[node, seq, share] += [session] if is_served else []
                 if is_withheld:
@@ -258,7 +261,7 @@ def _judge_sessions(
 def _served_among_others(
     shares: Mapping[_Wanted, set[str | None]], devices: Mapping[_Wanted, Container[str | None]]
 ) -> set[tuple[str, int, str]]:
-    """Return which shares may have been served in a session that wants the notification otherwise too."""
+    """Return the (node, seq, share) that may have been served by a session that also matched outside the share."""
     return {
         (node, seq, share)
         for (node, seq, session), through in shares.items()
@@ -281,7 +284,7 @@ def _judge_members(devices: Mapping[_Wanted, Container[str | None]], members: It
 
 
 def memberships(presence: ArrowTable, sessions: ArrowTable) -> list[Membership]:
-    """Return who was a member of which session, from the tables ``presence`` and ``sessions`` of the log."""
+    """Return all memberships of devices in sessions, from the log's tables ``presence`` and ``sessions``."""
     changes: list[tuple[str, int, str, str | None, str]] = [
         row
         for row in _rows(presence, "node", "seq", "session", "device", "change")

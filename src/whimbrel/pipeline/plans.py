@@ -1,7 +1,7 @@
-"""Plans: what tables need to know beside the log, for a batch run and for a stream.
+"""Plans: the options of the tables, for a batch run and for a stream.
 
-Rule: a stream's plan decides what its tables mean, so it is written down when the stream begins, and one that goes on
-with another is refused.
+Rule: a stream's plan determines the content of its tables. So it is written to a file when the stream is started first,
+and a restart with another plan is refused.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from whimbrel.pipeline.tables.replicas import HORIZON_US, SAMPLE_BYTES
 __all__ = ["FORMAT", "READABLE", "Plan", "StreamPlan", "settled_plan"]
 
 FORMAT = STATE_FORMAT
-"""Format of a stream's plan and state: 3 has the state in Spark's checkpoint, 4 the rows of a node."""
+"""Format of a stream's plan and state: since 3 the state is in Spark's checkpoint, since 4 with the rows of a node."""
 READABLE = frozenset({3, FORMAT})
-"""The formats that this version can go on with."""
+"""Formats of a stream's plan and state that this version can continue."""
 _HOUR_US = 3_600 * 1_000_000
 
 
@@ -37,29 +37,29 @@ _UNITS_US = (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the tables need to know beside the log."""
+    """Options of the tables, for a batch run and for a stream."""
 
     retention: Retention = DEFAULT_RETENTION
     window_us: int = _HOUR_US
-    """The windows of ``popularity`` and ``latency``."""
+    """Length of the windows of ``popularity`` and ``latency``, in microseconds."""
     nodes: int = 100
-    """Devices that carry samples, for ``replicas``;"""
+    """For ``replicas``: number of devices that carry samples."""
     slots_per_node: int = 10
-    """samples that each can hold,"""
+    """For ``replicas``: number of samples that each device can hold."""
     takes_census: bool = True
-    """as the last census in the log has both, where there is one;"""
+    """Whether the last census in the log, if there is one, replaces ``nodes`` and ``slots_per_node``."""
     sample_bytes: int = SAMPLE_BYTES
-    """and the size of one."""
+    """For ``replicas``: size of a sample, in bytes."""
     replicas_for: str = "#"
-    """Which subjects ``replicas`` plans for: a topic filter."""
+    """Topic filter of the subjects for which ``replicas`` plans."""
     horizon_us: int = HORIZON_US
-    """How long a subject may be silent before it is planned for no more."""
+    """Time without publications after which ``replicas`` drops a subject, in microseconds."""
     range_m: float = RANGE_M
-    """How near each other devices are in ``contacts``;"""
+    """For ``contacts``: distance in metres up to which two devices are in contact."""
     stale_us: int = DEFAULT_STALE_US
-    """and how long a reported place holds there at most."""
+    """For ``contacts``: longest time for which a reported place is valid, in microseconds."""
     assume_receipts: bool | None = None
-    """Whether what is handed over counts as received; None: as the log says, which a broker's does not."""
+    """Whether each hand-over counts as received; None: as the log's format file says (for a broker's log: no)."""
 
     def __post_init__(self) -> None:
         whole("window_us", self.window_us, 1, INT64_MAX)
@@ -70,29 +70,29 @@ class Plan:
         ContactPlan(range_m=self.range_m, stale_us=self.stale_us)
 
     def for_census(self, census: CensusTotals | None) -> Self:
-        """Return the plan with the memory that *census* counts, unless it was given."""
+        """Return the plan with ``nodes`` and ``slots_per_node`` of *census*, unless these were set by options."""
         if census is None or not self.takes_census or not census.slots_per_node:
             return self
         return replace(self, nodes=census.nodes, slots_per_node=census.slots_per_node)
 
     @property
     def contact(self) -> ContactPlan:
-        """What a contact is."""
+        """The options of ``contacts``: range and longest age of a place."""
         return ContactPlan(range_m=self.range_m, stale_us=self.stale_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlan(Plan):
-    """What a stream needs to know; but for the last two, it is the same for all its batches."""
+    """Options of a stream; only ``facts_per_batch`` and ``keep_us`` may change when the stream is restarted."""
 
     tables: tuple[str, ...] = ()
-    """Which tables; none: those that the stream began with, and all for one that begins."""
+    """Names of the tables; empty: those that the stream was started with, or all tables for a new stream."""
     lateness_us: int = 24 * _HOUR_US
-    """How long windows wait for a node that is silent."""
+    """Longest time for which windows wait for an idle node, in microseconds."""
     facts_per_batch: int = 200_000
-    """How many facts of all nodes together a batch has at most."""
+    """Most facts of all nodes together in a batch."""
     keep_us: int | None = None
-    """How old rows become before they are removed; None: they are kept."""
+    """Age after which rows are removed, in microseconds; None: rows are never removed."""
 
     def __post_init__(self) -> None:
         Plan.__post_init__(self)
@@ -106,9 +106,10 @@ class StreamPlan(Plan):
 
 
 def settled_plan(path: Path, plan: StreamPlan, *, assumed: bool = False) -> StreamPlan:
-    """Return *plan* if the stream at *path* began with it, or begins now; else say what differs.
+    """Return *plan*, completed by the plan file *path*, or write that file for a new stream; refuse a different plan.
 
-    What it does not say is as the stream began; *assumed* has what the log says of receipts, for one that begins.
+    Options that *plan* leaves open are those with which the stream was started. *assumed* says whether the log assumes
+    receipts, for a new stream.
     """
     if not path.exists():
         receipts = assumed if plan.assume_receipts is None else plan.assume_receipts
@@ -143,7 +144,7 @@ def _option(name: str) -> str:
 
 
 def _as_option(name: str, value: object) -> str:
-    """Return a field of a plan as it is said on the command line."""
+    """Return a field of a plan as an option of the command line."""
     option = _option(name)
     if isinstance(value, dict):
         inner = (_as_option(each, part).removeprefix("--") for each, part in value.items())
@@ -158,7 +159,7 @@ def _as_option(name: str, value: object) -> str:
 
 
 def _time(microseconds: int) -> str:
-    """Return a duration as an option has it."""
+    """Return a duration in the form of an option, such as ``15m``."""
     if not microseconds:
         return "0s"
     for unit, size in _UNITS_US:
@@ -168,14 +169,14 @@ def _time(microseconds: int) -> str:
 
 
 def _written(plan: StreamPlan) -> dict[str, Any]:
-    """Return what is written down of a plan."""
+    """Return the fields of a plan that go to the plan file."""
     kept = asdict(plan)
     del kept["facts_per_batch"], kept["keep_us"]
     return {**kept, "tables": list(plan.tables)}
 
 
 def _completed(found: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
-    """Return what is written down with what an older Whimbrel did not know, also within a field."""
+    """Return the fields *found* in a plan file; take fields that an older Whimbrel did not write from *default*."""
     return {
         name: {**value, **found[name]}
         if isinstance(value, dict) and isinstance(found.get(name), dict)
@@ -185,7 +186,7 @@ def _completed(found: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]
 
 
 def _read(path: Path) -> tuple[dict[str, Any], int]:
-    """Return what a plan says, and its format."""
+    """Return the fields and the format of the plan file *path*; raise an error if it is unreadable or too new."""
     try:
         found = json.loads(path.read_text())
         version = found.pop("format")

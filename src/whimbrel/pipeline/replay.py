@@ -1,6 +1,6 @@
-"""Replay: which notifications of the past a filter would have selected; history through the same language.
+"""Replay: select the past notifications that a filter matches, with the same filter language as live subscriptions.
 
-Rule: a pure transform. Days are pruned before, by ``source.read_table``; here rows are chosen.
+Rule: a pure transform that selects rows. ``source.read_table`` has pruned whole days before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def replay(
 ) -> DataFrame:
     """Return the *publications* that *filter_text* selects, published from *since* on and before *until*.
 
-    *subject* is a subject filter; + and # stand for levels, as in a subscription.
+    *since* and *until* are in microseconds. *subject* is a subject filter with the wildcards + and #.
 
     in and out: the table ``publications``
     """
@@ -44,12 +44,12 @@ def replay(
 
 
 def subject_column(subject_filter: str, subject: Column) -> Column:
-    """Return whether *subject_filter* admits *subject*, by the rules of ``match.topics``."""
+    """Return a column: whether *subject_filter* matches *subject*, by the rules of ``match.topics``."""
     levels = check_topic_filter(subject_filter).split("/")
     plain = next((place for place, level in enumerate(levels) if level in {"+", "#"}), len(levels))
     if plain == len(levels):
         return subject == F.lit(subject_filter)
-    # The literal beginning is a prefix that Parquet's statistics can be asked about; the pattern decides.
+    # The literal prefix lets Parquet's statistics skip row groups; the pattern decides.
     pattern = "/".join("[^/]*" if level == "+" else _quoted(level) for level in levels if level != "#")
     if levels[-1] == "#":
         pattern = pattern + "(/.*)?" if len(levels) > 1 else ".*"

@@ -1,6 +1,6 @@
-"""Show: an output table for people, in a terminal; a bar where it says more than a number.
+"""Show: print an output table in a terminal, with bars where they say more than numbers.
 
-Rule: no Spark. The tables are Parquet; to look at some rows of them must not take the start of a Java.
+Rule: no Spark. The tables are Parquet, and reading a few rows must not wait for the start of Java.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ ArrowTable: TypeAlias = Any
 """A ``pyarrow.Table``; pyarrow ships no types."""
 
 _BARS = {"popularity": "publications", "replicas": "replicas", "meetings": "contacts"}
-"""The number that is drawn."""
+"""Column that is drawn as a bar, per table."""
 _LARGEST = {**_BARS, "latency": "p99_us"}
-"""The number by which the table is sorted."""
+"""Column by which a table is sorted, largest value first."""
 _NAMED_BY = {"meetings": ["device_low", "device_high"]}
-"""And then, where it is not by subject."""
+"""Columns that break ties of that order; for other tables the subject."""
 _SPANS = {"contacts": ("began_at", "ended_at")}
-"""The times between which a row is drawn, on a line of all the time that the rows have."""
+"""Columns of begin and end of the time that a row is drawn for, on a time line of all rows."""
 _TITLES = {
     "expired_unseen": "expired",
     "deadlines_missed": "missed",
@@ -42,15 +42,15 @@ _TITLES = {
     "notification_seq": "seq",
     "network_connection": "connection",
 }
-"""Shorter names, where a page has no room for those of the columns."""
+"""Shorter titles of columns, because the terminal is narrow."""
 _BAR_CELLS = 20
 _US = "_us"
 _UNITS = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000))
 _EXACT_BELOW = 999.5
-"""Three figures are enough below this; above, all of them are shown."""
+"""Numbers below this are shown with three significant figures, others with all digits."""
 _CELL_CHARACTERS = 60
 _RARE = {"difference"}
-"""Columns that are shown only where a row has them: a page is narrow."""
+"""Columns that are shown only if a row has a value in them, because the terminal is narrow."""
 _HIDDEN = {
     "popularity": {"window_end"},
     "latency": {"window_end"},
@@ -59,7 +59,7 @@ _HIDDEN = {
     "publications": {"body", "keys", "deliver_insecure", "retain", "qos", "place", "radius_m", "deadline_at"}
     | {"properties", "packet_id", "will_seq"},
 }
-"""What people rarely ask for; ``--json`` has it all."""
+"""Columns that are never shown, because people rarely need them; ``--json`` prints them."""
 _FIRST_TO_GO = {
     "contacts": ("closest_m",),
     "dead_letters": ("position",),
@@ -72,9 +72,9 @@ _FIRST_TO_GO = {
     "publications": ("expires_at", "publisher", "node"),
     "replicas": ("memory_bytes", "share"),
 }
-"""Columns that a narrow page leaves out, in this order; ``--json`` has them."""
+"""Columns that a narrow terminal leaves out, in this order; ``--json`` prints them."""
 _FLOWING = {"attributes", "content", "reason", "subscriptions"}
-"""Columns whose cells may take several lines, and how wide they are at least."""
+"""Columns whose cells may take several lines of at least ``_FLOWING_CELLS`` characters."""
 _FLOWING_CELLS = 24
 _EMPTY = {
     "dead_letters": "nothing failed so far",
@@ -85,10 +85,10 @@ _EMPTY = {
 
 
 def head(out: Path, table: str, *, limit: int) -> ArrowTable:
-    """Return the first *limit* rows of *table*, the largest where it is drawn as bars."""
+    """Return *limit* rows of *table*: the largest ones of a sorted table, else the first."""
     if table not in TABLES:
         raise InvalidValueError("table", table, ", ".join(TABLES))
-    from whimbrel.pipeline.files.delta import check_folder, data_files  # it takes a moment to load
+    from whimbrel.pipeline.files.delta import check_folder, data_files  # slow to import
 
     folder = out / table
     if not folder.is_dir():
@@ -103,7 +103,7 @@ def head(out: Path, table: str, *, limit: int) -> ArrowTable:
             sentence = f"{out} has no tables; `whimbrel pipeline run --out {out}` makes them"
         raise InvalidValueError(f"table in {out}", table, ", ".join(there), sentence)
     check_folder(out, table)
-    # Files of an older Whimbrel lack the newest columns; with a schema these are null.
+    # Files of an older Whimbrel lack the newest columns; with the schema given, these are null.
     files = [str(path) for path in data_files(out, table)]
     source = pads.dataset(files, schema=TABLES[table].schema, format="parquet", partitioning=None)
     if table in _LARGEST:
@@ -116,28 +116,28 @@ def head(out: Path, table: str, *, limit: int) -> ArrowTable:
 
 
 def emptiness(table: str) -> str:
-    """Return what it means that a table has no row."""
+    """Return a sentence that explains why *table* has no rows."""
     return f"{table} is empty: {_EMPTY.get(table, 'no row so far')}"
 
 
 def to_paste(out: Path, table: str) -> Iterator[str]:
-    """Yield lines that read all of a table, for those who have each of these; none of them lists its files."""
+    """Yield commands that read a whole table with pandas, DuckDB, Polars and Spark, through its Delta log."""
     folder = json.dumps(str(out / table), ensure_ascii=False)
     in_sql = str(out / table).replace("'", "''")
     where = json.dumps(str(out), ensure_ascii=False)
     yield f"pandas  deltalake.DeltaTable({folder}).to_pandas()"
-    yield f"DuckDB  SELECT * FROM delta_scan('{in_sql}')"  # noqa: S608 # for people, and quoted
+    yield f"DuckDB  SELECT * FROM delta_scan('{in_sql}')"  # noqa: S608 # only printed, and quoted
     yield f"Polars  polars.scan_delta({folder}).collect()"
     yield f'Spark   spark.read.format("whimbrel").option("table", "{table}").load({where})'
 
 
 def drawn(table: str, rows: ArrowTable) -> RenderableType:
-    """Return *rows* as a page: the table and, where one says more, bars; as wide as the terminal is."""
+    """Return *rows* as a table for the terminal, with bars for some tables; it fits the terminal's width."""
     return _Page(table, rows)
 
 
 class _Page:
-    """A table that fits its page: on a narrow one times have no fractions, then bars are short, then columns go."""
+    """A table that fits the terminal: if too wide, it drops fractions of seconds, then shortens bars, drops columns."""
 
     def __init__(self, table: str, rows: ArrowTable) -> None:
         self._table, self._rows = table, rows
@@ -159,7 +159,7 @@ class _Page:
             yield Text(f"Too narrow for {left_out}; --json prints all columns.")
 
     def _columns(self, names: list[str], bar_cells: int, *, is_exact: bool) -> list[tuple[str, list[str]]]:
-        """Return the name and the cells of each column; that of bars has no name."""
+        """Return the name and the cells of each column; the column of bars has an empty name."""
         rows = self._rows.to_pylist()
         columns = [(name, [_shown(name, row[name], is_exact=is_exact) for row in rows]) for name in names]
         bar = _BARS.get(self._table)
@@ -194,19 +194,19 @@ def _title(name: str) -> str:
 
 
 def _width(name: str, cells: list[str]) -> int:
-    """Return how wide a column must be for its cells to have one line, or, of some columns, a few."""
+    """Return the width that a column needs for cells of one line; columns in ``_FLOWING`` may need several lines."""
     widest = max(map(cell_len, cells), default=0)
     return max(cell_len(_title(name)), min(widest, _FLOWING_CELLS) if name in _FLOWING else widest)
 
 
-def _shown(name: str, value: Any, *, is_exact: bool) -> str:  # what Arrow has in a column
+def _shown(name: str, value: Any, *, is_exact: bool) -> str:  # any value of an Arrow column
     if name.endswith(_US):
         return _duration(value)
     return _cell(value.replace(microsecond=0) if isinstance(value, datetime) and not is_exact else value)
 
 
 def _drawn_spans(table: str, rows: ArrowTable, width: int) -> list[str]:
-    """Return a line for each row that is drawn between two times; what goes on is drawn to the end."""
+    """Return a time line for each row of a table in ``_SPANS``; a row without an end is drawn to the right edge."""
     if table not in _SPANS or not rows.num_rows:
         return []
     began, ended = (rows.column(name).cast(pa.int64()).to_pylist() for name in _SPANS[table])
@@ -227,7 +227,7 @@ def as_json(rows: ArrowTable) -> Iterator[str]:
 
 
 def _duration(us: float | None) -> str:
-    """Return microseconds in the unit that suits them; a column's name has them, a page says them."""
+    """Return a duration, given in microseconds, with the unit that suits its size."""
     if us is None:
         return ""
     unit, size = next(((unit, size) for unit, size in _UNITS if us >= size), ("µs", 1))
@@ -236,7 +236,7 @@ def _duration(us: float | None) -> str:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, datetime):  # shorter than JSON's: a page is narrow
+    if isinstance(value, datetime):  # shorter than in JSON, because the terminal is narrow
         return value.strftime("%Y-%m-%d %H:%M:%S") + (f".{value.microsecond:06}" if value.microsecond else "")
     plain = _text(value) if isinstance(value, bytes) else _plain(value)
     text = "" if plain is None else plain if isinstance(plain, str) else _spelled(plain)
@@ -244,7 +244,7 @@ def _cell(value: object) -> str:
 
 
 def _text(value: bytes) -> str:
-    """Return bytes as text where they are some, such as the content of a dead letter, else in hexadecimal."""
+    """Return bytes as text if they are printable UTF-8 (as in most dead letters), else in hexadecimal."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -265,13 +265,13 @@ def _spelled(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return what JSON can say of *value*."""
+    """Return *value* as a value that JSON can hold."""
     match value:
         case datetime():
             return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
         case bytes():
             return value.hex()
-        case list() if value and isinstance(value[0], tuple):  # attributes, as Arrow gives a map
+        case list() if value and isinstance(value[0], tuple):  # attributes: Arrow returns a map as a list of pairs
             return {name: _scalar(entry) for name, entry in value}
         case list():
             return [_plain(each) for each in value]

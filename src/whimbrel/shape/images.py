@@ -45,7 +45,7 @@ COLOURS = MappingProxyType({Level.MOST: 128, Level.HALF: 32, Level.QUARTER: 8})
 
 
 _TRANSPARENCY = "transparency"
-_MOST_COLOURS = 256
+_MAX_COLOURS = 256
 _EXIF_HEAD = b"Exif\0\0"
 _MIDDLE = 50
 """The JPEG quality at which the quantization tables are those of the standard."""
@@ -244,12 +244,12 @@ def _with_colours(image: Image.Image, colours: int) -> Image.Image:
         case "1":
             return image
         case "P":
-            if len(image.getcolors(_MOST_COLOURS) or ()) <= colours:
+            if len(image.getcolors(_MAX_COLOURS) or ()) <= colours:
                 return image
         case "I" | "I;16" | "I;16B" | "I;16L":
             image = image.convert("I").point(lambda grey: grey * (1 / 256)).convert("L")
     if image.mode == "L" and _TRANSPARENCY not in image.info:
-        step = -(-_MOST_COLOURS // colours)
-        return image.point([min(grey // step * step + step // 2, _MOST_COLOURS - 1) for grey in range(_MOST_COLOURS)])
+        step = -(-_MAX_COLOURS // colours)
+        return image.point([min(grey // step * step + step // 2, _MAX_COLOURS - 1) for grey in range(_MAX_COLOURS)])
     has_alpha = image.mode in {"LA", "PA", "RGBA"} or _TRANSPARENCY in image.info
     return image.convert("RGBA" if has_alpha else "RGB").quantize(colours, method=2)  # fast octree: it takes alpha too

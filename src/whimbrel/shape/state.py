@@ -21,11 +21,11 @@ from whimbrel.model.place import Place
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.variables import DEVICE_BYTES, AutomaticVariables, Choices, ManualVariables
 
-__all__ = ["FAILURES", "MOST_PUBLISHERS", "Failures", "PolicyVersion", "ShapeState", "policy_bytes"]
+__all__ = ["FAILURES", "MAX_PUBLISHERS", "Failures", "PolicyVersion", "ShapeState", "policy_bytes"]
 
 FAILURES = 10
 """Failures in a row after which a policy is suspended for a device and publisher."""
-MOST_PUBLISHERS = 64
+MAX_PUBLISHERS = 64
 """Most publishers with a failure count, per device and policy; for a forgotten publisher the count restarts at 0."""
 _CHOICE_BYTES, _POLICY_BYTES, _CHARACTER_BYTES, _FAILURE_BYTES = 250, 2_000, 24, 300
 """Approximate memory in bytes of a device's choice, of a policy, of each character of its text (kept as text and
@@ -61,7 +61,7 @@ class Failures:
         counts[publisher] = count  # the one that failed last stands at the end
         if count == FAILURES:
             self._suspended[policy] += 1
-        if len(counts) > MOST_PUBLISHERS:
+        if len(counts) > MAX_PUBLISHERS:
             self._forget(policy, counts.pop(next(iter(counts))))
 
     def end(self, device: str, policy: str, publisher: str | None) -> bool:

@@ -23,7 +23,7 @@ from whimbrel.model.place import Place
 
 __all__ = [
     "DEVICE_BYTES",
-    "MOST_LINKS",
+    "MAX_LINKS",
     "SILENCE_US",
     "AutomaticVariables",
     "Choices",
@@ -192,7 +192,7 @@ def fit(values: Mapping[str, Scalar], changes: Mapping[str, Scalar | None], limi
 # The fold behind the table ``link_quality``. The pipeline makes rows of it, and a broker keeps it in its checkpoints,
 # so that a pipeline that begins at a checkpoint continues from it.
 
-MOST_LINKS = 100_000
+MAX_LINKS = 100_000
 """Most devices whose link state a broker keeps: those that reported last. After a cut, the first report of any other
 device makes no row."""
 

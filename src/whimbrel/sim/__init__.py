@@ -1,1 +1,1 @@
-"""Made-up worlds around the same cores."""
+"""Simulated worlds and generated loads that run the same cores as the broker and the devices."""

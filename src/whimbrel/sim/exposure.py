@@ -1,7 +1,8 @@
 """Exposure of a publisher on the simulated radio, with our controller and without (Huang, requirement 2).
 
-One device arrives and wants to be found, another comes *gap* later and seeks it. How long could anybody who inquires
-find the first, and how long could anybody who knows its address page it, until the two are connected?
+One device arrives and wants to be found; another device arrives *gap* later and seeks it. The exposure is the time for
+which anybody can find the first by inquiry, and the time for which anybody who knows its address can page it, until
+the two are connected.
 
 Rule: everything follows from the seed.
 """
@@ -29,7 +30,7 @@ _STEP_US = 100_000
 
 
 class Way(Enum):
-    """How the two find each other."""
+    """The way in which the two devices find each other."""
 
     PLAIN = "plain Bluetooth"
     PARKED = "published, with park"
@@ -39,7 +40,7 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposureRun:
-    """One pair: its publisher's exposure, and the wait of the one that came second; ``None``: they did not meet."""
+    """Result of one pair: its publisher's exposure, and the second device's wait (None: they did not meet)."""
 
     discoverable_s: float
     connectable_s: float
@@ -47,7 +48,7 @@ class ExposureRun:
 
 
 def measure_exposure(way: Way, *, gap_s: float, seed: int) -> ExposureRun:
-    """Play one pair."""
+    """Simulate one pair."""
     return _plain(gap_s, seed) if way is Way.PLAIN else _served(way, gap_s, seed)
 
 
@@ -69,7 +70,7 @@ def _served(way: Way, gap_s: float, seed: int) -> ExposureRun:
 
 
 def _plain(gap_s: float, seed: int) -> ExposureRun:
-    air = Air(Random(f"plain {seed}"))  # a made-up world draws from a seed
+    air = Air(Random(f"plain {seed}"))  # reproducible from the seed
     sought = air.add(_address(2), name="sought")
     exposure = Exposure(air.now)
     exposure.set_scans(inquiry=True, page=True, now=air.now)

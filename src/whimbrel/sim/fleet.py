@@ -1,11 +1,11 @@
-"""A fleet: the devices of a hospital ward, what they want, what they say, and when they come and go.
+"""A fleet: the devices of a hospital ward, their subscriptions and publications, and when they connect.
 
-Sensors at the beds and badges publish (``ward``). People have a session each, which their phone and their desk share:
-the session keeps what came while both were away, as long and as many as its subscriptions say. Workers divide the
-readings among themselves; displays are plain MQTT.
+Sensors at the beds and badges publish (``ward``). Each person has one session, shared by a phone and a desk computer.
+While both are away, the session holds notifications, within the ttl and maximum of its subscriptions. Workers divide
+the readings among themselves in a shared subscription; displays are plain MQTT clients.
 
-Rule: same seed, same fleet. It is a plan: its shell has the clock and the sockets.
-Rule: what expires by itself is published at QoS 1, so that nothing counts as received that was never sent.
+Rule: the same seed gives the same fleet. It is a plan; the shell around it owns the clock and the sockets.
+Rule: a reading that expires is published at QoS 1, so that one that was never sent cannot count as received.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["FLEET", "Change", "Device", "Fleet", "Move", "Person", "Reading", "W
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """A subscription that is to be made, at QoS 1."""
+    """A subscription that a session or device makes, at QoS 1."""
 
     subject_filter: str
     filter_text: str | None = None
@@ -37,24 +37,24 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device, and its habits."""
+    """One device, and the times for which it stays and is away."""
 
     name: str
     session: str | None = None
-    """The named session it joins; None: it has its private one alone."""
+    """The named session that it joins; None: it has only its private session."""
     receipt: Literal["take", "keep"] = "take"
     is_kept: bool = False
-    """Whether its private session outlives its connections."""
+    """Whether its private session survives its connections."""
     wishes: tuple[Wish, ...] = ()
-    """Those of its private session."""
+    """Subscriptions of its private session."""
     stays_s: float = 60.0
-    """How long it is there in the mean,"""
+    """Mean seconds of a connection."""
     away_s: float = 5.0
-    """how long it is away,"""
+    """Mean seconds between two connections."""
     vanishes: float = 0.5
-    """and how often it goes without a word: 0 to 1."""
+    """Probability (0 to 1) that it disconnects without a DISCONNECT packet."""
     handles_s: float = 0.0
-    """How long it takes over what it receives, before it acknowledges it."""
+    """Seconds for which it processes a message before it acknowledges it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Who takes part."""
+    """All people and devices that take part."""
 
     people: tuple[Person, ...]
     devices: tuple[Device, ...]
@@ -78,17 +78,17 @@ class Fleet:
 
 
 class Change(Enum):
-    """What a device does."""
+    """A device connects or disconnects."""
 
     COMES = "comes"
     LEAVES = "leaves"
-    """It says goodbye."""
+    """It sends DISCONNECT."""
     VANISHES = "vanishes"
-    """It does not."""
+    """Its connection breaks without DISCONNECT."""
 
 
 class Move(NamedTuple):
-    """A device comes or goes."""
+    """One connect or disconnect of a device, and when."""
 
     at_s: float
     device: str
@@ -96,7 +96,7 @@ class Move(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Something that a sensor publishes."""
+    """One publication of a sensor."""
 
     at_s: float
     device: str
@@ -106,12 +106,12 @@ class Reading(NamedTuple):
     expiry_s: int | None
 
     def body(self, number: int, sent_us: int) -> bytes:
-        """Return the body; *number*, which no other reading has, makes it the only one of its kind."""
+        """Return the JSON body; the unique *number* makes it different from every other body."""
         said = {"reading": number, "sent_us": sent_us, **self.values}
         return json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-# -- who there is ------------------------------------------------------------------------------------------------------
+# -- members of the fleet ----------------------------------------------------------------------------------------------
 
 _PEOPLE = (
     Person(
@@ -163,7 +163,7 @@ _PEOPLE = (
 )
 
 _EXPIRY_S = {"pump": 10}
-"""What is of no use after a while, by the last word of its subject."""
+"""Seconds after which a reading is useless, by the kind of its sensor."""
 
 
 def _sensors() -> Iterator[Device]:
@@ -204,11 +204,11 @@ FLEET = Fleet(people=_PEOPLE, devices=(*_sensors(), *_owned(), *_others()))
 """The fleet of the demo: forty devices."""
 
 
-# -- what happens ------------------------------------------------------------------------------------------------------
+# -- events ------------------------------------------------------------------------------------------------------------
 
 
 def moves(fleet: Fleet, rng: random.Random) -> Iterator[Move]:
-    """Yield who comes and goes, in the order of time, without end; at the beginning all come."""
+    """Yield connects and disconnects in the order of time, endlessly; at time 0 all devices connect."""
     due: list[tuple[float, int, Change]] = []
     for place, device in enumerate(fleet.devices):
         yield Move(0.0, device.name, Change.COMES)
@@ -229,7 +229,7 @@ def _going(device: Device, rng: random.Random) -> Change:
 
 
 def readings(rng: random.Random, *, per_s: float) -> Iterator[Reading]:
-    """Yield what the sensors publish, in the order of time, without end: *per_s* of them a second in the mean."""
+    """Yield the sensors' publications in the order of time, endlessly, with a mean rate of *per_s*."""
     for notification in ward(rng, start=0, every_s=1 / per_s):
         assert notification.subject is not None
         kind, whose, *rest = notification.subject.split("/")

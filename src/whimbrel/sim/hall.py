@@ -1,6 +1,6 @@
-"""A hall: one controller, devices that come one after the other, and the air between them (Huang's system, simulated).
+"""A hall: one controller, devices that arrive one by one, and the radio between them (Huang's system, simulated).
 
-Rule: everything follows from the scenario and its seed.
+Rule: the scenario and its seed decide everything.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _YEAR_US = 365 * 86_400 * US_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HallScenario:
-    """Who comes when: *devices* in pairs, one of each publishes, the other seeks it by name."""
+    """A plan of arrivals: *devices* come in pairs, of which one device publishes and the other seeks it by name."""
 
     devices: int = 20
     seconds: float = 180.0
     arrivals_s: float = 60.0
-    """Within which all devices arrive, at random."""
+    """All devices arrive within this time, at random."""
     friends_only: bool = False
     """Whether publications are restricted to a group of which all devices are members."""
     discoverable: bool = False
     """Whether publishers only make themselves discoverable, and the controller publishes for them."""
     dumb: int = 0
-    """Headsets, each with a phone that publishes; every other headset comes before its phone."""
+    """Number of headsets, each with a phone that publishes; every second headset arrives before its phone."""
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -61,23 +61,23 @@ class HallScenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HallReport:
-    """What became of all devices."""
+    """Result of a hall: the connected pairs, their waiting times, and the controller's notes."""
 
     notes: tuple[tuple[Note, int], ...]
     pairs: int
     connected: int
     waits_s: tuple[float, ...]
-    """For each pair that is connected: the seconds from the arrival of the second to the connection."""
+    """For each connected pair: seconds from the arrival of the second device to the connection."""
     collisions: int
     dumb_pairs: int = 0
     dumb_connected: int = 0
-    """Headsets that are connected to their phones, not to the controller in their place."""
+    """Headsets connected to their phone; a link to the controller as its stand-in does not count."""
     counts: dict[str, int] = field(default_factory=dict)
     refused_proofs: dict[str, int] = field(default_factory=dict)
 
 
 class Hall:
-    """A controller in the middle, and devices around it; *epochs* outlive it, and *pairs* are dumb devices."""
+    """A controller and devices around it; *epochs* survive a restart, *pairs* are headsets with their phones."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Hall:
         self.controller.start()
 
     def now(self) -> int:
-        """Return the time in the hall."""
+        """Return the simulated time in microseconds."""
         return self.air.now
 
     def add(
@@ -123,7 +123,7 @@ class Hall:
         is_shown: bool = False,
         on_told: Callable[[Introduced | Verified | Tell, int], None] = lambda _told, _now: None,
     ) -> DeviceNode:
-        """Bring *device* into the hall; one that *is_shown* is discoverable. *on_told* gets what its user is told."""
+        """Add *device* to the hall; *is_shown* makes it discoverable. *on_told* gets what the device's user is told."""
         radio = self.air.add(device.address, name=device.name, device_class=device.device_class, place=place)
         told = self.told.setdefault(device.address, [])
 
@@ -139,12 +139,12 @@ class Hall:
         return node
 
     def introduced(self, who: Address) -> list[tuple[Address, int]]:
-        """Return the devices that *who* was connected to, and when."""
+        """Return the devices that *who* was connected to, each with the time."""
         return [(each.address, now) for each, now in self.told[who] if isinstance(each, Introduced)]
 
 
 def run_hall(scenario: HallScenario) -> HallReport:
-    """Play *scenario* and report."""
+    """Simulate *scenario* and return its report."""
     random = Random(f"arrivals {scenario.seed}")
     phones = [(_address(_FIRST_HEADSET + number), _address(_FIRST_PHONE + number)) for number in range(scenario.dumb)]
     hall = Hall(scenario.seed, pairs=[DumbPair(dumb=dumb, smart=smart) for dumb, smart in phones])
@@ -184,7 +184,7 @@ def run_hall(scenario: HallScenario) -> HallReport:
 def _arrival(
     hall: Hall, device: Device, scenario: HallScenario, group: GroupOwner, partner: str | None
 ) -> Callable[[], None]:
-    """Return what happens when *device* comes: it seeks its *partner*, or it is the one that is sought."""
+    """Return the callback for the arrival of *device*, which seeks *partner*, or waits to be found if that is None."""
     keys = (group.public,) if scenario.friends_only else ()
 
     def arrive() -> None:
@@ -199,7 +199,7 @@ def _arrival(
 
 
 def _bring_headset(hall: Hall, dumb: Address, smart: Address, *, at: list[int]) -> None:
-    """Let a headset come at the first time of *at*, and its phone, which publishes, at the second."""
+    """Schedule the arrival of a headset and of its phone, which publishes, at the two times *at*."""
     phone = Device(address=smart, name=f"phone {smart[-5:]}")
     headset = Headset(hall.air, dumb, smart=smart)
     hall.air.after(at[0], headset.switch_on)
@@ -207,7 +207,7 @@ def _bring_headset(hall: Hall, dumb: Address, smart: Address, *, at: list[int]) 
 
 
 def _is_real(hall: Hall, dumb: Address) -> bool:
-    """Return whether the headset at *dumb* is not held by the controller."""
+    """Return whether the headset at *dumb* is not linked to the controller."""
     return hall.air.link(dumb, hall.controller.core.address) is None
 
 

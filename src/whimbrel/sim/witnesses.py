@@ -1,17 +1,17 @@
-"""Witnesses: what the devices of a fleet say that they sent and received, held against what the pipeline says.
+"""End-to-end check: compares what the devices of a fleet sent and received with the pipeline's tables.
 
-A device knows a notification by the hash of its body; bodies of a fleet differ, and all its subscriptions are of
-QoS 1, so that the publisher's decides (``fleet``).
+A device identifies a notification by the hash of its body. Bodies of a fleet differ, and all its subscriptions have
+QoS 1, so that the publisher's QoS decides (``fleet``).
 
 | seen by the device | in ``deliveries`` | |
 |---|---|---|
-| yes | delivered | as it should be |
-| no | delivered | *unseen*: only at QoS 0, which counts as received when it is written to the connection; only what was written last before the device went |
-| yes | held, or another outcome | *unconfirmed*: only at QoS 1, whose acknowledgement went down with the connection |
+| yes | delivered | correct |
+| no | delivered | *unseen*: only at QoS 0, which counts as received when it is written to the connection; only the last messages before a disconnect |
+| yes | held, or another outcome | *unconfirmed*: only at QoS 1, whose acknowledgement was lost with the connection |
 
-Likewise for what was sent: what was acknowledged is in the log, once; QoS 0 of a sensor that went may be missing, and
-QoS 1 without an answer may be there or not.
-Rule: whatever else differs is a gap.
+The same for publications: an acknowledged one is in the log exactly once; a QoS 0 publication of a sensor that
+disconnected may be missing; a QoS 1 publication without an answer may be in the log or not.
+Rule: every other difference is reported as a gap.
 """  # noqa: E501 # a table
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["Heard", "Logged", "Received", "Sent", "Spoken", "compare_heard", "co
 _DELIVERED = Outcome.DELIVERED.value
 
 _Id: TypeAlias = tuple[str, int]
-"""Node and number of a notification."""
+"""Node and seq of a notification."""
 
 
 class Logged(NamedTuple):
-    """A publication, as the log has it."""
+    """A publication in the log."""
 
     node: str
     seq: int
@@ -43,45 +43,45 @@ class Logged(NamedTuple):
 
 
 def logged(publications: ArrowTable) -> list[Logged]:
-    """Return the rows of ``publications``, of which *publications* has node, seq, qos and body_hash."""
+    """Return the rows of *publications*, a table with node, seq, qos and body_hash."""
     columns = (publications.column(name).to_pylist() for name in Logged._fields)
     return [Logged(*row) for row in zip(*columns, strict=True)]
 
 
-# -- what was sent -----------------------------------------------------------------------------------------------------
+# -- publications ------------------------------------------------------------------------------------------------------
 
 
 class Sent(NamedTuple):
-    """A publication, as its publisher tells it."""
+    """A publication, as its publisher recorded it."""
 
     device: str
     qos: int
     is_acknowledged: bool
-    """Never at QoS 0."""
+    """Always False at QoS 0."""
     has_gone: bool
-    """Whether the connection it was sent over ended without a word."""
+    """Whether its connection broke without DISCONNECT."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spoken:
-    """What became of what was sent."""
+    """Numbers of the fleet's publications, by their fate."""
 
     acknowledged: int
-    """At QoS 1, all in the log;"""
+    """QoS 1, acknowledged; all of them are in the log."""
     once: int
-    """at QoS 0, in the log;"""
+    """QoS 0, in the log."""
     lost: int
-    """at QoS 0, sent over a connection that broke, and not in the log;"""
+    """QoS 0, sent over a connection that broke, and not in the log."""
     in_doubt: int
-    """at QoS 1, without an answer;"""
+    """QoS 1, without an answer."""
     arrived: int
-    """those of them that are in the log;"""
+    """Those of ``in_doubt`` that are in the log."""
     in_log: int
-    """and all that is in the log."""
+    """All publications in the log."""
 
 
 def compare_sent(sent: Mapping[bytes, Sent], found: Iterable[Logged], gaps: Gaps) -> Spoken:
-    """Hold what was *sent*, by the hash of its body, against what was *found* in the log."""
+    """Compare the publications *sent*, by the hash of their body, with those *found* in the log."""
     counts = Counter(publication.body_hash for publication in found)
     for publication in found:
         if publication.body_hash not in sent:
@@ -116,43 +116,43 @@ def compare_sent(sent: Mapping[bytes, Sent], found: Iterable[Logged], gaps: Gaps
     )
 
 
-# -- what was received -------------------------------------------------------------------------------------------------
+# -- deliveries --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Heard:
-    """What one device received."""
+    """The notifications that one device received."""
 
     times: Counter[bytes] = field(default_factory=Counter)
-    """By the hash of the body, how often."""
+    """Number of receptions, by the hash of the body."""
     unmarked: int = 0
-    """How often something came again without DUP."""
+    """Number of repetitions without the flag DUP."""
     is_present: bool = False
-    """Whether it was there at the end, when nothing was on its way any more."""
+    """Whether it was connected at the end, when nothing was in flight any more."""
 
     def note(self, body_hash: bytes, *, is_dup: bool) -> None:
-        """Take in that something came."""
+        """Record that a notification arrived."""
         self.unmarked += body_hash in self.times and not is_dup
         self.times[body_hash] += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """What a device received, and where that differs from the pipeline's account, within what is promised."""
+    """Numbers for one device: notifications received, and the permitted differences from the pipeline's account."""
 
     device: str
     notifications: int
-    """That it saw;"""
+    """Different notifications that the device received."""
     again: int
-    """copies beyond the first, all marked;"""
+    """Repetitions, all with the flag DUP."""
     unseen: int
-    """delivered at QoS 0 and never seen;"""
+    """Delivered at QoS 0 according to the tables, and never received."""
     unconfirmed: int
-    """seen, and its acknowledgement lost."""
+    """Received, but the acknowledgement was lost."""
 
 
 class _Once(NamedTuple):
-    """A delivery at QoS 0: over which connection of the device, what, and whether it was seen."""
+    """One QoS 0 delivery: index of the device's connection, seq, and whether the device received it."""
 
     connection: int
     seq: int
@@ -168,7 +168,7 @@ def compare_heard(
     presence: ArrowTable,
     gaps: Gaps,
 ) -> tuple[Received, ...]:
-    """Hold what each device *heard* against what ``deliveries`` and the *entries* of the account say of it."""
+    """Compare the notifications that each device *heard* with ``deliveries`` and the *entries* of the account."""
     by_id = {(each.node, each.seq): each for each in found}
     ids = {each.body_hash: (each.node, each.seq) for each in by_id.values()}
     delivered, entered = _delivered(deliveries), _entered(entries)
@@ -205,20 +205,20 @@ def compare_heard(
 
 
 def _delivered(deliveries: ArrowTable) -> dict[str, dict[_Id, int]]:
-    """Return by device what was delivered to it, and when, in microseconds."""
+    """Return, per device, the notifications delivered to it and the times, in microseconds."""
     found: defaultdict[str, dict[_Id, int]] = defaultdict(dict)
     times = deliveries.column("decided_at").cast("int64").to_pylist()
     names = ("notification_node", "notification_seq", "device", "outcome")
     columns = (deliveries.column(name).to_pylist() for name in names)
     for node, seq, device, outcome, at in zip(*columns, times, strict=True):
         if device is not None and outcome == _DELIVERED:
-            # Through several sessions it is one copy, and the first receipt is the one of that copy.
+            # A notification of several sessions is one copy; the first receipt belongs to it.
             found[device][node, seq] = min(found[device].get((node, seq), at), at)
     return found
 
 
 def _entered(entries: Entries) -> dict[str | None, set[_Id]]:
-    """Return by device what else it has an entry for."""
+    """Return, per device, the notifications with an entry that is not *delivered*."""
     found: defaultdict[str | None, set[_Id]] = defaultdict(set)
     for (node, seq, _), outcomes in entries.devices.items():
         for device, outcome in outcomes.items():
@@ -228,7 +228,7 @@ def _entered(entries: Entries) -> dict[str | None, set[_Id]]:
 
 
 def _departures(presence: ArrowTable) -> dict[str, list[int]]:
-    """Return by device when its connections ended, in microseconds and in order; at last the broker ended them."""
+    """Return, per device, the ends of its connections in ascending microseconds; the last end is the broker's stop."""
     ended: defaultdict[str, list[int]] = defaultdict(list)
     times = presence.column("changed_at").cast("int64").to_pylist()
     columns = (presence.column(name).to_pylist() for name in ("device", "change"))
@@ -247,7 +247,7 @@ def _unseen_gaps(
     ended: list[int],
     is_present: bool,
 ) -> Iterator[str]:
-    """Yield what a device should have seen: at QoS 1 everything, at QoS 0 all but the last of a connection."""
+    """Yield a gap for each delivery that the device missed; at QoS 0 the last of a connection may be missing."""
     once: list[_Once] = []
     for (node, seq), at in delivered.items():
         found = by_id.get((node, seq))

@@ -1,6 +1,6 @@
-"""Where contacts come from: a random waypoint world, recorded walks or a trace.
+"""Sources of contacts: a random waypoint world, recorded walks, or a contact trace.
 
-Rule: kernels are compiled, or loaded, before a clock runs: what is measured is the simulation.
+Rule: kernels are compiled or loaded before a measurement starts, so that only the simulation is measured.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from whimbrel.sim.mobility.recorded import read_walks
 from whimbrel.sim.mobility.walks import Walks
 from whimbrel.sim.mobility.waypoint import RandomWaypoint
 
-__all__ = ["MOST_EVENTS", "RecordedWorld", "WalkedWorld", "make_contacts", "make_ready"]
+__all__ = ["MAX_EVENTS", "RecordedWorld", "WalkedWorld", "make_contacts", "make_ready"]
 
-MOST_EVENTS = 100_000_000
+MAX_EVENTS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +34,18 @@ class WalkedWorld:
         legs = self.waypoint.nodes * self.seconds * self.waypoint.speed_m_s / self.waypoint.area_m
         pairs = self.waypoint.nodes**2 / 2
         contacts = pairs * 4 * self.range_m * self.waypoint.speed_m_s / self.waypoint.area_m**2 * self.seconds
-        if max(legs, contacts) > MOST_EVENTS:
-            allowed = f"about {MOST_EVENTS:,}, which fit into memory: simulate fewer nodes or seconds"
+        if max(legs, contacts) > MAX_EVENTS:
+            allowed = f"about {MAX_EVENTS:,}, which fit into memory: simulate fewer nodes or seconds"
             raise InvalidValueError("contacts or legs to be expected", round(max(legs, contacts)), allowed)
 
     def walks(self) -> Walks:
-        """Return how the nodes walk."""
+        """Generate the walks of the nodes."""
         return self.waypoint.walks(self.seconds, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedWorld:
-    """Walks that were recorded, in JSON lines of ``reports``, with radios."""
+    """Recorded walks, in JSON lines of ``reports``, of nodes with radios."""
 
     path: Path
     range_m: float = 50.0
@@ -54,12 +54,12 @@ class RecordedWorld:
         real("range_m", self.range_m, 1e-3, 1e7)
 
     def walks(self) -> Walks:
-        """Return how the devices walked."""
+        """Read the walks of the devices."""
         return read_walks(self.path)
 
 
 def make_contacts(source: WalkedWorld | RecordedWorld | Path) -> tuple[Contacts, Walks | None]:
-    """Return the contacts of a world with its walks, or those of a trace, which has none."""
+    """Return the contacts and walks of a world; a trace has contacts only, so its walks are None."""
     if isinstance(source, Path):
         from whimbrel.sim.contacts.traces import read_trace
 
@@ -71,7 +71,7 @@ def make_contacts(source: WalkedWorld | RecordedWorld | Path) -> tuple[Contacts,
 
 
 def make_ready() -> None:
-    """Compile the kernels, once on a machine, or load what was compiled."""
+    """Compile the kernels, or load the cached ones."""
     from whimbrel.sim.campus.fast import simulate
     from whimbrel.sim.campus.scenario import Campus
     from whimbrel.sim.kernels.crossings import fast_contacts_of

@@ -1,4 +1,4 @@
-"""What Whimbrel's own tests use and a user's tests may use too."""
+"""Test helpers: used by Whimbrel's own tests, and available for your tests."""
 
 from __future__ import annotations
 

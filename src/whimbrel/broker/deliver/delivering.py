@@ -29,7 +29,7 @@ from whimbrel.node.publication import KeptNotification, packet_id_of
 __all__ = ["Delivering"]
 
 _PUBREL = b"\x62\x02"
-_MOST_SENT = 1_000
+_MAX_SENT = 1_000
 """How many messages one client is sent in a turn of the event loop: some 5 µs each."""
 _MAX_DECIDED = 320
 """As how many messages the decisions of one turn may count, for several clients together: eight cheap decisions, some
@@ -111,12 +111,12 @@ class Delivering:
         """
         gate = self._gate
         is_open, policies = gate.rights.is_open, self._policies
-        left = _MOST_SENT
+        left = _MAX_SENT
         while left > 0:
             left -= 1
             out = client.next_to_send()
             if out is None:
-                return _MOST_SENT - left
+                return _MAX_SENT - left
             link, message = client.link, out.message
             assert link is not None
             refused = None
@@ -134,7 +134,7 @@ class Delivering:
             else:
                 self._send(client, link, out, now)
         self._unfinished.append(client)
-        return _MOST_SENT
+        return _MAX_SENT
 
     def _send(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> None:
         """Send what may be sent."""

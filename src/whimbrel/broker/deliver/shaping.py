@@ -7,7 +7,7 @@ has what ``Link.after_seq`` says. At QoS 2 the bytes wait for fsync as well.
 Rule: a hand-over is decided once. One that was decided and has no receipt is sent as it was decided, after a crash too.
 Rule: a device waits for its own transforms only; while one is made, nothing else is sent to it, so that all comes in
 order and the next program finds the variables as the last one left them.
-Rule: a copy that needs no transform waits behind such bodies for ``MOST_WAIT_US`` at most; then those before it are
+Rule: a copy that needs no transform waits behind such bodies for ``MAX_WAIT_US`` at most; then those before it are
 withheld as taking too long. So are they where more copies wait than are looked at.
 Rule: a decision is that of the state at its number, and of its time. So a program runs once more when its body is made,
 and the body counts if it is still the one that is asked for; else it is made anew, a few times at most.
@@ -40,20 +40,20 @@ from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import PolicyVersion
 from whimbrel.shape.transforms import Work
 
-__all__ = ["LOOK_US", "MOST_WAIT_US", "Shaping", "TransformJob"]
+__all__ = ["LOOK_US", "MAX_WAIT_US", "Shaping", "TransformJob"]
 
-MOST_WAIT_US = 500_000
+MAX_WAIT_US = 500_000
 """How long a copy without a transform waits behind others, in microseconds: as long as one transform may take."""
 LOOK_US = 100_000
 """How often the shell lets ``TransformJob.look`` see whether one waits for so long."""
-_MOST_LOOKED_AT = 1_024
+_MAX_LOOKED_AT = 1_024
 """Copies that wait, of which the first without a transform is found; if more wait, there may be one among these."""
-_MOST_RUN = 4
+_MAX_RUN = 4
 """Of these, pictures for which the policy has to run for that, and as many other bodies."""
 
 _OF_DECISION = 40
 """As how many messages a decision counts, beside its steps."""
-_MOST_TRIES = 3
+_MAX_TRIES = 3
 """How often a body is made for a hand-over that asks for another one each time."""
 _Chain = Sequence[PolicyVersion | None]
 _STEPS_A_MESSAGE = 5
@@ -270,23 +270,23 @@ class Shaping:
 
     def _is_late(self, client: LiveClient, link: Link, now: int) -> bool:
         """Return whether a copy that needs no transform has waited for long enough behind those that do."""
-        if link.shaping_since is None or now - link.shaping_since < MOST_WAIT_US - LOOK_US:
+        if link.shaping_since is None or now - link.shaping_since < MAX_WAIT_US - LOOK_US:
             return False
         first = self._first_plain(client, now)
         if first is None:
             return False
-        return now - max(link.shaping_since, first.published_at) >= MOST_WAIT_US - LOOK_US
+        return now - max(link.shaping_since, first.published_at) >= MAX_WAIT_US - LOOK_US
 
     def _first_plain(self, client: LiveClient, now: int) -> KeptNotification | None:
         """Return the first message that waits for a client and needs no transform, as far as may be looked."""
         runs = {True: 0, False: 0}
         for place, out in enumerate(chained(client.live, client.queue)):
-            if place == _MOST_LOOKED_AT:
+            if place == _MAX_LOOKED_AT:
                 return out.message
             found = self._messages.read(out.message)
             if not found.may_need_work or not self.is_for(client, out):
                 return out.message
-            if runs[found.is_picture] < _MOST_RUN:
+            if runs[found.is_picture] < _MAX_RUN:
                 runs[found.is_picture] += 1
                 if not self._needs_work(client, out, now):
                     return out.message
@@ -389,7 +389,7 @@ def _with_body(decision: Decision, job: TransformJob, result: bytes | Fault) -> 
     assert decision.work is not None
     if isinstance(result, Fault) or decision.work.is_equal(job.work):
         return finished(decision, result)
-    return finished(decision, Fault.TIME_OUT) if job.tries >= _MOST_TRIES else decision
+    return finished(decision, Fault.TIME_OUT) if job.tries >= _MAX_TRIES else decision
 
 
 def _shaped(message: KeptNotification, payload: bytes, attributes: Attributes | None) -> KeptNotification:

@@ -1,54 +1,47 @@
-"""Counters: what the broker has done so far, for metrics and ``$SYS``."""
+"""Counters: what the broker has done since its start."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from whimbrel.broker.limits.figures import count
 
 __all__ = ["Counters"]
 
 
 @dataclass(slots=True)
 class Counters:
-    """Plain numbers that only grow; the mechanism adds to them and never asks who reads them."""
+    """Plain numbers that only grow; the code that counts never asks who reads them."""
 
-    connections: int = 0
-    refused_connections: int = 0
-    failed_handshakes: int = 0
-    """Connections of TLS that broke the handshake, or took too long for it."""
-    received: int = 0
-    """Publications that clients sent."""
-    refused: int = 0
-    """Publications that were not accepted."""
-    unwanted: int = 0
-    """Publications of QoS 0 that no session wanted, and that the log left out for it (``[log] unwanted``)."""
-    sent: int = 0
-    """Copies that were written to clients."""
-    missed_deadlines: int = 0
-    """Copies that were sent when the deadline of their publication had passed."""
-    foreign_places: int = 0
-    """Bare properties place, radius and deadline of publications that are the application's: they do not parse."""
-    reports: int = 0
-    """Reports of devices that were taken in."""
-    bad_reports: int = 0
-    """Reports that could not be read."""
-    receipts: int = 0
-    expired: int = 0
-    displaced: int = 0
-    dropped: int = 0
-    wrong_passwords: int = 0
-    """Of users and of sessions."""
-    protocol_errors: int = 0
-    slow_readers: int = 0
-    slowed_clients: int = 0
-    """How often a client began to be slowed because it, or its user, sent more than a rate limit allows."""
-    rate_pauses: int = 0
-    """How often a connection was not read from for that."""
-    filters_ended: int = 0
-    """Subscriptions that were ended at the start, because their filter cannot be read any more."""
-    transforms: int = 0
-    """Bodies that were made for policies; equal ones are made once."""
-    transforms_wanted: int = 0
-    """Copies that such a body was wanted for."""
-    bytes_received: int = 0
-    bytes_sent: int = 0
-    syncs: int = 0
+    connections: int = count("connections that were accepted", has_rate=True)
+    refused_connections: int = count("connections that were refused", has_rate=True)
+    failed_handshakes: int = count("TLS connections whose handshake failed or took too long")
+    received: int = count("publications that clients sent", topic="messages/received", has_rate=True)
+    refused: int = count("publications that were refused", has_rate=True)
+    unwanted: int = count("publications of QoS 0 that no session wanted, left out of the log (`[log] unwanted`)")
+    sent: int = count("copies that were written to clients", topic="messages/sent", has_rate=True)
+    missed_deadlines: int = count("copies sent after the deadline of their publication", topic="deadlines/missed")
+    foreign_places: int = count(
+        "user properties place, radius and deadline that do not parse and are left to the application"
+    )
+    reports: int = count("reports of devices that were accepted")
+    bad_reports: int = count("reports of devices that could not be read")
+    receipts: int = count("receipts written to the log: what became of a notification at a session")
+    expired: int = count("held notifications that expired")
+    displaced: int = count(
+        "held notifications dropped because a subscription holds more than its `max`", topic="publish/messages/dropped"
+    )
+    dropped: int = count(
+        "copies dropped because a client reads too slowly", topic="publish/messages/dropped", has_rate=True
+    )
+    wrong_passwords: int = count("wrong passwords, of users and of sessions")
+    protocol_errors: int = count("connections closed because the client broke the protocol")
+    slow_readers: int = count("connections closed because the client took no bytes for `limits.slow_reader_s`")
+    slowed_clients: int = count("times a client began to be slowed because it, or its user, exceeded a rate limit")
+    rate_pauses: int = count("times a connection was not read from because of a rate limit", topic="pauses/rate")
+    filters_ended: int = count("subscriptions ended at the start because their filter cannot be read any more")
+    transforms: int = count("bodies made for policies; equal ones are made once")
+    transforms_wanted: int = count("copies for which a policy wanted such a body")
+    bytes_received: int = count("bytes that clients sent", topic="bytes/received", has_rate=True)
+    bytes_sent: int = count("bytes that were written to clients", topic="bytes/sent", has_rate=True)
+    syncs: int = count("times the log was written through to the disk (fsync)")

@@ -28,7 +28,7 @@ from whimbrel.mqtt.packets import Publish, Will
 from whimbrel.mqtt.properties import NO_PROPERTIES, Properties, Property
 from whimbrel.mqtt.topics import disallowed_in
 from whimbrel.node.places.placing import Placing
-from whimbrel.node.places.retained_areas import MOST_AREAS, MOST_IN_CELL, MOST_WIDE, is_wide
+from whimbrel.node.places.retained_areas import MAX_AREAS, MAX_IN_CELL, MAX_WIDE, is_wide
 from whimbrel.node.publication import KeptNotification
 
 __all__ = ["Admission", "Refusal", "waiting_bytes"]
@@ -114,13 +114,13 @@ class Admission:
         area = None if placing is None else placing.area
         if area is None:
             return None
-        if len(areas) >= MOST_AREAS:
-            return ReasonCode.QUOTA_EXCEEDED, f"{MOST_AREAS} messages are retained with an area, no more are allowed"
-        if is_wide(area) and areas.wide_count >= MOST_WIDE:
-            allowed = f"{MOST_WIDE} messages are retained with an area of more than 5 km, no more are allowed"
+        if len(areas) >= MAX_AREAS:
+            return ReasonCode.QUOTA_EXCEEDED, f"{MAX_AREAS} messages are retained with an area, no more are allowed"
+        if is_wide(area) and areas.wide_count >= MAX_WIDE:
+            allowed = f"{MAX_WIDE} messages are retained with an area of more than 5 km, no more are allowed"
             return ReasonCode.QUOTA_EXCEEDED, allowed
-        if areas.crowd(area) >= MOST_IN_CELL:
-            allowed = f"{MOST_IN_CELL} messages are retained with areas around here, no more are allowed"
+        if areas.crowd(area) >= MAX_IN_CELL:
+            allowed = f"{MAX_IN_CELL} messages are retained with areas around here, no more are allowed"
             return ReasonCode.QUOTA_EXCEEDED, allowed
         return None
 

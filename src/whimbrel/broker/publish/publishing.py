@@ -53,7 +53,7 @@ from whimbrel.node.wills import LeftWill
 __all__ = ["Publishing"]
 
 _PUBREC = b"\x50\x02"
-_MOST_ONE_BY_ONE = 40
+_MAX_ONE_BY_ONE = 40
 """How many publications of one client are matched one by one in a turn."""
 _KEYS = f"{SESSIONS}keys"
 _SPLITTING = frozenset({_KEYS, REPORT})
@@ -146,7 +146,7 @@ class Publishing:
     def _taking_in(self, link: Link, client: LiveClient, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
         """Take in one by one what asks many dear patterns or unpacked filters, yielding where *allowance* is spent."""
         for done, packet in enumerate(packets, start=1):
-            if done % min(_MOST_ONE_BY_ONE, self._state.routes.at_once) == 0:
+            if done % min(_MAX_ONE_BY_ONE, self._state.routes.at_once) == 0:
                 yield
                 allowance.renew()
             take_in = partial(self._taken_in, link, client, [packet])

@@ -16,13 +16,13 @@ from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.mqtt.packets import Publish
 
-__all__ = ["MOST_STALLED_BYTES", "Stalled"]
+__all__ = ["MAX_STALLED_BYTES", "Stalled"]
 
-MOST_STALLED_BYTES = 1 << 16
+MAX_STALLED_BYTES = 1 << 16
 """How many bytes of publications may wait for one connection."""
 _PACKET_BYTES = 200
 """What each counts beside its topic and its payload."""
-_MOST_SHUT_OUT = 10_000
+_MAX_SHUT_OUT = 10_000
 """Clients whose next CONNECT is judged; beyond them the oldest is let in, and is closed again if there is no room."""
 
 _Receive = Callable[[Link, LiveClient, Sequence[Publish], int], None]
@@ -44,12 +44,12 @@ class Stalled:
         self._links[link] = None
         stalled.packets += packets
         stalled.size_bytes += sum(_PACKET_BYTES + len(each.topic) + len(each.payload) for each in packets)
-        if stalled.size_bytes > MOST_STALLED_BYTES and link.closing is None:
+        if stalled.size_bytes > MAX_STALLED_BYTES and link.closing is None:
             self._shut_out[link.client.id if link.client is not None else ""] = None
-            if len(self._shut_out) > _MOST_SHUT_OUT:
+            if len(self._shut_out) > _MAX_SHUT_OUT:
                 del self._shut_out[next(iter(self._shut_out))]
             self._sender.counters.refused += len(stalled.packets)
-            most = f"more than {MOST_STALLED_BYTES} bytes of publications wait for room"
+            most = f"more than {MAX_STALLED_BYTES} bytes of publications wait for room"
             self._sender.close(link, f"{most}: {stalled.reason}")
         return True
 

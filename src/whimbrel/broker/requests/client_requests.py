@@ -38,7 +38,7 @@ _LIMITS = Limits(max_bytes=_MAX_REQUEST_BYTES)
 _PIECE = 5_000
 """How many client identifiers are compared in a turn: some 0.2 µs each."""
 _FEW, _MOST = 100, 1_000
-_MOST_ANSWER_BYTES = 65_536
+_MAX_ANSWER_BYTES = 65_536
 _NOT_ALLOWED = "this needs a user with the right operate for $whimbrel/clients/#"
 _MEMBERS: Mapping[str, Mapping[str, type]] = {
     "list": {"after": str, "most": int, "connected": bool},
@@ -100,7 +100,7 @@ class ClientRequests:
                 continue
             entry = self._entry(client)
             size_bytes += len(json.dumps(entry, ensure_ascii=False).encode(errors="replace"))
-            if page and size_bytes > _MOST_ANSWER_BYTES:
+            if page and size_bytes > _MAX_ANSWER_BYTES:
                 break
             page.append(entry)
         last = page[-1]["client"] if page else None
@@ -141,7 +141,7 @@ class ClientRequests:
         for subscription in self._state.hold.subscriptions(client.session)[:_FEW]:
             tree = subscription_tree(subscription)
             size_bytes += len(json.dumps(tree, ensure_ascii=False).encode(errors="replace"))
-            if subscribed and size_bytes > _MOST_ANSWER_BYTES:
+            if subscribed and size_bytes > _MAX_ANSWER_BYTES:
                 break
             subscribed.append(tree)
         connection = None

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from whimbrel.broker.requests.answers import Answers, Asked
-from whimbrel.broker.requests.pages import MOST_ROWS, Row, cost_of_rows, page_of
+from whimbrel.broker.requests.pages import MAX_ROWS, Row, cost_of_rows, page_of
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.sorted_names import names_behind
 from whimbrel.broker.waiting.driver import Procedure, Worked
@@ -20,7 +20,7 @@ from whimbrel.model.facts import Mode
 
 __all__ = ["Listing"]
 
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 
 
 class Listing:
@@ -31,7 +31,7 @@ class Listing:
 
     def list(self, asked: Asked, now: int) -> Procedure[None]:
         """Answer with a page of the sessions that the client is a device of or that its user owns, by name."""
-        most, named = asked.request.most or MOST_ROWS, self._state.named
+        most, named = asked.request.most or MAX_ROWS, self._state.named
         kinds = (named.of_device(asked.client.id), named.of_user(asked.link.user))
         names = names_behind(kinds, asked.request.after, most + 1)
         self._spend(asked.client, cost_of_rows(len(names)), now)
@@ -41,8 +41,8 @@ class Listing:
     def show(self, asked: Asked, now: int) -> Procedure[None]:
         """Answer with a session's devices, and a page of its subscriptions, in the order they came."""
         request, hold = asked.request, self._state.hold
-        session, most, after = request.session, request.most or MOST_ROWS, request.after or "0"
-        if not (after.isascii() and after.isdigit() and len(after) <= _MOST_DIGITS):
+        session, most, after = request.session, request.most or MAX_ROWS, request.after or "0"
+        if not (after.isascii() and after.isdigit() and len(after) <= _MAX_DIGITS):
             raise InvalidValueError("after", after[:40], "the number that the page before says is next")
         begin = int(after)
         subscriptions = hold.subscriptions(session)[begin : begin + most + 1]
@@ -56,12 +56,12 @@ class Listing:
     def spend_on(self, asked: Asked, now: int) -> None:
         """Count the work of answering a request to join, or raise ``ProtocolError``."""
         count, _ = self._state.hold.sizes(asked.request.session)
-        self._spend(asked.client, cost_of_rows(min(count, MOST_ROWS)), now)
+        self._spend(asked.client, cost_of_rows(min(count, MAX_ROWS)), now)
 
     def joined(self, session: str) -> Generator[None, None, Row]:
         """Return the first page of the subscriptions of a session that a device has joined."""
-        subscriptions = self._state.hold.subscriptions(session)[: MOST_ROWS + 1]
-        page, count = yield from page_of(subscriptions, MOST_ROWS, subscription_tree)
+        subscriptions = self._state.hold.subscriptions(session)[: MAX_ROWS + 1]
+        page, count = yield from page_of(subscriptions, MAX_ROWS, subscription_tree)
         following = count if count < len(subscriptions) else None
         return {"session": session, "subscriptions": page, "next": following}
 
@@ -82,5 +82,5 @@ def _row(hold: Hold[Any], link: Link, session: str) -> Row | None:
 def _devices(hold: Hold[Any], session: str) -> list[Row]:
     return [
         {"device": device, "present": is_present, "receipt": (Mode.TAKE if takes else Mode.KEEP).value}
-        for device, (is_present, takes) in islice(hold.members(session).items(), MOST_ROWS)
+        for device, (is_present, takes) in islice(hold.members(session).items(), MAX_ROWS)
     ]

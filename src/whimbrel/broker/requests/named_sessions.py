@@ -39,8 +39,7 @@ from whimbrel.broker.wire.notices import SESSIONS, put_out, subscription_tree
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.access import AccessControlList, Right
-from whimbrel.language.filters import Filter
-from whimbrel.match.matcher import ReadInterest
+from whimbrel.language.filters import Filter, filter_of
 from whimbrel.model.clock import US_PER_S
 from whimbrel.model.facts import Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
 from whimbrel.model.notification import AT_LEAST_ONCE
@@ -192,18 +191,18 @@ class Sessions:
             if asked.request.verb == "keys":  # at once: what comes behind it has them and may not wait for the disk
                 self._set_keys(asked)
                 return
-            read = yield from self._read(asked, now)
+            content = yield from self._prepare(asked, now)
             is_done = False
             while not is_done:
                 with suppress(_SessionChangedError):
-                    yield from self._attempt(asked, read, now)
+                    yield from self._attempt(asked, content, now)
                     is_done = True
         except ProtocolError as error:
             self._answers.refuse(asked, error.code, error.reason)
         except InvalidValueError as error:
             self._answers.refuse(asked, ReasonCode.PAYLOAD_FORMAT_INVALID, str(error))
 
-    def _attempt(self, asked: Asked, read: ReadInterest | None, now: int) -> Procedure[None]:
+    def _attempt(self, asked: Asked, content: Filter | None, now: int) -> Procedure[None]:
         """Do what is asked for when everything before is accepted, or raise ``_SessionChangedError``."""
         request, session = asked.request, asked.request.session
         yield ACCEPTED
@@ -221,9 +220,9 @@ class Sessions:
             case "leave" if request.device in {None, asked.client.id}:
                 yield from self._leave(asked, now)  # a device that joined before may leave without joining again
             case _:
-                yield from self._act_in(asked, read, now)
+                yield from self._act_in(asked, content, now)
 
-    def _act_in(self, asked: Asked, read: ReadInterest | None, now: int) -> Procedure[None]:
+    def _act_in(self, asked: Asked, content: Filter | None, now: int) -> Procedure[None]:
         """Do what needs a right in the session."""
         request = asked.request
         joining, now = yield from self._joining_of(asked, now)
@@ -244,7 +243,7 @@ class Sessions:
             case "delete":
                 yield from self._delete(asked, now)
             case "subscribe":
-                yield from self._subscribe(asked, joining, read, now)
+                yield from self._subscribe(asked, joining, content, now)
             case "unsubscribe":
                 yield from self._unsubscribe(asked, now)
 
@@ -420,17 +419,17 @@ class Sessions:
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
-    def _read(self, asked: Asked, now: int) -> Procedure[ReadInterest | None]:
-        """Read the filter of a subscription that is asked for in steps, if it is long.
+    def _prepare(self, asked: Asked, now: int) -> Procedure[Filter | None]:
+        """Parse the filter of a subscription that is asked for, and prepare it in steps, if it is long.
 
-        Only what the work costs is judged before; rights may change meanwhile.
+        Only the cost of the work is checked before; rights may change meanwhile.
         """
         if asked.request.verb != "subscribe" or not is_long(asked.request.filter):
             return None
         subscription = self._wanted(asked)
         self._interests.spend(asked.client, subscription, self._commits.now(now))
-        read: ReadInterest | None = yield Worked(asked.link, self._interests.reading(subscription))
-        return read
+        prepared: Subscription = yield Worked(asked.link, self._interests.prepare(subscription))
+        return filter_of(prepared)
 
     def _wanted(self, asked: Asked, content: Filter | None = None) -> Subscription:
         """Return the subscription that a request asks for, or raise ``ProtocolError`` or ``InvalidValueError``.
@@ -457,14 +456,14 @@ class Sessions:
         wanted = SubscriptionRequest(request.topic, request.qos)
         return self._interests.asked_for(asked.link, wanted, options, request.session)
 
-    def _subscribe(self, asked: Asked, joining: Joining, read: ReadInterest | None, now: int) -> Procedure[None]:
-        subscription, client = self._wanted(asked, None if read is None else read.interest.parsed), asked.client
-        if read is None:
+    def _subscribe(self, asked: Asked, joining: Joining, content: Filter | None, now: int) -> Procedure[None]:
+        subscription, client = self._wanted(asked, content), asked.client
+        if content is None:
             self._interests.spend(client, subscription, self._commits.now(now))
         self._interests.check(asked.link, client, subscription, joining.rights)
         is_here = joining.session in asked.link.rights  # else what is retained would come to a device that is not
         handling = _RETAINED_TOO if is_here else _NOTHING_RETAINED
-        self._interests.put(asked.link, client, subscription, handling, self._commits.now(now), read)
+        self._interests.put(asked.link, client, subscription, handling, self._commits.now(now))
         yield ACCEPTED
         told = {"session": joining.session, "subscription": subscription_tree(subscription)}
         self._answers.answer(asked, told)

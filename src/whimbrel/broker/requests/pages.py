@@ -1,6 +1,6 @@
 """Pages: the answers to requests that list what there may be thousands of.
 
-Rule: an answer has at most ``MOST_ROWS`` rows and about 64 KiB, and says where the next page begins.
+Rule: an answer has at most ``MAX_ROWS`` rows and about 64 KiB, and says where the next page begins.
 Rule: rows count as work (``work_budget``), and are made a piece a turn, none in the turn that read the request: one
 write may have a thousand requests.
 """
@@ -12,10 +12,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
-__all__ = ["MOST_ROWS", "Row", "cost_of_rows", "page_of"]
+__all__ = ["MAX_ROWS", "Row", "cost_of_rows", "page_of"]
 
-MOST_ROWS = 1_000
-_MOST_ANSWER_BYTES = 65_536
+MAX_ROWS = 1_000
+_MAX_ANSWER_BYTES = 65_536
 _ROWS_A_PIECE = 100
 """How many rows are made in a turn: 5 to 10 µs each."""
 _ROWS_A_UNIT = 8
@@ -46,7 +46,7 @@ def page_of(
         if row is None:
             continue
         size_bytes += len(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode(errors="replace"))
-        if page and size_bytes > _MOST_ANSWER_BYTES:
+        if page and size_bytes > _MAX_ANSWER_BYTES:
             return page, place
         page.append(row)
     if not items:

@@ -23,7 +23,7 @@ from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.limits.work_budget import WorkBudget
 from whimbrel.broker.publish.publication_keys import check_unlocked
 from whimbrel.broker.publish.publishing import Publishing
-from whimbrel.broker.requests.pages import MOST_ROWS, Row, cost_of_rows, page_of
+from whimbrel.broker.requests.pages import MAX_ROWS, Row, cost_of_rows, page_of
 from whimbrel.broker.requests.policy_index import PolicyIndex
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
@@ -408,15 +408,15 @@ def _asked(body: bytes) -> Mapping[str, object]:
 
 def _page_asked_for(asked: Mapping[str, object]) -> tuple[str, int, bool]:
     """Return behind which name a list is to begin, how many rows it may have, and whether of its asker's alone."""
-    after, most, is_own = asked.get("after", ""), asked.get("most", MOST_ROWS), asked.get("own", False)
+    after, most, is_own = asked.get("after", ""), asked.get("most", MAX_ROWS), asked.get("own", False)
     if set(asked) - _LIST_MEMBERS or asked["list"] is not True:
         found = ", ".join(sorted(set(asked) - {"id"}))[:80]
         raise InvalidValueError("request", Phrase(found), '{"list": true}, perhaps with after, most and own')
     if not isinstance(after, str):
         raise InvalidValueError("after", description_of(after), "the name that the page before says is next")
-    if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MOST_ROWS:
+    if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MAX_ROWS:
         found = str(most) if isinstance(most, int) else description_of(most)
-        raise InvalidValueError("most", Phrase(found), f"a whole number from 1 to {MOST_ROWS}")
+        raise InvalidValueError("most", Phrase(found), f"a whole number from 1 to {MAX_ROWS}")
     if not isinstance(is_own, bool):
         raise InvalidValueError("own", description_of(is_own), "true or false")
     return after, most, is_own

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from whimbrel.broker.access.passwords import read_access
-from whimbrel.broker.requests.pages import MOST_ROWS
+from whimbrel.broker.requests.pages import MAX_ROWS
 from whimbrel.errors import InvalidValueError, MalformedBodyError, Phrase, description_of
 from whimbrel.hold.access import AccessControlList
 from whimbrel.model.attributes import Limits
@@ -170,10 +170,10 @@ def _number(what: str) -> Callable[[object], int]:
 
 
 def _most(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ROWS:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ROWS:
         return value
     found = value if isinstance(value, int) else description_of(value)
-    raise InvalidValueError("most", found, f"a whole number from 1 to {MOST_ROWS}")
+    raise InvalidValueError("most", found, f"a whole number from 1 to {MAX_ROWS}")
 
 
 def _text_or_number(what: str) -> Callable[[object], str]:

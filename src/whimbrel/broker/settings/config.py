@@ -4,24 +4,25 @@ Rule: a setting is written down once, here; the file with all defaults and the r
 (``config_files``).
 Rule: a ``Config`` that exists is allowed: values are checked when it is built, also one against the other.
 Rule: values stay as they were configured, seconds as seconds; the code that uses one converts it.
+Rule: a setting for which no operator can know a better value becomes a constant: for one release a configured value is
+obeyed, and the broker warns of it.
 Rule: an empty path means there is no such file. Relative paths begin where the broker was started.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from whimbrel.broker.settings import fields as setting
-from whimbrel.broker.settings.fields import ConfigError, Section, nearest, settings_of
+from whimbrel.broker.settings.fields import ConfigError, Section, nearest, setting_of, settings_of
+from whimbrel.broker.settings.limits import MAX_CLIENT_ID_BYTES, LimitSettings
 from whimbrel.broker.settings.listeners import ListenerSettings, ListenSettings, TlsSettings, check_listening
 from whimbrel.broker.settings.log import LogSettings
 from whimbrel.broker.settings.policies import PolicySettings
-from whimbrel.hold.private import PRIVATE
-from whimbrel.model.bounds import INT32_MAX, INT64_MAX, MAX_NAME_BYTES
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX
 from whimbrel.model.notification import NotificationId
-from whimbrel.mqtt.properties import MAX_USER_PROPERTIES
 
 __all__ = [
     "MAX_CLIENT_ID_BYTES",
@@ -40,12 +41,11 @@ __all__ = [
     "PolicySettings",
     "SessionSettings",
     "TlsSettings",
+    "constant_warnings",
     "unknown_setting",
     "with_values",
 ]
 
-MAX_CLIENT_ID_BYTES = MAX_NAME_BYTES - len(PRIVATE)
-"""The private session of a client is called after it, and the log has names of sessions of at most so many bytes."""
 _UINT32_MAX = 2**32 - 1
 
 
@@ -68,132 +68,6 @@ class NodeSettings(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitSettings(Section):
-    """What one client, and all of them together, may take."""
-
-    section: ClassVar[str] = "limits"
-
-    connections: int = setting.whole(20_000, 1, 1_000_000, "How many clients may be connected at a time.")
-    packet_bytes: int = setting.whole(1_048_576, 1_024, 268_435_455, "The longest MQTT packet a client may send.")
-    message_bytes: int = setting.whole(
-        0, 0, 268_435_455, "The longest body of a publication; longer ones are refused.", note="0: as packet_bytes"
-    )
-    connect_timeout_s: float = setting.real(
-        10, 0.1, 3_600, "How long a connection may take until its CONNECT is complete."
-    )
-    subscriptions_per_session: int = setting.whole(10_000, 1, 1_000_000, "How many subscriptions a session may have.")
-    filter_bytes: int = setting.whole(
-        16_384,
-        1,
-        setting.UINT16_MAX,
-        "The longest filter of a subscription, its topic filter and its content filter each.",
-    )
-    filter_bytes_per_session: int = setting.whole(
-        16_777_216, 1, INT64_MAX, "How many bytes the filters of all subscriptions of a session may have together."
-    )
-    pattern_instructions_per_session: int = setting.whole(
-        50_000,
-        0,
-        INT64_MAX,
-        "How many instructions the regular expressions and wildcards of all filters of a session may have together; "
-        "on a notification they take as many steps for each byte that they look at, 1,000,000 a filter at most.",
-    )
-    pattern_instructions: int = setting.whole(
-        2_000_000,
-        0,
-        INT64_MAX,
-        "How many instructions the regular expressions and wildcards of all filters of all sessions may have together.",
-        note="0: any number",
-    )
-    packet_work: int = setting.whole(
-        50_000,
-        1,
-        INT32_MAX,
-        "How many units of work one SUBSCRIBE or UNSUBSCRIBE may ask for: one for each topic filter, and for the "
-        "content filter beside it one for each leaf, 16 for each pattern and one for each 64 bytes.",
-    )
-    session_work_per_second: int = setting.whole(
-        20_000,
-        0,
-        INT32_MAX,
-        "How many units of work a session may ask for in a second on average; at once it may ask for one packet's.",
-        note="0: any number",
-    )
-    topic_bytes: int = setting.whole(4_096, 1, setting.UINT16_MAX, "The longest topic a client may publish to.")
-    topic_levels: int = setting.whole(64, 1, 65_536, "How many levels a topic or a topic filter may have.")
-    topic_alias_maximum: int = setting.whole(32, 0, setting.UINT16_MAX, "How many topic aliases a client may set.")
-    receive_maximum: int = setting.whole(
-        32, 1, setting.UINT16_MAX, "How many publications of QoS 1 and 2 a client may send before they are answered."
-    )
-    client_messages_per_second: int = setting.whole(
-        0,
-        0,
-        INT32_MAX,
-        "How many publications a client may send in a second; one that sends more is read from more slowly.",
-        note="0: any number",
-    )
-    client_bytes_per_second: int = setting.whole(
-        0, 0, INT64_MAX, "How many bytes a client may send in a second, in the same way.", note="0: any number"
-    )
-    user_messages_per_second: int = setting.whole(
-        0,
-        0,
-        INT32_MAX,
-        "How many publications all clients of one verified user may send in a second together; they take turns.",
-        note="0: any number",
-    )
-    user_bytes_per_second: int = setting.whole(
-        0,
-        0,
-        INT64_MAX,
-        "How many bytes all clients of one verified user may send in a second together; they take turns.",
-        note="0: any number",
-    )
-    rate_burst_s: float = setting.real(
-        1, 0.01, 3_600, "How many seconds' worth of these rates may come at once, after a time of silence."
-    )
-    held_bytes: int = setting.whole(
-        1_073_741_824, 0, INT64_MAX, "How many bytes of notifications are held in memory for all sessions together."
-    )
-    send_buffer_bytes: int = setting.whole(
-        8_388_608,
-        65_536,
-        INT32_MAX,
-        "How many bytes may wait in a client's connection; more waits its turn, of QoS 0 as much again at most.",
-    )
-    kernel_unsent_bytes: int = setting.whole(
-        0,
-        0,
-        INT32_MAX,
-        "How many bytes the kernel may keep for a client that it has not sent yet (TCP_NOTSENT_LOWAT). With few, the "
-        "rest waits in the broker, where it can still be shaped or dropped; 16,384 suits slow links.",
-        note="0: as many as the kernel likes, up to megabytes",
-    )
-    slow_reader_s: float = setting.real(
-        60, 0.1, 86_400, "How long a client whose bytes wait may take none of them before it is cut off."
-    )
-    retained_messages: int = setting.whole(1_000_000, 0, INT32_MAX, "How many topics may have a retained message.")
-    retained_bytes: int = setting.whole(
-        536_870_912, 0, INT64_MAX, "How many bytes of memory all retained messages together may take."
-    )
-    private_sessions: int = setting.whole(
-        1_000_000, 1, INT32_MAX, "How many clients may have a session, connected or away; more are refused."
-    )
-    memory_bytes: int = setting.whole(
-        4_294_967_296,
-        0,
-        INT64_MAX,
-        "How many bytes everything together may take: what is held and retained, wills, what waits in connections, "
-        "packets that are not complete, subscriptions and sessions, by estimate; beyond it nothing new is kept.",
-        note="0: any number",
-    )
-    client_id_bytes: int = setting.whole(
-        256, 23, MAX_CLIENT_ID_BYTES, "The longest client identifier; MQTT asks for 23 at least."
-    )
-    user_properties: int = setting.whole(64, 0, MAX_USER_PROPERTIES, "How many user properties one packet may have.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MqttSettings(Section):
     """What the broker offers of MQTT."""
 
@@ -212,8 +86,10 @@ class MqttSettings(Section):
     allow_zero_length_client_id: bool = setting.flag(
         "Whether a client may leave its identifier empty and be given one.", default=True
     )
-    outbound_topic_aliases: int = setting.whole(
-        32, 0, setting.UINT16_MAX, "How many topic aliases the broker sets for a client that allows as many."
+    outbound_topic_aliases: int = setting.constant(
+        setting.whole(
+            32, 0, setting.UINT16_MAX, "How many topic aliases the broker sets for a client that allows as many."
+        )
     )
     will_grace_s: int = setting.whole(
         30, 0, 86_400, "How long clients have to come back after a restart before wills without a delay are published."
@@ -244,7 +120,9 @@ class SessionSettings(Section):
 
     count: int = setting.whole(100_000, 0, INT32_MAX, "How many named sessions there may be.")
     devices: int = setting.whole(100, 1, 100_000, "How many devices may be members of one session.")
-    joined: int = setting.whole(16, 1, 1_000, "How many sessions one device may be present in at once.")
+    joined: int = setting.constant(
+        setting.whole(16, 1, 1_000, "How many sessions one device may be present in at once.")
+    )
     device_expiry_s: int = setting.whole(
         2_592_000,
         0,
@@ -301,8 +179,10 @@ class AccessSettings(Section):
         "How many wrong passwords one address may give for one user or session, and a tenth of how many for all.",
         note="0: any number",
     )
-    passwords_waiting: int = setting.whole(
-        10_000, 1, 1_000_000, "How many clients may wait for their passwords to be verified; more are turned away."
+    passwords_waiting: int = setting.constant(
+        setting.whole(
+            10_000, 1, 1_000_000, "How many clients may wait for their passwords to be verified; more are turned away."
+        )
     )
 
     password_hash_mib: int = setting.power_of_two(
@@ -347,8 +227,13 @@ class PipelineSettings(Section):
         what="directory",
     )
     interval_s: float = setting.real(10, 0.1, 86_400, "How often it is looked whether there is anything new.")
-    max_rows: int = setting.whole(
-        100_000, 1, 10_000_000, "How many devices are known, those who reported last, and subjects, those with most."
+    max_rows: int = setting.constant(
+        setting.whole(
+            100_000,
+            1,
+            10_000_000,
+            "How many devices are known, those who reported last, and subjects, those with most.",
+        )
     )
     tells_links: bool = setting.flag(
         "Whether the links of connected devices are published under $SYS: all who may read that learn their names.",
@@ -374,6 +259,8 @@ class Config:
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     listeners: tuple[ListenerSettings, ...] = ()
     """Listeners beside those of ``listen``, with settings of their own."""
+    configured_constants: tuple[str, ...] = field(default=(), compare=False)
+    """The names of settings that were configured although they become constants."""
 
     def __post_init__(self) -> None:
         check_listening(self.listen, self.tls, self.listeners)
@@ -433,10 +320,29 @@ def with_values(
     """Return *config* with the values of *tree*, by section and key, and *listeners*; errors name their *source*."""
     try:
         sections = {section: replace(getattr(config, section), **values) for section, values in tree.items()}
-        return replace(config, **sections, listeners=config.listeners if listeners is None else listeners)
+        return replace(
+            config,
+            **sections,
+            listeners=config.listeners if listeners is None else listeners,
+            configured_constants=(*config.configured_constants, *_constants_in(tree)),
+        )
     except ConfigError as error:
         sentence = error.sentence
         raise ConfigError(source, error.where, error.found, error.allowed, error.advice, sentence=sentence) from None
+
+
+def _constants_in(tree: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
+    for section, values in tree.items():
+        known = settings_of(SECTIONS[section])
+        yield from (f"{section}.{key}" for key in values if setting_of(known[key]).is_constant)
+
+
+def constant_warnings(config: Config) -> Iterator[str]:
+    """Yield a sentence for each setting that was configured although it becomes a constant."""
+    for name in config.configured_constants:
+        section, _, key = name.partition(".")
+        default = settings_of(SECTIONS[section])[key].default
+        yield f"{name} becomes a constant, {default}: remove it from the configuration; the next release refuses it"
 
 
 def unknown_setting(source: str, where: str) -> ConfigError:

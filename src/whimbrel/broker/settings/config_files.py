@@ -18,6 +18,10 @@ __all__ = ["MAX_FILE_BYTES", "print_config", "read_config", "read_toml", "refere
 MAX_FILE_BYTES = 16 << 20
 _PLACE = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
 _COMMENT_WIDTH = 100
+_CONSTANTS = (
+    "These were settings, and no operator can know a better value. In this release a configured value is still obeyed, "
+    "with a warning when the broker starts, in `whimbrel status` and in `whimbrel doctor`; the next release refuses it."
+)
 
 
 def read_config(path: Path) -> Config:
@@ -81,6 +85,8 @@ def print_config(config: Config | None = None) -> str:
         lines = [*_comment(_about(kind)), f"[{section}]"]
         for key, each in settings_of(kind).items():
             setting = setting_of(each)
+            if setting.is_constant and f"{section}.{key}" not in shown.configured_constants:
+                continue
             lines += ["", *_comment(setting.about), *_comment(f"Allowed: {setting.allowed}.")]
             lines.append(f"{key} = {_toml(getattr(getattr(shown, section), key))}")
         parts.append("\n".join(lines))
@@ -109,18 +115,26 @@ def _no_listener_lines() -> str:
 
 
 def reference() -> str:
-    """Return all settings as Markdown: a heading and a table for each section."""
-    parts: list[str] = []
+    """Return all settings as Markdown: a heading and a table for each section, and the constants at the end."""
+    parts, constants = list[str](), ["| constant | value | meaning |", "|---|---|---|"]
     kinds: dict[str, type[Section]] = {**SECTIONS, ListenerSettings.section: ListenerSettings}
     for section, kind in kinds.items():
         rows = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
         for key, each in settings_of(kind).items():
             setting = setting_of(each)
-            cells = (f"`{section}.{key}`", f"`{_toml(each.default)}`", setting.allowed, setting.about)
-            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            name, value = f"`{section}.{key}`", f"`{_toml(each.default)}`"
+            if setting.is_constant:
+                constants.append(_row(name, value, setting.about))
+            else:
+                rows.append(_row(name, value, setting.allowed, setting.about))
         heading = f"[[{section}]]" if kind is ListenerSettings else f"[{section}]"
         parts.append(f"## `{heading}`\n\n{_about(kind)}\n\n" + "\n".join(rows))
+    parts.append(f"## Constants\n\n{_CONSTANTS}\n\n" + "\n".join(constants))
     return "\n\n".join(parts) + "\n"
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _about(kind: type[Section]) -> str:

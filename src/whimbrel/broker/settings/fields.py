@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import Field, dataclass, field, fields
-from typing import ClassVar
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, ClassVar, TypeVar, cast
 
 from whimbrel.errors import InvalidValueError, Phrase, WhimbrelError
 from whimbrel.model.bounds import text
@@ -22,6 +22,7 @@ __all__ = [
     "Setting",
     "checked_text",
     "choice",
+    "constant",
     "flag",
     "folder",
     "host",
@@ -84,9 +85,12 @@ class Setting:
     about: str
     allowed: str
     admits: Callable[[object], bool] = field(repr=False)
+    is_constant: bool = False
+    """Whether it stops being a setting: for one release a configured value is obeyed, with a warning."""
 
 
 _KEY = "setting"
+_N = TypeVar("_N", int, float)
 
 
 def whole(default: int, low: int, high: int, about: str, *, note: str = "") -> int:
@@ -97,6 +101,13 @@ def whole(default: int, low: int, high: int, about: str, *, note: str = "") -> i
 
     allowed = f"an integer from {low} to {high}" + (f" ({note})" if note else "")
     return field(default=default, metadata={_KEY: Setting(about, allowed, admits)})
+
+
+def constant(setting: _N) -> _N:
+    """Return *setting* as a constant from the next release on: no operator can know a better value."""
+    known = cast("Field[_N]", setting)
+    about = replace(setting_of(known), is_constant=True)
+    return cast("_N", field(default=known.default, metadata={_KEY: about}))
 
 
 def power_of_two(default: int, low: int, high: int, about: str) -> int:
@@ -212,7 +223,7 @@ def settings_of(kind: type[Section]) -> dict[str, Field[object]]:
     return {each.name: each for each in fields(kind)}  # type: ignore[arg-type]  # every section is a dataclass
 
 
-def setting_of(each: Field[object]) -> Setting:
+def setting_of(each: Field[Any]) -> Setting:
     """Return what is known of the setting of a field."""
     setting = each.metadata[_KEY]
     assert isinstance(setting, Setting)

@@ -16,9 +16,9 @@ from whimbrel.model.bounds import text
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.topics import check_topic_name, disallowed_in
 
-__all__ = ["MOST_LISTENERS", "ListenSettings", "ListenerSettings", "TlsSettings", "check_listening", "listeners_of"]
+__all__ = ["MAX_LISTENERS", "ListenSettings", "ListenerSettings", "TlsSettings", "check_listening", "listeners_of"]
 
-MOST_LISTENERS = 64
+MAX_LISTENERS = 64
 _MAX_SOCKET_BYTES = 103
 """The longest path of a Unix socket that every system takes (sun_path has 104 bytes on some, the last is a zero)."""
 _MAX_MOUNT_BYTES = 1_024
@@ -211,8 +211,8 @@ def _check_ports(listen: ListenSettings) -> dict[int | str, str]:
 
 
 def _check_listeners(listeners: Sequence[ListenerSettings], taken: dict[int | str, str]) -> None:
-    if len(listeners) > MOST_LISTENERS:
-        raise _error("name", len(listeners), f"{len(listeners)} listeners, at most {MOST_LISTENERS} are allowed")
+    if len(listeners) > MAX_LISTENERS:
+        raise _error("name", len(listeners), f"{len(listeners)} listeners, at most {MAX_LISTENERS} are allowed")
     places: dict[int | str, str] = {**taken}
     names: set[str] = set()
     for each in listeners:

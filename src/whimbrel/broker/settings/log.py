@@ -24,8 +24,10 @@ class LogSettings(Section):
     segment_bytes: int = setting.whole(
         67_108_864, 65_536, INT32_MAX, "The size at which a segment ends and the next begins."
     )
-    view_interval_s: float = setting.real(
-        5, 0.1, 3_600, "How often the view of sessions follows the log; after a crash the rest is replayed."
+    view_interval_s: float = setting.constant(
+        setting.real(
+            5, 0.1, 3_600, "How often the view of sessions follows the log; after a crash the rest is replayed."
+        )
     )
     unwanted: bool = setting.flag(
         "Whether publications of QoS 0 that no session wants are logged. Without them the log is smaller; they get no "
@@ -69,8 +71,13 @@ class LogSettings(Section):
         3_153_600_000,
         "How far back a client may ask for what is in the log when it subscribes (`since`); 0 is not at all.",
     )
-    history_count: int = setting.whole(
-        256, 1, INT32_MAX, "How many subscriptions may be sent what is in the log at one time, each some 64 KiB ahead."
+    history_count: int = setting.constant(
+        setting.whole(
+            256,
+            1,
+            INT32_MAX,
+            "How many subscriptions may be sent what is in the log at one time, each some 64 KiB ahead.",
+        )
     )
     export: str = setting.path(
         "Where segments are exported to Parquet before they are cut; without it, what is cut is gone.",

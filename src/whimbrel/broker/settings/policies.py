@@ -31,11 +31,13 @@ class PolicySettings(Section):
     steps: int = setting.whole(
         _DEFAULT.steps, 0, 1_000_000, "How many steps one run may take; 5,000 are about a millisecond of the broker."
     )
-    bytes: int = setting.whole(
-        _DEFAULT.bytes, 0, INT64_MAX, "How many bytes the transforms of one run may read, all together."
+    bytes: int = setting.constant(
+        setting.whole(_DEFAULT.bytes, 0, INT64_MAX, "How many bytes the transforms of one run may read, all together.")
     )
-    pixels: int = setting.whole(
-        _DEFAULT.pixels, 0, INT64_MAX, "How many pixels the transforms of one run may read, all together."
+    pixels: int = setting.constant(
+        setting.whole(
+            _DEFAULT.pixels, 0, INT64_MAX, "How many pixels the transforms of one run may read, all together."
+        )
     )
     body_bytes: int = setting.whole(
         _DEFAULT.body_bytes, 0, INT32_MAX, "The longest body that a transform reads; a longer one is withheld."
@@ -50,9 +52,13 @@ class PolicySettings(Section):
         "How many steps the policies of all devices may take in a second, in equal shares; 0: no bound. A device that "
         "takes more waits. Decisions of up to 200 steps do not count, nor do characters that strings do not have.",
     )
-    variables: int = setting.whole(_DEFAULT.variables, 0, 1_024, "How many variables a policy may keep for one device.")
-    variable_bytes: int = setting.whole(
-        _DEFAULT.variable_bytes, 0, 1_048_576, "How many bytes these may have, names and values together."
+    variables: int = setting.constant(
+        setting.whole(_DEFAULT.variables, 0, 1_024, "How many variables a policy may keep for one device.")
+    )
+    variable_bytes: int = setting.constant(
+        setting.whole(
+            _DEFAULT.variable_bytes, 0, 1_048_576, "How many bytes these may have, names and values together."
+        )
     )
 
     @property

@@ -16,9 +16,9 @@ from whimbrel.broker.waiting.blocking_tasks import BlockingTask
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.pool import TransformPool
 
-__all__ = ["MOST_AT_ONCE", "BlockingThreads", "Transforms"]
+__all__ = ["MAX_AT_ONCE", "BlockingThreads", "Transforms"]
 
-MOST_AT_ONCE = 2
+MAX_AT_ONCE = 2
 """How many passwords are hashed at once, each in 128 MiB."""
 _LOOK_S = LOOK_US / 1e6
 
@@ -33,7 +33,7 @@ class BlockingThreads:
     def begin_tasks(self) -> None:
         """Begin the core's tasks as long as there is a thread for them."""
         running, tasks = self.running, self.running.broker.blocking_tasks
-        while self._under_way < MOST_AT_ONCE and (task := tasks.next(running.listened_us)) is not None:
+        while self._under_way < MAX_AT_ONCE and (task := tasks.next(running.listened_us)) is not None:
             self._under_way += 1
             future = running.loop.run_in_executor(self._pool, task.ask)
             future.add_done_callback(partial(self._end_task, task))

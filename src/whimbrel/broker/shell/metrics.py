@@ -1,127 +1,150 @@
-"""Metrics: the broker's numbers as Prometheus reads them."""
+"""Metrics: the figures of a broker as Prometheus reads them, and as they are published under ``$SYS``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from whimbrel import __version__
 from whimbrel.broker.broker import Broker
+from whimbrel.broker.limits.counters import Counters
+from whimbrel.broker.limits.figures import count, now, read_figures
+from whimbrel.model.clock import US_PER_S
 from whimbrel.mqtt.server import Phase
 
-__all__ = ["LogFigures", "connected", "gauges", "prometheus", "system_values"]
+__all__ = ["FIGURES", "NO_LOG_FIGURES", "Gauges", "LogFigures", "connected", "gauges", "prometheus", "system_values"]
 
-_SYS = {
-    "log_bytes": "bytes",
-    "log_oldest_seq": "oldest",
-    "log_checkpoint_seq": "checkpoint",
-    "log_checkpoint_bytes": "checkpoint/bytes",
-    "log_free_bytes": "disk/free",
-    "log_readers": "readers",
-}
-"""The names of the log's gauges under ``$SYS/broker/log``."""
+_MAX_LATE_SUBJECTS = 100
+"""The number of subjects whose missed deadlines are published, those with the most."""
 
 
-_MOST_LATE = 100
-"""Of how many subjects missed deadlines are told, those with the most."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFigures:
+    """The figures of the log on disk; what there is now is not known before the keeper has looked once."""
+
+    log_bytes: int | None = now("bytes of the log's segments", topic="log/bytes", place="log.bytes")
+    log_oldest_seq: int | None = now(
+        "the first record number that is in the log", topic="log/oldest", place="log.oldest_seq"
+    )
+    log_checkpoint_seq: int | None = now(
+        "the record number of the newest checkpoint", topic="log/checkpoint", place="log.checkpoint_seq"
+    )
+    log_checkpoint_bytes: int | None = now(
+        "bytes of the checkpoints", topic="log/checkpoint/bytes", place="log.checkpoint_bytes"
+    )
+    log_free_bytes: int | None = now("bytes free on the disk of the log", topic="log/disk/free", place="log.free_bytes")
+    log_readers: int | None = now("registered readers of the log", topic="log/readers", place="log.readers")
+    log_cut_bytes: int = count("bytes of segments that were removed")
+    log_checkpoints: int = count("checkpoints that were written")
+    log_readers_lost: int = count("readers that were too far behind and lost their place")
 
 
-class LogFigures(NamedTuple):
-    """What is known of the log on disk: what there is now, and what was done so far."""
-
-    gauges: Mapping[str, int]
-    counters: Mapping[str, int]
+NO_LOG_FIGURES: Final = LogFigures()
 
 
-NO_FIGURES = LogFigures({}, {})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """The figures of a broker that say what there is now."""
+
+    clients_connected: int = now("clients that are connected", topic="clients/connected", place="clients.connected")
+    clients: int = now("clients that have a session", topic="clients/total", place="clients.known")
+    clients_slowed: int = now(
+        "clients that are not read from now because of a rate limit", topic="clients/slowed", place="clients.slowed"
+    )
+    named_sessions: int = now("named sessions", place="sessions.named")
+    subscriptions: int = now("subscriptions", topic="subscriptions/count", place="sessions.subscriptions")
+    pattern_instructions: int = now("instructions of the patterns of all filters")
+    filters_refused_today: int = now("filters of an older version that are beyond the limits of today")
+    retained_messages: int = now(
+        "topics with a retained message", topic="retained messages/count", place="retained.messages"
+    )
+    retained_bytes: int = now("bytes of the retained messages", place="retained.bytes")
+    held_notifications: int = now(
+        "notifications held for sessions", topic="store/messages/count", place="held.notifications"
+    )
+    held_bytes: int = now("bytes of the held notifications", topic="store/messages/bytes", place="held.bytes")
+    memory_bytes: int = now(
+        "bytes of everything that `limits.memory_bytes` counts", topic="memory/bytes", place="memory.bytes"
+    )
+    incoming_bytes: int = now("the part of `memory_bytes` that is in packets which are not complete")
+    outgoing_bytes: int = now("the part of `memory_bytes` that waits to be sent")
+    learned_devices: int = now("devices whose link quality the pipeline told")
+    learned_subjects: int = now("subjects of the pipeline's replica plan")
+    learned_failures: int = count("tables of the pipeline that could not be read")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ages:
+    uptime_seconds: float = now("seconds since the start")
+    learned_age_seconds: float | None = now("seconds since the pipeline wrote what was learned")
+
+
+FIGURES: Final = (_Ages, Gauges, LogFigures, Counters)
+"""Everything that a broker counts."""
 
 
 def connected(broker: Broker) -> set[str]:
-    """Return the devices that are here now."""
+    """Return the devices that are connected now."""
     return {link.client.id for link in broker.links if link.client is not None and link.machine.phase is Phase.OPEN}
 
 
-def gauges(broker: Broker) -> dict[str, int]:
+def gauges(broker: Broker) -> Gauges:
     """Return what there is now."""
-    return {
-        "clients_connected": sum(1 for link in broker.links if link.machine.phase is Phase.OPEN),
-        "clients": len(broker.state.clients),
-        "clients_slowed": broker.rates.slowed,
-        "named_sessions": broker.state.hold.named_count,
-        "subscriptions": len(broker.state.routes),
-        "pattern_instructions": broker.state.routes.pattern_instructions,
-        "filters_refused_today": len(broker.state.routes.refused_today),
-        "retained_messages": len(broker.state.retained),
-        "retained_bytes": broker.state.retained.size_bytes,
-        "held_notifications": len(broker.state.held),
-        "held_bytes": broker.state.held.size_bytes,
-        "memory_bytes": broker.memory.used,
-        "incoming_bytes": broker.memory.incoming,
-        "outgoing_bytes": broker.memory.outgoing,
-        "learned_devices": broker.feedback.devices,
-        "learned_subjects": broker.feedback.subjects,
-    }
+    state, learned = broker.state, broker.feedback
+    return Gauges(
+        clients_connected=sum(1 for link in broker.links if link.machine.phase is Phase.OPEN),
+        clients=len(state.clients),
+        clients_slowed=broker.rates.slowed,
+        named_sessions=state.hold.named_count,
+        subscriptions=len(state.routes),
+        pattern_instructions=state.routes.pattern_instructions,
+        filters_refused_today=len(state.routes.refused_today),
+        retained_messages=len(state.retained),
+        retained_bytes=state.retained.size_bytes,
+        held_notifications=len(state.held),
+        held_bytes=state.held.size_bytes,
+        memory_bytes=broker.memory.used,
+        incoming_bytes=broker.memory.incoming,
+        outgoing_bytes=broker.memory.outgoing,
+        learned_devices=learned.devices,
+        learned_subjects=learned.subjects,
+        learned_failures=learned.failures,
+    )
 
 
-def system_values(broker: Broker, uptime_us: int, log: LogFigures = NO_FIGURES) -> dict[str, str]:
-    """Return what is published under ``$SYS``; the names that other brokers have too are theirs."""
-    counters, now = broker.counters, gauges(broker)
-    late = sorted(broker.late.items(), key=lambda each: -each[1])[:_MOST_LATE]
-    told = {f"$SYS/broker/deadlines/missed/{subject}": str(count) for subject, count in late}
-    told |= {f"$SYS/broker/log/{_SYS[name]}": str(value) for name, value in log.gauges.items()}
-    return told | {
-        "$SYS/broker/version": f"whimbrel {__version__}",
-        "$SYS/broker/uptime": f"{uptime_us // 1_000_000} seconds",
-        "$SYS/broker/clients/connected": str(now["clients_connected"]),
-        "$SYS/broker/clients/total": str(now["clients"]),
-        "$SYS/broker/clients/slowed": str(now["clients_slowed"]),
-        "$SYS/broker/pauses/rate": str(counters.rate_pauses),
-        "$SYS/broker/subscriptions/count": str(now["subscriptions"]),
-        "$SYS/broker/retained messages/count": str(now["retained_messages"]),
-        "$SYS/broker/store/messages/count": str(now["held_notifications"]),
-        "$SYS/broker/store/messages/bytes": str(now["held_bytes"]),
-        "$SYS/broker/memory/bytes": str(now["memory_bytes"]),
-        "$SYS/broker/deadlines/missed": str(counters.missed_deadlines),
-        "$SYS/broker/messages/received": str(counters.received),
-        "$SYS/broker/messages/sent": str(counters.sent),
-        "$SYS/broker/publish/messages/dropped": str(counters.dropped + counters.displaced),
-        "$SYS/broker/bytes/received": str(counters.bytes_received),
-        "$SYS/broker/bytes/sent": str(counters.bytes_sent),
-    }
+def system_values(broker: Broker, uptime_us: int, log: LogFigures = NO_LOG_FIGURES) -> dict[str, str]:
+    """Return what is published under ``$SYS``, by topic; names that other brokers have too are theirs."""
+    totals: dict[str, int] = {}
+    for _, value, figure in read_figures(gauges(broker), log, broker.counters):
+        if figure.topic:
+            totals[figure.topic] = totals.get(figure.topic, 0) + int(value)
+    late = sorted(broker.late.items(), key=lambda each: -each[1])[:_MAX_LATE_SUBJECTS]
+    totals |= {f"deadlines/missed/{subject}": times for subject, times in late}
+    told = {"version": f"whimbrel {__version__}", "uptime": f"{uptime_us // US_PER_S} seconds"}
+    told |= {topic: str(total) for topic, total in totals.items()}
+    return {f"$SYS/broker/{topic}": said for topic, said in told.items()}
 
 
 class _Collected:
-    def __init__(self, broker: Broker, uptime_us: int, now: int, log: LogFigures) -> None:
-        self._broker, self._uptime_us, self._now, self._log = broker, uptime_us, now, log
-
-    def _gauges(self) -> dict[str, int]:
-        return {**gauges(self._broker), **self._log.gauges}
+    def __init__(self, broker: Broker, ages: _Ages, log: LogFigures) -> None:
+        self._broker, self._ages, self._log = broker, ages, log
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("whimbrel_uptime_seconds", "since the start", value=self._uptime_us / 1e6)
-        for name, value in self._gauges().items():
-            yield GaugeMetricFamily(f"whimbrel_{name}", name.replace("_", " ") + " now", value=value)
-        learned = self._broker.feedback
-        yield CounterMetricFamily(
-            "whimbrel_learned_failures", "tables of the pipeline that could not be read, so far", value=learned.failures
-        )
-        age_us = learned.age_us(self._now)
-        if age_us is not None:
-            about = "since the pipeline wrote what was learned"
-            yield GaugeMetricFamily("whimbrel_learned_age_seconds", about, value=age_us / 1e6)
-        for name, value in self._log.counters.items():
-            yield CounterMetricFamily(f"whimbrel_{name}", name.replace("_", " ") + " so far", value=value)
-        for each in fields(self._broker.counters):
-            value = getattr(self._broker.counters, each.name)
-            yield CounterMetricFamily(f"whimbrel_{each.name}", each.name.replace("_", " ") + " so far", value=value)
+        for name, value, figure in read_figures(self._ages, gauges(self._broker), self._log, self._broker.counters):
+            family = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
+            yield family(f"whimbrel_{name}", figure.about, value=value)
 
 
-def prometheus(broker: Broker, uptime_us: int, now: int, log: LogFigures = NO_FIGURES) -> str:
+def prometheus(broker: Broker, uptime_us: int, now: int, log: LogFigures = NO_LOG_FIGURES) -> str:
     """Return all metrics in Prometheus' text format."""
+    age_us = broker.feedback.age_us(now)
+    learned_age_s = None if age_us is None else age_us / US_PER_S
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(broker, uptime_us, now, log))
+    registry.register(
+        _Collected(broker, _Ages(uptime_seconds=uptime_us / US_PER_S, learned_age_seconds=learned_age_s), log)
+    )
     return generate_latest(registry).decode()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from whimbrel.broker.state.routes import Routes
 
-__all__ = ["MOST_UNPACKED", "Preparation"]
+__all__ = ["MAX_UNPACKED", "Preparation"]
 
-MOST_UNPACKED = 2_048
+MAX_UNPACKED = 2_048
 """So many filters are asked one by one in 8 ms: 20,000 ranges were measured to take 76 ms a publication."""
 _PATIENCE_US = 300_000_000
 
@@ -27,7 +27,7 @@ class Preparation:
     def pack(self, routes: Routes) -> None:
         """Take in what was restored."""
         self._routes, self.reason = routes, None
-        if routes.unpacked > MOST_UNPACKED:
+        if routes.unpacked > MAX_UNPACKED:
             self.reason = f"{routes.unpacked:,} stored filters are being packed; try again in a moment"
 
     def look(self, listened_us: int) -> tuple[str, str] | None:
@@ -35,7 +35,7 @@ class Preparation:
         if self.reason is None or self._routes is None:
             return None
         unpacked = self._routes.unpacked
-        if unpacked <= MOST_UNPACKED:
+        if unpacked <= MAX_UNPACKED:
             self.reason = None
             return "info", f"the stored filters are packed after {listened_us / 1_000_000:.1f} s: clients may connect"
         if listened_us > _PATIENCE_US:

@@ -25,8 +25,8 @@ import structlog
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.settings.config import Config
-from whimbrel.broker.shell.blocking_threads import MOST_AT_ONCE
+from whimbrel.broker.settings.config import Config, constant_warnings
+from whimbrel.broker.shell.blocking_threads import MAX_AT_ONCE
 from whimbrel.broker.shell.disk.storage import AbandonedError, Restored, Storage
 from whimbrel.broker.shell.log_clock import LogClock
 from whimbrel.broker.shell.net.doorkeeper import Doorkeeper
@@ -54,7 +54,7 @@ _log = structlog.get_logger("whimbrel")
 _QUIET_S = 0.5
 """How long a restore may take before the log says that it is under way."""
 _LOOK_S = 0.25
-_MOST_NAMED = 100
+_MAX_NAMED = 100
 """Subscriptions that the log names one by one."""
 _REFUSED_TODAY = (
     "an older version accepted this subscription's filter; it is beyond today's limits and matches only within the "
@@ -83,7 +83,7 @@ class Server:
         set_log_level: Callable[[str], None] = lambda _level: None,
     ) -> None:
         config, self._too_few_files = make_room(config)
-        self._pools = Pools.make(MOST_AT_ONCE)
+        self._pools = Pools.make(MAX_AT_ONCE)
         again = (lambda: config) if reread is None else (lambda: make_room(reread())[0])
         self._reloading = Reloading(config, self._pools.learner, reread=again, set_log_level=set_log_level)
         self.config = config = self._reloading.config
@@ -125,6 +125,8 @@ class Server:
         on_signals(loop, {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: self._note_reload})
         for warned in exposures(self.config):
             _say(warned.level, warned.text)
+        for text in constant_warnings(self.config):
+            _say("warning", text)
         if self._too_few_files is not None:
             _say("warning", self._too_few_files)
         self._kernels.begin()
@@ -293,7 +295,7 @@ def _tell_restored(found: Restored, data: str) -> None:
 def _name_refused(routes: Routes) -> None:
     """Log the subscriptions whose filter this version refuses; they were restored all the same."""
     refused = {key: reason for key, reason in routes.refused_today.items() if key not in routes.unreadable}
-    for (session, (subject_filter, name)), reason in islice(refused.items(), _MOST_NAMED):
+    for (session, (subject_filter, name)), reason in islice(refused.items(), _MAX_NAMED):
         _log.warning(_REFUSED_TODAY, session=session, topic_filter=subject_filter, name=name, reason=reason)
-    if len(refused) > _MOST_NAMED:
-        _log.warning("more filters are beyond today's limits", named=_MOST_NAMED, count=len(refused))
+    if len(refused) > _MAX_NAMED:
+        _log.warning("more filters are beyond today's limits", named=_MAX_NAMED, count=len(refused))

@@ -19,7 +19,7 @@ from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 __all__ = ["Timers"]
 
 _TICK_S, _PREPARE_S = 0.25, 0.01
-_MOST_TICK_US = 500_000
+_MAX_TICK_US = 500_000
 """How much of the time between two ticks counts; ticks come later where the process was stopped."""
 _READ_S = 0.01
 """How long after a tick silence is judged: timers and sockets take turns, so everything readable is read between."""
@@ -57,7 +57,7 @@ class Timers:
         if running.failure is not None:
             return
         now_us = monotonic_us()
-        running.listened_us += min(now_us - self._ticked_us, _MOST_TICK_US)
+        running.listened_us += min(now_us - self._ticked_us, _MAX_TICK_US)
         self._ticked_us = now_us
         running.clock.adjust()
         broker.tick(running.clock.now())

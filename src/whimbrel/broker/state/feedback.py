@@ -20,10 +20,10 @@ __all__ = ["Announcements", "Feedback", "Lessons"]
 
 REPLICAS_TOPIC = "$SYS/broker/replicas"
 LINK_TOPICS = "$SYS/broker/link/"
-MOST_SUBJECTS = 1_000
-MOST_PLAN_BYTES = 262_144
-MOST_PARTS = 256
-MOST_LINKS = 1_000
+MAX_SUBJECTS = 1_000
+MAX_PLAN_BYTES = 262_144
+MAX_PARTS = 256
+MAX_LINKS = 1_000
 _NO_LEVEL = re.compile(r"[+#/\0]")
 
 
@@ -116,7 +116,7 @@ class Announcements:
     def _link_changes(self, learned: Feedback, connected: Collection[str]) -> dict[str, str]:
         changes: dict[str, str] = {}
         for device, said in _with_link(learned, connected):
-            if len(changes) < MOST_LINKS and self._links.get(device) != said:
+            if len(changes) < MAX_LINKS and self._links.get(device) != said:
                 self._links[device] = changes[LINK_TOPICS + device] = said
         for device in [each for each in self._links if each not in connected]:
             del self._links[device]
@@ -132,10 +132,10 @@ def _part_topic(number: int) -> str:
 def _plan(replicas: Mapping[str, int]) -> Iterator[str]:
     """Yield the plan in parts, each an object of JSON."""
     rows = iter(replicas.items())
-    for _ in range(MOST_PARTS):
+    for _ in range(MAX_PARTS):
         members: list[str] = []
-        left = MOST_PLAN_BYTES - 1
-        for subject, copies in islice(rows, MOST_SUBJECTS):
+        left = MAX_PLAN_BYTES - 1
+        for subject, copies in islice(rows, MAX_SUBJECTS):
             member = f"{json.dumps(subject, ensure_ascii=False)}:{copies}"
             left -= len(member.encode()) + 1
             if left < 0:

@@ -10,7 +10,7 @@ patterns (``language.budget``), or not at all if it cannot be read; ``refused_to
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -27,7 +27,8 @@ from whimbrel.hold.counting import sorted_identities
 from whimbrel.hold.private import asked_for
 from whimbrel.language.allowance import Allowance
 from whimbrel.language.filters import Filter, filter_of
-from whimbrel.match.matcher import Interest, Matcher, ReadInterest
+from whimbrel.match.matcher import Interest, Matcher
+from whimbrel.match.prepared import PreparedFilter
 from whimbrel.match.topics import TopicIndex
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.keys import NO_KEYS, OPEN, Secured
@@ -50,7 +51,7 @@ _PIECE_S = 0.004
 """How long the patterns may be asked at a stretch."""
 _LONG_FILTER = 1_024
 """Content filters of so many characters take a millisecond to read, and are read in steps."""
-_MOST_ASKED = 8_192
+_MAX_ASKED = 8_192
 """How often one turn may ask a filter that is not packed yet: some 4 µs each."""
 _LITTLE = 16
 """Fewer filters than this are never packed, and asked as often as notifications come."""
@@ -106,8 +107,6 @@ class Routes:
         """Why this version would not accept the filter of a subscription that an older one accepted."""
         self.unreadable: dict[tuple[str, Identity], str] = {}
         """Of these, the filters that cannot be read at all, and why; see ``unreadable_filters``."""
-        self._read: dict[tuple[str, Identity], deque[ReadInterest]] = {}
-        """Filters that were read for subscriptions which are not put yet."""
         self._anywhere: Counter[str] = Counter()
         """By session, how many of its subscriptions hear areas from anywhere (``near=any``)."""
         self._remembered = Remembered[Found](self.memory, item_bytes=_MATCH_BYTES)
@@ -128,37 +127,24 @@ class Routes:
     def at_once(self) -> int:
         """How many notifications may be matched in one turn of the loop: as many as ask not too many such filters."""
         unpacked = self._matcher.content.unpacked + self.near.unpacked
-        return _MOST_ASKED if unpacked < _LITTLE else max(1, _MOST_ASKED // unpacked)
+        return _MAX_ASKED if unpacked < _LITTLE else max(1, _MAX_ASKED // unpacked)
 
     def settle(self) -> None:
         """Let the matcher make itself at home with what did not change since the last call."""
         self._matcher.content.settle()
         self.near.settle()
 
-    def reading(self, subscription: Subscription) -> Generator[None, None, ReadInterest | None]:
-        """Read the content filter of a subscription, yielding after each step if it is long; return it for ``expect``.
+    def prepare(self, subscription: Subscription) -> Generator[None, None, Subscription]:
+        """Return *subscription* with its content filter prepared for the index, yielding after each step if long.
 
-        What has a number is applied before everything that has a higher one. So what takes long about a long filter is
-        done before, where only the client waits that asks for it.
+        Facts are applied in the order of their numbers, so a long filter must not hold up those behind it: the steps
+        that take long are done before its fact has a number, while only the client waits that asks for it.
         """
-        if not is_long(subscription.filter_text):
-            return None
-        return (yield from self._matcher.reading(_interest(subscription, filter_of(subscription))))
-
-    def expect(self, subscription: Subscription, read: ReadInterest | None) -> None:
-        """Keep what was *read* of a subscription until it is put; subscriptions are put in the order of these calls."""
-        if read is not None:
-            self._read.setdefault(_key(subscription), deque()).append(read)
-
-    def _expected(self, subscription: Subscription) -> ReadInterest | None:
-        """Return what was read of a subscription that is put now."""
-        waiting = self._read.get(_key(subscription)) if is_long(subscription.filter_text) else None
-        if waiting is None:
-            return None
-        read = waiting.popleft()
-        if not waiting:
-            del self._read[_key(subscription)]
-        return read
+        content = filter_of(subscription) if is_long(subscription.filter_text) else None
+        if content is None:
+            return subscription
+        prepared = yield from self._matcher.reading(_interest(subscription, content))
+        return replace(subscription, parsed=PreparedFilter(content, prepared))
 
     def put(self, subscription: Subscription) -> None:
         """Add *subscription*, or replace the one with its identity."""
@@ -197,7 +183,8 @@ class Routes:
 
     def _put_indexed(self, number: int, subscription: Subscription, content: Filter | None, *, is_near: bool) -> None:
         """Put a subscription where content, keys and places are asked; ``FilterError`` if its filter is unreadable."""
-        interest, read = _interest(subscription, content), self._expected(subscription)
+        interest = _interest(subscription, content)
+        read = content.prepared if isinstance(content, PreparedFilter) else None
         if is_near:
             entry = (subscription.session, ((subscription.subject_filter, subscription.name),))
             self.near.put(number, entry, _placed(interest, subscription), read)
@@ -348,10 +335,6 @@ class Routes:
 def is_long(filter_text: str | None) -> bool:
     """Tell whether a content filter takes long to read."""
     return filter_text is not None and len(filter_text) >= _LONG_FILTER
-
-
-def _key(subscription: Subscription) -> tuple[str, Identity]:
-    return subscription.session, (subscription.subject_filter, subscription.name)
 
 
 def _interest(subscription: Subscription, content: Filter | None) -> Interest:

@@ -18,7 +18,7 @@ from whimbrel.model.subscription import Subscription, SubscriptionIdentity
 
 __all__ = ["TermsCache"]
 
-_MOST_TERMS = 10_000
+_MAX_TERMS = 10_000
 _IDENTITIES_A_TERM = 8
 """So many subscriptions of one combination count as one more: its terms name each of them."""
 
@@ -39,7 +39,7 @@ class TermsCache:
         found = None if of_session is None else of_session.get((device, identities))
         if found is None:
             # Content filters combine in more ways than fit into memory.
-            if self._size >= max(_MOST_TERMS, 2 * len(self._clients)):
+            if self._size >= max(_MAX_TERMS, 2 * len(self._clients)):
                 self._by_session.clear()
                 self._size = 0
             found = Terms(

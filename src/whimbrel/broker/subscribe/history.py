@@ -30,7 +30,7 @@ from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import is_private, is_shared
 from whimbrel.language.allowance import Allowance
 from whimbrel.log.records import BODY
-from whimbrel.model.clock import format_time
+from whimbrel.model.clock import US_PER_S, format_time
 from whimbrel.model.proximity import Sighting
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codes import ReasonCode
@@ -39,7 +39,6 @@ from whimbrel.node.publication import KeptNotification
 
 __all__ = ["History"]
 
-_SECOND_US = 1_000_000
 _PIECE = 100
 """How many copies are sent in one turn of the event loop."""
 _SHAPED = "a policy was chosen while history was sent, and since is not offered where a policy decides"
@@ -86,7 +85,7 @@ class History:
         self._commits, self._sender, self._gate, self._allowance = commits, sender, gate, allowance
         self._chosen = chosen
         """Which policy a device has chosen."""
-        self._most, self._longest_us = settings.history_count, settings.history_s * _SECOND_US
+        self._most, self._longest_us = settings.history_count, settings.history_s * US_PER_S
         self._replays: dict[Link, list[_Replay]] = {}
         self._asking: deque[_Replay] = deque()
         """Replays that want to know what comes next in the log."""
@@ -125,9 +124,7 @@ class History:
             raise _not_offered(f"since names the node {since.node!r}, and this is {node!r}")
         if len(self) >= self._most:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, "too many clients ask for history now (log.history_count)")
-        since_at = now - min(
-            self._longest_us, self._longest_us if since.seconds is None else since.seconds * _SECOND_US
-        )
+        since_at = now - min(self._longest_us, self._longest_us if since.seconds is None else since.seconds * US_PER_S)
         first = 0 if is_time else since.seq + 1
         is_older = since_at < self.oldest_at if is_time else first < self.oldest_seq
         if not is_older or self.oldest_seq <= 1:

@@ -34,9 +34,10 @@ from whimbrel.hold.access import Right
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import asked_for, is_private, is_shared
 from whimbrel.language.filters import filter_of
-from whimbrel.match.matcher import ReadInterest
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.facts import InterestChanged
 from whimbrel.model.near import Anywhere
+from whimbrel.model.notification import AT_LEAST_ONCE
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.mqtt.codes import ReasonCode, suback_return_code
 from whimbrel.mqtt.errors import ProtocolError
@@ -48,12 +49,10 @@ from whimbrel.node.places.fences import fence_name
 
 __all__ = ["OWN_TOPICS", "Interests"]
 
-_SECOND_US = 1_000_000
 _LONGEST_REASON, _LONGEST_QUOTE = 1_000, 80
-_MOST_REASONS = 20
+_MAX_REASONS = 20
 _IF_NEW, _NEVER = 1, 2
-_AT_LEAST_ONCE = 1
-_MOST_FENCES = 64
+_MAX_FENCES = 64
 """How many areas a session may name."""
 OWN_TOPICS = ("$whimbrel/", "$SYS/")
 """What a client is told of itself and of the broker, which is never a named session's to hold."""
@@ -110,13 +109,13 @@ class Interests:
             topic_bytes=config.limits.topic_bytes,
             topic_levels=config.limits.topic_levels,
             maximum_qos=config.mqtt.maximum_qos,
-            ttl_us=config.hold.ttl_s * _SECOND_US,
+            ttl_us=config.hold.ttl_s * US_PER_S,
             max_held=config.hold.max,
             max_held_by_default=config.hold.max,
         )
         # Exactly once is an exchange of two; where another device may take what one has begun to receive, it would be
         # left with an identifier that is never released.
-        most_qos = min(config.mqtt.maximum_qos, _AT_LEAST_ONCE)
+        most_qos = min(config.mqtt.maximum_qos, AT_LEAST_ONCE)
         self._named_limits = replace(self.limits, max_held_by_default=config.sessions.max, maximum_qos=most_qos)
         self.let_confirm: Callable[[LiveClient, int], None] = lambda _client, _now: None
         """Who lets QoS 0 hand-overs of a client have receipts: its rights may refuse some."""
@@ -155,28 +154,28 @@ class Interests:
                 identifiers = packet.properties.identifiers
                 subscription = self.asked_for(link, request, options, session, *identifiers[:1])
                 done += self._spend(budget, options, subscription, now)
-                read = yield from self.reading(subscription)
+                subscription = yield from self.prepare(subscription)
                 if client.link is not link:
                     return
                 self.check(link, client, subscription, link.rights.get(session, frozenset()))
                 if not options.modifies:
                     self._shared.check_unchanged(subscription)
-                told = self._begin_history(link, client, subscription, options, read)
+                told = self._begin_history(link, client, subscription, options)
             except ProtocolError as error:
                 codes.append(error.code)
                 self._sender.events.refuse_filter(link, self._commits.last_at, error, request.topic_filter)
-                if len(reasons) < _MOST_REASONS:
+                if len(reasons) < _MAX_REASONS:
                     reasons[error.reason] = None
             else:
                 codes.append(subscription.qos or 0)
                 if told is None:
-                    self.put(link, client, subscription, request.retain_handling, self._commits.last_at, read)
+                    self.put(link, client, subscription, request.retain_handling, self._commits.last_at)
                 elif told:
                     reasons[told] = None
         self._commits.then(partial(self._answer, link, packet.packet_id, codes, reasons))
 
     def _begin_history(
-        self, link: Link, client: LiveClient, subscription: Subscription, options: Options, read: ReadInterest | None
+        self, link: Link, client: LiveClient, subscription: Subscription, options: Options
     ) -> str | None:
         """Begin to send what a subscription with ``since`` wants of the log; return None if it has no ``since``.
 
@@ -196,7 +195,7 @@ class Interests:
             self.let_confirm(client, now)
 
         def put(before: Callable[[], Pieces] | None) -> None:
-            self.put(link, client, subscription, _NEVER, self._commits.last_at, read, before=before)
+            self.put(link, client, subscription, _NEVER, self._commits.last_at, before=before)
 
         self.history.begin(link, client, subscription, *begin, put)
         return told
@@ -237,9 +236,9 @@ class Interests:
         """Begin what a client asks for and may take several turns."""
         self._long_work.begin(link, work)
 
-    def reading(self, subscription: Subscription) -> Generator[None, None, ReadInterest | None]:
-        """Read the content filter of a subscription, yielding after each step if it is long."""
-        return self._state.routes.reading(subscription)
+    def prepare(self, subscription: Subscription) -> Generator[None, None, Subscription]:
+        """Return *subscription* with its content filter prepared for the index, yielding after each step if long."""
+        return self._state.routes.prepare(subscription)
 
     def asked_for(
         self,
@@ -296,8 +295,8 @@ class Interests:
         """Refuse one more named area than a session may have: each report looks at all of its own."""
         if fence_name(subscription) is None or (subscription.subject_filter, subscription.name) in subscribed:
             return
-        if sum((wanted or "").startswith(NEAR) for wanted, _ in subscribed) >= _MOST_FENCES:
-            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{_MOST_FENCES} named areas, no more are allowed")
+        if sum((wanted or "").startswith(NEAR) for wanted, _ in subscribed) >= _MAX_FENCES:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{_MAX_FENCES} named areas, no more are allowed")
 
     def _check_policy(self, name: str | None) -> None:
         """Refuse a subscription with a policy that does not exist: it would silently decide nothing."""
@@ -346,16 +345,14 @@ class Interests:
         subscription: Subscription,
         retain_handling: int,
         now: int,
-        read: ReadInterest | None = None,
         *,
         before: Callable[[], Pieces] | None = None,
     ) -> None:
-        """Put a subscription that was checked in its place; its filter may have been *read*.
+        """Add a subscription that was checked, or replace the one with its identity.
 
         When it is accepted, what is to come *before* comes first.
         """
         self.history.cancel(link, subscription.session, (subscription.subject_filter, subscription.name))
-        self._state.routes.expect(subscription, read)
         session = subscription.session
         identity = (subscription.subject_filter, subscription.name)
         subscribed = self._state.subscribed_to.setdefault(session, {})

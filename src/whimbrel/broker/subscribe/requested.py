@@ -18,6 +18,7 @@ from whimbrel.broker.wire.own_properties import IN_SUBSCRIBE, split_own
 from whimbrel.errors import FilterError, InvalidValueError, WhimbrelError
 from whimbrel.language.filters import Filter
 from whimbrel.model.bounds import INT32_MAX
+from whimbrel.model.clock import US_PER_S
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.near import DEFAULT_STALE_US, Near, parse_near, parse_stale_us
 from whimbrel.model.subscription import Subscription
@@ -129,7 +130,7 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
             found[name] = value
     return Options(
         filter=None if "filter" not in found else read_filter(found["filter"], limits),
-        ttl_us=None if "ttl" not in found else _number("ttl", found["ttl"], _MAX_TTL_S) * 1_000_000,
+        ttl_us=None if "ttl" not in found else _number("ttl", found["ttl"], _MAX_TTL_S) * US_PER_S,
         max_held=None if "max" not in found else _number("max", found["max"], INT32_MAX),
         name=found.get("name", ""),
         session=found.get("session"),

@@ -14,7 +14,7 @@ from whimbrel.hold.private import client_of
 
 __all__ = ["end_unreadable"]
 
-_MOST_NAMED = 100
+_MAX_NAMED = 100
 """Subscriptions that the log of the process names one by one."""
 
 
@@ -31,7 +31,7 @@ def end_unreadable(state: BrokerState, interests: Interests, now: int) -> list[N
         )
         notices.append(Notice(text, client_of(session) or session, None if client is None else client.owner))
     state.volatile.counters.filters_ended += len(notices)
-    if len(notices) > _MOST_NAMED:
-        more = f"{len(notices) - _MOST_NAMED} more subscriptions are ended whose filter cannot be read"
-        notices[_MOST_NAMED:] = [Notice(more, "", None)]
+    if len(notices) > _MAX_NAMED:
+        more = f"{len(notices) - _MAX_NAMED} more subscriptions are ended whose filter cannot be read"
+        notices[_MAX_NAMED:] = [Notice(more, "", None)]
     return notices

@@ -13,21 +13,66 @@ up and came again must not wait behind themselves.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.limits.password_rate_limit import PasswordRateLimit, origin_of
-from whimbrel.broker.waiting.fair_queue import FairQueue
 
-__all__ = ["Asker", "BlockingTask", "BlockingTasks"]
+__all__ = ["Asker", "BlockingTask", "BlockingTasks", "FairQueue"]
 
 _NAMES_AT_AN_ADDRESS = 10
 """How many times as many wrong passwords one address may give for all names together as for one of them."""
-_MOST_RIGHT = 10_000
+_MAX_RIGHT = 10_000
 
 _Answer = TypeVar("_Answer")
+_T = TypeVar("_T")
+
+
+class FairQueue(Generic[_T]):
+    """Items of users at addresses, which take turns; putting and taking cost the same however many wait.
+
+    An item waits behind one item of each other address, and within its address behind one of each other user, however
+    many items they have put in. The items of one user of one address come in order.
+    """
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, dict[str, deque[_T]]] = {}
+        """In the order of their turns, as are the users of each."""
+        self._counts: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return sum(self._counts.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def waiting(self, address: str) -> int:
+        """Return how many items of *address* wait."""
+        return self._counts.get(address, 0)
+
+    def put(self, address: str, user: str, item: _T) -> None:
+        """Let *item* wait for its turn."""
+        self._addresses.setdefault(address, {}).setdefault(user, deque()).append(item)
+        self._counts[address] = self._counts.get(address, 0) + 1
+
+    def take(self) -> _T:
+        """Return the next item; there must be one."""
+        address = next(iter(self._addresses))
+        users = self._addresses.pop(address)
+        user = next(iter(users))
+        items = users.pop(user)
+        item = items.popleft()
+        if items:
+            users[user] = items  # behind the other users
+        if users:
+            self._addresses[address] = users  # behind the other addresses
+            self._counts[address] -= 1
+        else:
+            del self._counts[address]
+        return item
 
 
 class Asker(NamedTuple):
@@ -147,7 +192,7 @@ class BlockingTasks:
         for key in asker.names_here():
             self._right.pop(key, None)
             self._right[key] = None
-            if len(self._right) > _MOST_RIGHT:
+            if len(self._right) > _MAX_RIGHT:
                 del self._right[next(iter(self._right))]
 
 

@@ -20,9 +20,9 @@ from whimbrel.model.facts import Fact
 
 __all__ = ["Apply", "CommitQueue", "Pieces", "Tap"]
 
-_MOST_APPLIED = 200
+_MAX_APPLIED = 200
 """How many facts are applied in one turn of the event loop."""
-_MOST_TAPPED, _MOST_TAPPED_BYTES = 2_000, 1 << 20
+_MAX_TAPPED, _MAX_TAPPED_BYTES = 2_000, 1 << 20
 """How many publications, and bytes of them, a tap keeps: some milliseconds to send."""
 
 Pieces: TypeAlias = Iterator[None]
@@ -58,7 +58,7 @@ class Tap:
             return
         self.bodies.append(body)
         self._bytes += len(body)
-        if self._bytes > _MOST_TAPPED_BYTES or len(self.bodies) > _MOST_TAPPED:
+        if self._bytes > _MAX_TAPPED_BYTES or len(self.bodies) > _MAX_TAPPED:
             self.is_full = True
             self.bodies.clear()
 
@@ -171,7 +171,7 @@ class CommitQueue:
 
     def go_on(self) -> None:
         """Apply some of what is durable: as much as one turn of the event loop may take."""
-        waiting, left = self.waiting, _MOST_APPLIED
+        waiting, left = self.waiting, _MAX_APPLIED
         if self._pieces is not None and not self._do_piece():
             return
         while left and waiting and waiting[0].number <= self._durable:

@@ -17,7 +17,7 @@ from whimbrel.broker.wire.clients import Link
 
 __all__ = ["PIECE", "LongWork"]
 
-_MOST_SHORT = 8
+_MAX_SHORT = 8
 """How many works may be one piece each in one turn: a look for retained messages is, and takes up to 3 ms."""
 
 PIECE = 100
@@ -49,7 +49,7 @@ class LongWork:
         in this turn.
         """
         self.tried += not holds_packets
-        is_late = link.is_busy if holds_packets else link in self._unfinished or self.tried > _MOST_SHORT
+        is_late = link.is_busy if holds_packets else link in self._unfinished or self.tried > _MAX_SHORT
         if is_late or _is_unfinished(pieces):
             works = self._unfinished.setdefault(link, deque())
             if holds_packets:  # it comes first: the client waits for its answer
@@ -64,7 +64,7 @@ class LongWork:
         if link is None:
             return
         works = self._unfinished[link]
-        for _ in range(min(len(works), _MOST_SHORT)):
+        for _ in range(min(len(works), _MAX_SHORT)):
             work = works.popleft()  # before it is done: it may begin other work for the link
             if link.closing is None and _is_unfinished(work.pieces):
                 if work.holds_packets:

@@ -19,7 +19,7 @@ __all__ = ["Sender"]
 
 _LONGEST_REASON = 1_000
 
-_MOST_LATE = 1_000
+_MAX_LATE = 1_000
 """Of how many subjects missed deadlines are counted apart; of more, only together."""
 
 
@@ -131,7 +131,7 @@ class Sender:
         if message.deadline_at is None or now < message.deadline_at:
             return
         self.counters.missed_deadlines += 1
-        if message.subject in self.late or len(self.late) < _MOST_LATE:
+        if message.subject in self.late or len(self.late) < _MAX_LATE:
             self.late[message.subject] = self.late.get(message.subject, 0) + 1
 
     @staticmethod

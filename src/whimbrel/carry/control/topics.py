@@ -1,9 +1,17 @@
 """Topics of a node: their names and ids, from the control data, from a file, else from a hash of the name.
 
+<<<<<<< HEAD
+Rule: control data in force decides. A name that it does not list has the id of the topics file, else of its hash; if
+the control data gives that id to another name, the name is refused.
+Rule: a name has one id. When control data gives it another, the id that it had before has no name any more.
+Rule: the administrative server takes the id of a name's hash, too, while no other topic has it: nodes that never met a
+way-server use the same ids then.
+=======
 Rule: control data in force decides. A name that it does not list has the id of the topics file, else that of its hash.
 If another name has that id, the name is refused.
 Rule: the administrative server also uses the hash of a name as its id if that id is free. So nodes that never met a
 way-server use the same ids.
+>>>>>>> campus
 """
 
 from __future__ import annotations
@@ -74,9 +82,10 @@ class TopicNames:
     def set_control(self, data: ControlData) -> None:
         """Use the names and ids of *data* from now on."""
         self._plans = {each.name: each for each in data.topics}
-        self._names = {topic: name for name, topic in self._file.items()}
+        self._names = {topic: name for name, topic in self._file.items() if name not in self._plans}
         for name in self._learned:
-            self._names.setdefault(hashed_topic(name), name)
+            if name not in self._plans:
+                self._names.setdefault(hashed_topic(name), name)
         self._names |= {each.topic: each.name for each in data.topics}
 
     def id_of(self, name: str) -> int:

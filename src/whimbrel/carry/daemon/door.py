@@ -22,7 +22,7 @@ from whimbrel.model.clock import microseconds
 
 __all__ = ["Door"]
 
-_MOST_WAITING = 256
+_MAX_WAITING = 256
 _MAX_TTL_S = 10 * 365 * 86_400
 
 
@@ -89,7 +89,7 @@ class Door(RequestSocket):
 
         def listen(sample: Sample) -> None:
             if names.name_of(sample.topic) in topics:
-                if queue.qsize() >= _MOST_WAITING:
+                if queue.qsize() >= _MAX_WAITING:
                     queue.get_nowait()
                     self._daemon.participant.counts["samples dropped at the door"] += 1
                 queue.put_nowait(sample)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 __all__ = ["MetricsServer", "prometheus_text"]
 
-_MOST_AT_ONCE = 8
-_MOST_BYTES = 8_192
+_MAX_AT_ONCE = 8
+_MAX_BYTES = 8_192
 _TIMEOUT_S = 5.0
 _REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed"}
 
@@ -35,7 +35,7 @@ class MetricsServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port."""
-        self._server = await asyncio.start_server(self._answer, host, port, limit=_MOST_BYTES)
+        self._server = await asyncio.start_server(self._answer, host, port, limit=_MAX_BYTES)
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class MetricsServer:
         self._open += 1
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                head = b"" if self._open > _MOST_AT_ONCE else await reader.readuntil(b"\r\n\r\n")
+                head = b"" if self._open > _MAX_AT_ONCE else await reader.readuntil(b"\r\n\r\n")
                 status, body = self._answer_to(head.split(b" ", 2))
                 kind = "text/plain; version=0.0.4; charset=utf-8"
                 said = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"

@@ -21,7 +21,7 @@ from whimbrel.multicast.socket_paths import short_path
 
 __all__ = ["RequestSocket"]
 
-_MOST_AT_ONCE = 32
+_MAX_AT_ONCE = 32
 
 
 class RequestSocket(ABC):
@@ -66,7 +66,7 @@ class RequestSocket(ABC):
                 self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= _MOST_AT_ONCE:
+        if len(self._open) >= _MAX_AT_ONCE:
             writer.close()
             return
         self._open.add(writer)

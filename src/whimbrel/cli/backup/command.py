@@ -1,4 +1,4 @@
-"""``whimbrel backup`` and ``whimbrel restore``: copy a broker's data while it runs, and begin again with the copy."""
+"""``whimbrel backup`` and ``whimbrel restore``: copy a broker's data while it runs, and restart from the copy."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def backup(
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Copy the data of a broker, which may go on serving, to DIR, a folder that is empty or not there yet.
+    """Copy the data of a broker, which may go on serving, to DIR, a folder that is empty or does not exist.
 
-    Everything that was acknowledged before the backup began is in it, and the users file in DATA. Parquet, the rights
-    file and a users file elsewhere are not.
+    The backup contains everything that was acknowledged before it began, and the users file in DATA. It does not
+    contain Parquet, the rights file or a users file elsewhere.
 
     Example: whimbrel backup /mnt/backups/today --data whimbrel-data
     """
@@ -60,9 +60,9 @@ def restore(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Make the data directory DATA, which is empty or not there yet, of the backup in DIR.
+    """Make the data directory DATA, which is empty or does not exist, from the backup in DIR.
 
-    Every file is held against the backup's checksums first; if one is not what was copied, nothing is restored.
+    Every file is first compared with the backup's checksums; if one differs, nothing is restored.
 
     Example: whimbrel restore /mnt/backups/today whimbrel-data
     """

@@ -14,7 +14,7 @@ import typer
 from whimbrel.cli.campus.options import Data, Json
 from whimbrel.cli.options.values import seconds_between
 
-if TYPE_CHECKING:  # asyncio's parts need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load asyncio's parts
     from whimbrel.carry.application import CampusSample
 
 __all__ = ["publish", "status", "subscribe", "topics"]
@@ -66,7 +66,7 @@ def publish(
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
-    """Publish a sample of at most 1,024 bytes through the node of this machine; it is on the disk when this returns.
+    """Publish a sample of at most 1,024 bytes through the node of this machine; it is on disk when the command returns.
 
     Example: whimbrel campus publish lunch 'pasta in the east hall'
     """
@@ -95,9 +95,9 @@ def subscribe(
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
-    """Subscribe the node of this machine, for good, and print the newest sample of each topic and each that comes.
+    """Subscribe the node of this machine, for good, and print the newest sample of each topic, then each new one.
 
-    The node stays subscribed when this ends; --remove ends that.
+    The node stays subscribed when this command ends; --remove ends the subscription.
 
     Example: whimbrel campus subscribe lunch
     """
@@ -122,7 +122,7 @@ def subscribe(
 
 
 def status(*, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
-    """Print what is going on in the node of this machine: who is in reach, clock, control data, memory, refusals.
+    """Print the state of the node of this machine (neighbours in reach, clock, control data, memory, refusals).
 
     Exits 2 if no node runs.
 

@@ -22,13 +22,13 @@ def way_server(
     broker: BrokerOptions,
     run: RunOptions,
 ) -> None:
-    """Run a way-server at a gate: control data and the time for whom it meets, a census for the broker.
+    """Run a way-server at a gate: gives control data and time to nodes that pass, and a census to the broker.
 
-    Exits 2 if a setting, a file or the interface cannot be used. A broker that is away is waited for.
+    Exits 2 if a setting, a file or the interface cannot be used. If the broker is away, the way-server waits for it.
 
     Example: whimbrel campus way-server --name north --campus-key campus.key --host broker.example --interface wlan0
     """
-    from whimbrel.carry.backbone.settings import WayServerSettings  # daemons' parts, which others need not load
+    from whimbrel.carry.backbone.settings import WayServerSettings  # daemons' parts, which other commands need not load
     from whimbrel.carry.backbone.way_server_service import WayServerService
     from whimbrel.carry.daemon.service import run_service
     from whimbrel.carry.daemon.settings import read_settings
@@ -49,7 +49,7 @@ def admin(
 ) -> None:
     """Run the administrative server: one plan and one time for all way-servers, through the broker.
 
-    The plan is the broker's ($SYS/broker/replicas) where a pipeline made one, else computed here from the censuses.
+    The plan is the broker's ($SYS/broker/replicas) if a pipeline made one, else it is computed here from the censuses.
 
     Example: whimbrel campus admin --topics topics.txt --host broker.example
     """
@@ -71,7 +71,7 @@ def key(
 ) -> None:
     """Make a secret key in FILE, which only its owner can read, or read it; print the public key.
 
-    Way-servers have the secret (--campus-key), nodes the public key (--key).
+    Way-servers get the secret key (--campus-key), nodes the public key (--key).
 
     Example: whimbrel campus key campus.key
     """

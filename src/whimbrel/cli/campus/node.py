@@ -10,10 +10,10 @@ __all__ = ["node"]
 
 @with_option_groups()
 def node(*, options: NodeOptions, run: RunOptions) -> None:
-    """Run a node until it is told to stop (Ctrl-C or SIGTERM): say Hello, carry samples, serve applications.
+    """Run a node until it is stopped (Ctrl-C or SIGTERM): send Hello messages, carry samples, serve applications.
 
-    Without --key there are no way-servers: the node uses its own clock and marks what it publishes. Exits 2 if a
-    setting, a file or the interface cannot be used.
+    Without --key there are no way-servers: the node uses its own clock and marks its samples as unsynchronised. Exits 2
+    if a setting, a file or the interface cannot be used.
 
     Example: whimbrel campus node --interface wlan0
     """

@@ -21,7 +21,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of every daemon: its settings file, and how its log lines look."""
+    """Options of every daemon: its settings file, and the format of its log lines."""
 
     config: Annotated[
         Path | None,
@@ -32,7 +32,7 @@ class RunOptions:
     ] = "text"
 
     def check(self) -> None:
-        """Refuse a format that there is not."""
+        """Refuse an unknown format."""
         if self.log_format not in {"text", "json"}:
             raise InvalidValueError("--log-format", self.log_format, "text or json")
 
@@ -45,7 +45,7 @@ TopicsFile = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenOptions:
-    """Options with the names of settings; None: not given."""
+    """Options named like settings; None means not given."""
 
     def given(self) -> dict[str, object]:
         """Return the options that were given, by name."""
@@ -59,7 +59,7 @@ class GivenOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions(GivenOptions):
-    """Options of a node. The names are those of ``NodeSettings``."""
+    """Options of a node, named like the fields of ``NodeSettings``."""
 
     data: Annotated[
         str | None, typer.Option("--data", metavar="DIR", help="Where memory and log are kept; else campus-data.")
@@ -119,7 +119,7 @@ class NodeOptions(GivenOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions(GivenOptions):
-    """Options for the way to the broker, which way-servers and the administrative server share."""
+    """Options for the connection to the broker, shared by way-servers and the administrative server."""
 
     host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="The broker; else 127.0.0.1.")] = None
     port: Annotated[int | None, typer.Option("--port", min=1, max=65_535, help="Its port; else 1883, or 8883.")] = None
@@ -138,7 +138,7 @@ class BrokerOptions(GivenOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions(GivenOptions):
-    """Options of a way-server, besides those of a node and of the way to the broker."""
+    """Options of a way-server, besides those of a node and of the connection to the broker."""
 
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="The name of this gate; unlike all others.")
@@ -163,7 +163,7 @@ class GateOptions(GivenOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminOptions(GivenOptions):
-    """Options of the administrative server, besides those of the way to the broker."""
+    """Options of the administrative server, besides those of the connection to the broker."""
 
     data: Annotated[
         str | None, typer.Option("--data", metavar="DIR", help="Where versions and ids are kept; else campus-admin.")

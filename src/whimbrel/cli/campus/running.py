@@ -1,8 +1,8 @@
-"""The process of a node: what ``whimbrel campus node`` becomes once its options are read.
+"""The process of a node: ``whimbrel campus node`` replaces itself by this module once its options are read.
 
 Reading options loads twelve megabytes of libraries that a node does not need, and a node runs for months on small
-machines: the command replaces itself by ``python -m whimbrel.cli.campus.running`` with its settings as JSON. They have
-names of files and public keys, no secrets.
+machines. So the command replaces itself by ``python -m whimbrel.cli.campus.running``, with its settings as JSON. The
+settings contain names of files and public keys, but no secrets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from whimbrel.errors import WhimbrelError
 
-if TYPE_CHECKING:  # the command that replaces itself has it loaded
+if TYPE_CHECKING:  # the command that replaces itself has loaded it
     from whimbrel.carry.daemon.settings import NodeSettings
 
 __all__ = ["become_node", "main"]
@@ -28,7 +28,7 @@ def become_node(settings: NodeSettings, log_format: str) -> NoReturn:
 
 
 def main() -> None:
-    """Run a node until a signal stops it; exit 2 if something it needs cannot be used."""
+    """Run a node until a signal stops it; exit 2 if something that it needs cannot be used."""
     from whimbrel.carry.daemon.service import NodeService, run_service
     from whimbrel.carry.daemon.settings import NodeSettings
     from whimbrel.cli.process.log_lines import set_up_logging

@@ -13,7 +13,7 @@ from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.session.connection import AskingConnection
 from whimbrel.model.clock import format_time
 
-if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load asyncio and MQTT
     from whimbrel.client import Clients, ClientSummary
 
 __all__ = ["app"]
@@ -36,10 +36,10 @@ def list_(
     connection: AskingConnection,
     as_json: Json = False,
 ) -> None:
-    """Print the clients that the broker knows, connected or away, by identifier.
+    """Print the clients that the broker knows, connected or away, sorted by identifier.
 
-    The right to this is "operate" on the topic $whimbrel/clients/list in the rights file. Exits 1 if the broker cannot
-    be reached or refuses.
+    Needs the right "operate" on the topic $whimbrel/clients/list in the rights file. Exits 1 if the broker cannot be
+    reached or refuses.
 
     Example: whimbrel clients list --connected --user operator
     """
@@ -59,7 +59,7 @@ def _line(client: ClientSummary) -> str:
 
 
 def _fact(name: str, value: object) -> str:
-    """Return one line of what is known of a client, in words: no True, None or []."""
+    """Return one line about a client, in words, without True, None or []."""
     if name.endswith("_at") and isinstance(value, int):
         value = format_time(value)
     words, unit = (name.removesuffix("_s"), " s") if name.endswith("_s") else (name, "")
@@ -81,9 +81,9 @@ def _plain(value: object) -> str:
 @app.command()
 @with_option_groups()
 def show(client_id: ClientId, *, connection: AskingConnection, as_json: Json = False) -> None:
-    """Print what the broker knows of one client: its connection, subscriptions, and what is held for it.
+    """Print the broker's record of one client: its connection, subscriptions, and what is held for it.
 
-    The right to this is "operate" on the topic $whimbrel/clients/show in the rights file.
+    Needs the right "operate" on the topic $whimbrel/clients/show in the rights file.
 
     Example: whimbrel clients show ward-3-panel --user operator
     """
@@ -107,8 +107,8 @@ def show(client_id: ClientId, *, connection: AskingConnection, as_json: Json = F
 def disconnect(client_id: ClientId, *, connection: AskingConnection, as_json: Json = False) -> None:
     """Close the connection of a client (0x98); its session stays, and its will is published.
 
-    To keep it out, remove its user (`whimbrel user remove`, `whimbrel reload`) or change the rights. The right to this
-    is "operate" on the topic $whimbrel/clients/disconnect in the rights file.
+    To keep the client out, remove its user (`whimbrel user remove`, `whimbrel reload`) or change the rights. Needs the
+    right "operate" on the topic $whimbrel/clients/disconnect in the rights file.
 
     Example: whimbrel clients disconnect ward-3-panel --user operator
     """

@@ -1,4 +1,4 @@
-"""``whimbrel nearby``: events around the place they come from, with no server anywhere."""
+"""``whimbrel nearby``: events around the place they come from, without any server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``whimbrel nearby announce``: a producer, whose events are the lines of its input."""
+"""``whimbrel nearby announce``: a producer that publishes each line of its input as an event."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.options.lines import MAX_LINE_BYTES
 from whimbrel.cli.options.values import read_seconds
 
-if TYPE_CHECKING:  # sockets need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load sockets
     from whimbrel.nearby.transport.daemon import NearbyDaemon
 
 __all__ = ["announce"]
@@ -51,8 +51,8 @@ def announce(
 ) -> None:
     """Announce an event type around us, and publish each line of input as an event.
 
-    A line is a JSON object of the parameters. Prints how late an event can be, and then what members report; ends with
-    the input, or after --seconds.
+    A line is a JSON object of the parameters. Prints how late an event can be, and then the reports of members; ends
+    with the input, or after --seconds.
 
     Example: whimbrel nearby announce 'traffic light' --vocabulary words.json --name light --place 53.3438,-6.2546
     --radius 200 --interface wlan0
@@ -102,10 +102,10 @@ def announce(
 
 
 async def _lines_of_input() -> AsyncIterator[bytes]:
-    """Yield the lines of standard input as they come."""
+    """Yield the lines of standard input as they arrive."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes](maxsize=64)
 
-    # A buffer of its own: Python aborts if it ends while a thread waits in that of ``sys.stdin``.
+    # A buffer of our own: Python aborts if it ends while a thread waits in the buffer of ``sys.stdin``.
     source = os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
 
     def read() -> None:
@@ -121,7 +121,7 @@ async def _lines_of_input() -> AsyncIterator[bytes]:
 
 
 def _values_of(line: bytes) -> dict[str, object]:
-    """Return the parameters that a line of input spells."""
+    """Return the parameters in a line of input."""
     from whimbrel.model.json_body import read_json
 
     return {str(name): value for name, value in read_json(line.rstrip(b"\r\n")).items()}

@@ -1,4 +1,4 @@
-"""``whimbrel nearby listen``: what is on the air here, and the way out of the area."""
+"""``whimbrel nearby listen``: receives all events here, and passes them on to a log or a broker."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from whimbrel.cli.nearby.options import BrokerOptions, Count, NodeOptions, Relay
 from whimbrel.cli.nearby.printing import print_event, report_note, say
 from whimbrel.cli.options.groups import with_option_groups
 
-if TYPE_CHECKING:  # sockets need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load sockets
     from whimbrel.nearby.group.outputs import Deliver
     from whimbrel.nearby.transport.daemon import NearbyDaemon
 
 __all__ = ["listen"]
 
 _WAITING = 10_000
-"""Events that wait for the disk or the broker."""
+"""Most events that wait for the disk or the broker."""
 
 
 @with_option_groups()
@@ -34,7 +34,7 @@ def listen(
     broker: BrokerOptions,
     node: NodeOptions,
 ) -> None:
-    """Listen in to every type of the vocabulary, and let it out of the area: to a log, or to a broker.
+    """Listen to every type of the vocabulary, and pass the events on: to a log, or to a broker.
 
     On the broker at --host an event appears under nearby/TYPE, with place, radius, the time to its deadline and the
     deadline itself in the body. Exits 1 if the broker cannot be reached or refuses.

@@ -1,4 +1,4 @@
-"""The node behind ``whimbrel nearby``: from options to a daemon, and its run."""
+"""The node behind ``whimbrel nearby``: makes a daemon from options, and runs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import typer
 from whimbrel.cli.nearby.options import NodeOptions
 from whimbrel.errors import InvalidValueError, Phrase, WhimbrelError
 
-if TYPE_CHECKING:  # sockets need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load sockets
     from whimbrel.model.place import Place
     from whimbrel.nearby.frames.values import Frame
     from whimbrel.nearby.group.outputs import Deliver, Note
@@ -33,15 +33,15 @@ _MAX_PORT = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """What a command wants of its node."""
+    """The part that a command gives its node."""
 
     is_relay: bool = True
     key: Path | None = None
     subscriptions: tuple[NearbySubscription, ...] = ()
     subscribes_all: bool = False
-    """Whether it subscribes to every type of the vocabulary."""
+    """Whether the node subscribes to every type of the vocabulary."""
     hears_all: bool = False
-    """Whether it hears the frames of every type, and subscribes to none."""
+    """Whether the node receives the frames of every type without subscribing."""
 
 
 def run_node(
@@ -53,7 +53,7 @@ def run_node(
     note: Callable[[Note], None] = lambda _: None,
     hear: Callable[[Frame], None] = lambda _: None,
 ) -> None:
-    """Run a node until *work* is done, the time is over, or *note* raises an error of ours.
+    """Run a node until *work* is done, the time is over, or *note* raises one of our errors.
 
     Exits 1 if a broker refuses or cannot be reached.
     """
@@ -64,7 +64,7 @@ def run_node(
     def noted(each: Note) -> None:
         try:
             note(each)
-        except WhimbrelError as error:  # in a callback of the loop, where raising would only be logged
+        except WhimbrelError as error:  # this is a callback of the loop, where an exception would only be logged
             failed.put_nowait(error)
 
     places = _places(options)
@@ -108,7 +108,7 @@ def _daemon(
         first_seq=0 if role.hears_all else first_seq_of(count_start(options.name, options.state or state_folder())),
         relays=role.is_relay,
         signer=None if seed is None else Signer(_hexadecimal("key", seed)),
-        # Without a key of its own a member signs its joins with one of this run, by which nobody knows it again.
+        # A member without a key signs its joins with a key for this run only, which cannot identify it later.
         member_signer=Signer(os.urandom(SEED_BYTES)) if seed is None else None,
         trusted=dict(map(_trusted_key, options.trust or ())) or None,
     )
@@ -119,7 +119,7 @@ def _daemon(
         node.subscribe(each)
     link = MulticastSocket(options.interface, port=options.udp_port)
     stack.callback(link.close)
-    random = Random(options.name)  # which frames a pretended radio loses
+    random = Random(options.name)  # decides which frames a simulated radio loses
     return NearbyDaemon(
         node,
         link,
@@ -165,7 +165,7 @@ async def _serve(
 
 
 async def _first_fix(places: AsyncIterator[Place | None], options: NodeOptions) -> Place:
-    """Wait for a place, but not for ever: a receiver in a cellar never has one."""
+    """Wait for the first place, for a limited time: a receiver in a cellar never has one."""
     from whimbrel.nearby.transport.fixes import GpsdError
 
     with suppress(TimeoutError):
@@ -178,7 +178,7 @@ async def _first_fix(places: AsyncIterator[Place | None], options: NodeOptions) 
 
 
 def _places(options: NodeOptions) -> AsyncIterator[Place | None]:
-    """Return where the node is, from one of three sources; what is wrong with a text or a file is said now."""
+    """Return the node's places from one of three sources; report errors in texts and files now."""
     from whimbrel.model.place import Place
     from whimbrel.nearby.transport.fixes import fixes_along, fixes_from_gpsd, read_fixes
 
@@ -203,7 +203,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _trusted_key(text: str) -> tuple[bytes, int | None]:
-    """Return the public key in *text*, and the time after ``@`` at which it expires."""
+    """Return the public key in *text*, and the expiry time after ``@`` if there is one."""
     from whimbrel.model.clock import parse_time
 
     key, at, time = text.partition("@")

@@ -1,4 +1,4 @@
-"""What the commands of ``whimbrel nearby`` share: the options of a node and of a broker."""
+"""Options that the commands of ``whimbrel nearby`` share: those of a node and of a broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from whimbrel.cli.options.connection import Connection, PasswordFile, Port, User
 from whimbrel.cli.options.values import seconds_between
 
-if TYPE_CHECKING:  # sockets need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load sockets
     from whimbrel.client import Client
 
 __all__ = ["BrokerOptions", "Count", "NodeOptions", "Relay", "Type"]
@@ -24,7 +24,7 @@ Count = Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """Who and where a node is, and what its deployment agreed on."""
+    """Identity and place of a node, and the settings that its deployment agreed on."""
 
     vocabulary: Annotated[
         Path,
@@ -102,7 +102,7 @@ class NodeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """The broker that is the way out of the area, if any."""
+    """The broker to pass events on to, if any."""
 
     host: Annotated[
         str | None, typer.Option("--host", metavar="ADDRESS", help="A broker that knows of events outside their area.")
@@ -112,7 +112,7 @@ class BrokerOptions:
     password_file: PasswordFile = None
 
     def connect(self, client_id: str) -> AbstractAsyncContextManager[Client | None]:
-        """Return the connection to the broker, or to none."""
+        """Return the connection to the broker, or an empty context without a broker."""
         if self.host is None:
             return nullcontext()
         found = Connection(host=self.host, port=self.port, user=self.user, password_file=self.password_file)

@@ -1,4 +1,4 @@
-"""How the commands of ``whimbrel nearby`` print events and reports."""
+"""Printing of events and reports for ``whimbrel nearby``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import typer
 
 from whimbrel.errors import InvalidValueError, Phrase
 
-if TYPE_CHECKING:  # sockets need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load sockets
     from whimbrel.nearby.group.outputs import Deliver, Note
 
 __all__ = ["print_event", "report_note", "say"]
 
 
 def print_event(found: Deliver, *, as_json: bool) -> None:
-    """Print an event that was delivered, with the consumer's own attributes."""
+    """Print a delivered event, with the attributes that the consumer adds."""
     event = found.event
     seen = {each: value.hex() if isinstance(value, bytes) else value for each, value in found.attributes.items()}
     said = {
@@ -37,9 +37,9 @@ def print_event(found: Deliver, *, as_json: bool) -> None:
 
 
 def report_note(note: Note, *, as_json: bool, is_settled: bool = False) -> None:
-    """Print what matters to people; a contradiction of vocabularies or deployments ends a command.
+    """Print a note that matters to people; a conflict of vocabularies or deployments ends the command.
 
-    One that *is_settled* goes on: with two producers, the one that came later has to give way.
+    With *is_settled* the command goes on: of two producers in conflict, the one that came later must give way.
     """
     from whimbrel.nearby.group.outputs import NoteKind
 
@@ -64,6 +64,6 @@ def report_note(note: Note, *, as_json: bool, is_settled: bool = False) -> None:
 
 
 def say(said: dict[str, object], text: str, *, as_json: bool, err: bool = False) -> None:
-    """Print one thing, as an object or as text, at once."""
+    """Print one message at once, as a JSON object or as text."""
     typer.echo(json.dumps(said, ensure_ascii=False) if as_json else text, err=err)
     (sys.stderr if err else sys.stdout).flush()

@@ -1,4 +1,4 @@
-"""``whimbrel nearby status``: which groups are around this place."""
+"""``whimbrel nearby status``: shows the groups around this place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whimbrel.cli.nearby.options import NodeOptions
 from whimbrel.cli.nearby.printing import say
 from whimbrel.cli.options.groups import with_option_groups
 
-if TYPE_CHECKING:  # sockets need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load sockets
     from whimbrel.nearby.frames.values import Frame
     from whimbrel.nearby.transport.daemon import NearbyDaemon
 
@@ -24,7 +24,7 @@ _MAX_GROUPS = 10_000
 
 @with_option_groups(name="status", seconds=_LISTENS_S)
 def status(*, node: NodeOptions) -> None:
-    """Listen for a while and print which groups are around this place: producer, area, members.
+    """Listen for a while and print the groups around this place: producer, area, members.
 
     Example: whimbrel nearby status --vocabulary words.json --place 53.3438,-6.2546 --interface wlan0
     """
@@ -57,5 +57,5 @@ def status(*, node: NodeOptions) -> None:
         if not beacons:
             say({"groups": 0}, "no groups here", as_json=node.as_json)
 
-    # It ends when it has listened, not while.
+    # The command ends after listening, so the node itself has no time limit.
     run_node(replace(node, seconds=None), Role(is_relay=False, hears_all=True), work, hear=hear)

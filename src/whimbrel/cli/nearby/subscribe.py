@@ -1,4 +1,4 @@
-"""``whimbrel nearby subscribe``: a consumer, near its producers or, over a broker, far from them."""
+"""``whimbrel nearby subscribe``: a consumer, near its producers or, through a broker, far from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whimbrel.cli.nearby.options import BrokerOptions, Count, NodeOptions, Relay
 from whimbrel.cli.nearby.printing import print_event, report_note
 from whimbrel.cli.options.groups import with_option_groups
 
-if TYPE_CHECKING:  # sockets need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load sockets
     from whimbrel.client import Client
     from whimbrel.nearby.far_events import FarEvents
     from whimbrel.nearby.group.outputs import Deliver
@@ -42,9 +42,9 @@ def subscribe(
 ) -> None:
     """Print the events of a type wherever we come near.
 
-    A filter may ask about the event's parameters and about ourselves: distance_m, approaching, heading_difference and
-    speed. With --seconds ends after so long, with --count after so many events. With --host also prints, wherever we
-    are, what `whimbrel nearby listen` published on the broker there; an event that comes both ways is printed once.
+    A filter may use the event's parameters and values of our own: distance_m, approaching, heading_difference and
+    speed. Ends after --seconds, or after --count events. With --host also prints, wherever we are, the events that
+    `whimbrel nearby listen` published on that broker; an event that comes both ways is printed once.
 
     Example: whimbrel nearby subscribe 'traffic light' --vocabulary words.json --name car --fixes drive.jsonl
     --filter 'approaching == 1' --interface wlan0

@@ -1,1 +1,1 @@
-"""Options that several commands share, and how their values are read."""
+"""Options that several commands share, and the readers of their values."""

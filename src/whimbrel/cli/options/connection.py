@@ -1,6 +1,6 @@
-"""Connections to a broker: the options that say where it is and who connects, and the client that they ask for.
+"""Connections to a broker: options for address, user and TLS, and the client made from them.
 
-Rule: a password never stands in an argument, where other processes and the shell's history could see it.
+Rule: a password is never an argument, where other processes and the shell's history could see it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import typer
 from whimbrel.cli.options.passwords import password_from
 from whimbrel.cli.options.values import read_seconds
 
-if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load asyncio and MQTT
     from whimbrel.client import Client, Join
 
 __all__ = ["ClientId", "Connection", "PasswordFile", "Port", "User", "run"]
@@ -38,7 +38,7 @@ def _print_error(sentence: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Where the broker is, and as which user and how we connect."""
+    """Address of the broker, and the user and settings to connect with."""
 
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where the broker is.")] = "127.0.0.1"
     port: Annotated[
@@ -74,7 +74,7 @@ class Connection:
         return self.mqtt == "5"
 
     def check(self) -> None:
-        """Refuse options that do not fit."""
+        """Refuse options that contradict each other."""
         if self.mqtt not in {"5", "3.1.1"}:
             raise typer.BadParameter(f"--mqtt: found {self.mqtt!r}, allowed is 5 or 3.1.1")
         if self.password_file is not None and self.user is None:
@@ -82,7 +82,7 @@ class Connection:
 
     @property
     def has_tls(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether the connection uses TLS."""
         return self.tls or any((self.tls_ca, self.tls_certificate, self.tls_key, self.tls_server_name))
 
     def client(
@@ -96,9 +96,9 @@ class Connection:
         place: str | None = None,
         told: Callable[[str], None] = _print_error,
     ) -> Client:
-        """Return the client that the options ask for; one that *is_lasting* comes back when its connection is lost.
+        """Return a client with these options; with *is_lasting* it reconnects after its connection is lost.
 
-        With a *place* it reports regularly that it is there.
+        With a *place* the client regularly reports that place.
         """
         from whimbrel.client import Backoff, Client, Reporting, Tls  # see above
 
@@ -125,7 +125,7 @@ class Connection:
 
 
 def run(work: Coroutine[object, object, None], *, timeout_s: float | None = None) -> None:
-    """Do *work*; exit 1 if the broker refuses or cannot be reached, or if it takes longer than *timeout_s*."""
+    """Run *work*; exit 1 if the broker refuses or cannot be reached, or if *work* takes longer than *timeout_s*."""
     from whimbrel.client import ClientError  # see above
 
     async def bounded() -> None:

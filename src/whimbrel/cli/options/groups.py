@@ -1,7 +1,7 @@
-"""Options that several commands share: a frozen dataclass has them once, and reaches each command as one argument.
+"""Option groups: options that several commands share, as frozen dataclasses that commands take as one argument.
 
-A field of the dataclass is one option, spelled as typer wants it: ``Annotated[str, typer.Option("--name")]``. Typer
-itself knows options of single commands only; ``with_option_groups`` gives it a command with all of them, one by one.
+A field of the dataclass is one option, in Typer's notation: ``Annotated[str, typer.Option("--name")]``. Typer itself
+supports only options of single commands; ``with_option_groups`` gives it a command with all options, one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["with_option_groups"]
 
 
 def with_option_groups(**defaults: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command have dataclasses of options as arguments; *defaults* differ from those of the dataclass."""
+    """Allow dataclasses of options as arguments of a command; *defaults* replace those of the dataclass."""
     return lambda command: _spread(command, defaults)
 
 
@@ -48,6 +48,6 @@ def _spread(command: Callable[..., None], defaults: dict[str, object]) -> Callab
         command(**given)
 
     del run.__wrapped__
-    run.__signature__ = inspect.Signature(spread)  # type: ignore[attr-defined] # what inspect, and so typer, looks at
+    run.__signature__ = inspect.Signature(spread)  # type: ignore[attr-defined] # inspect, and so Typer, reads this
     run.__annotations__ = {each.name: each.annotation for each in spread}
     return run

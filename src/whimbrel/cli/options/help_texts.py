@@ -1,7 +1,7 @@
-"""Help texts: examples that can be copied into a shell, and lines of a list of commands that end as sentences do.
+"""Help texts: examples that can be copied into a shell, and complete sentences in lists of commands.
 
-Help texts are wrapped at words, and a shell would take the second line of a wrapped command for another command. So
-lines of an example break between its arguments, behind a backslash.
+Help texts are wrapped at words, but a shell would take the second line of a wrapped command for another command. So the
+lines of an example are broken between its arguments, after a backslash.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ __all__ = ["in_short", "with_whole_examples"]
 
 _MARK = "Example: "
 _VERBATIM = "\b\n"
-"""What click wants before a paragraph whose lines are to stay as they are."""
+"""Marker for click: the lines of the paragraph that follows are kept as they are."""
 _WIDTH = 76
 _SHORT, _SHORTEST = 60, 15
 _INDENT = 4 * " "
 _PART = re.compile(r"""(?:--[a-z-]+\s+(?=[^-\s]))?(?:[^\s'"]|'[^']*'|"[^"]*")+""")
-"""A word of a shell, quotes and all; an option together with its value."""
+"""Pattern of a shell word with its quotes; an option matches together with its value."""
 
 
 def with_whole_examples(text: str) -> str:
-    """Return the help *text* with lines of its examples broken between arguments."""
+    """Return the help *text* with the lines of its examples broken between arguments."""
     return "\n\n".join(_whole(each) if each.startswith(_MARK) else each for each in text.split("\n\n"))
 
 
 def in_short(text: str) -> str | None:
-    """Return the beginning of the help *text* that fits the line of a list, if it can end at a comma or colon."""
+    """Return the beginning of the help *text* that fits into a list of commands, cut at a comma or colon, or None."""
     sentence = " ".join(text.partition("\n\n")[0].split())
     if len(sentence) <= _SHORT:
         return None

@@ -1,4 +1,4 @@
-"""JSON lines from files: bounded, with progress, and errors that name file, line and column."""
+"""JSON lines from files: bounded, with progress, and with errors that name file, line and column."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _EVERY = 1_000
 
 
 def name_of(path: Path) -> str:
-    """Return what messages call *path*; ``-`` is standard input."""
+    """Return the name of *path* for messages; ``-`` is standard input."""
     return "standard input" if str(path) == "-" else str(path)
 
 
 def raw_lines(path: Path, *, doing: str) -> Iterator[bytes]:
-    """Yield the lines of *path*, showing how far it is on a terminal; an overlong one is refused."""
+    """Yield the lines of *path* and show progress on a terminal; refuse a line that is too long."""
     with _opened(path) as stream, _shown(doing, path) as progress:
         number = 0
         task = progress.add_task(doing, total=_size(path)) if progress is not None else None

@@ -1,7 +1,7 @@
-"""Passwords of sessions, and keys, as the commands get them: from a file, from the environment, or typed.
+"""Passwords of sessions, and keys, as commands get them: from a file, from the environment, or typed.
 
-Rule: a password never stands in an argument, where other processes and the shell's history could see it.
-Rule: an error quotes nothing of a file that holds secrets.
+Rule: a password is never an argument, where other processes and the shell's history could see it.
+Rule: an error never quotes a file that contains secrets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 from whimbrel.cli.options.lines import name_of
 from whimbrel.errors import InvalidValueError, Phrase
 
-if TYPE_CHECKING:  # sessions and what they stand on need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load sessions
     from whimbrel.hold.access import AccessControlList
 
 __all__ = [
@@ -63,7 +63,7 @@ Insecure = Annotated[
 
 
 def password_from(path: Path) -> str:
-    """Return the one line that *path* holds, without its end; an error quotes nothing of it."""
+    """Return the one line in *path*, without its end; errors quote nothing of it."""
     if str(path) == "-":
         data = sys.stdin.buffer.read(_MAX_FILE_BYTES)
     else:
@@ -79,7 +79,7 @@ def password_from(path: Path) -> str:
 
 
 def session_password(session: str, file: Path | None) -> str | None:
-    """Return the password of *session* that was given, or typed at a terminal; None if there is none."""
+    """Return the password of *session*, given or typed at a terminal; None if there is none."""
     if file is None:
         return os.environ.get(ENVIRONMENT) or None
     if str(file) != "-" or not sys.stdin.isatty():
@@ -90,7 +90,7 @@ def session_password(session: str, file: Path | None) -> str | None:
 
 
 def keys_from(keys: list[str] | None, file: Path | None) -> tuple[str, ...]:
-    """Return the keys that were given as options and in a file."""
+    """Return the keys given as options and in a file."""
     found = list(keys or ())
     if file is not None:
         found += [line for line in _text(file).splitlines() if line]
@@ -103,7 +103,7 @@ def keys_from(keys: list[str] | None, file: Path | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may do what with a session, as options say it."""
+    """Access to a session, as given by options."""
 
     user: str | None = field(default=None, repr=False)
     admin: str | None = field(default=None, repr=False)
@@ -113,7 +113,7 @@ class Access:
 
 
 def read_access_options(levels: int | None, file: Path | None, acl: Path | None, *, is_open: bool) -> Access | None:
-    """Return what at most one of the options says; passwords of *levels* are asked for, one after the other."""
+    """Return the access given by at most one of the options; passwords of *levels* are prompted for."""
     if sum((levels is not None, file is not None, acl is not None, is_open)) > 1:
         raise typer.BadParameter("--levels, --passwords-file, --acl and --open exclude each other")
     if levels is not None:

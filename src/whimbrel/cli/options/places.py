@@ -1,4 +1,4 @@
-"""Options of places: where a message is published, and where those are that are wanted."""
+"""Options of places: where a message is published, and from where messages are wanted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_place(text: str) -> str:
 
 
 def read_near(text: str) -> str:
-    """Return *text* if it says where messages are wanted from."""
+    """Return *text* if it is a valid ``near``."""
     parse_near(text)
     return text
 

@@ -1,4 +1,4 @@
-"""Readers of option values that several commands share; a bad one names what was found and what is allowed."""
+"""Readers of option values that several commands share; errors name what was found and what is allowed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
 def read_folder(text: str | Path) -> Path:
-    """Return the folder of this machine that *text* names; a URL is refused, it would become a folder ``s3:``."""
+    """Return *text* as a local folder; a URL is refused, because it would become a folder named ``s3:``."""
     plain = str(text).removeprefix("file://")
     found = _URL.match(plain)
     if found is not None:
@@ -31,14 +31,14 @@ def read_folder(text: str | Path) -> Path:
 
 
 def read_log(text: str | Path) -> Path:
-    """Return the log that *text* names: a directory, or the one that a broker keeps below its ``--data``."""
+    """Return the path of the log at *text*: a log's directory, or a broker's ``--data`` folder with a log in it."""
     path = read_folder(text)
     below = path / "log"
     return below if not (path / FORMAT_FILE).is_file() and (below / FORMAT_FILE).is_file() else path
 
 
 def read_seconds(text: str | float) -> float:
-    """Return the seconds that *text* names: a number from 0 on, alone or with a unit, as in 90s, 15m, 1.5h or 7d."""
+    """Return the seconds in *text*: a number from 0 on, alone or with a unit, as in 90s, 15m, 1.5h or 7d."""
     found = _DURATION.fullmatch(str(text).strip())
     seconds = math.nan if found is None else float(found[1]) * _UNITS_S[found[2]]
     if not 0 <= seconds <= _LONGEST_S:
@@ -48,7 +48,7 @@ def read_seconds(text: str | float) -> float:
 
 
 def read_whole_seconds(text: str | float) -> int:
-    """Return the seconds that *text* names, where the wire has whole ones only."""
+    """Return the seconds in *text*, which must be whole, as MQTT requires."""
     seconds = read_seconds(text)
     if not seconds.is_integer():
         raise typer.BadParameter(f"{text!r} is {seconds:g} s; allowed are whole seconds")
@@ -56,7 +56,7 @@ def read_whole_seconds(text: str | float) -> int:
 
 
 def seconds_between(low: float, high: float = _LONGEST_S) -> Callable[[str | float], float]:
-    """Return what reads a duration from *low* to *high* seconds."""
+    """Return a function that reads a duration from *low* to *high* seconds."""
 
     def read(text: str | float) -> float:
         seconds = read_seconds(text)

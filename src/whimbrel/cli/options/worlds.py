@@ -1,6 +1,6 @@
-"""The options with which every command of ``whimbrel sim`` says where its contacts come from, and what they make.
+"""Options of all commands of ``whimbrel sim``: the source of the contacts, and the contacts made from them.
 
-Rule: an option that several commands have stands here once; ``option_groups`` gives it to a command.
+Rule: an option of several commands is defined here once; ``option_groups`` gives it to a command.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from whimbrel.cli.options.values import read_seconds
 from whimbrel.errors import InvalidValueError
 
-if TYPE_CHECKING:  # numpy and numba need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load numpy and numba
     from whimbrel.sim.contacts.table import Contacts
     from whimbrel.sim.mobility.walks import Walks
     from whimbrel.sim.worlds import WalkedWorld
 
 __all__ = ["WorldOptions", "make_contacts_of", "show_progress"]
 
-_MOST_POSITIONS = 20_000_000
+_MAX_POSITIONS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class WorldOptions:
 
 
 def make_contacts_of(options: WorldOptions) -> tuple[Contacts, Callable[[float], float]]:
-    """Return the contacts, and what tells simulated seconds per second from their making on."""
+    """Return the contacts, and a function from simulated seconds to the speed-up since they were made."""
     from whimbrel.sim.mobility.positions import position_lines
 
     found, walks, took_s = _make(options)
@@ -87,7 +87,7 @@ def make_contacts_of(options: WorldOptions) -> tuple[Contacts, Callable[[float],
 
 
 def _make(options: WorldOptions) -> tuple[Contacts, Walks | None, float]:
-    """Make the contacts, and take the time of it; kernels are ready by then, and a mistake need not wait for them."""
+    """Make the contacts and measure the time; options are checked first, before the kernels are compiled."""
     from whimbrel.sim.mobility.waypoint import RandomWaypoint
     from whimbrel.sim.worlds import RecordedWorld, WalkedWorld, make_contacts, make_ready
 
@@ -122,14 +122,14 @@ def _make(options: WorldOptions) -> tuple[Contacts, Walks | None, float]:
 
 def _check_positions(source: WalkedWorld, every_s: float) -> None:
     rows = source.waypoint.nodes * source.seconds / every_s if every_s > 0 else math.inf
-    if rows > _MOST_POSITIONS:
-        allowed = f"what makes at most {_MOST_POSITIONS:,} rows of the walk"
+    if rows > _MAX_POSITIONS:
+        allowed = f"what makes at most {_MAX_POSITIONS:,} rows of the walk"
         raise InvalidValueError("--positions-every", every_s, allowed)
 
 
 @contextmanager
 def show_progress(doing: str, *, is_known: bool = True) -> Iterator[Callable[[float], None]]:
-    """Show on a terminal what is done; yield what to tell the done share, from 0 to 1."""
+    """Show progress on a terminal; yield a function that takes the finished share, from 0 to 1."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None

@@ -1,4 +1,4 @@
-"""``whimbrel pipeline run`` without a stream: tables of a whole log, in one go."""
+"""``whimbrel pipeline run`` without a stream: derives tables from a whole log in one run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_RECEIPTS = (
 )
 
 
-def run_once(  # what the command was told
+def run_once(  # one argument per option
     log: Path,
     out: Path,
     tables: list[str],
@@ -31,7 +31,7 @@ def run_once(  # what the command was told
     master: str | None,
     as_json: bool,
 ) -> None:
-    """Derive *tables* in one go, and tell of it; *plan* has the fields of a ``Plan``, *bounds* those of its rows."""
+    """Derive *tables* in one run and report it; *plan* has the fields of a ``Plan``, *bounds* the limits of rows."""
     with session(master) as spark:
         from whimbrel.log.layout import nodes as nodes_of
         from whimbrel.pipeline.batch.jobs import run as run_jobs
@@ -65,7 +65,7 @@ def run_once(  # what the command was told
 
 
 def _has_no_receipts(log: Path) -> bool:
-    """Return whether a log that is in Parquet as a whole has no receipts, and does not say why."""
+    """Return whether a log that is completely in Parquet has no receipts, and gives no reason."""
     from whimbrel.log import layout
 
     has_segments = any(layout.segments(log, node) for node in layout.nodes(log))

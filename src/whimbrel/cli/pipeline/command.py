@@ -83,11 +83,11 @@ def generate(
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a log of any size, from a seed, to try things on.
+    """Make a log of any size, from a seed, for tests and trials.
 
-    A hospital ward (vital signs, alarms, nurses with phone and desk), a campus (topics as popular as Zipf says) or a
+    A hospital ward (vital signs, alarms, nurses with phone and desk), a campus (topics with popularity by Zipf) or a
     city (cars, lights and hazards with a place and a radius, and people who move). Sessions, devices and subscriptions
-    come and go along the log as they would in life.
+    come and go along the log as they would in reality.
 
     Example: whimbrel pipeline generate --world campus --events 1000000 --out campus-log
     """
@@ -149,14 +149,14 @@ def run(
 ) -> None:
     """Derive tables from a log: who wanted what, what became of it, what is popular, and more.
 
-    Rows of the log that cannot be right go to dead_letters with a reason; nothing is dropped silently. Look at what
-    was made with: whimbrel pipeline show.
+    Rows of the log that cannot be right go to dead_letters with a reason; nothing is dropped silently. Show the
+    resulting tables with: whimbrel pipeline show.
 
-    With --since and --until only rows of that time are written, and replace those that the tables had of it: a
-    backfill. What happened before is taken into account, so that the rows are those that a run of the whole log makes.
+    With --since and --until only rows of that time are written, and replace the tables' rows of that time: a backfill.
+    Earlier facts are taken into account, so that the rows equal those of a run over the whole log.
 
-    With --continuous the tables follow a log that a broker writes, until it is told to stop (Ctrl-C or SIGTERM), and
-    go on from there when it is started again. With --json each batch is a line.
+    With --continuous the tables follow a log that a broker writes, until the command is stopped (Ctrl-C or SIGTERM),
+    and continue from there when it is started again. With --json each batch is a line.
 
     Example: whimbrel pipeline run --log ward-log --out ward-tables --tables matches,popularity
 
@@ -206,9 +206,9 @@ def run(
     if facts_per_batch is not None:
         of_stream["facts_per_batch"] = facts_per_batch
     every_us = None if available_now else duration("--every", every or "2s")
-    check_format(log)  # a slip in a path need not wait for Spark
+    check_format(log)  # find a wrong path before Spark starts
     if not continuous and not available_now:
-        give_way(nice or 0)  # what this process starts inherits it
+        give_way(nice or 0)  # child processes inherit the niceness
         run_once(log, out, wanted, plan, (since, until), master=master, as_json=as_json)
         return
     if master is not None and master.startswith("sc://"):
@@ -279,16 +279,16 @@ def replay(
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find what a filter would have selected from the history: try a subscription on the past before making it.
+    """Find the notifications in the history that a filter selects: test a subscription on the past before making it.
 
-    Prints the first matches in the order of their times, and how many there are in all.
+    Prints the first matches in the order of their times, and the number of all matches.
 
     Example: whimbrel pipeline replay --log ward-log --filter "pulse > 120 && spo2 < 92" --since 24h
     """
     if wanted is not None:
         from whimbrel.language.filters import parse
 
-        parse(wanted)  # a slip in the filter need not wait for Spark
+        parse(wanted)  # find an error in the filter before Spark starts
     from whimbrel.log.layout import check_format
 
     check_format(log)
@@ -326,7 +326,7 @@ app.command()(doctor)
 def _refuse_strays(
     of_continuous: dict[str, object], of_streams: dict[str, object], *, continuous: bool, available_now: bool
 ) -> None:
-    """Refuse options that do not belong together, by name."""
+    """Refuse options that must not be combined; the error names them."""
     if continuous and available_now:
         sentence = "--available-now and --continuous exclude each other"
         raise InvalidValueError("--available-now", "--continuous", "one of the two", sentence)

@@ -1,4 +1,4 @@
-"""``whimbrel pipeline doctor``: what is wrong, and what to do about it."""
+"""``whimbrel pipeline doctor``: finds problems, and says what to do about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from whimbrel.cli.options.values import read_folder, read_log
 
-if TYPE_CHECKING:  # Arrow and SQLite need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load Arrow and SQLite
     from whimbrel.pipeline.doctor.check import Check
 
 __all__ = ["doctor"]
@@ -41,10 +41,10 @@ def doctor(
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Do not start Spark, which takes some seconds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Look at everything a pipeline stands on, and say what is wrong and what to do; exit 1 if anything failed.
+    """Check everything that a pipeline needs, report problems and what to do; exit 1 if a check failed.
 
-    Python and its packages, Java, memory and disks; whether Spark starts and its workers run the same; the log; the
-    stream that writes to --out: its plan, its state, how far it is behind. Nothing is changed.
+    Python and its packages, Java, memory and disks; whether Spark starts and its workers run the same versions; the
+    log; the stream that writes to --out: its plan, its state, and how far it is behind. Nothing is changed.
 
     Example: whimbrel pipeline doctor --log whimbrel-data --out live-tables
     """
@@ -53,7 +53,7 @@ def doctor(
     found: list[Check] = []
     for check in _checks(log, out, master, no_spark=no_spark):
         found.append(check)
-        if not as_json:  # as they come: Spark may take its time
+        if not as_json:  # one by one as they finish: Spark may take its time
             _print(check)
     counts = {verdict: sum(1 for check in found if check.verdict is verdict) for verdict in Verdict}
     if as_json:

@@ -1,4 +1,4 @@
-"""The options of ``whimbrel pipeline run``, each with what its help says."""
+"""The options of ``whimbrel pipeline run``, with their help texts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``whimbrel pipeline run --continuous``: the stream's shell: signals, the live line, metrics, the end.
+"""``whimbrel pipeline run --continuous``: the shell of the stream: signals, the live line, metrics, the end.
 
-Rule: who is told to stop finishes the batch under way; who is told twice does not. Either way nothing is lost: a batch
-that was cut short is made again.
+Rule: after one signal to stop, the current batch is finished; after a second, it is not. Either way nothing is lost: an
+unfinished batch is repeated by the next run.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    """How a stream is run, whatever its tables are."""
+    """Settings for running a stream that do not affect its tables."""
 
     every_us: int | None
-    """Between the beginnings of batches; None: until the log's end, and no further."""
+    """Time between the starts of batches; None: read to the log's end, then stop."""
     nice: int
     metrics: tuple[str, int] | None
-    """Address and port."""
+    """Address and port for metrics."""
     master: str | None
     checkpoint: str | None
-    """Where Spark keeps offsets and state; None: beside the tables."""
+    """Location of Spark's offsets and state; None: beside the tables."""
     as_json: bool
 
 
 def run_stream(log: Path, out: Path, plan: Mapping[str, Any], shell: Shell) -> None:
-    """Run a stream until it is told to stop, or has read everything; *plan* has the fields of a ``StreamPlan``."""
-    if not _has_session():  # in a user's program the user decides
-        give_way(shell.nice)  # what this process starts inherits it: Java, and its workers
-    # It would print pages for every failure, of which we print a sentence.
+    """Run a stream until a signal stops it, or it has read everything; *plan* has the fields of a ``StreamPlan``."""
+    if not _has_session():  # a user's program that has a session decides about priority itself
+        give_way(shell.nice)  # child processes inherit the niceness: Java, and its workers
+    # py4j logs pages for each failure; we print one sentence instead.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with _Signals() as signals, session(shell.master, is_light=True) as spark:
-        signals.listen()  # again, because Spark listens to Ctrl-C itself
+        signals.listen()  # again, because Spark installs a handler for Ctrl-C itself
         _run(spark, log, out, plan, shell, signals)
 
 
-def _run(  # noqa: PLR0917 # what the command was told, and who listens
+def _run(  # noqa: PLR0917 # one argument per option, and the signals
     spark: SparkSession, log: Path, out: Path, plan: Mapping[str, Any], shell: Shell, signals: _Signals
 ) -> None:
     from whimbrel.pipeline.spark.spark_session import SparkJobError, clear_errors
@@ -104,14 +104,14 @@ def _run(  # noqa: PLR0917 # what the command was told, and who listens
         except SparkJobError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from None
-        # Events come a moment after their batch.
+        # Progress events arrive a moment after their batch.
         _await(lambda: stream.last is None or totals.batch == stream.last.batch, 2.0)
     if not shell.as_json:
         typer.echo(totals.line(out, is_whole=is_whole), err=shell.every_us is not None)
 
 
 def _registering(log: Path, out: Path) -> Callable[[Told], None]:
-    """Return who tells the broker what the stream has read, so that it cuts no more than that from its log."""
+    """Return a function that registers the stream's progress, so that the broker keeps unread parts of its log."""
     from whimbrel.log.keeping.readers import Registration, name_for
     from whimbrel.model.clock import SystemClock
 
@@ -125,7 +125,7 @@ def _registering(log: Path, out: Path) -> Callable[[Told], None]:
 
 
 def _followed(stream: Stream, signals: _Signals) -> bool:
-    """Wait until the query ends or is to end; return whether no batch was cut short."""
+    """Wait until the query ends, or a signal stops it; return whether every batch was finished."""
     while not signals.count:
         if stream.wait(1):
             return True
@@ -150,7 +150,7 @@ def _has_session() -> bool:
 
 
 class _Signals:
-    """Counts how often the process was told to stop, while the ``with`` block lasts."""
+    """Counts the signals to stop that the process gets during a ``with`` block."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -165,7 +165,7 @@ class _Signals:
             signal.signal(number, handler)
 
     def listen(self) -> None:
-        """Hear Ctrl-C and SIGTERM."""
+        """Install handlers for Ctrl-C and SIGTERM."""
         for number in (signal.SIGINT, signal.SIGTERM):
             before = signal.signal(number, self._heard)
             self._before.setdefault(number, before)
@@ -176,7 +176,7 @@ class _Signals:
 
 
 class _Totals:
-    """What all batches were, together."""
+    """Totals over all batches."""
 
     def __init__(self) -> None:
         self.batch: int | None = None
@@ -206,7 +206,7 @@ class _Totals:
 
 
 class _Page:
-    """What is shown: on a terminal one line that lives, else one a batch; with --json an object a batch."""
+    """The progress display: a live line on a terminal, else a line per batch; with --json an object per batch."""
 
     def __init__(self, *, is_terminal: bool, as_json: bool) -> None:
         self.is_live, self._as_json = is_terminal, as_json
@@ -214,7 +214,7 @@ class _Page:
         self._looked_at, self._text = 0.0, "starting the stream …"
 
     def take(self, told: Told) -> None:
-        """Take in what was told."""
+        """Update the display with the latest batch."""
         if told.taken is not None:
             self._text = told.line()
         if told.is_new and self._as_json:
@@ -223,7 +223,7 @@ class _Page:
             typer.echo(told.line(), err=True)
 
     def __rich__(self) -> Text:
-        """Return the line as it is now; Rich draws it anew in a thread of its own."""
+        """Return the current line; Rich redraws it in a thread of its own."""
         now = time.monotonic()
         if self.look is not None and now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now
@@ -235,7 +235,7 @@ class _Page:
 
 @contextmanager
 def _served(registry: CollectorRegistry, host: str, port: int) -> Iterator[None]:
-    """Answer Prometheus while the block lasts."""
+    """Serve metrics to Prometheus during the block."""
     from prometheus_client import start_http_server
 
     try:

@@ -1,4 +1,4 @@
-"""The options of ``whimbrel pipeline`` that name a time: a duration, a date, or ISO 8601."""
+"""Times in options of ``whimbrel pipeline``: a duration, a date, or ISO 8601."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def duration(option: str, text: str) -> int:
-    """Return a duration in microseconds."""
+    """Parse a duration such as 15m into microseconds."""
     found = _AGO.fullmatch(text)
     if found is None or int(found[1]) == 0:
         raise InvalidValueError(option, text, "a number and s, m, h or d, such as 15m")
@@ -31,7 +31,7 @@ def duration(option: str, text: str) -> int:
 
 
 def instant(option: str, text: str, others: str = "a date") -> int:
-    """Return the time that a date or ISO 8601 names."""
+    """Parse a date or ISO 8601 into microseconds UTC."""
     try:
         return parse_time(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
     except InvalidValueError:
@@ -39,13 +39,13 @@ def instant(option: str, text: str, others: str = "a date") -> int:
 
 
 def check_moment(option: str, text: str | None) -> None:
-    """Refuse what names no time before Spark is started."""
+    """Refuse an invalid time before Spark is started."""
     if text is not None and _AGO.fullmatch(text) is None:
         instant(option, text, "a time such as 24h, a date")
 
 
 def interval(spark: SparkSession, log: Path, since: str | None, until: str | None) -> Interval | None:
-    """Return the interval between two moments; None where neither is given."""
+    """Return the interval between two moments, or None if neither is given."""
     if since is None and until is None:
         return None
     from whimbrel.pipeline.batch.intervals import Interval
@@ -55,7 +55,7 @@ def interval(spark: SparkSession, log: Path, since: str | None, until: str | Non
 
 
 def moment(spark: SparkSession, log: Path, option: str, text: str | None) -> int | None:
-    """Return the time that *text* names; 24h is that long before the last notification of the log."""
+    """Parse *text* into microseconds UTC; 24h means that long before the last notification of the log."""
     ago = None if text is None else _AGO.fullmatch(text)
     if text is None or ago is None:
         return None if text is None else instant(option, text)

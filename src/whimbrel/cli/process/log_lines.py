@@ -1,4 +1,4 @@
-"""Log lines of services: structured, on standard error, and with nothing in them that a terminal would obey."""
+"""Log lines of services: structured, on standard error, and without characters that control a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.W
 
 
 def _escaped(text: str, keep: str = "") -> str:
-    """Return *text* with everything that is not printed spelled out: a client must not write lines, nor colours."""
+    """Return *text* with unprintable characters escaped: a client must not forge log lines or set colours."""
     if text.isprintable():
         return text
     return "".join(
@@ -35,19 +35,19 @@ def _printable(value: object) -> object:
 
 
 def _escape_values(_logger: object, _name: str, event: EventDict) -> EventDict:
-    """Escape the values of a log line: client identifiers, addresses and reasons have whatever a client put there."""
+    """Escape the values of a log line: client identifiers, addresses and reasons contain text from clients."""
     return {name: _printable(value) for name, value in event.items()}
 
 
 class _EscapingFormatter(logging.Formatter):
-    """The same for lines of libraries, such as asyncio's tracebacks, whose own line ends stay."""
+    """Escapes lines of libraries, such as asyncio's tracebacks, too; their own line ends stay."""
 
     def format(self, record: logging.LogRecord) -> str:
         return _escaped(super().format(record), keep="\n\t")
 
 
 def set_up_logging(form: str, level: str) -> None:
-    """Write log lines as *form*, json or text, from *level* on."""
+    """Write log lines in the format *form*, json or text, from *level* on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_EscapingFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
@@ -65,5 +65,5 @@ def set_up_logging(form: str, level: str) -> None:
 
 
 def set_log_level(level: str) -> None:
-    """Write log lines from *level* on."""
+    """Set the lowest level of log lines that are written."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(LOG_LEVELS[level]))

@@ -1,10 +1,10 @@
 """Niceness: work that may wait gives way to a broker on the same cores.
 
-Niceness alone does not do that on Linux. With autogroups, which most distributions have on, the processor is shared
-first between sessions (``setsid``), and only inside each by niceness: a process that leads a session of its own, as a
-service does, would not give way at all. And a process that wakes up may have to wait until the one that runs has used
-up its slice; only one with a shorter slice goes first at once.
-Rule: nothing here is needed for anything to be right, so what a system does not know or allow is left out.
+Niceness alone does not do that on Linux. With autogroups, which most distributions enable, the processor is shared
+first between sessions (``setsid``), and by niceness only inside each session. So a process that leads a session of its
+own, as a service does, would not give way at all. Also, a process that wakes up may have to wait until the running
+process has used up its time slice; only a process with a shorter slice runs at once.
+Rule: correctness never depends on this module, so calls that a system lacks or forbids are skipped.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ __all__ = ["give_way"]
 
 _AUTOGROUP = Path("/proc/self/autogroup")
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
-"""The number of the system call, which the C library of before 2024 has no name for."""
+"""Number of the system call, for which the C library has a name only since 2024."""
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
-"""Size, policy, flags, niceness, priority, and three times in nanoseconds, the first of which is the slice."""
+"""Size, policy, flags, niceness, priority, and three times in nanoseconds; the first time is the slice."""
 _SLICE_NS = 100_000_000
-"""The longest there is. The kernel's own choice is about three milliseconds."""
+"""The longest time slice, in nanoseconds; the kernel's own choice is about three milliseconds."""
 
 
 def give_way(by: int, *, autogroup: Path = _AUTOGROUP) -> None:
-    """Make this process nicer *by* so much, and what it starts from now on; its session too, if it leads one.
+    """Raise the niceness of this process and its later children *by* a number; and of its session, if it leads one.
 
-    A session that another process leads, such as a shell, is not ours to change.
+    A session that another process leads, such as a shell, is left alone.
     """
     if not by:
         return
     level = os.nice(by)
     if os.getsid(0) == os.getpid():
-        with suppress(OSError):  # no autogroups, or /proc is read only
+        with suppress(OSError):  # no autogroups, or /proc is read-only
             autogroup.write_text(f"{level}\n")
     _take_long_slices(level)
 
 
 def _take_long_slices(level: int) -> bool:
-    """Let a process that wakes up go first, at the price of fewer and longer turns; return if the kernel took it."""
+    """Ask for long time slices, so that waking processes run first; return whether the kernel accepted it."""
     number = _SCHED_SETATTR.get(platform.machine()) if sys.platform == "linux" else None
     if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:  # its scheduling class was lowered already
         return False

@@ -1,4 +1,4 @@
-"""How much memory this process has."""
+"""Memory of this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["resident_mb"]
 
 
 def resident_mb() -> float:
-    """Return the resident memory in megabytes: now where the system tells, else the most it ever was."""
+    """Return the resident memory in megabytes: the current value if the system gives it, else the peak."""
     status = Path("/proc/self/statm")
     if status.exists():
         return int(status.read_text().split()[1]) * resource.getpagesize() / 1e6

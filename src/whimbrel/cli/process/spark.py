@@ -1,4 +1,4 @@
-"""Spark for one command: a session that ends with it, a live line of what Spark does, and failures as one sentence."""
+"""Spark for one command: a session that ends with it, a live line of Spark's progress, and failures as one sentence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["session", "watched"]
 
 @contextmanager
 def session(master: str | None, *, is_light: bool = False) -> Iterator[SparkSession]:
-    """Start Spark for one command, *is_light* for a stream, and turn its failures into one sentence."""
+    """Start Spark for one command, as a light session for a stream (*is_light*); report failures as one sentence."""
     console = Console(stderr=True)
     with console.status("Starting Spark …") if console.is_terminal else _nothing():
         try:
@@ -39,7 +39,7 @@ def session(master: str | None, *, is_light: bool = False) -> Iterator[SparkSess
         with clear_errors():
             yield spark
     finally:
-        if is_ours:  # who calls the command from a program of theirs keeps their session
+        if is_ours:  # a program that calls the command keeps its own session
             spark.stop()
 
 
@@ -50,9 +50,9 @@ def _nothing() -> Iterator[None]:
 
 @contextmanager
 def watched(spark: SparkSession, title: str) -> Iterator[Callable[..., None]]:
-    """Show one live line on a terminal: what is made, the tasks of Spark's stages, rows a second.
+    """Show one live line on a terminal: the current work, the tasks of Spark's stages, rows per second.
 
-    Yields what to call with the name of what is made now.
+    Yield a function to call with the name of the current work.
     """
     from whimbrel.pipeline.spark.progress import StageWatch
 
@@ -66,7 +66,7 @@ def watched(spark: SparkSession, title: str) -> Iterator[Callable[..., None]]:
 
 
 class _Line:
-    """The live line; it is drawn anew some times a second, by another thread."""
+    """The live line; another thread redraws it several times per second."""
 
     def __init__(self, title: str) -> None:
         self._title, self._begun = title, time.perf_counter()
@@ -74,17 +74,17 @@ class _Line:
         self._stage_begun = self._begun
 
     def doing(self, title: str, *_: object) -> None:
-        """Say what is made now."""
+        """Set the name of the current work."""
         self._title = title
 
     def seen(self, stages: Stages) -> None:
-        """Take in what Spark does now."""
+        """Update the line with the progress of Spark's stages."""
         if self._stages is None or self._stages.names != stages.names:
             self._stage_begun = time.perf_counter()
         self._stages = stages
 
     def __rich__(self) -> Text:
-        """Return the line as it is now."""
+        """Return the current text of the line."""
         elapsed_s = time.perf_counter() - self._begun
         stages = self._stages
         if stages is None:

@@ -1,4 +1,4 @@
-"""``whimbrel rendezvous air``: an air in software, to try controllers and devices without hardware."""
+"""``whimbrel rendezvous air``: simulated Bluetooth radios, to try controllers and devices without hardware."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ def air(
         ),
     ] = 2.0,
 ) -> None:
-    """Offer Bluetooth radios that exist in software only, each on a TCP port of 127.0.0.1, until SIGTERM.
+    """Offer Bluetooth radios that exist only in software, each on a TCP port of 127.0.0.1, until SIGTERM.
 
-    One line of JSON for each radio says which --transport a controller or a device takes. The radios inquire, page,
-    connect and pair as the standard says, in milliseconds instead of seconds; a radio is in the air while a program
-    uses it.
+    One line of JSON per radio has the --transport for a controller or a device. The radios inquire, page, connect and
+    pair as in the standard, in milliseconds instead of seconds; a radio is on the air while a program uses it.
 
     Example: whimbrel rendezvous air 02:00:00:00:00:01 02:00:00:00:00:02@3,4
     """

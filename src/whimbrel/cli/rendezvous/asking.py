@@ -1,10 +1,11 @@
 """The prompt of a group's owner: one question at a time about a device that asks to join (Huang, 2.3).
 
-Rule: an answer counts for the public key that the question named. A device that came back with another key is asked
-about anew, because its address may be forged.
-Rule: only an answer that says yes admits; what is neither yes nor no is asked again, and the end of input is a no.
-Rule: questions that wait are bounded, and last as long as a device waits; one that finds no place is refused.
-Rule: what was typed before a question is shown does not answer it.
+Rule: an answer applies to the public key in the question. A device that returns with another key is a new question,
+because its address may be forged.
+Rule: only an explicit yes admits a device. Anything else but no repeats the question; the end of input is a no.
+Rule: the number of waiting questions is limited, and each waits as long as its device. If there are too many, the new
+device is refused.
+Rule: input from before a question was shown does not answer it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import typer
 
 from whimbrel.errors import InvalidValueError, Phrase
 
-if TYPE_CHECKING:  # Bluetooth need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load Bluetooth
     from whimbrel.rendezvous.events import Address
 
 __all__ = ["MAX_QUESTIONS", "Prompt", "check_terminal"]
@@ -30,32 +31,32 @@ _LINE_BYTES = 1_024
 
 
 class Decide(Protocol):
-    """How an answer reaches the device."""
+    """Callback that passes an answer to the device."""
 
     def __call__(self, address: Address, *, is_admitted: bool) -> bool:
-        """Decide on the device at an address; return whether it still waits."""
+        """Admit or refuse the device at *address*; return whether it still waits."""
         ...
 
 
 def check_terminal() -> None:
-    """Refuse --ask where nobody can answer."""
+    """Refuse --ask if standard input is not a terminal."""
     if not sys.stdin.isatty():
         allowed = "a terminal to answer on, or --allow or --anyone in its place"
         raise InvalidValueError("--ask", Phrase("standard input that is no terminal"), allowed)
 
 
 class Prompt:
-    """Questions to the owner, on standard error; answers are lines of standard input."""
+    """Questions to the owner on standard error; answers are lines of standard input."""
 
     def __init__(self, decide: Decide, *, patience_s: float) -> None:
         self._decide, self._patience_s = decide, patience_s
         self._waiting: deque[tuple[Address, str]] = deque()
         self._latest: dict[Address, str] = {}
-        """What each device said last; its older questions have no answer any more."""
+        """Latest question of each device; answers to its older questions are void."""
         self._asked_at: dict[tuple[Address, str], float] = {}
 
     def ask(self, address: Address, reason: str, *, now: float) -> None:
-        """Ask about the device at *address*, after the questions that wait; *now* is in seconds."""
+        """Queue a question about the device at *address*; *now* is in seconds."""
         question = address, reason
         self._drop_old(now)
         if question not in self._waiting and len(self._waiting) >= MAX_QUESTIONS:
@@ -63,21 +64,21 @@ class Prompt:
             return
         self._latest[address], self._asked_at[question] = reason, now
         if question in self._waiting:
-            return  # it came back: the question stands
+            return  # the device returned; its question stays in the queue
         self._waiting.append(question)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._read)
             self._show()
 
     def _drop_old(self, now: float) -> None:
-        """Forget questions whose device has given up, except the one that is on the terminal."""
+        """Remove questions of devices that gave up, except the question on the terminal."""
         for question in list(self._waiting)[1:]:
             if self._asked_at[question] + self._patience_s <= now:
                 self._waiting.remove(question)
                 self._forget(question)
 
     def _forget(self, question: tuple[Address, str]) -> bool:
-        """Forget a question, and return whether it was the latest about its device."""
+        """Remove a question; return whether it was the latest about its device."""
         address, reason = question
         del self._asked_at[question]
         is_latest = self._latest.get(address) == reason
@@ -91,13 +92,13 @@ class Prompt:
         typer.echo(f"{address} asks to join; {reason}. Admit it? [y/n]", err=True)
 
     def _read(self) -> None:
-        line = os.read(sys.stdin.fileno(), _LINE_BYTES).decode(errors="replace")  # a terminal hands over a line
+        line = os.read(sys.stdin.fileno(), _LINE_BYTES).decode(errors="replace")  # a terminal delivers whole lines
         self.answer(line)
         if not line or not self._waiting:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
 
     def answer(self, line: str) -> None:
-        """Take a line that the owner typed; an empty one without its end is the end of input."""
+        """Process a line that the owner typed; an empty line without a line end is the end of input."""
         word = line.strip().lower()
         if line and word not in {"y", "yes", "n", "no"}:
             self._show()

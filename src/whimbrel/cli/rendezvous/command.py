@@ -1,4 +1,4 @@
-"""``whimbrel rendezvous``: introduce devices without making them discoverable; try it, and look into it."""
+"""``whimbrel rendezvous``: introduces devices without making them discoverable; with tools to try and inspect it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from whimbrel.cli.rendezvous.controller import controller
 from whimbrel.cli.rendezvous.demo import demo
 from whimbrel.cli.rendezvous.status import status
 
-if TYPE_CHECKING:  # the simulation need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load the simulation
     from whimbrel.rendezvous.controller import Note
     from whimbrel.sim.hall import HallReport
 
@@ -92,14 +92,15 @@ def simulate(
         bool, typer.Option("--json", help="Print each fact and the summary as JSON, one a line.")
     ] = False,
 ) -> None:
-    """Run a controller and devices over a simulated Bluetooth radio, and tell what became of them.
+    """Run a controller and devices over a simulated Bluetooth radio, and print the results.
 
     Half of the devices publish their availability, the others each seek one of them by name; all of them sleep parked
     until the controller has a match. The radio has the standard's timing: inquiry trains, scan windows, back-off,
-    beacons, seven active seats. Minutes take a fraction of a second. With --log the controller's facts (opened,
-    matched, notified, …) are kept as publications under rendezvous/…; they hold no keys and no tokens, and no address
-    of a device that publishes to friends only. With --dumb the controller stands in for phones that headsets page; each
-    use of a phone's address is a fact, which `rendezvous status` shows. Exits 1 if a pair was not connected in time.
+    beacons, seven active members. Minutes take a fraction of a second. With --log the controller's facts (opened,
+    matched, notified, …) are stored as publications under rendezvous/…; they contain no keys and no tokens, and no
+    address of a device that publishes only to friends. With --dumb the controller stands in for phones that headsets
+    page; each use of a phone's address is a fact, which `rendezvous status` shows. Exits 1 if a pair was not connected
+    in time.
 
     Example: whimbrel rendezvous simulate --devices 50 --friends --log hall-log
     """
@@ -136,7 +137,7 @@ def table(
 ) -> None:
     """Measure how long inquiry and paging take on the simulated radio, beside Table 2.1 of the thesis.
 
-    The row "inquiry" is the mean of none, one and two voice links beside it, which is what the printed span stands for.
+    The row "inquiry" is the mean over zero, one and two voice links, which the printed range covers.
 
     Example: whimbrel rendezvous table --trials 20000
     """
@@ -188,7 +189,7 @@ def states(
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print two Mermaid diagrams instead of a table.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the states of a subscriber and of a publisher, and what leads from one to another (Figure 4-6).
+    """Print the states of a subscriber and of a publisher, and the transitions between them (Figure 4-6).
 
     Example: whimbrel rendezvous states --mermaid
     """
@@ -221,11 +222,11 @@ def match(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Return whether a publication answers a subscription, attribute by attribute; exit 1 if it does not.
+    """Print whether a publication answers a subscription, attribute by attribute; exit 1 if it does not.
 
-    Address, name and class must be equal (comparison ignores case) or left open by the subscription. Groups are
-    names here: a publication with groups is open to members of one of them only, and a controller would ask both
-    devices for proofs. The clock offset plays no part.
+    Address, name and class must be equal (ignoring case) or left open by the subscription. Groups are names here: a
+    publication with groups is open only to members of one of them, and a controller would ask both devices for proofs.
+    The clock offset does not matter.
 
     Example: whimbrel rendezvous match '{"address": "00:1A:7D:DA:71:0B", "name": "Bob"}' '{"name": "BOB"}'
     """
@@ -252,7 +253,7 @@ def _keep(directory: Path, node: str, report: HallReport) -> None:
     from whimbrel.model.clock import parse_time
     from whimbrel.rendezvous.journal import NoteLog
 
-    start = parse_time(_START)  # a simulation has no date; the thesis's own makes the same run the same log
+    start = parse_time(_START)  # a simulation has no date; the thesis's date makes logs of equal runs equal
     with ExitStack() as stack:
         kept = stack.enter_context(NoteLog(LogWriter(directory, node)))
         for note, now in report.notes:

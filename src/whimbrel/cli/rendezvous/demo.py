@@ -12,7 +12,7 @@ from whimbrel.cli.rendezvous.running import quiet_bumble
 from whimbrel.errors import InvalidValueError, MissingDependencyError
 from whimbrel.model.clock import US_PER_S
 
-if TYPE_CHECKING:  # neither radio need be loaded for other commands
+if TYPE_CHECKING:  # other commands need load neither radio
     from whimbrel.rendezvous.controller import Note
     from whimbrel.rendezvous.device import Device
     from whimbrel.rendezvous.device.commands import Introduced, Tell, Verified
@@ -24,7 +24,7 @@ _RADIOS = ("simulated", "air")
 _NAMES = {"02:00:00:00:00:0B": "Bob", "02:00:00:00:00:0C": "Carol", "02:00:00:00:00:0A": "Alice"}
 _CONTROLLER = "02:00:00:00:00:01"
 _DONE = 2
-"""Meetings: Alice meets Bob, and then Carol."""
+"""Number of meetings when the demo is done: Alice meets Bob, and then Carol."""
 
 
 def demo(

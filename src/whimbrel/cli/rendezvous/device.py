@@ -23,7 +23,7 @@ from whimbrel.cli.rendezvous.groups import read_owner, read_secret
 from whimbrel.cli.rendezvous.running import print_json, run_until_signal
 from whimbrel.errors import InvalidValueError, Phrase
 
-if TYPE_CHECKING:  # Bluetooth need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load Bluetooth
     from whimbrel.rendezvous.daemon.device import DeviceDaemon
     from whimbrel.rendezvous.device import Device
     from whimbrel.rendezvous.device.admission import Admission
@@ -45,7 +45,7 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The event's identifier, s
 @app.command()
 @with_option_groups()
 def publish(*, radio: RadioOptions, member: MemberOptions, meeting: MeetingOptions) -> None:
-    """Be available: to every device, or with --group to members of one of these groups only.
+    """Publish this device: to every device, or with --group only to members of one of these groups.
 
     Example: whimbrel rendezvous device publish --transport usb:0 --name Bob
     """
@@ -56,9 +56,9 @@ def publish(*, radio: RadioOptions, member: MemberOptions, meeting: MeetingOptio
 @app.command()
 @with_option_groups()
 def subscribe(*, radio: RadioOptions, sought: SoughtOptions, member: MemberOptions, meeting: MeetingOptions) -> None:
-    """Seek a device by name, address or class; what is not given matches anything.
+    """Seek a device by name, address or class; an option that is omitted matches anything.
 
-    With --group publications of members of these groups are found, too. Where several devices match they are listed;
+    With --group also finds publications for members of these groups. If several devices match, they are listed;
     subscribe again with a narrower template.
 
     Example: whimbrel rendezvous device subscribe --transport usb:0 --name Alice --seek-name Bob
@@ -71,7 +71,7 @@ def subscribe(*, radio: RadioOptions, sought: SoughtOptions, member: MemberOptio
 @app.command()
 @with_option_groups()
 def listen(*, radio: RadioOptions, meeting: MeetingOptions) -> None:
-    """Be discoverable until a controller comes: it finds the device, publishes for it, and has it hide.
+    """Stay discoverable until a controller comes: it finds the device, publishes for it, and makes it undiscoverable.
 
     Example: whimbrel rendezvous device listen --transport usb:0 --name Carol
     """
@@ -105,7 +105,7 @@ def renew(
     member: MemberOptions,
     meeting: MeetingOptions,
 ) -> None:
-    """Go on with an event of an earlier run by its identifier; if the controller has forgotten it, submit it again.
+    """Continue an event of an earlier run by its identifier; if the controller has forgotten it, submit it again.
 
     Example: whimbrel rendezvous device renew P1 --transport usb:0 --name Bob
     """
@@ -133,11 +133,11 @@ def join(
     radio: RadioOptions,
     sought: SoughtOptions,
 ) -> None:
-    """Seek the owner of a group, ask it to take this device in, and keep the group token that it issues.
+    """Seek the owner of a group and ask to be admitted, then store the group token that the owner issues.
 
-    The device shows its token and public key, never its secret, and checks the group token before it keeps it. The
-    owner runs `device admit`; it has a minute to decide. One line says `joined`, or `not admitted` with the reason:
-    then the exit code is 1.
+    The device shows its token and public key, never its secret, and checks the group token before storing it. The owner
+    runs `device admit`, and has a minute to decide. One line says `joined`, or `not admitted` with the reason; then the
+    exit code is 1.
 
     Example: whimbrel rendezvous device join "$FAMILY" --transport usb:0 --name Alice --key alice.key --tokens
     alice.tokens --seek-name Carol
@@ -145,7 +145,7 @@ def join(
     (public,) = read_keys([group], what="GROUP")
     wanted = sought.template(())
     with tokens.open("a"):
-        pass  # a file that cannot be written is found before the owner is asked
+        pass  # find a file that cannot be written before asking the owner
     case = _Case(radio, MemberOptions(key=key, tokens=tokens), joins=public)
     lines = _run(case, lambda device: device.subscribe(wanted, is_lasting=True), is_request=True)
     if "joined" in lines:
@@ -172,7 +172,7 @@ def admit(
     """Publish this device as the owner of a group, and admit devices that meet it and ask (`device join`).
 
     Give one of --allow, --anyone and --ask. A list and a question name public keys, which `group token --json` prints
-    as device_key: an address can be forged. What is asked is on standard error, and each answer is one line.
+    as device_key, because an address can be forged. Questions go to standard error; each answer is one line.
 
     Example: whimbrel rendezvous device admit --transport usb:0 --name Carol --group-key family.key --ask
     """
@@ -190,7 +190,7 @@ def admit(
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What a device's command was told."""
+    """The options of a device's command."""
 
     radio: RadioOptions
     member: MemberOptions = field(default_factory=MemberOptions)
@@ -198,16 +198,16 @@ class _Case:
     joins: GroupKey | None = None
     owner: GroupOwner | None = None
     admission: Admission | None = None
-    """Who is admitted to the group; ``None``: its owner is asked on the terminal."""
+    """Rule that decides who is admitted to the group; ``None``: the owner decides on the terminal."""
 
     @property
     def asks(self) -> bool:
-        """Whether the owner of a group is asked about each device."""
+        """Whether the owner of a group decides about each device on the terminal."""
         return self.owner is not None and self.admission is None
 
     @property
     def groups(self) -> tuple[GroupKey, ...]:
-        """The groups that were named."""
+        """The groups given as options."""
         return read_keys(self.member.group, what="--group")
 
 
@@ -218,7 +218,7 @@ def _run(
     is_discoverable: bool = False,
     is_request: bool = False,
 ) -> set[str]:
-    """Run a device, print what happens, and return the kinds of it."""
+    """Run a device and print its events; return the kinds of events."""
     from whimbrel.rendezvous.daemon.device import DeviceDaemon, DeviceSettings, Happening
     from whimbrel.rendezvous.device.admission import ask_owner
     from whimbrel.rendezvous.device.peers import JOIN_US

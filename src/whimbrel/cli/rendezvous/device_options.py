@@ -1,4 +1,4 @@
-"""Options that the commands of a device share: its radio, what it seeks, its groups, and what it does at a meeting."""
+"""Options that the commands of a device share: radio, template of the sought device, groups, and meetings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from whimbrel.cli.options.values import seconds_between
 from whimbrel.errors import InvalidValueError, Phrase
 
-if TYPE_CHECKING:  # templates need not be loaded for help texts
+if TYPE_CHECKING:  # help texts do not need templates
     from whimbrel.rendezvous.events import GroupKey, Subscription
 
 __all__ = ["MeetingOptions", "MemberOptions", "RadioOptions", "SoughtOptions", "read_keys"]
@@ -19,7 +19,7 @@ __all__ = ["MeetingOptions", "MemberOptions", "RadioOptions", "SoughtOptions", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RadioOptions:
-    """The adapter, the device's description of itself, and how long it runs."""
+    """The adapter, the device's own description, and how long it runs."""
 
     transport: Annotated[
         str, typer.Option("--transport", metavar="ADAPTER", help="The adapter: usb:0, hci-socket:0, …")
@@ -55,7 +55,7 @@ class SoughtOptions:
     ] = None
 
     def template(self, groups: tuple[GroupKey, ...]) -> Subscription:
-        """Return the subscription that asks for this device, as a member of these *groups*."""
+        """Return the subscription for the sought device, as a member of these *groups*."""
         from whimbrel.rendezvous.events import Subscription, read_address
 
         where = None if self.seek_address is None else read_address(self.seek_address)
@@ -64,7 +64,7 @@ class SoughtOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberOptions:
-    """The groups of the device, and what proves that it is a member."""
+    """The groups of the device, with the proof of its membership."""
 
     key: Annotated[
         Path | None, typer.Option("--key", metavar="FILE", help="The device's secret, as `group token` makes it.")

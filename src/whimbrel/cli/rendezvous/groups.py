@@ -1,8 +1,8 @@
 """``whimbrel rendezvous group``: groups of friends, their owners' keys and their members' tokens (Huang, 2.3).
 
 Rule: a secret is in a file that only its owner may read; it is never an argument and never printed. A file that others
-may read is refused: whoever read it can admit members, or pass for the device.
-Rule: owner and device exchange tokens and public keys only, never a secret.
+may read is refused, because any reader could admit members, or pose as the device.
+Rule: owner and device exchange only tokens and public keys, never a secret.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 
 from whimbrel.errors import InvalidValueError, Phrase
 
-if TYPE_CHECKING:  # keys need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load keys
     from whimbrel.rendezvous.tokens import GroupOwner
 
 __all__ = ["app", "read_owner", "read_secret"]
@@ -43,8 +43,8 @@ app = typer.Typer(
 def create(file: GroupFile, *, as_json: AsJson = False) -> None:
     """Make a group, of which you are the owner, and print its public key, by which devices name it.
 
-    The secret in FILE is readable by you only; who has it may admit members. A file that is there already is left as it
-    is, and its public key is printed.
+    Only you can read the secret in FILE; anyone who has the secret can admit members. A file that exists is left
+    unchanged, and its public key is printed.
 
     Example: whimbrel rendezvous group create family.key
     """
@@ -62,7 +62,7 @@ def token(
 ) -> None:
     """Print a device's token: its address and public key, signed with the device's secret.
 
-    It is no secret. Give it to the owner of a group, who makes a group token of it.
+    The token is not secret. Give it to the owner of a group, who makes a group token from it.
 
     Example: whimbrel rendezvous group token phone.key --address 00:1A:7D:DA:71:0B
     """
@@ -93,9 +93,10 @@ def admit(
 ) -> None:
     """Admit a device to a group you own, and print its group token.
 
-    The device signed its address, you sign that (2.3 of the thesis): the token is good for this device, this address,
-    this group and its present epoch, until it expires. It is no secret: to use it, the device must answer a fresh
-    challenge with its own secret. Exits 1 if the device token is not of the device at this address.
+    The device signed its address; you sign that signature (2.3 of the thesis). The token is valid for this device, this
+    address, this group and its current epoch, until it expires. The token is not secret: to use it, the device must
+    answer a fresh challenge with its own secret. Exits 1 if the device token does not belong to the device at this
+    address.
 
     Example: whimbrel rendezvous group admit "$TOKEN" --group-key family.key --address 00:1A:7D:DA:71:0B
     """
@@ -160,9 +161,9 @@ def rekey(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke every token of a group you own: give it new keys, or a higher epoch; then admit again who is to stay.
+    """Revoke every token of a group you own: give it new keys, or a higher epoch; then admit the remaining members.
 
-    New keys make a new group, which devices have to name from now on. A higher epoch leaves its name as it is; a
+    New keys make a new group, which devices have to name from now on. A higher epoch leaves its name unchanged; a
     controller or device refuses the old tokens once it has seen a new one.
 
     Example: whimbrel rendezvous group rekey family.key --epoch
@@ -189,7 +190,7 @@ def _print_group(owner: GroupOwner, *, as_json: bool) -> None:
 
 
 def read_owner(file: Path) -> GroupOwner:
-    """Return the owner of the group whose secret is in *file*; one that others can read is refused."""
+    """Return the owner of the group whose secret is in *file*; refuse a file that others can read."""
     from whimbrel.rendezvous.tokens import GroupOwner
 
     seed, epoch = _read(file)
@@ -197,12 +198,12 @@ def read_owner(file: Path) -> GroupOwner:
 
 
 def read_secret(file: Path) -> bytes:
-    """Return a device's secret in *file*; one that others can read is refused."""
+    """Return a device's secret in *file*; refuse a file that others can read."""
     return _read(file)[0]
 
 
 def _read(file: Path) -> tuple[bytes, int]:
-    """Return the secret in *file* and the epoch beside it; what is in it is never shown."""
+    """Return the secret in *file* and its epoch; the content of the file is never shown."""
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode & 0o077:
         allowed = f"a file that nobody else may read or write: chmod 600 {file}"

@@ -14,12 +14,12 @@ __all__ = ["print_json", "quiet_bumble", "run_until_signal"]
 
 
 def print_json(line: Mapping[str, object]) -> None:
-    """Print one line of JSON at once: whoever reads the pipe waits for it."""
+    """Print one line of JSON and flush it, because a reader of the pipe waits for it."""
     typer.echo(json.dumps(line, ensure_ascii=False))
 
 
 def quiet_bumble() -> None:
-    """Keep Bumble's own log off the terminal: what matters to a user is an error of ours."""
+    """Keep Bumble's own log off the terminal; errors that matter to a user are raised as ours."""
     logging.getLogger("bumble").setLevel(logging.CRITICAL)
 
 

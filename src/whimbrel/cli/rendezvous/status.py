@@ -1,4 +1,4 @@
-"""``whimbrel rendezvous status``: what a controller's log says, and whose addresses it uses."""
+"""``whimbrel rendezvous status``: shows the facts in a controller's log, and the addresses that it uses for others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from whimbrel.cli.options.values import read_log
 
-if TYPE_CHECKING:  # logs need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load logs
     from whimbrel.rendezvous.daemon.status import ControllerStatus
 
 __all__ = ["status"]
@@ -28,8 +28,8 @@ def status(
 ) -> None:
     """Print the facts that a controller has logged, and each address of another device that it has used.
 
-    A controller uses another device's address for dumb devices only: headsets and mice, which page one device whether
-    it is here or not. It *answers* for a device that is away, *listens* for one that sleeps, and otherwise *ignores*
+    A controller uses another device's address only for dumb devices: headsets and mice, which page one device whether
+    it is present or not. It *answers* for a device that is away, *listens* for one that sleeps, and otherwise *ignores*
     its pages.
 
     Example: whimbrel rendezvous status hall

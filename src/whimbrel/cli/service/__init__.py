@@ -1,1 +1,1 @@
-"""Commands for those who run a broker."""
+"""Commands for operators of a broker."""

@@ -1,4 +1,4 @@
-"""``whimbrel reload`` and ``whimbrel status``: what an operator asks of a broker that runs on this machine."""
+"""``whimbrel reload`` and ``whimbrel status``: an operator's requests to a broker that runs on this machine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DEFAULT_DATA = Path("whimbrel-data")
 
 
 def reload(*, data: Data = DEFAULT_DATA) -> None:
-    """Have a broker read its users, rights, certificates and log level again, as SIGHUP does.
+    """Make a broker read its users, rights, certificates and log level again, as SIGHUP does.
 
-    If a file cannot be used, everything stays as it was. Connections of users who were removed, or have another
+    If a file cannot be used, all settings stay unchanged. Connections of users who were removed, or have another
     password now, are closed; no other connection is. Exits 1 if the broker refuses, 2 if none runs.
 
     Example: whimbrel reload --data whimbrel-data
@@ -27,7 +27,7 @@ def reload(*, data: Data = DEFAULT_DATA) -> None:
 
 
 def status(*, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
-    """Print what is going on in a broker of this machine, as SIGUSR1 has it write to its log.
+    """Print the state of a broker on this machine, as SIGUSR1 writes it to its log.
 
     Rates are those of the last minute. Exits 2 if no broker runs.
 
@@ -35,7 +35,7 @@ def status(*, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
     """
     from whimbrel.broker.shell.operate.status_text import (
         status_text,
-    )  # the broker's parts, which others need not load
+    )  # the broker's parts, which other commands need not load
 
     found = _ask(data, "status").get("status")
     assert isinstance(found, dict)

@@ -1,4 +1,4 @@
-"""``whimbrel doctor``: what could keep a broker from running well here, and what to do about it."""
+"""``whimbrel doctor``: finds reasons why a broker could not run well here, and says what to do about them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from whimbrel.errors import WhimbrelError
 
-if TYPE_CHECKING:  # the broker's parts need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load the broker's parts
     from whimbrel.broker.settings.config import Config
 
 __all__ = ["Finding", "doctor", "findings"]
@@ -23,7 +23,7 @@ _PORTS = ("port", "ws_port", "tls_port", "wss_port", "http_port")
 
 
 class Finding(NamedTuple):
-    """What was looked at, whether it is well, and what was found or should be done."""
+    """One check: its name, whether the result is good, and the result with advice."""
 
     name: str
     is_well: bool
@@ -37,7 +37,7 @@ def doctor(
     ] = None,
     data: Annotated[str | None, typer.Option("--data", metavar="DIR", help="Where the broker keeps its log.")] = None,
 ) -> None:
-    """Look at what a broker needs here: settings, folder, disk, files, ports, certificates, users, the matcher.
+    """Check the needs of a broker here: settings, folder, disk, files, ports, certificates, users, the matcher.
 
     Nothing is changed, and the broker need not run. Exits 1 if something needs attention.
 
@@ -58,11 +58,13 @@ def doctor(
 
 
 def findings(config: Config) -> Iterator[Finding]:
-    """Yield what there is to say about a broker with these settings on this machine."""
+    """Yield the results of all checks for a broker with these settings on this machine."""
+    from whimbrel.broker.settings.config import constant_warnings
     from whimbrel.broker.shell.net.open_files import descriptors_needed
     from whimbrel.log.descriptors import RESERVED, most_descriptors
     from whimbrel.match.first_use import is_compiled  # see above
 
+    yield from (Finding("configuration", False, text) for text in constant_warnings(config))
     yield from _folder(Path(config.node.data))
     most, needed = most_descriptors(), descriptors_needed(config.limits.connections)
     advice = f"{most + RESERVED} files may be open, and limits.connections is {config.limits.connections}"

@@ -1,6 +1,6 @@
-"""``whimbrel key``: make a pair of keys for publications and subscriptions (docs/explanation/keys.md).
+"""``whimbrel key``: makes a pair of keys for publications and subscriptions (docs/explanation/keys.md).
 
-Rule: a private key is written to a file that only its owner can read, and printed nowhere.
+Rule: a private key is written to a file that only its owner can read, and is never printed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def key(
     *,
     scheme: Annotated[str, typer.Option("--scheme", metavar="SCHEME", help=f"One of {_SCHEMES}.")] = "consumer",
 ) -> None:
-    """Make a key: the private one goes to FILE, the public one is printed.
+    """Make a key: the private key goes to FILE, the public key is printed.
 
-    FILE is what --key-file of publish, subscribe and session subscribe takes; the printed line is for the other side's
-    --key. With the scheme consumer, publications carry the public key and only subscribers with FILE get them; with
-    producer it is the other way round.
+    --key-file of publish, subscribe and session subscribe takes FILE; the printed line is for the other side's --key.
+    With the scheme consumer, publications carry the public key and only subscribers with FILE get them; with producer
+    it is the other way round.
 
     Example: whimbrel key doctor.key
     """

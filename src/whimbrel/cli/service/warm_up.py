@@ -1,4 +1,4 @@
-"""``whimbrel warm-up``: have ready what the first broker or job would have to wait for."""
+"""``whimbrel warm-up``: prepares what the first broker or job would otherwise wait for."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["warm_up"]
 
 
 def warm_up() -> None:
-    """Compile the matcher and write down Spark's classes, once for this user of this machine.
+    """Compile the matcher and archive Spark's classes, once for this user of this machine.
 
-    A broker that finds the matcher not compiled matches more slowly for its first minute; Spark's Java starts faster
-    with an archive of its classes (200 MB), which is made where PySpark and Java are installed. Container images do
-    this when they are built. Both are kept in $XDG_CACHE_HOME/whimbrel, or ~/.cache/whimbrel.
+    Without a compiled matcher, a broker matches more slowly for its first minute. Spark's Java starts faster with an
+    archive of its classes (200 MB), which is made if PySpark and Java are installed. Container images do this when they
+    are built. Both are kept in $XDG_CACHE_HOME/whimbrel, or ~/.cache/whimbrel.
 
     Example: whimbrel warm-up
     """
@@ -35,7 +35,7 @@ def _archive_classes() -> None:
     try:
         from whimbrel.pipeline.spark.java_classes import archive_file
         from whimbrel.pipeline.stream.first_start import make_archive
-    except WhimbrelError:  # without PySpark there is nothing to start
+    except WhimbrelError:  # without PySpark, Spark cannot be started
         return
     archive = archive_file()
     if archive is None:

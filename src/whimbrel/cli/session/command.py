@@ -1,8 +1,8 @@
 """``whimbrel session``: named sessions, which several devices share.
 
-Rule: a password never stands in an argument, where other processes and the shell's history could see it.
-Rule: two connections cannot be one device at a time. So only ``join``, ``leave`` and ``list`` come as the device that
-they speak of; other commands have a name of their own, and do not throw out a ``join`` that runs.
+Rule: a password is never an argument, where other processes and the shell's history could see it.
+Rule: two connections cannot be one device at the same time. So only ``join``, ``leave`` and ``list`` connect as the
+device itself; other commands use a name of their own, and do not disconnect a running ``join``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from whimbrel.cli.session.printing import counts_text, print_changes, print_done
 from whimbrel.cli.subscribe import print_all
 from whimbrel.language.filters import parse
 
-if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load asyncio and MQTT
     from whimbrel.client import Sessions, SessionSubscription
 
 __all__ = ["app"]
@@ -106,8 +106,8 @@ def create(
     """Create a session, without joining it.
 
     Passwords are the owner's, who may do everything; or the user's, who may join, and the admin's; or all three. With
-    none of the options the session belongs to --user; where the broker knows no users, it is open to every client. One
-    that exists already, and that the highest of these passwords opens, is left as it is. Exits 1 if the broker cannot
+    none of the options the session belongs to --user; if the broker knows no users, it is open to every client. A
+    session that exists, and that the highest of these passwords opens, is left unchanged. Exits 1 if the broker cannot
     be reached or refuses.
 
     Example: whimbrel session create ward --levels 2
@@ -150,12 +150,12 @@ def join(
     connection: DeviceConnection,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
 ) -> None:
-    """Join a session, and print what it has kept for this device and what comes, one message a line, until stopped.
+    """Join a session and print its messages, one per line, until stopped: first the held ones, then new ones.
 
-    What others do to the session's subscriptions is told on standard error. A connection that is lost is made again.
-    The device stays a member when the command ends: until `leave`, the session keeps messages for it. Exits 0 after
-    --count messages; 1 when --timeout is over before, if the device is put out of the session, or if the broker cannot
-    be reached or refuses.
+    Changes that others make to the session's subscriptions are printed on standard error. A lost connection is made
+    again. The device stays a member when the command ends: until `leave`, the session keeps messages for it. Exits 0
+    after --count messages; 1 when --timeout is over before, if the device is put out of the session, or if the broker
+    cannot be reached or refuses.
 
     Example: whimbrel session join ward --keep --count 10
     """
@@ -191,9 +191,9 @@ def leave(
     connection: DeviceConnection,
     as_json: Json = False,
 ) -> None:
-    """Leave a session, so that it keeps nothing for this device any longer.
+    """Leave a session, so that it no longer keeps messages for this device.
 
-    A `join` that runs as the same device ends. Exits 1 if the broker cannot be reached or refuses.
+    A running `join` of the same device ends. Exits 1 if the broker cannot be reached or refuses.
 
     Example: whimbrel session leave ward
     """
@@ -212,9 +212,9 @@ def list_(
     connection: DeviceConnection,
     as_json: Json = False,
 ) -> None:
-    """Print the sessions that this device is a member of, and those that --user owns, one a line.
+    """Print the sessions that this device is a member of, and those that --user owns, one per line.
 
-    A `join` that runs as the same device ends. Exits 1 if the broker cannot be reached or refuses.
+    A running `join` of the same device ends. Exits 1 if the broker cannot be reached or refuses.
 
     Example: whimbrel session list
     """
@@ -241,7 +241,7 @@ def show(
     connection: AskingConnection,
     as_json: Json = False,
 ) -> None:
-    """Print the devices and subscriptions of a session, and how much it keeps.
+    """Print the devices and subscriptions of a session, and the number of messages that it keeps.
 
     Exits 1 if the broker cannot be reached or refuses.
 
@@ -279,9 +279,9 @@ def passwd(
 ) -> None:
     """Give a session other passwords, or a list of users and groups, or open it to every client.
 
-    The session's password is one that is valid now and gives the right. All other devices that are present are put out,
-    and have to join again with what is valid then; they miss nothing that is still kept. Exits 1 if the broker cannot
-    be reached or refuses.
+    The session's password must be valid now and give the right to do this. All other connected devices are put out, and
+    must join again with the new access; they miss nothing that is still kept. Exits 1 if the broker cannot be reached
+    or refuses.
 
     Example: whimbrel session passwd ward --levels 3
     """
@@ -309,7 +309,7 @@ def delete(
     connection: AskingConnection,
     as_json: Json = False,
 ) -> None:
-    """Delete a session, its subscriptions and all that it keeps.
+    """Delete a session with its subscriptions and its messages.
 
     Exits 1 if the broker cannot be reached or refuses.
 
@@ -330,10 +330,10 @@ def release(
 ) -> None:
     """Take the session of CLIENT_ID from the user who owns it, for operators.
 
-    A client that is connected with it is sent away. The session, with all that it keeps, becomes that of the user who
-    connects with CLIENT_ID next, if their rights cover all its subscriptions; else it is ended. The right to this is
-    "operate" on the topic $whimbrel/session/release in the rights file. Exits 1 if the broker cannot be reached or
-    refuses.
+    A client that is connected with it is disconnected. The session, with all messages that it keeps, goes to the user
+    who next connects with CLIENT_ID, if that user's rights cover all its subscriptions; else it is ended. Needs the
+    right "operate" on the topic $whimbrel/session/release in the rights file. Exits 1 if the broker cannot be reached
+    or refuses.
 
     Example: whimbrel session release ward-3-panel --user operator
     """
@@ -376,14 +376,14 @@ def subscribe(
     connection: AskingConnection,
     as_json: Json = False,
 ) -> None:
-    """Add a subscription to a session, for all its devices; or change the one that it has of this filter and name.
+    """Add a subscription to a session, for all its devices; or change its subscription with this filter and name.
 
     Exits 1 if the broker cannot be reached or refuses.
 
     Example: whimbrel session subscribe ward 'ward/+/bed/#' --filter 'temperature > 38.5'
     """
     if filter_text is not None:
-        parse(filter_text)  # a mistake in it is shown with its place, before anything is asked for
+        parse(filter_text)  # show an error in the filter with its position, before asking for anything
     given = keys_from(keys, key_file)
     password = session_password(name, session_password_file)
 
@@ -413,7 +413,7 @@ def unsubscribe(
 ) -> None:
     """Remove a subscription from a session, for all its devices.
 
-    Exits 1 if there is none, or if the broker cannot be reached or refuses.
+    Exits 1 if it does not exist, or if the broker cannot be reached or refuses.
 
     Example: whimbrel session unsubscribe ward 'ward/+/bed/#'
     """

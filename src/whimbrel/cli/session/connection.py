@@ -1,4 +1,4 @@
-"""How the commands of ``whimbrel session`` connect: as the device they speak of, or under a name of their own."""
+"""Connections of ``whimbrel session``: as the device itself, or under a name of the command's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from whimbrel.cli.options.connection import Connection, run
 
-if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load asyncio and MQTT
     from whimbrel.client import Client, Join, Sessions
 
 __all__ = ["AskingConnection", "DeviceConnection", "ask", "this_device"]
@@ -32,38 +32,38 @@ class DeviceConnection(Connection):
     def client_of_device(
         self, *, is_lasting: bool = False, join: Sequence[Join] = (), place: str | None = None
     ) -> Client:
-        """Return a client that is the device, and reports its *place*."""
+        """Return a client that connects as the device and reports its *place*."""
         return self.client(self.device or this_device(), is_lasting=is_lasting, join=join, place=place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskingConnection(Connection):
-    """The connection of a command that only asks, and throws no device out."""
+    """The connection of a command that only sends requests and disconnects no device."""
 
     device: Annotated[
         str | None, typer.Option("--device", metavar="ID", help="Who asks; if not given, USER@HOST/cli and a number.")
     ] = None
 
     def client_of_its_own(self) -> Client:
-        """Return a client that only asks."""
+        """Return a client that only sends requests."""
         return self.client(self.device or f"{this_device()}/{os.getpid()}")
 
     def client_that_owns(self) -> Client:
-        """Return a client that only asks and has one name every time: what it puts is its own the next time too."""
+        """Return a client that only sends requests, always under one name, so that it owns the policies it puts."""
         return self.client(self.device or this_device())
 
 
 def this_device() -> str:
-    """Return what this user of this machine is called as a device, whenever the command runs."""
+    """Return the device name of this user on this machine, which is the same for each command."""
     try:
         who = getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a number that has no name
+    except (KeyError, OSError):  # a container may run under a user id without a name
         who = str(os.getuid())
     return f"{who}@{socket.gethostname()}/cli"
 
 
 def ask(client: Client, work: Callable[[Sessions], Awaitable[_T]]) -> _T:
-    """Ask, and return the answer."""
+    """Connect, run *work*, and return its result."""
     answers: list[_T] = []
 
     async def ask() -> None:

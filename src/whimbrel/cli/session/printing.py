@@ -1,4 +1,4 @@
-"""What the commands of ``whimbrel session`` print: as text for people, or as JSON."""
+"""Printing for ``whimbrel session``: text for people, or JSON."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
-if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load asyncio and MQTT
     from whimbrel.client import SessionChange, SessionChanges, SessionSubscription
 
 __all__ = ["change_line", "counts_text", "print_changes", "print_done", "tree_of", "words_of"]
 
 
 def print_done(name: str, what: str, *, as_json: bool) -> None:
-    """Print what was done to a session."""
+    """Print the completed change of a session."""
     typer.echo(json.dumps({"session": name, "done": what}, ensure_ascii=False) if as_json else f"{name}: {what}")
 
 
 async def print_changes(changes: SessionChanges, name: str, *, as_json: bool) -> None:
-    """Tell what others do to a session, until we are put out of it."""
+    """Print the changes that others make to a session, until this device is put out of it."""
     async for change in changes:
         if change.session == name:
             typer.echo(change_line(change, as_json=as_json), err=True)
@@ -29,7 +29,7 @@ async def print_changes(changes: SessionChanges, name: str, *, as_json: bool) ->
 
 
 def change_line(change: SessionChange, *, as_json: bool) -> str:
-    """Return a change of a session on one line."""
+    """Return a change of a session as one line."""
     subscription, who = change.subscription, change.device or "a device"
     if as_json:
         tree = None if subscription is None else tree_of(subscription)
@@ -43,13 +43,13 @@ def change_line(change: SessionChange, *, as_json: bool) -> str:
 
 
 def counts_text(devices: int, subscriptions: int, held: int) -> str:
-    """Return how much a session has, in words."""
+    """Return the counts of a session, in words."""
     plural = ("" if devices == 1 else "s", "" if subscriptions == 1 else "s")
     return f"{devices} device{plural[0]}, {subscriptions} subscription{plural[1]}, {held} held"
 
 
 def words_of(subscription: SessionSubscription) -> str:
-    """Return a subscription on one line."""
+    """Return a subscription as one line."""
     said = {
         "name": subscription.name or None,
         "filter": subscription.filter,
@@ -66,7 +66,7 @@ def words_of(subscription: SessionSubscription) -> str:
 
 
 def tree_of(subscription: SessionSubscription) -> dict[str, object]:
-    """Return a subscription as the wire says it."""
+    """Return a subscription in the form that it has on the wire."""
     tree = asdict(subscription)
     tree["topic"], tree["ttl"] = tree.pop("topic_filter"), tree.pop("ttl_s")
     tree["stale"] = tree.pop("stale_s")

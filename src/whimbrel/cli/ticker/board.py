@@ -1,6 +1,6 @@
-"""The board: what one line shows and what keys do to it. The tape, an entry line, or one message of the past.
+"""The board: the content of the line, and the effect of keys. It shows the tape, an entry line, or an old message.
 
-Rule: pure, as the tape is. ``press`` returns what the shell is to do.
+Rule: pure, like the tape. ``press`` returns a command for the shell.
 Rule: a line is exactly as wide as the tape's window, whatever is shown.
 """
 
@@ -19,13 +19,13 @@ from whimbrel.errors import InvalidValueError
 
 __all__ = ["Board", "Command", "Mode", "Quit", "Send"]
 
-_MOST_TYPED = 400
+_MAX_TYPED = 400
 _NOTE_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send *text* to *group*."""
+    """Command: send *text* to *group*."""
 
     group: str
     text: str
@@ -33,14 +33,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """End."""
+    """Command: end the program."""
 
 
 Command: TypeAlias = Send | Quit
 
 
 class Mode(Enum):
-    """What the line shows."""
+    """The kind of content that the line shows."""
 
     TAPE = "tape"
     ENTRY = "entry"
@@ -48,7 +48,7 @@ class Mode(Enum):
 
 
 class Board:
-    """A line with a *tape*; *groups* can be written to, and the last *remembered* messages looked at again."""
+    """A line with a *tape*; the user can write to *groups*, and look at the last *remembered* messages."""
 
     def __init__(self, tape: Tape, groups: Sequence[str], *, remembered: int = 100) -> None:
         self.tape = tape
@@ -57,41 +57,41 @@ class Board:
         self._typed = ""
         self._history: deque[TickerMessage] = deque(maxlen=max(1, remembered))
         self._back = 0
-        """How many messages before the last one is looked at."""
+        """Distance of the shown message from the latest one, in messages."""
         self._note = ""
         self._note_ends_at = 0.0
 
     def write_to(self, groups: Sequence[str]) -> None:
-        """Let *groups* be those that can be written to, the first of them to begin with."""
+        """Set the groups that the user can write to, and select the first."""
         if not groups:
             raise InvalidValueError("groups", None, "at least one")
         self._groups, self._group = tuple(groups), 0
 
     @property
     def is_still(self) -> bool:
-        """Whether the line stays as it is until a message comes or the user types."""
+        """Whether the line stays unchanged until a message arrives or the user types."""
         return self.mode is not Mode.TAPE or not (self._note or self.tape.messages)
 
     @property
     def group(self) -> str:
-        """The group that is written to."""
+        """Group that the user writes to."""
         return self._groups[self._group]
 
     def arrived(self, message: TickerMessage, *, now: float) -> None:
-        """Show *message*, and remember it; one that is there already came again."""
+        """Show *message* and remember it, unless it is a repeated delivery."""
         if message.message_id and message.message_id in {each.message_id for each in self._history}:
             return
         if self.mode is Mode.HISTORY and len(self._history) < (self._history.maxlen or 0):
-            self._back += 1  # the message that is shown stays the same
+            self._back += 1  # so the shown message stays the same
         self._history.append(message)
         self.tape.add(message, now=now)
 
     def note(self, sentence: str, *, now: float) -> None:
-        """Show a *sentence* of our own for a moment; the next one takes its place, and none is remembered."""
+        """Show a *sentence* of our own for a moment; the next one replaces it, and none is remembered."""
         self._note, self._note_ends_at = clean(sentence), now + _NOTE_S
 
     def press(self, key: str) -> Command | None:
-        """Do what *key* means here; return what the shell has to do, if anything."""
+        """Process *key*; return a command for the shell, or None."""
         if key == "interrupt":
             return Quit()
         match self.mode:
@@ -104,7 +104,7 @@ class Board:
         return None
 
     def line(self, *, now: float) -> list[Span]:
-        """Return what is shown at *now*."""
+        """Return the content of the line at *now*."""
         width = self.tape.width
         if now >= self._note_ends_at:
             self._note = ""
@@ -125,7 +125,7 @@ class Board:
 
     @property
     def cursor(self) -> int | None:
-        """The column in which the user types; None: the user does not."""
+        """Column of the text cursor, or None if the user is not typing."""
         if self.mode is not Mode.ENTRY:
             return None
         prompt, typed = width_of(f"to {self.group}> "), width_of(self._typed)
@@ -157,7 +157,7 @@ class Board:
                 self._typed = self._typed[:-1]
             case "erase":
                 self._typed = ""
-            case _ if len(key) == 1 and len(self._typed) < _MOST_TYPED:
+            case _ if len(key) == 1 and len(self._typed) < _MAX_TYPED:
                 self._typed += key
         return None
 

@@ -1,7 +1,8 @@
-"""The channel: the tickertape's way to a broker. A named session that keeps while all are away, and its groups.
+"""The channel: the tickertape's connection to a broker, through a named session that holds messages, with its groups.
 
-Rule: a group is a subscription of the session, so it stays when we go, and other devices of the session have it too.
-Rule: a message is acknowledged when the next is asked for: a device that dies before gets it again.
+Rule: a group is a subscription of the session, so it stays when we disconnect, and other devices of the session have
+it.
+Rule: a message is acknowledged when the next one is requested, so a device that fails before gets it again.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ __all__ = ["Channel", "Wanted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is asked of the session when it is opened."""
+    """Settings for opening the session."""
 
     session: str
     password: str | None = field(default=None, repr=False)
     receipt: Receipt = "take"
     groups: Sequence[str] = ()
-    """Groups to subscribe to; none: those that the session has, or ``chat`` if it has none."""
+    """Groups to subscribe to; none: the session's groups, or ``chat`` if it has none."""
     left: Sequence[str] = ()
-    """Groups to give up."""
+    """Groups to unsubscribe from."""
     filter_text: str | None = None
     ttl_s: int = 300
     max_held: int = 20
 
 
 class Channel:
-    """Groups on a *client*, which is connected by ``async with``; *user* is who speaks."""
+    """Groups on a *client*, which ``async with`` connects; *user* is the name of the speaker."""
 
     def __init__(self, client: Client, user: str, *, minutes: int, is_v5: bool = True) -> None:
         self._client, self._user, self._minutes, self._is_v5 = client, user, minutes, is_v5
@@ -51,9 +52,9 @@ class Channel:
         await self._client.__aexit__(kind, error, trace)
 
     async def open(self, wanted: Wanted) -> list[str]:
-        """Join the session, making it if there is none, and return its groups.
+        """Join the session, which is created if missing, and return its groups.
 
-        Other devices may have subscribed to anything in it; that is heard, but is no group to write to.
+        Other devices may have made other subscriptions in it. Their messages arrive, but such a topic is not a group.
         """
         sessions, name = self._client.sessions, wanted.session
         had = {
@@ -71,7 +72,7 @@ class Channel:
 
     async def _joined(self, wanted: Wanted) -> tuple[SessionSubscription, ...]:
         sessions, name = self._client.sessions, wanted.session
-        try:  # first: joining a session that does not exist counts as guessing a password
+        try:  # create it first: joining a missing session counts as guessing a password
             await sessions.create(name, owner=wanted.password)
         except SessionRefusedError as refused:
             if refused.code != ReasonCode.NOT_AUTHORIZED:
@@ -79,7 +80,7 @@ class Channel:
         return await sessions.join(name, password=wanted.password, receipt=wanted.receipt)
 
     async def send(self, group: str, text: str) -> None:
-        """Say *text* to *group*; the broker drops it when its life is over, wherever it is held."""
+        """Send *text* to *group*; the broker drops the message when it expires, wherever it is held."""
         message = TickerMessage(
             group=group, user=self._user, text=text, timeout_minutes=self._minutes, message_id=uuid.uuid4().hex
         )
@@ -87,15 +88,15 @@ class Channel:
         await self._client.publish(topic_of(group), message.attributes(), qos=1, expiry_s=expiry_s)
 
     async def messages(self) -> AsyncIterator[TickerMessage]:
-        """Yield what arrives, for ever."""
+        """Yield messages as they arrive, for ever."""
         async for message in self._client.messages():
             yield _read(message)
 
     async def held(self) -> AsyncIterator[TickerMessage]:
-        """Yield what was held for us, and end.
+        """Yield the messages that were held for us, then end.
 
-        What was held comes in the order in which it was accepted, and what arrives meanwhile comes behind it: so a mark
-        that we send to ourselves comes behind all of it. It has a topic that no group has, and a private subscription.
+        Held messages come in the order in which they were accepted, and new messages follow. So a marker that we send
+        to ourselves follows all held ones. The marker has a topic outside all groups, and a private subscription.
         """
         mark = f"{TOPICS}once/{uuid.uuid4().hex}"
         await self._client.subscribe(mark, session="")

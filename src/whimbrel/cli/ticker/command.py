@@ -1,8 +1,7 @@
-"""``whimbrel tickertape``: a line of messages that scrolls, and that one can write to.
+"""``whimbrel tickertape``: a scrolling line of messages, to which the user can write.
 
 After Elvin's Tickertape (Parsowith et al., 1998). The parts are in ``whimbrel.cli.ticker``.
-
-Rule: a password never stands in an argument, where other processes and the shell's history could see it.
+Rule: a password is never an argument, where other processes and the shell's history could see it.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from whimbrel.cli.options.connection import Connection, run
 from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.options.passwords import ENVIRONMENT, password_from
 from whimbrel.cli.options.values import read_whole_seconds
-from whimbrel.cli.ticker.message import FIRST_GROUP, MOST_MINUTES, check_group
+from whimbrel.cli.ticker.message import FIRST_GROUP, MAX_MINUTES, check_group
 from whimbrel.cli.ticker.text import clean
 from whimbrel.language.filters import parse
 
-if TYPE_CHECKING:  # asyncio and the wire need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load asyncio and MQTT
     from whimbrel.cli.ticker.channel import Channel, Wanted
     from whimbrel.cli.ticker.terminal import Show
 
@@ -34,7 +33,7 @@ __all__ = ["tickertape"]
 
 _NO_NAME = "unnamed"
 _COLUMNS = 80
-"""Of a window, until the terminal tells."""
+"""Columns of a window until the terminal's size is known."""
 _NOT_IN_NAMES = re.compile(r"[/+#]|^\$")
 
 
@@ -71,7 +70,7 @@ def tickertape(
         int, typer.Option("--max", metavar="N", min=0, help="How many messages are kept for each GROUP.")
     ] = 20,
     minutes: Annotated[
-        int, typer.Option("--minutes", metavar="N", min=1, max=MOST_MINUTES, help="How long what we send is shown.")
+        int, typer.Option("--minutes", metavar="N", min=1, max=MAX_MINUTES, help="How long what we send is shown.")
     ] = 5,
     speaker: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="Who speaks; the user if not given.")
@@ -101,19 +100,19 @@ def tickertape(
 ) -> None:
     """Follow groups on one scrolling line, and write to them.
 
-    What is said while this command does not run is kept in a named session and comes when it runs again; the session
+    Messages sent while this command does not run are kept in a named session and come when it runs again; the session
     remembers the groups. A message is TICKERTAPE (its group), USER, TICKERTEXT, TIMEOUT (minutes) and Message-Id, which
-    --filter can speak of.
+    --filter can use.
 
-    In a terminal: Enter or i opens a line to type, Tab changes the group, h shows what was said before (up and down),
-    q quits. In a pipe: prints `group: user: text` for each message, and sends each line `group: text` of its input.
+    In a terminal: Enter or i opens a line to type, Tab changes the group, h shows earlier messages (up and down), q
+    quits. In a pipe: prints `group: user: text` for each message, and sends each line `group: text` of its input.
 
     Example: whimbrel tickertape chat news --filter "USER != 'bot'"
     """
     for group in (*(groups or ()), *(leave or ()), *(send or ())[:1]):
         check_group(group)
     if filter_text is not None:
-        parse(filter_text)  # a mistake in it is shown with its place, before anything is sent
+        parse(filter_text)  # show an error in the filter with its position, before anything is sent
         if not groups:
             raise typer.BadParameter("--filter needs a GROUP, which it is for")
     if send is not None and (once or groups or leave):
@@ -144,7 +143,7 @@ def tickertape(
     )
     device = client_id or f"{who}@{socket.gethostname()}/tickertape"
     if once:
-        # A device of its own, so that a tape which runs is not put out.
+        # A device of its own, so that a running tape is not disconnected.
         run(_print_held(channel(client_id or f"{device}-once"), wanted, as_json=as_json))
     elif sys.stdin.isatty() and sys.stdout.isatty() and not as_json and count is None:
         from whimbrel.cli.ticker.board import Board  # see above
@@ -183,7 +182,7 @@ async def _show(channel: Channel, wanted: Wanted, show: Show) -> None:
     async with channel:
         show.board.write_to(await channel.open(wanted) or [FIRST_GROUP])
         status = await show.run(channel)
-    raise typer.Exit(status)  # outside, so that what was shown is acknowledged
+    raise typer.Exit(status)  # outside, so that shown messages are acknowledged
 
 
 def _tell(sentence: str) -> None:

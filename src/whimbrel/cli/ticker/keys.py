@@ -1,6 +1,6 @@
-"""Keys: what a keyboard sends, as characters and names.
+"""Keys: turns the bytes of a keyboard into characters and names of keys.
 
-Rule: any bytes give keys. A sequence that is not known gives none, and never becomes text.
+Rule: any bytes are accepted. An unknown sequence gives no key, and never becomes text.
 Rule: a key is one printable character, or the name of a key, which is longer: ``enter``, ``up``.
 """
 
@@ -29,7 +29,7 @@ _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)")
 
 
 class KeyReader:
-    """Bytes of a terminal to keys; a character may come in parts."""
+    """Turns a terminal's bytes into keys; a character may arrive in parts."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -37,7 +37,7 @@ class KeyReader:
     def feed(self, data: bytes) -> list[str]:
         """Return the keys that *data* completes.
 
-        A terminal sends a sequence in one piece, so an escape at the end is the key of that name.
+        A terminal sends a sequence in one piece, so an escape at the end is the escape key.
         """
         text, keys, at = self._decoder.decode(data), list[str](), 0
         while at < len(text):

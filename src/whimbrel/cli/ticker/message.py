@@ -1,8 +1,8 @@
-"""Ticker messages: what travels, with the attributes that Tickertape had, and what is read of it.
+"""Ticker messages: their form on the wire, with Tickertape's attributes, and the reader of received ones.
 
-Rule: any body gives a message. What is no ticker message is shown as text, so that every MQTT client can write to a
-group; nothing that arrives is dropped unseen.
-Rule: texts are clean from here on. The group is the topic's, which the broker's rights guard; ``USER`` is a claim.
+Rule: any body gives a message. A body in another form is shown as text, so that every MQTT client can write to a group,
+and nothing that arrives is lost silently.
+Rule: texts are clean from here on. The group is the topic's, which the broker's rights protect; ``USER`` is unverified.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from whimbrel.model.json_body import read_json
 
 __all__ = [
     "FIRST_GROUP",
-    "MOST_MINUTES",
+    "MAX_MINUTES",
     "TOPICS",
     "TickerMessage",
     "check_group",
@@ -29,29 +29,29 @@ __all__ = [
 
 TOPICS = "tickertape/"
 FIRST_GROUP = "chat"
-"""Where one begins who names no group."""
-MOST_MINUTES = 1_440
+"""Group of a user who names none."""
+MAX_MINUTES = 1_440
 _MINUTES = 5
-_MOST_CHARACTERS = 500
-_MOST_GROUP_CHARACTERS = 64
+_MAX_CHARACTERS = 500
+_MAX_GROUP_CHARACTERS = 64
 _NO_USER = "?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickerMessage:
-    """One message for a group, which has a life of some minutes."""
+    """One message for a group; it is shown for some minutes."""
 
     group: str
     user: str
     text: str
     timeout_minutes: int = _MINUTES
     message_id: str = ""
-    """Tells a message that comes again from another one of the same text; empty: unknown."""
+    """Distinguishes a repeated message from another one with the same text; empty: unknown."""
     life_s: float | None = None
-    """What is left of its life where the broker told; None: all of it."""
+    """Remaining life as given by the broker, in seconds; None: all of it."""
 
     def attributes(self) -> dict[str, object]:
-        """Return the body, which filters see: the names are those of Tickertape."""
+        """Return the body, which filters can use; the names are those of Tickertape."""
         return {
             "TICKERTAPE": self.group,
             "USER": self.user,
@@ -61,7 +61,7 @@ class TickerMessage:
         }
 
     def remaining_s(self) -> float:
-        """Return how long it is shown, in seconds from its arrival."""
+        """Return the time for which the message is shown, in seconds from its arrival."""
         whole = self.timeout_minutes * 60.0
         return whole if self.life_s is None else min(whole, self.life_s)
 
@@ -75,25 +75,25 @@ def topic_of(group: str) -> str:
 
 
 def group_of(topic: str) -> str:
-    """Return the group of a topic, or of a topic filter of ours."""
+    """Return the group of one of our topics or topic filters."""
     return topic.removeprefix(TOPICS)
 
 
 def is_group(text: str) -> bool:
-    """Return whether *text* can be a group: a level of a topic, which ends at a colon where lines are typed."""
-    return 0 < len(text) <= _MOST_GROUP_CHARACTERS and clean(text) == text and not set(text) & set("/+#:")
+    """Return whether *text* is a valid group: one level of a topic, without a colon, which ends the group in input."""
+    return 0 < len(text) <= _MAX_GROUP_CHARACTERS and clean(text) == text and not set(text) & set("/+#:")
 
 
 def check_group(group: str) -> str:
-    """Return *group* if it can be one."""
+    """Return *group* if it is valid, else raise ``InvalidValueError``."""
     if not is_group(group):
-        allowed = f"1 to {_MOST_GROUP_CHARACTERS} characters without / + # : and without control characters"
+        allowed = f"1 to {_MAX_GROUP_CHARACTERS} characters without / + # : and without control characters"
         raise InvalidValueError("group", group, allowed)
     return group
 
 
 def read_line(line: str) -> tuple[str, str]:
-    """Return group and text of a line that the user typed: ``group: text``."""
+    """Return group and text of an input line ``group: text``."""
     group, colon, text = line.partition(":")
     text = clean(text)
     if not colon or not text:
@@ -102,7 +102,7 @@ def read_line(line: str) -> tuple[str, str]:
 
 
 def read_message(topic: str, body: bytes, *, life_s: float | None = None) -> TickerMessage:
-    """Return the message that came to *topic*; *life_s* is what the broker says of its remaining life."""
+    """Return the message received on *topic*; *life_s* is its remaining life as given by the broker."""
     try:
         found: dict[str, object] = read_json(body)
     except InvalidInputError:
@@ -119,13 +119,13 @@ def read_message(topic: str, body: bytes, *, life_s: float | None = None) -> Tic
 
 
 def _shown(text: str) -> str:
-    """Return *text* clean; what is too long for a line that scrolls is cut, and says so."""
+    """Return *text* clean; a text that is too long for a scrolling line is cut and ends in an ellipsis."""
     whole = clean(text)
-    return whole if len(whole) <= _MOST_CHARACTERS else whole[: _MOST_CHARACTERS - 1] + "…"
+    return whole if len(whole) <= _MAX_CHARACTERS else whole[: _MAX_CHARACTERS - 1] + "…"
 
 
 def _minutes(found: object) -> int:
-    """Return the whole minutes nearest to what was *found*, if it is a number at all."""
+    """Return *found* rounded up to whole minutes, or the default if it is not a positive number."""
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found <= 0:
         return _MINUTES
-    return min(MOST_MINUTES, math.ceil(found))
+    return min(MAX_MINUTES, math.ceil(found))

@@ -1,4 +1,4 @@
-"""The tickertape in a pipe: a line for each message, and each line of input said to its group."""
+"""The tickertape in a pipe: prints a line for each message, and sends each line of input to its group."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from whimbrel.errors import InvalidValueError
 __all__ = ["line_of", "talk"]
 
 _READ_BYTES = 65_536
-_MOST_LINE_BYTES = 65_536
+_MAX_LINE_BYTES = 65_536
 
 
 def line_of(message: TickerMessage, *, as_json: bool) -> str:
-    """Return the line that tells *message*."""
+    """Return *message* as one line."""
     return json.dumps(message.attributes(), ensure_ascii=False) if as_json else str(message)
 
 
 async def talk(channel: Channel, *, count: int | None, as_json: bool) -> None:
-    """Print what arrives and say what is read, until *count* messages were printed."""
+    """Print messages as they arrive, and send lines of input, until *count* messages were printed."""
     saying = asyncio.create_task(_say(channel))
     printing = asyncio.create_task(_print(channel, count, as_json=as_json))
     try:
         await asyncio.wait([saying, printing], return_when=asyncio.FIRST_COMPLETED)
         if saying.done():
-            saying.result()  # an error ends it all; the end of the input is not the end of listening
+            saying.result()  # an error ends everything; the end of the input does not end the listening
         await printing
     finally:
         for task in (saying, printing):
@@ -56,7 +56,7 @@ async def _say(channel: Channel) -> None:
             try:
                 group, text = read_line(line)
             except InvalidValueError as error:
-                typer.echo(f"error: {error}", err=True)  # one slip of the hand does not end a talk
+                typer.echo(f"error: {error}", err=True)  # one bad line does not end the conversation
             else:
                 await channel.send(group, text)
 
@@ -64,8 +64,8 @@ async def _say(channel: Channel) -> None:
 async def _lines() -> AsyncIterator[str]:
     """Yield the lines of standard input.
 
-    A thread waits for them, for files and terminals cannot be awaited. It reads the descriptor and not ``sys.stdin``,
-    whose lock it would still hold when the interpreter ends.
+    A thread waits for them, because files and terminals cannot be awaited. The thread reads the descriptor, not
+    ``sys.stdin``, whose lock it would still hold when the interpreter ends.
     """
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes](1)
     descriptor = sys.stdin.fileno()
@@ -79,7 +79,7 @@ async def _lines() -> AsyncIterator[str]:
                 data = b""
             try:
                 asyncio.run_coroutine_threadsafe(queue.put(data), loop).result()
-            except RuntimeError:  # the loop is closed: no reader is left
+            except RuntimeError:  # the loop is closed, so nobody reads the queue
                 return
 
     threading.Thread(target=read, daemon=True).start()
@@ -88,5 +88,5 @@ async def _lines() -> AsyncIterator[str]:
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             yield line.decode(errors="replace")
-        rest = rest[:_MOST_LINE_BYTES]  # what is longer than any message may be cut
+        rest = rest[:_MAX_LINE_BYTES]  # a line that is longer than any message may be cut
     yield rest.decode(errors="replace")

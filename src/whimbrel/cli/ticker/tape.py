@@ -1,12 +1,12 @@
-"""The tape: messages on a line that scrolls to the left for ever, until each has lived its time.
+"""The tape: messages on a line that scrolls to the left for ever, each until its time is over.
 
 Rule: pure. The time is an argument; the same calls give the same line.
-Rule: a window has exactly as many columns as it is wide, whatever was written.
-Rule: what is in sight only moves with the tape: a message that leaves before its turn leaves a blank.
+Rule: a window always shows exactly its width in columns.
+Rule: visible text only moves with the tape: a message that ends while it is visible leaves a blank.
 
-Places on the tape are counted in columns from where it began, and the window moves over them. What comes next waits
-beyond the right edge, without a place: first what was not read yet, in the order in which it was said, then what passed
-and is to pass again.
+Positions on the tape are columns from its beginning, and the window moves over them. Waiting messages are beyond the
+right edge and have no position yet: first the unread ones, in the order of arrival, then those that passed and will
+pass again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["Shade", "Span", "Tape"]
 
 _GAP = "   ·   "
 _COLUMNS_PER_S = 8.0
-_MOST_MESSAGES = 100
+_MAX_MESSAGES = 100
 _FRESH, _FADING = 0.8, 0.3
-"""A message is fresh while more than this share of its life is left, and fades when there is less than that."""
+"""Shares of a message's life: it is fresh while more than the first is left, and fades when less than the second is."""
 
 
 class Shade(Enum):
-    """How strongly something is written: messages fade before they go."""
+    """Emphasis of a text: messages fade before they disappear."""
 
     FRESH = "fresh"
     PLAIN = "plain"
@@ -40,7 +40,7 @@ class Shade(Enum):
 
 
 class Span(NamedTuple):
-    """A part of a line that is written in one shade."""
+    """A part of a line in one shade."""
 
     text: str
     shade: Shade = Shade.PLAIN
@@ -48,7 +48,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class _Piece:
-    """A message with the gap behind it, and its place if it has one."""
+    """A message with the gap after it, and its position if it has one."""
 
     message: TickerMessage
     columns: tuple[str, ...]
@@ -66,17 +66,17 @@ class _Piece:
 
 
 class Tape:
-    """Messages that pass by in a window of *width* columns."""
+    """Messages that pass in a window of *width* columns."""
 
     def __init__(
-        self, width: int, *, columns_per_s: float = _COLUMNS_PER_S, most_messages: int = _MOST_MESSAGES
+        self, width: int, *, columns_per_s: float = _COLUMNS_PER_S, most_messages: int = _MAX_MESSAGES
     ) -> None:
         if columns_per_s < 0:
             raise InvalidValueError("columns_per_s", columns_per_s, "a number from 0 on")
         self._columns_per_s, self._most_messages = columns_per_s, max(1, most_messages)
         self._width = max(1, width)
         self._left = 0.0
-        """Where the left edge of the window is."""
+        """Position of the window's left edge."""
         self._moved_at: float | None = None
         self._placed: deque[_Piece] = deque()
         self._unread: deque[_Piece] = deque()
@@ -84,20 +84,20 @@ class Tape:
 
     @property
     def width(self) -> int:
-        """How many columns the window has."""
+        """Number of columns of the window."""
         return self._width
 
     def resize(self, width: int) -> None:
-        """Have a window of *width* columns from now on."""
+        """Set the width of the window, in columns."""
         self._width = max(1, width)
 
     @property
     def messages(self) -> tuple[TickerMessage, ...]:
-        """What is on the tape, in the order in which it passes."""
+        """Messages on the tape, in the order in which they pass."""
         return tuple(piece.message for piece in (*self._placed, *self._unread, *self._read))
 
     def add(self, message: TickerMessage, *, now: float) -> None:
-        """Put *message* on the tape, unless its time is over or it is there: a broker may deliver it again."""
+        """Add *message*, unless its time is over or it is a repeated delivery."""
         self.advance(now=now)
         is_known = message.message_id and message.message_id in {each.message_id for each in self.messages}
         if message.remaining_s() <= 0 or is_known:
@@ -110,19 +110,19 @@ class Tape:
         self._fill()
 
     def advance(self, *, now: float) -> None:
-        """Let time pass until *now*: the tape moves, and messages whose time is over leave it."""
+        """Advance to *now*: move the tape, and remove messages whose time is over."""
         pieces = (*self._placed, *self._unread, *self._read)
         if self._moved_at is not None:
             passed = max(0.0, now - self._moved_at) * self._columns_per_s
             whole = self._width + sum(len(piece.columns) for piece in pieces)
-            self._move(self._left + min(passed, whole))  # after a long sleep its position is unknown
+            self._move(self._left + min(passed, whole))  # after a long sleep, any position is as good as another
         self._moved_at = now
         if any(now >= piece.ends_at for piece in pieces):
             self._keep_those([piece for piece in pieces if now < piece.ends_at])
             self._fill()
 
     def window(self, *, now: float) -> list[Span]:
-        """Return what is seen at *now*: as many columns as the window has."""
+        """Return the visible columns at *now*."""
         self.advance(now=now)
         left = math.floor(self._left)
         found, shades = [" "] * self._width, [Shade.PLAIN] * self._width
@@ -134,7 +134,7 @@ class Tape:
         return [Span("".join(text for text, _ in run), shade) for shade, run in groupby(both, key=lambda each: each[1])]
 
     def _move(self, goal: float) -> None:
-        """Move the window to *goal*, from one place to the next where something comes in or is out."""
+        """Move the window to *goal*, stopping at each position where a message enters or leaves."""
         while self._placed:
             last = self._placed[-1].end
             is_out = self._placed[0].end
@@ -148,7 +148,7 @@ class Tape:
         self._left = goal
 
     def _fill(self) -> None:
-        """Give a place to what waits, as long as there is one before the right edge or at it."""
+        """Place waiting messages as long as there is room up to the right edge."""
         right = math.ceil(self._left) + self._width
         while (waiting := self._unread or self._read) and (not self._placed or self._placed[-1].end <= right):
             piece = waiting.popleft()
@@ -156,7 +156,7 @@ class Tape:
             self._placed.append(piece)
 
     def _keep_those(self, kept: list[_Piece]) -> None:
-        """Drop all others."""
+        """Drop all messages except *kept*."""
         names = {id(piece) for piece in kept}
         for pieces in (self._placed, self._unread, self._read):
             left = [piece for piece in pieces if id(piece) in names]

@@ -1,8 +1,8 @@
-"""The tickertape in a terminal: one line that is drawn again and again, and keys.
+"""The tickertape in a terminal: one line that is redrawn continuously, and the keys.
 
-Rule: the terminal is given back as it was, however this ends: `q`, an error, SIGTERM, SIGHUP, Ctrl-C; also while it is
-stopped with Ctrl-Z.
-Rule: nothing is decided here; see ``board``. Nothing is written but the board's line and the sequences of this file.
+Rule: the terminal is restored to its former state, however this ends: `q`, an error, SIGTERM, SIGHUP, Ctrl-C; and also
+while it is stopped with Ctrl-Z.
+Rule: nothing is decided here; see ``board``. Only the board's line and the sequences of this file are written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_SHADE = "\x1b[0m"
 
 
 class Screen:
-    """One line of the terminal that standard input and output are."""
+    """One line of the terminal on standard input and output."""
 
     def __init__(self) -> None:
         self._input, self._output = sys.stdin.fileno(), sys.stdout.fileno()
@@ -46,7 +46,7 @@ class Screen:
 
     def __enter__(self) -> Self:
         self._saved = termios.tcgetattr(self._input)
-        tty.setcbreak(self._input, termios.TCSADRAIN)  # Ctrl-C, Ctrl-Z and line ends stay what they are
+        tty.setcbreak(self._input, termios.TCSADRAIN)  # Ctrl-C, Ctrl-Z and line ends keep their usual effect
         self._write(_HIDE_CURSOR)
         self._drawn = ""
         return self
@@ -63,19 +63,19 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """How many columns a line can have; the last one stays free, for writing there moves some terminals on."""
+        """Most columns of a line; the last column stays free, because writing it makes some terminals wrap."""
         with suppress(OSError):
             return max(1, os.get_terminal_size(self._output).columns - 1)
         return 79
 
     def read(self) -> bytes:
-        """Return what was typed; nothing: the terminal is gone."""
+        """Return the typed bytes; empty: the terminal is gone."""
         with suppress(OSError):
             return os.read(self._input, 4_096)
         return b""
 
     def draw(self, line: Sequence[Span], cursor: int | None) -> None:
-        """Show *line*, and the cursor where the user types."""
+        """Draw *line*, and the cursor if the user is typing."""
         shown = "".join(self._shaded(span) for span in line)
         place = _HIDE_CURSOR if cursor is None else f"\r\x1b[{cursor}C{_SHOW_CURSOR}" if cursor else f"\r{_SHOW_CURSOR}"
         text = f"\r{shown}{place}"
@@ -84,7 +84,7 @@ class Screen:
             self._drawn = text
 
     def wipe(self) -> None:
-        """Forget what was drawn: the terminal has another size."""
+        """Forget the drawn line, because the terminal has another size."""
         self._write(_ERASE_LINE)
         self._drawn = ""
 
@@ -99,7 +99,7 @@ class Screen:
 
 
 class Show:
-    """A board in the terminal: what arrives, what is typed, what is sent, and drawing, all at the same time."""
+    """A board in the terminal: receives, reads keys, sends and draws at the same time."""
 
     def __init__(self, board: Board) -> None:
         self.board = board
@@ -109,18 +109,18 @@ class Show:
         self._sending: set[asyncio.Task[None]] = set()
 
     def tell(self, sentence: str) -> None:
-        """Say something of our own on the board, for nothing else can be printed."""
+        """Show a sentence of our own on the board, because nothing else can be printed."""
         self.board.note(sentence, now=time.monotonic())
         self._changed.set()
 
     async def run(self, channel: Channel) -> int:
-        """Show what *channel* has until the user quits or a signal ends it; return the exit status.
+        """Show the messages of *channel* until the user quits or a signal ends it; return the exit status.
 
-        No handler, task or mode of the terminal is left behind.
+        All handlers, tasks and terminal modes are removed at the end.
         """
         self._channel, self._loop = channel, asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
-        for number in _ENDING:  # before the terminal is touched: from then on they must not kill us
+        for number in _ENDING:  # before the terminal is changed: from then on these signals must not kill us
             self._loop.add_signal_handler(number, self._end, 128 + number)
         self._loop.add_signal_handler(signal.SIGTSTP, self._pause)
         self._loop.add_signal_handler(signal.SIGWINCH, self._resize)
@@ -132,7 +132,7 @@ class Show:
                 self._start(self._draw())
                 try:
                     status = await self._ended
-                    if self._sending:  # a line that was entered before quitting is still sent
+                    if self._sending:  # a line entered before quitting is still sent
                         await asyncio.wait(list(self._sending), timeout=_GOODBYE_S)
                     return status
                 finally:
@@ -161,7 +161,7 @@ class Show:
             self._ended.set_result(status)
 
     def _pause(self) -> None:
-        """Stop, as the shell's user asked; go on when it lets us."""
+        """Stop, as the shell's user requested; continue when the shell resumes us."""
         self._screen.__exit__(None, None, None)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._screen.__enter__()

@@ -1,12 +1,13 @@
 """Text from strangers on a terminal: made harmless, and measured in columns.
 
-Rule: what ``clean`` returns has no control character, no escape, no character that turns the direction of writing, and
-no line end. Whatever is shown went through it.
+Rule: the result of ``clean`` has no control character, no escape, no character that changes the direction of writing,
+and no line end. Everything that is shown went through it.
 Rule: a column is one entry of a tuple. A wide character fills two: the character, then an empty text. So columns are
-cut and counted by slicing, and code that cuts a wide character in two puts a space for its half.
+cut and counted by slicing; code that cuts a wide character in two puts a space for the remaining half.
 
 Widths are those of ``unicodedata.east_asian_width``. Terminals disagree about sequences (joined emoji, skin tones,
-presentation selectors), so what joins them is left out: each part is shown by itself, and all terminals count the same.
+presentation selectors). So the joining characters are left out: each part is shown by itself, and all terminals count
+the same columns.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import unicodedata
 
 __all__ = ["clean", "columns", "cut", "fitted", "fitted_end", "width_of"]
 
-_MOST_MARKS = 4
-"""Marks on one letter; languages need three, and a tower of them reaches into other people's lines."""
+_MAX_MARKS = 4
+"""Most marks on one letter: languages need three, and more would reach into other people's lines."""
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _LEFT_OUT = frozenset(
     [chr(code) for code in range(0xFE00, 0xFE10)]  # presentation selectors
@@ -26,7 +27,7 @@ _LEFT_OUT = frozenset(
 
 
 def clean(text: str) -> str:
-    """Return *text* without anything that a terminal would obey; white space is one space, and none at the ends."""
+    """Return *text* without anything that controls a terminal; white space becomes single spaces, none at the ends."""
     return " ".join("".join(map(_harmless, text)).split())
 
 
@@ -36,19 +37,19 @@ def _harmless(character: str) -> str:
         return " "
     if category in {"Cc", "Cf"} or character in _LEFT_OUT:
         return ""
-    if category[0] == "C":  # not assigned, private, or half of a pair: who knows what it is, or how wide
+    if category[0] == "C":  # not assigned, private, or half of a pair: meaning and width are unknown
         return _UNKNOWN
     return character
 
 
 def columns(text: str) -> tuple[str, ...]:
-    """Return the columns of a *text* that is clean; marks stand with the letter before them."""
+    """Return the columns of a clean *text*; marks are in the column of the letter before them."""
     found: list[str] = []
     letter, marks = -1, 0
     for character in text:
         match _width(character):
             case 0:
-                if letter >= 0 and marks < _MOST_MARKS:
+                if letter >= 0 and marks < _MAX_MARKS:
                     found[letter] += character
                     marks += 1
             case width:
@@ -64,7 +65,7 @@ def _width(character: str) -> int:
 
 
 def width_of(text: str) -> int:
-    """Return how many columns a clean *text* fills."""
+    """Return the number of columns of a clean *text*."""
     return len(columns(text))
 
 
@@ -94,5 +95,5 @@ def fitted_end(text: str, width: int) -> str:
 
 
 def text_of(found: tuple[str, ...] | list[str]) -> str:
-    """Return the text that stands in the columns *found*."""
+    """Return the text in the columns *found*."""
     return "".join(found)

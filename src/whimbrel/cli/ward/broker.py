@@ -1,6 +1,6 @@
-"""The demo's broker: the real one, in a process of its own, on a free port of this machine alone.
+"""The demo's broker: the real one, in a process of its own, on a free port of this machine only.
 
-Rule: it is in a session of its own, so that a Ctrl-C in the terminal is the demo's to answer, and not the broker's too.
+Rule: the process has a session of its own, so that Ctrl-C in the terminal reaches only the demo and not the broker.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["NODE", "BrokerFailedError", "WardBroker"]
 
 NODE = "ward"
 _PORT = re.compile(r"\bmqtt=([0-9]+)")
-_START_S = 300.0  # the first on a machine may compile the matcher; one that ends is noticed at once
+_START_S = 300.0  # the first start on a machine may compile the matcher; an early end is noticed at once
 _STOP_S = 30.0
 _LINES = 20
 
 
 class BrokerFailedError(WhimbrelError):
-    """The demo's broker did not do what it was asked. Reaction: read its last words, and try again."""
+    """The demo's broker did not start or stop properly. Reaction: read its last log lines, and try again."""
 
     def __init__(self, what: str, lines: str) -> None:
         super().__init__(what, lines)
@@ -36,7 +36,7 @@ class BrokerFailedError(WhimbrelError):
 
 
 class WardBroker:
-    """A broker that keeps its log in *folder*."""
+    """A broker with its data in *folder*."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,11 +47,11 @@ class WardBroker:
 
     @property
     def log(self) -> Path:
-        """The directory of its log."""
+        """Directory of the broker's log."""
         return self._folder / "log"
 
     async def start(self) -> None:
-        """Start it, and wait until it listens."""
+        """Start the broker, and wait until it listens."""
         command = [sys.executable, "-m", "whimbrel", "serve", "--data", str(self._folder), "--node", NODE]
         self._process = await asyncio.create_subprocess_exec(
             *command, "--host", "127.0.0.1", "--port", "0",
@@ -66,7 +66,7 @@ class WardBroker:
             raise self._failed("did not listen in time") from None
 
     async def stop(self) -> None:
-        """Ask it to stop, as an operator would, and wait until it did."""
+        """Stop the broker as an operator would, and wait until it has ended."""
         process = self._process
         assert process is not None
         if process.returncode is not None:
@@ -81,7 +81,7 @@ class WardBroker:
             raise self._failed(f"stopped with status {status}")
 
     async def kill(self) -> None:
-        """End it if it still runs: the demo was broken off."""
+        """Kill the broker if it still runs, because the demo was aborted."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()

@@ -1,12 +1,11 @@
-"""``whimbrel demo``: Whimbrel at work on a made-up hospital ward, with an account of everything at the end.
+"""``whimbrel demo``: Whimbrel at work on a simulated hospital ward, with an account of everything at the end.
 
 A broker in a process of its own, forty devices over real sockets, and the streaming pipeline on the broker's log, in
-one terminal. The parts are in ``whimbrel.cli.ward``; what the devices do is a plan (``sim.fleet``).
-
-Rule: the page lives from the first second; Spark, which takes its time, is a corner of it, and the clock starts with
-its first batch: a demo of a minute shows a minute of all of it.
-Rule: however it ends, by the clock or by Ctrl-C, nothing is left running, and what was published is accounted for. A
-second Ctrl-C breaks it off; and in a terminal, where a person waits, so do three seconds after the first.
+one terminal. The parts are in ``whimbrel.cli.ward``; a plan (``sim.fleet``) decides what the devices do.
+Rule: the page shows activity from the first second. Spark, which starts slowly, is one corner of it, and the clock
+starts with Spark's first batch: so a demo of a minute shows a minute of everything.
+Rule: however it ends, by the clock or by Ctrl-C, no process is left running, and all publications are accounted for. A
+second Ctrl-C aborts; and in a terminal, where a person waits, so do three seconds after the first.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from rich.live import Live
 from whimbrel.cli.options.values import read_seconds
 from whimbrel.errors import InvalidValueError, MissingDependencyError
 
-if TYPE_CHECKING:  # the wire, Arrow and Spark need not be loaded for other commands
+if TYPE_CHECKING:  # other commands need not load MQTT, Arrow and Spark
     from whimbrel.cli.ward.show import Show
     from whimbrel.cli.ward.summary import Summary
 
@@ -41,7 +40,7 @@ __all__ = ["demo"]
 
 _JAVA = 17
 _PATIENCE_S = 3.0
-"""How long a person who said Ctrl-C waits for the account."""
+"""Seconds for which a person who pressed Ctrl-C waits for the account."""
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 
 
@@ -68,9 +67,10 @@ def demo(
 ) -> None:
     """Watch a hospital ward: a broker, forty devices that come, go and share sessions, and the pipeline on its log.
 
-    In a terminal it is one live page; in a pipe it is a line every two seconds. It ends with an account, computed by
-    the pipeline, of what became of every notification for every device; if that does not close, the exit code is 1.
+    In a terminal the demo is one live page; in a pipe it is a line every two seconds. It ends with an account, computed
+    by the pipeline, of the outcome of every notification for every device; if the account has gaps, the exit code is 1.
     Ctrl-C ends it early, with the account; in a terminal without, if that takes longer than three seconds.
+
     Needs the extra `spark` and Java 17 or newer.
 
     Example: whimbrel demo --seconds 30 --keep ward
@@ -89,7 +89,7 @@ def demo(
 
             console = Console(markup=False, highlight=False, emoji=False)
             if not console.is_terminal:
-                console.width = max(console.width, 120)  # a pipe has no edges
+                console.width = max(console.width, 120)  # a pipe has no width
             console.print(drawn(summary))
             typer.echo(_next_commands(keep))
     if not summary.closes:
@@ -97,7 +97,7 @@ def demo(
 
 
 def _next_commands(keep: Path | None) -> str:
-    """Return what to type next, three commands."""
+    """Return three commands to try next."""
     if keep is None:
         look = ["whimbrel demo --keep ward-demo", "whimbrel pipeline show popularity --out ward-demo/tables"]
     else:
@@ -137,7 +137,7 @@ async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: b
 
 
 async def _draw(show: Show, *, is_quiet: bool) -> None:
-    """Show what there is, again and again; where only the account is wanted, on standard error."""
+    """Draw the current state again and again; on standard error if standard output is for the account only."""
     from whimbrel.cli.ward.page import line, page
 
     console = Console(markup=False, highlight=False, emoji=False)
@@ -152,7 +152,7 @@ async def _draw(show: Show, *, is_quiet: bool) -> None:
 
 
 async def _draw_pictures(show: Show, path: Path) -> None:
-    """Keep a picture of the last moment in which the ward was busy and the pipeline followed."""
+    """Draw a picture of each moment in which the ward is busy and the pipeline follows; the last one stays."""
     from whimbrel.cli.ward.picture import draw_picture
 
     while True:
@@ -175,7 +175,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 def _check_spark() -> None:
-    """Raise if what the pipeline needs is missing, before anything starts."""
+    """Raise an error if a requirement of the pipeline is missing, before anything starts."""
     for name in ("pyspark", "pandas"):
         if not _is_installed(name):
             raise MissingDependencyError("the demo", name, "run: pip install 'whimbrel[spark]'")
@@ -187,10 +187,10 @@ def _check_spark() -> None:
 
 
 def _is_installed(module: str) -> bool:
-    """Tell without loading it, which takes a second."""
+    """Return whether *module* is installed, without loading it, which would take a second."""
     try:
         return find_spec(module) is not None
-    except ValueError:  # something else is in its place
+    except ValueError:  # a broken entry in ``sys.modules``
         return False
 
 

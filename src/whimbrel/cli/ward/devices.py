@@ -1,9 +1,9 @@
-"""The ward's devices, alive: clients over real sockets that perform the fleet's plan and remember what they saw.
+"""The ward's devices: clients over real sockets that perform the fleet's plan and record what they see.
 
-Rule: a device does one thing after the other, in a task of its own; what it is to do waits in a queue.
-Rule: a device that vanishes says nothing, not even goodbye; one that leaves has its answers first.
-Rule: at the end nothing is guessed: every device that is there asks the broker something, again and again, and when
-nothing came before the answers any more, and nothing was left to be looked at, nothing is on its way.
+Rule: a device does one thing after the other, in a task of its own; its next actions wait in a queue.
+Rule: a device that vanishes sends nothing, not even a DISCONNECT; a device that leaves first waits for its answers.
+Rule: the end is determined, not guessed. Every connected device repeatedly sends the broker a request. When nothing
+arrives before the answers any more, and nothing received is left to process, then nothing is on its way.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _KEPT_S = 24 * 3_600
 _SETTLE_S = 60.0
 _SILENT_ROUNDS = 2
 _PAUSE_S = 0.5
-"""Longer than any device takes over what it has received and not yet looked at; of two waits the shorter ends first."""
+"""Pause in seconds, longer than any device needs to process a received message; of two waits the shorter ends first."""
 
 
 class _Wanderer(Client):
-    """A client that can be gone without a word."""
+    """A client that can disappear without a DISCONNECT."""
 
     async def vanish(self) -> None:
         """Break the connection, as an empty battery does."""
@@ -48,14 +48,14 @@ class _Line:
     begun_us: int
     sending: set[asyncio.Task[None]] = field(default_factory=set)
     is_open: bool = True
-    """Whether the device still says anything over it."""
+    """Whether the device still sends over it."""
     has_gone: bool = False
-    """Whether it ended without a word."""
+    """Whether it ended without a DISCONNECT."""
 
 
 @dataclass(slots=True)
 class _Told:
-    """A publication, and what its publisher knows of it."""
+    """A publication, and what its publisher knows about it."""
 
     device: str
     qos: int
@@ -64,7 +64,7 @@ class _Told:
 
 
 class _Alive:
-    """One device."""
+    """One device and its state."""
 
     def __init__(self, plan: Device) -> None:
         self.plan = plan
@@ -85,12 +85,12 @@ class Devices:
         self._lives: list[asyncio.Task[None]] = []
         self._is_over = False
         self.failures: list[str] = []
-        """What should not have happened."""
+        """Events that should not have happened."""
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Make the sessions of the people, with their subscriptions."""
+        """Create the sessions of the people, with their subscriptions."""
         async with Client("127.0.0.1", self._port, client_id="caretaker", reconnect=None) as client:
             for person in self._fleet.people:
                 await client.sessions.create(person.session)
@@ -105,7 +105,7 @@ class Devices:
                     )
 
     async def live(self, moves: Iterator[Move], readings: Iterator[Reading]) -> None:
-        """Come, go and publish by the clock, until cancelled."""
+        """Connect and disconnect devices, and publish readings, at their planned times, until cancelled."""
         begun = time.monotonic()
         self._lives = [asyncio.create_task(self._life(alive)) for alive in self._alive.values()]
         try:
@@ -180,7 +180,7 @@ class Devices:
     async def _go(self, alive: _Alive, change: Change) -> None:
         line, listening = alive.line, alive.listening
         if line is None or listening is None:
-            return  # it could not come
+            return  # it failed to connect
         alive.line, line.is_open = None, False
         if change is Change.VANISHES:
             line.has_gone = True
@@ -216,7 +216,7 @@ class Devices:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Wait until what was sent is acknowledged, and what is on its way has arrived."""
+        """Wait until everything sent is acknowledged, and everything on its way has arrived."""
         try:
             async with asyncio.timeout(_SETTLE_S):
                 for alive in self._alive.values():
@@ -231,7 +231,7 @@ class Devices:
             self.failures.append(f"the ward did not come to rest: {error}")
         for alive in self._alive.values():
             alive.heard.is_present = alive.line is not None
-        self._is_over = True  # from now on, to be sent away is no failure
+        self._is_over = True  # from now on, a disconnection is not a failure
 
     async def _fall_silent(self) -> None:
         silent, before = 0, -1
@@ -243,7 +243,7 @@ class Devices:
             before = received
 
     async def close(self) -> None:
-        """Disconnect all devices; after the broker has."""
+        """Disconnect all devices, after the broker has ended."""
         self._is_over = True
         for life in self._lives:
             life.cancel()
@@ -263,23 +263,23 @@ class Devices:
     # -- what is told ------------------------------------------------------------------------------------------------
 
     def is_present(self, device: str) -> bool:
-        """Return whether a device is there."""
+        """Return whether a device is connected."""
         return self._alive[device].line is not None
 
     @property
     def present(self) -> int:
-        """How many devices are there."""
+        """Number of connected devices."""
         return len(self._open())
 
     def sent(self) -> dict[bytes, Sent]:
-        """Return what was published, by the hash of its body."""
+        """Return the publications, by the hash of their bodies."""
         return {
             body_hash: Sent(told.device, told.qos, told.is_acknowledged, told.line.has_gone)
             for body_hash, told in self._told.items()
         }
 
     def heard(self) -> dict[str, Heard]:
-        """Return what was received, by device."""
+        """Return the received notifications, by device."""
         return {device.name: self._alive[device.name].heard for device in self._fleet.listening()}
 
 

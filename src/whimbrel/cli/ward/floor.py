@@ -1,6 +1,6 @@
 """The floor of the ward, drawn as a plan: rooms with the last vital signs of each bed, the corridor, the station.
 
-Rule: it is as wide as five rooms, and needs 76 columns; a pure function of values.
+Rule: the plan is as wide as five rooms, and needs 76 columns; it is a pure function of values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WALL = "dim"
 
 
 def floor(beds: Mapping[str, Bed], batteries: Mapping[str, int], owners: Sequence[Owner]) -> Text:
-    """Return the plan: what is beyond the usual is red, and a bed that has said nothing yet is empty."""
+    """Return the plan: unusual values are red, and a bed without any reading yet is empty."""
     here = ", ".join(owner.name for owner in owners if owner.here and not owner.name[-1].isdigit())
     text = Text(no_wrap=True, overflow="crop")
     _border(text, "┌┬┐", [*((bed, _ROOM) for bed in _ABOVE), ("station", _STATION)])

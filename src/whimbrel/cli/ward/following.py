@@ -1,7 +1,7 @@
-"""The demo's pipeline at work, in its process: the stream on the broker's log, and what is shown of its tables.
+"""The demo's pipeline in its own process: the stream on the broker's log, and the numbers to show from its tables.
 
-Rule: it is in a session of its own, so that a Ctrl-C in the terminal is the demo's to answer; it ends with the demo.
-Rule: the tables of the end are read when the broker has stopped and everything in its log was taken.
+Rule: the process has a session of its own, so that Ctrl-C in the terminal reaches only the demo; it ends with the demo.
+Rule: the final tables are read after the broker has stopped and its whole log was processed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from whimbrel.cli.ward.tallies import Latency, percentiles
 from whimbrel.cli.ward.view import Bar, PipelineView
 from whimbrel.pipeline.accounts import ArrowTable, HeldEntry
 
-if TYPE_CHECKING:  # pyspark takes a second to load, which the demo's own process need not
+if TYPE_CHECKING:  # the demo's own process need not load pyspark, which takes a second
     from pyspark.sql import SparkSession
 
     from whimbrel.log.reader import Frontier
@@ -31,9 +31,9 @@ if TYPE_CHECKING:  # pyspark takes a second to load, which the demo's own proces
 __all__ = ["FINISH", "FIRST", "FOLLOW", "Ended", "Ledger", "follow", "portable"]
 
 FOLLOW, FINISH = "follow", "finish"
-"""What it is told: that the log is there, and that the log's end has come."""
+"""Messages to the process: the log exists; the log is complete."""
 FIRST = "first"
-"""What it tells: that the first batch is in the tables. Beside it: views, and at last how it ended."""
+"""Message from the process: the first batch is in the tables. It also sends views, and finally ``Ended``."""
 _MASTER, _MEMORY, _PARTITIONS = "local[2,4]", "1g", 2
 _EVERY_S = 2.0
 _WINDOW_US = 10_000_000
@@ -45,29 +45,29 @@ _COUNTED = ("matches", "deliveries")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What the pipeline has at the end."""
+    """The data of the pipeline at the end, from which the account is made."""
 
     matches: ArrowTable
     deliveries: ArrowTable
     held: tuple[HeldEntry, ...]
     publications: ArrowTable
-    """node, seq, qos and body_hash."""
+    """Columns node, seq, qos and body_hash."""
     presence: ArrowTable
     sessions: ArrowTable
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How it ended."""
+    """The end of the process: its result, or its failure."""
 
     ledger: Ledger | None
     failure: BaseException | None
 
 
 def follow(pipe: Connection, log: Path, node: str, out: Path) -> None:
-    """Be the process of the pipeline, from the log of *node* in *log* to tables in *out*, as *pipe* says."""
+    """Run as the process of the pipeline, from the log of *node* in *log* to tables in *out*, controlled by *pipe*."""
     os.setsid()
-    with suppress(BrokenPipeError):  # the demo is gone
+    with suppress(BrokenPipeError):  # the demo has ended
         _Following(pipe, log, node, out).run()
 
 
@@ -94,7 +94,7 @@ class _Following:
                     spark.stop()
         except BrokenPipeError:
             raise
-        except BaseException as error:  # noqa: BLE001 # it is raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 # raised where the result is requested
             failure = portable(error)
             self._say("failed")
         self._tell(Ended(ledger, failure))
@@ -104,10 +104,10 @@ class _Following:
         with suppress(EOFError, OSError):
             while True:
                 events[self._pipe.recv()].set()
-        os._exit(1)  # the demo is gone, and no reader is left
+        os._exit(1)  # the demo has ended, and nobody reads the pipe
 
     def _tell(self, what: object) -> None:
-        with self._telling:  # batches are told of by Spark's thread
+        with self._telling:  # Spark's thread reports batches
             self._pipe.send(what)
 
     def _show(self, view: PipelineView) -> None:
@@ -144,11 +144,11 @@ class _Following:
 
     def _watch(self, stream: Stream, frontier: Frontier) -> None:
         while not self._ending.is_set():
-            stream.wait(_LOOK_S)  # which raises what ended it
+            stream.wait(_LOOK_S)  # raises the stream's error if it failed
             self._look(stream, frontier)
 
     def _look(self, stream: Stream, frontier: Frontier) -> None:
-        """Put a new view in place."""
+        """Send the demo a new view of the stream and its tables."""
         from whimbrel.pipeline.files.delta import read
 
         last = stream.last
@@ -195,18 +195,18 @@ class _Following:
 
 
 def portable(error: BaseException) -> BaseException:
-    """Return an error that another process understands."""
+    """Return *error* in a form that can be sent to another process."""
     try:
         return pickle.loads(pickle.dumps(error))  # type: ignore[no-any-return] # noqa: S301 # our own
-    except Exception:  # noqa: BLE001 # others make errors as they like
+    except Exception:  # noqa: BLE001 # an error of other software may do anything when pickled
         return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-# -- what is shown of the tables ---------------------------------------------------------------------------------------
+# -- numbers from the tables -------------------------------------------------------------------------------------------
 
 
 def _away(stream: Stream) -> dict[str, int] | None:
-    """Return how much waits for each owner; None if a batch changed it while we looked."""
+    """Return the number of notifications held for each owner; None if a batch changed it during the call."""
     try:
         return stream.away()
     except RuntimeError:
@@ -214,14 +214,14 @@ def _away(stream: Stream) -> dict[str, int] | None:
 
 
 def _count(out: Path, table: str) -> int:
-    """Return how many rows a table has: what its files say of themselves, no row is read."""
+    """Return the number of rows of a table, from the metadata of its files; no row is read."""
     from whimbrel.pipeline.files.delta import data_files
 
     return int(pads.dataset([str(path) for path in data_files(out, table)], format="parquet").count_rows())
 
 
 def _newest_window(table: ArrowTable) -> list[dict[str, Any]]:
-    """Return the rows of the newest window that has an older one before it: the newest of all has only begun."""
+    """Return the rows of the newest window but one, or of the only window: the newest window has only begun."""
     windows = sorted(set(table.column("window_start").to_pylist()))
     if not windows:
         return []
@@ -240,9 +240,9 @@ def _planned(table: ArrowTable) -> tuple[Bar, ...]:
 
 
 def _latency(table: ArrowTable) -> tuple[Latency, int]:
-    """Return the latencies of the newest window, and how many expired unseen in all.
+    """Return the latencies of the newest complete window, and the number of notifications that expired unseen in all.
 
-    Percentiles of subjects cannot be put together exactly; weighing them by their deliveries comes close.
+    Percentiles of several subjects cannot be combined exactly; weighting them by their deliveries comes close.
     """
     rows = [row for row in _newest_window(table) if row["delivered"]]
     weights = [row["delivered"] for row in rows]

@@ -1,6 +1,6 @@
 """The demo's page: one screen in a terminal, one line in a pipe; pure functions of a ``View``.
 
-Rule: a screen that is too small shows less, from the end; nothing wraps and nothing scrolls.
+Rule: a screen that is too small omits parts from the end; nothing wraps and nothing scrolls.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def page(view: View, *, width: int, height: int) -> RenderableType:
     shown: list[Layout] = [Layout(_header(view), size=_HEADER)]
     for size, part in rows:
         if size == _AWAY and room >= _LEAST_AWAY:
-            size = min(size, room)  # noqa: PLW2901 # the longest panel shows fewer where there is less room
+            size = min(size, room)  # noqa: PLW2901 # the longest panel has fewer lines if there is less room
         if room < size:
             break
         shown.append(Layout(part, size=size))
@@ -63,7 +63,7 @@ def page(view: View, *, width: int, height: int) -> RenderableType:
 
 
 def line(view: View) -> str:
-    """Return one line that says what the page does."""
+    """Return the content of the page as one line."""
     plan = view.pipeline
     held = sum(owner.held for owner in view.owners)
     pipeline = f"pipeline {plan.doing}" if plan.doing else (
@@ -82,7 +82,7 @@ def line(view: View) -> str:
 
 
 def _floor(view: View, width: int) -> list[tuple[int, RenderableType]]:
-    """Return the plan of the ward, where the screen is wide enough for it."""
+    """Return the plan of the ward, if the screen is wide enough for it."""
     drawn = Align.center(floor(view.beds, view.batteries, view.owners))
     return [(FLOOR_LINES, drawn)] if width >= FLOOR_COLUMNS else []
 
@@ -141,7 +141,7 @@ def _pipeline(plan: PipelineView) -> RenderableType:
 
 
 def _lag(plan: PipelineView) -> str:
-    """Return how far the tables are behind the log, in plain words."""
+    """Return in plain words how far the tables are behind the log."""
     return f"{plan.behind_s:.1f} s behind" if plan.behind else "up to date"
 
 
@@ -167,7 +167,7 @@ def _bars(bars: Sequence[Bar], most: int) -> RenderableType:
 
 
 def _spread(bars: Sequence[Bar], most: int) -> Sequence[Bar]:
-    """Return some of *bars* from the first to the last, at equal distances: the first few are often all the same."""
+    """Return a sample of *bars* at equal distances, from first to last, because the first few are often equal."""
     if len(bars) <= most:
         return bars
     return [bars[number * (len(bars) - 1) // (most - 1)] for number in range(most)]
@@ -197,7 +197,7 @@ def _duration(us: int | None) -> str:
 
 
 def _rate(counts: Sequence[int]) -> str:
-    """Return the mean of the last seconds."""
+    """Return the mean of the last seconds, as text."""
     last = counts[-_SECONDS_MEANT:]
     return f"{sum(last) / len(last):.0f}" if last else _UNKNOWN
 

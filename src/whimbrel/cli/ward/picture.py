@@ -1,6 +1,6 @@
 """A picture of the demo's page, for documents: `whimbrel demo --picture FILE`.
 
-Rule: it names no host. The fonts that rich's format fetches from one are left to the reader's machine.
+Rule: the picture refers to no server. The fonts that rich's format would download are left to the reader's machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->", "", CONSOLE_SVG_FORMAT
 
 
 def draw_picture(view: View, path: Path) -> None:
-    """Write the page of *view* as SVG."""
+    """Write the page of *view* to *path*, as SVG."""
     console = Console(
         record=True, file=io.StringIO(), width=_COLUMNS, height=_ROWS, force_terminal=True, color_system="truecolor",
         legacy_windows=False,

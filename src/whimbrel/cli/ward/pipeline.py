@@ -1,7 +1,7 @@
-"""The demo's pipeline, as the demo sees it: a process that it starts, listens to, and ends.
+"""The demo's side of the pipeline: starts the pipeline's process, receives its messages, and ends it.
 
-Devices measure how long a notification takes to them. In one process with what Spark's driver does, they would measure
-how long Python takes to let them have their turn.
+Devices measure the latency of notifications. In one process with Spark's driver, they would measure how long Python's
+global lock makes them wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _END_S = 20.0
 
 
 class PipelineDiedError(WhimbrelError):
-    """The demo's pipeline ended without a word. Reaction: see whether there is memory enough, and try again."""
+    """The demo's pipeline ended without a message. Reaction: check whether there is enough memory, and try again."""
 
     def __init__(self, status: int | None) -> None:
         super().__init__(status)
@@ -35,7 +35,7 @@ class PipelineDiedError(WhimbrelError):
 class WardPipeline:
     """The stream from the log of *node* in *log* to tables in *out*.
 
-    In a thread it calls *on_first* when the first batch is in the tables, and *on_end* at the end.
+    A thread calls *on_first* when the first batch is in the tables, and *on_end* at the end.
     """
 
     def __init__(
@@ -50,29 +50,29 @@ class WardPipeline:
         self._listener = threading.Thread(target=self._listen, name="whimbrel pipeline", daemon=True)
 
     def start(self) -> None:
-        """Start the process, and in it Spark."""
+        """Start the process, which starts Spark."""
         self._process.start()
-        self._theirs.close()  # so that its end is the end of the pipe
+        self._theirs.close()  # the pipe then ends when the process ends
         self._listener.start()
 
     def follow(self) -> None:
-        """Let it follow the log, which is there by now."""
+        """Tell the process to follow the log, which must exist by now."""
         self._tell(FOLLOW)
 
     def finish(self) -> None:
-        """Let it take the log to its end, which has come, and read the tables."""
+        """Tell the process that the log is complete: it reads the log to its end, and then the tables."""
         self._tell(FINISH)
 
     def break_off(self) -> None:
-        """Let it end now, if it has not, without an account."""
+        """Kill the process if it has not ended; there is no account then."""
         if self._process.pid is None:
             return
         if self._ended is None:
-            self._process.kill()  # Java goes with it
+            self._process.kill()  # Java ends with it
         self._process.join(_END_S)
 
     def result(self) -> Ledger:
-        """Wait until it has ended; return what it has."""
+        """Wait until the process has ended; return its result."""
         self._listener.join()
         self.check()
         assert self._ended is not None
@@ -80,12 +80,12 @@ class WardPipeline:
         return self._ended.ledger
 
     def check(self) -> None:
-        """Raise what went wrong, if anything did."""
+        """Raise the failure of the process, if it failed."""
         if self._ended is not None and self._ended.failure is not None:
             raise self._ended.failure
 
     def _tell(self, what: str) -> None:
-        with suppress(OSError):  # it has ended; how, the listener knows
+        with suppress(OSError):  # it has ended; the listener knows the reason
             self._pipe.send(what)
 
     def _listen(self) -> None:

@@ -1,13 +1,13 @@
-"""The show: the parts of the demo, one after the other, and what there is to see of them at any moment.
+"""The show: runs the parts of the demo one after the other, and provides a view of the current state.
 
 | phase | what happens |
 |---|---|
-| opening | the broker starts, the people's sessions are made |
-| warming up | devices come, go and publish; Spark starts, and makes its first batch of that |
-| busy | the same, with the pipeline following: this is what was asked to take so many seconds |
-| coming to rest | no device publishes; what was sent is acknowledged, and what is on its way arrives |
-| closing | the broker stops, as it is told to by operators |
-| accounting | the pipeline takes the log to its end, and its tables are added up |
+| opening | the broker starts, the people's sessions are created |
+| warming up | devices come, go and publish; Spark starts, and makes its first batch |
+| busy | the same, with the pipeline following; this phase lasts the requested seconds |
+| coming to rest | no device publishes; everything sent is acknowledged, everything on its way arrives |
+| closing | the broker stops, as for an operator |
+| accounting | the pipeline processes the log to its end, and its tables are added up |
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SPARK_SECONDS = 60
 
 
 class Show:
-    """The demo in *folder*: *seconds* of a ward in which *per_s* readings are published a second."""
+    """The demo in *folder*: *seconds* of a ward that publishes *per_s* readings per second."""
 
     def __init__(self, folder: Path, *, seconds: float, rng: random.Random, per_s: float, fleet: Fleet = FLEET) -> None:
         self._seconds, self._rng, self._per_s, self._fleet = seconds, rng, per_s, fleet
@@ -60,30 +60,30 @@ class Show:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it is to end, or ends."""
+        """Whether the demo is ending, or has been told to end."""
         return self._ended.is_set()
 
     def end(self) -> None:
-        """Let the ward come to rest now."""
+        """End the busy phase now."""
         self._ended.set()
 
     def _on_first(self) -> None:
-        """Take in that the pipeline has made its first batch; it is its thread that says so."""
+        """Handle the pipeline's first batch; the pipeline's thread calls this."""
         self._say(self._follows)
 
     def _on_end(self) -> None:
-        """Take in that the pipeline has ended, well or not; it is its thread that says so."""
+        """Handle the end of the pipeline, successful or not; the pipeline's thread calls this."""
         self._say(self._ended, self._accounted)
 
     def _say(self, *events: asyncio.Event) -> None:
-        with suppress(RuntimeError):  # the demo was broken off, and no caller waits
+        with suppress(RuntimeError):  # the demo was aborted, and no caller waits
             for event in events:
                 self._loop.call_soon_threadsafe(event.set)
 
     async def run(self) -> Summary:
-        """Perform all of it; return the account."""
+        """Run all phases; return the account."""
         try:
-            self._pipeline.start()  # Spark takes its time, and need not wait for the broker
+            self._pipeline.start()  # Spark starts slowly, and need not wait for the broker
             await self._broker.start()
             self._devices = devices = Devices(self._fleet, self._broker.port, self._tallies)
             await devices.prepare()
@@ -124,10 +124,10 @@ class Show:
         self._busy_until = time.monotonic()
         self._pipeline.check()
 
-    # -- what there is to see ----------------------------------------------------------------------------------------
+    # -- the view ------------------------------------------------------------------------------------------------------
 
     def view(self) -> View:
-        """Return this moment."""
+        """Return a view of the current state."""
         now, tallies, devices = time.monotonic(), self._tallies, self._devices
         plan = self._pipeline.view
         return View(
@@ -170,7 +170,7 @@ class Show:
         return Why(clock, receipt.device, receipt.subject, self._reason(receipt), receipt.waited_us)
 
     def _reason(self, receipt: Receipt) -> str:
-        """Return which values made a filter of the device's session true."""
+        """Return the values that made a filter of the device's session true."""
         values = checked(json.loads(receipt.body))
         for wish in self._wishes(receipt.device):
             if wish.filter_text is None or not matches(asked_for(wish.subject_filter) or "#", receipt.subject):

@@ -1,7 +1,7 @@
-"""The demo's last page: what became of everything, per device, and whether the account closes.
+"""The demo's last page: the outcome of every notification, per device, and whether the account has gaps.
 
-Rule: the pipeline's tables are the account; what devices say of themselves stands beside it, and differs only where the
-guarantees let it, in columns of their own.
+Rule: the pipeline's tables are the account. Counts by the devices themselves stand beside it in columns of their own,
+and differ only where the guarantees allow it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["Summary", "drawn", "summed_up"]
 
 _OUTCOMES = ("delivered", "held", "expired", "displaced", "taken_elsewhere", "dropped", "withheld")
 _BY_POLICY = "withheld"
-"""Shown only where it occurs: the ward has no policies."""
+"""Outcome that is shown only if it occurs: the ward has no policies."""
 _SAID = {"seen": "notifications", "unseen": "unseen", "unconfirmed": "unconfirmed"}
-"""What devices say, by the name of its column."""
+"""Counts by the devices: title of the column, and field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Summary:
     spoken: Spoken
     received: tuple[Received, ...]
     gap_count: int
-    """Of what devices say against what the pipeline does; those of the account are its own."""
+    """Gaps between the devices' counts and the pipeline's; gaps inside the account are counted there."""
     gaps: tuple[str, ...]
 
     @property
@@ -43,7 +43,7 @@ class Summary:
         return self.account.closes and self.gap_count == 0
 
     def as_json(self) -> dict[str, object]:
-        """Return it as plain values."""
+        """Return the summary as plain values."""
         return {
             "closes": self.closes,
             "published": asdict(self.spoken),
@@ -55,14 +55,14 @@ class Summary:
 
 
 def summed_up(ledger: Ledger, *, sent: dict[bytes, Sent], heard: dict[str, Heard], failures: Sequence[str]) -> Summary:
-    """Return what became of everything; *failures* of the demo itself are gaps too."""
+    """Return the outcome of everything; *failures* of the demo itself count as gaps."""
     members = memberships(ledger.presence, ledger.sessions)
     found = logged(ledger.publications)
     gaps = Gaps()
     for failure in failures:
         gaps.add(failure)
     spoken = compare_sent(sent, found, gaps)
-    entries = Entries(ledger.deliveries, ledger.held, members, Gaps())  # its gaps are the account's
+    entries = Entries(ledger.deliveries, ledger.held, members, Gaps())  # the account counts these gaps itself
     received = compare_heard(
         heard, found, deliveries=ledger.deliveries, entries=entries, presence=ledger.presence, gaps=gaps
     )
@@ -76,7 +76,7 @@ def summed_up(ledger: Ledger, *, sent: dict[bytes, Sent], heard: dict[str, Heard
 
 
 def drawn(summary: Summary) -> RenderableType:
-    """Return it as a page."""
+    """Return the summary as a page."""
     said = summary.spoken
     parts: list[RenderableType] = [
         Text(
@@ -110,7 +110,7 @@ def drawn(summary: Summary) -> RenderableType:
 
 
 def _deliveries(summary: Summary) -> int:
-    """Return how many deliveries there were to account for."""
+    """Return the number of deliveries to account for."""
     return sum(getattr(each, name) for each in summary.account.devices for name in _OUTCOMES)
 
 

@@ -1,6 +1,6 @@
-"""Tallies: what the devices of the ward count while the demo runs, for the page.
+"""Tallies: counts that the ward's devices make while the demo runs, for the page.
 
-Rule: nothing here decides anything; the account at the end is the pipeline's.
+Rule: nothing here decides anything; the account at the end comes from the pipeline.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["Latency", "Receipt", "Tallies", "percentiles"]
 
 _SECONDS = 60
 _RECENT_S = 10.0
-_MOST_LATENCIES = 20_000
+_MAX_LATENCIES = 20_000
 _RECEIPTS = 8
 
 
 class Receipt(NamedTuple):
-    """Something that arrived at a device."""
+    """A notification that arrived at a device."""
 
     at_s: float
     device: str
@@ -29,38 +29,38 @@ class Receipt(NamedTuple):
     body: bytes
     waited_us: int
     is_live: bool
-    """Whether the device was there when it was published."""
+    """Whether the device was connected when the notification was published."""
 
 
 class Latency(NamedTuple):
-    """How long it took, in microseconds; None: nothing arrived."""
+    """Latency percentiles in microseconds; None: nothing arrived."""
 
     p50_us: int | None = None
     p99_us: int | None = None
 
 
 class Tallies:
-    """Counts, by second, and the last receipts; *begun_s* is when it all began, on the clock that ``note`` is given."""
+    """Counts per second, and the last receipts; *begun_s* is the start, on the clock of the times given later."""
 
     def __init__(self, begun_s: float) -> None:
         self._begun_s = begun_s
         self.published = self.received = self.held_received = 0
         self._by_second: dict[str, deque[tuple[int, int]]] = {"published": deque(), "received": deque()}
-        self._latencies: deque[tuple[float, int]] = deque(maxlen=_MOST_LATENCIES)
+        self._latencies: deque[tuple[float, int]] = deque(maxlen=_MAX_LATENCIES)
         self.longest_held_us = 0
         self.recent: deque[Receipt] = deque(maxlen=_RECEIPTS)
         self.vitals: dict[str, tuple[int, int | None]] = {}
-        """By bed, the pulse and the oxygen that were published last."""
+        """Last published pulse and oxygen, per bed."""
         self.batteries: dict[str, int] = {}
-        """By badge, the percentage."""
+        """Battery charge in percent, per badge."""
 
     def note_published(self, at_s: float) -> None:
-        """Take in that a device published."""
+        """Count one publication."""
         self.published += 1
         self._count("published", at_s)
 
     def note_values(self, values: Mapping[str, Scalar]) -> None:
-        """Take in what a sensor publishes."""
+        """Record the values that a sensor publishes."""
         bed, pulse, oxygen = values.get("bed"), values.get("pulse"), values.get("spo2")
         if isinstance(bed, str) and isinstance(pulse, int):
             self.vitals[bed] = pulse, oxygen if isinstance(oxygen, int) else None
@@ -69,7 +69,7 @@ class Tallies:
             self.batteries[badge] = battery
 
     def note_received(self, receipt: Receipt, *, is_told: bool) -> None:
-        """Take in that a device received; *is_told* puts it among the last receipts."""
+        """Count one received notification; with *is_told* it joins the last receipts."""
         self.received += 1
         self._count("received", receipt.at_s)
         if receipt.is_live:
@@ -95,14 +95,14 @@ class Tallies:
         return [counts.get(second, 0) for second in range(max(0, now - seconds), now)]
 
     def latency(self, now_s: float) -> Latency:
-        """Return what devices that were there measured in the last moments."""
+        """Return the latency that connected devices measured in the last seconds."""
         while self._latencies and self._latencies[0][0] < now_s - _RECENT_S:
             self._latencies.popleft()
         return percentiles([waited for _, waited in self._latencies])
 
 
 def percentiles(values: list[int], weights: list[int] | None = None) -> Latency:
-    """Return the value that half, and that 99 of 100, are at most; each counts as often as its weight says."""
+    """Return the median and the 99th percentile; each value counts as often as its weight."""
     if not values:
         return Latency()
     pairs = sorted(zip(values, weights or [1] * len(values), strict=True))

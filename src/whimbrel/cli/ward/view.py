@@ -1,4 +1,4 @@
-"""What the demo's page and lines show, as values: drawing needs nothing else."""
+"""The view: all values that the demo's page and lines show, so that drawing needs nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Bar", "Bed", "Owner", "PipelineView", "View", "Why"]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A subject, and a number that is drawn."""
+    """A subject, and a number to draw as a bar."""
 
     subject: str
     number: int
@@ -21,34 +21,34 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineView:
-    """How far the pipeline is, and what it knows."""
+    """Progress and results of the pipeline."""
 
     doing: str = "starting Spark …"
-    """What it does, where there is nothing to show yet, or no more."""
+    """Current activity, if there are no results yet, or no more."""
     batch: int = -1
     facts: int = 0
-    """Of the last batch."""
+    """Number of facts in the last batch."""
     took_s: float = 0.0
     behind: int = 0
-    """How many numbers the log has that the tables have not,"""
+    """Number of seqs in the log that are not in the tables."""
     behind_s: float = 0.0
-    """and how old the newest fact in the tables is."""
+    """Age of the newest fact in the tables, in seconds; 0 if the tables are up to date."""
     state: int = 0
-    """How many things it remembers."""
+    """Number of entries in the stream's state."""
     rows: Mapping[str, int] = field(default_factory=dict)
-    """By table, how many there are."""
+    """Number of rows, per table."""
     latency: Latency = field(default_factory=Latency)
     expired: int = 0
     """Notifications that expired unseen, in all windows."""
     popularity: tuple[Bar, ...] = ()
     replicas: tuple[Bar, ...] = ()
     away: Mapping[str, int] = field(default_factory=dict)
-    """By device that is away, how many notifications wait for it."""
+    """Number of held notifications, per absent device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bed:
-    """The vital signs that a bed said last."""
+    """The last vital signs of a bed."""
 
     pulse: int
     oxygen: int | None
@@ -56,29 +56,29 @@ class Bed:
 
     @property
     def is_racing(self) -> bool:
-        """Whether the pulse is one that the nurse asked to be told of."""
+        """Whether the pulse is in the range of which the nurse wants to be notified."""
         return self.pulse > 105
 
     @property
     def is_short_of_breath(self) -> bool:
-        """Whether the oxygen is."""
+        """Whether the oxygen is in the range of which the nurse wants to be notified."""
         return self.oxygen is not None and self.oxygen < 94
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A person, or a device on its own, that notifications are held for."""
+    """A person, or a device of its own, for whom notifications are held."""
 
     name: str
     here: tuple[str, ...]
     away: tuple[str, ...]
     held: int
-    """For those who are away, all together."""
+    """Number of notifications held for the absent devices together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """A delivery, and why it was made."""
+    """A delivery, and the reason for it."""
 
     clock: str
     device: str
@@ -89,28 +89,28 @@ class Why:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One moment of the demo."""
+    """The state of the demo at one moment."""
 
     phase: str
     elapsed_s: float
     busy_s: float
-    """How long the ward has been busy with the pipeline following,"""
+    """Seconds for which the ward has been busy with the pipeline following."""
     seconds: float
-    """and how long it is to be."""
+    """Planned length of the busy phase, in seconds."""
     devices: int
     present: int
     published: int
     received: int
     published_per_s: tuple[int, ...]
-    """Of the last seconds, the oldest first."""
+    """Publications in each of the last seconds, the oldest first."""
     received_per_s: tuple[int, ...]
     latency: Latency
     longest_held_us: int
     owners: tuple[Owner, ...]
-    """Those that most is held for first."""
+    """Sorted by the number of held notifications, the highest first."""
     why: tuple[Why, ...]
     pipeline: PipelineView
     beds: Mapping[str, Bed] = field(default_factory=dict)
-    """By bed, what its monitor said last."""
+    """Last vital signs, per bed."""
     batteries: Mapping[str, int] = field(default_factory=dict)
-    """By badge, how full its battery is, in percent."""
+    """Battery charge in percent, per badge."""

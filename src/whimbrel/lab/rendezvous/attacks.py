@@ -1,7 +1,7 @@
-"""Attacks: how long a device is exposed, and what attackers get, plain and through a controller (Huang, 2.1.4).
+"""Attacks: a device's exposure and the attackers' success, with plain Bluetooth and with a controller (Huang, 2.1.4).
 
-The thesis claims that its system *reduces the chances of anonymous attacks*. Here each attacker is beside a device that
-is available for ten minutes before the one that seeks it comes.
+The thesis claims that its system *reduces the chances of anonymous attacks*. Here each attacker is near a device that
+is available for ten minutes before its seeker arrives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where one cost falls below another: between two points of a sweep, by linear interpolation of the mean difference."""
+"""The point at which one cost falls below another in a sweep, by linear interpolation of the mean difference."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Crossing", "find_crossing"]
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """From where on the one is cheaper, and between which places it is with 95 % confidence.
+    """The smallest value from which ours is cheaper, with its 95 % confidence interval.
 
-    ``-inf``: everywhere; ``inf``: nowhere in the sweep.
+    ``-inf``: cheaper everywhere; ``inf``: nowhere in the sweep.
     """
 
     at: float
@@ -34,7 +34,7 @@ class Crossing:
 
 
 def find_crossing(places: Sequence[float], difference: Callable[[float], Sequence[float]]) -> Crossing:
-    """Return from which of *places* on the mean of *difference*, ours less theirs, stays below zero."""
+    """Return the value among *places* from which the mean of *difference*, ours minus theirs, stays below zero."""
     found: list[Estimate] = [estimate(difference(place)) for place in places]
 
     def first_below(shift: Callable[[Estimate], float]) -> float:

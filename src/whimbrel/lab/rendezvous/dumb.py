@@ -1,7 +1,7 @@
-"""Dumb devices: a headset and its phone in both orders of arrival (Huang, 5.4.4).
+"""Dumb devices: a headset and its phone, in both orders of arrival (Huang, 5.4.4).
 
-The thesis sketches that a controller could stand in for the phone, so that a headset need not page in vain. Here that
-is played: what it saves the headset, what it costs the phone, and how long a page takes to be heard.
+The thesis suggests that a controller could stand in for the phone, so that a headset's pages are answered. This
+experiment measures what that saves the headset, what it costs the phone, and how long a page takes to be heard.
 """
 
 from __future__ import annotations

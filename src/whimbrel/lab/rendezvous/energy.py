@@ -1,7 +1,7 @@
-"""Energy of discovery: two devices, a room of phones, a target that never comes (Huang, 5.1).
+"""Energy of discovery: two devices, a room of phones, and a target that never arrives (Huang, 5.1).
 
-The thesis argues and counts nothing: dearer when both are present, cheaper when they come one after the other. Here
-each case is played on the simulated radio, and what the radios did is multiplied by powers that name their sources.
+The thesis argues without numbers: a controller costs more if both devices are present, and less if they arrive one
+after the other. Here each case is simulated, and the use of the radios is multiplied by powers from named sources.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def _pairs(plan: Plan, gap_s: float, seed: int) -> list[OwnPoint]:
     for is_whole in _BOTH:
         for first in First:
             case = {"first": first.value, "gap_s": float(gap_s), "seed": seed, "is_whole": is_whole}
-            # A seeker that comes second finds the other with its first inquiry: how often it repeats is no matter.
+            # A seeker that arrives second finds the other device with its first inquiry, so its interval does not
+            # matter.
             every = plan.every_s if first is First.SEEKER else (plan.middle_s,)
             found += [make_point(pairs.play_pair, system=System.PLAIN.value, every_s=each, **case) for each in every]
             found += [make_point(pairs.play_pair, system=each.value, **case) for each in System if each != System.PLAIN]

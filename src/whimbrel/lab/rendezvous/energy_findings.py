@@ -1,4 +1,4 @@
-"""Findings of ``rendezvous-energy``: joules, from which gap and room on we are cheaper, and by how much."""
+"""Findings of ``rendezvous-energy``: energy in joules, and the gap and room size from which ours is cheaper."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PHONES = (2, 6, 10, 20, 35, 50)
 EVERY_S = (10.0, 30.0, 60.0)
 SERVED = (System.PARK, System.RELEASE, System.FOUND)
 WHOLE = {True: "10.24 s", False: "until the answer"}
-"""How long an inquiry lasts."""
+"""Length of an inquiry."""
 VARIED: Mapping[str, dict[str, float]] = {
     "as sourced": {},
     "a parked slave draws 4 mA, as Socket's Table 4 has it with its UART on": {"beacon_ms": 26.8},
@@ -29,12 +29,12 @@ VARIED: Mapping[str, dict[str, float]] = {
     "the receiver draws 50 mA, as Socket's Table 5 has it": {"receive_ma": 50.0},
     "a slave without data draws 10 mA": {"slave_ma": 10.0},
 }
-"""Variations of the model, by their meaning: inputs that are assumed, or on which two makers differ."""
+"""Variations of the model by their meaning: inputs that are assumed, or on which two manufacturers differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sizes of a sweep: gaps, rooms, and how often plain devices inquire."""
+    """The sizes of a sweep: gaps, rooms, and intervals of plain inquiries."""
 
     gaps_s: Sequence[float]
     phones: Sequence[int]
@@ -42,12 +42,12 @@ class Plan:
 
     @property
     def middle_s(self) -> float:
-        """How often a plain device repeats its inquiry where one case stands for all."""
+        """Interval of plain inquiries, where one value stands for all."""
         return self.every_s[len(self.every_s) // 2]
 
 
 class Rows:
-    """The rows of a sweep, by their settings; energy is computed when it is asked for."""
+    """The rows of a sweep by their settings; energy is computed on demand."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = rows
@@ -64,7 +64,7 @@ class Rows:
         return [row for row in self._rows if row["kind"] == kind]
 
     def pair(self, system: System, first: First, gap_s: float, *, is_whole: bool, every_s: float = 30.0) -> list[Row]:
-        """Return the rows of one case of two devices, by seed."""
+        """Return the rows of one case of two devices, ordered by seed."""
         every = every_s if system is System.PLAIN else 30.0
         return self._by_case["pair", system.value, first.value, float(gap_s), is_whole, every]
 
@@ -74,7 +74,7 @@ class Rows:
         return self._by_case["room", system.value, phones, is_whole, every]
 
     def waiting(self, system: System, *, is_whole: bool, every_s: float = 30.0) -> list[Row]:
-        """Return the rows of a target that never comes."""
+        """Return the rows of a seeker whose target never arrives."""
         every = every_s if system is System.PLAIN else 30.0
         return self._by_case["waiting", system.value, is_whole, every]
 
@@ -92,29 +92,29 @@ def _case_of(row: Row) -> tuple[object, ...]:
 
 
 def pair_j(rows: Sequence[Row], power: Power) -> list[float]:
-    """Return the joules of both devices of each pair."""
+    """Return the energy of both devices of each pair, in joules."""
     return [sum(compute_energy(row[who], power).total_j for who in ("seeker", "sought")) for row in rows]
 
 
 def phone_j(rows: Sequence[Row], power: Power) -> list[float]:
-    """Return the joules of an average phone of each room."""
+    """Return the energy of an average phone of each room, in joules."""
     return [compute_energy(row["phone"], power).total_j for row in rows]
 
 
 def seeker_j(rows: Sequence[Row], power: Power) -> list[float]:
-    """Return the joules of each seeker."""
+    """Return the energy of each seeker, in joules."""
     return [compute_energy(row["seeker"], power).total_j for row in rows]
 
 
 def less(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Return ours less theirs, seed by seed."""
+    """Return *ours* minus *theirs*, seed by seed."""
     return [one - other for one, other in zip(ours, theirs, strict=True)]
 
 
 def gap_crossing(
     rows: Rows, plan: Plan, power: Power, system: System, first: First, *, is_whole: bool, every_s: float
 ) -> Crossing:
-    """Return from which gap on *system* takes less energy than plain Bluetooth."""
+    """Return the gap from which *system* uses less energy than plain Bluetooth."""
 
     def difference(gap_s: float) -> list[float]:
         plain = rows.pair(System.PLAIN, first, gap_s, is_whole=is_whole, every_s=every_s)
@@ -124,7 +124,7 @@ def gap_crossing(
 
 
 def room_crossing(rows: Rows, plan: Plan, power: Power, system: System, *, is_whole: bool, every_s: float) -> Crossing:
-    """Return from how many phones on a phone of *system* takes less energy than one of plain Bluetooth."""
+    """Return the number of phones from which a phone of *system* uses less energy than one of plain Bluetooth."""
 
     def difference(phones: float) -> list[float]:
         plain = rows.room(System.PLAIN, int(phones), is_whole=is_whole, every_s=every_s)
@@ -134,7 +134,7 @@ def room_crossing(rows: Rows, plan: Plan, power: Power, system: System, *, is_wh
 
 
 def every_of(plan: Plan, first: First) -> Sequence[float]:
-    """Return how often plain seekers repeat in this order of arrival."""
+    """Return the inquiry intervals of plain seekers that this order of arrival varies."""
     return plan.every_s if first is First.SEEKER else (plan.middle_s,)
 
 

@@ -1,4 +1,4 @@
-"""The plot of ``rendezvous-energy``: joules over the gap and the room, and where ours is dearer."""
+"""The plot of ``rendezvous-energy``: energy over gap and room size, and where ours costs more."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STYLES = {True: "-", False: "--"}
 
 
 def plot(all_rows: Sequence[Row], figure: Any, *, plan: Plan) -> None:  # noqa: ANN401 # matplotlib's own
-    """Draw the two orders of arrival, the room, and the answers that nobody wanted."""
+    """Draw both orders of arrival, the room, and the unwanted answers."""
     rows, power = Rows(all_rows), make_power(PowerClass.CLASS_2)
     figure.set_size_inches(12, 10)
     ((left, right), (room, answers)) = figure.subplots(2, 2)

@@ -1,8 +1,8 @@
-"""Load: events a second, waiting time, one queue and two, priorities, 7 to 255 devices (Huang, 5.4.2 and 5.4.3).
+"""Load: events per second, waiting time, one queue and two, priorities, 7 to 255 devices (Huang, 5.4.2 and 5.4.3).
 
 The thesis expects that waiting grows *dramatically* with devices and traffic, that two queues help, and that priorities
-matter; it could not test it. Here the real core serves a crowd; what its processor takes for a look-up is assumed and
-varied, because the thesis names no machine.
+matter, but could not test it. Here the real core serves a crowd. The processor time of a look-up is assumed and varied,
+because the thesis names no machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from whimbrel.sim.rendezvous.storms import Priority
 __all__ = ["load"]
 
 _PAIRS_AT_ONCE = 3
-"""Seven seats, of which one stays free for a device that comes: three pairs can be told at a time."""
+"""Pairs that can be notified at a time: a piconet has seven active slots, and one is kept free for a new device."""
 
 
 @dataclass(frozen=True, slots=True)

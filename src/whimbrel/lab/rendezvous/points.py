@@ -1,4 +1,4 @@
-"""Points of the rendezvous's experiments: a function that plays one case, and its settings."""
+"""Points of the rendezvous experiments: a function that simulates one case, and its settings."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ _SOURCES = ("whimbrel.rendezvous", "whimbrel.sim.rendezvous", "whimbrel.sim.hall
 
 
 def make_point(play: Callable[..., dict[str, object]], **settings: object) -> OwnPoint:
-    """Return the point that *play* makes of *settings*."""
+    """Return the point that calls *play* with *settings*."""
     return OwnPoint(make=f"{play.__module__}:{play.__name__}", settings=settings, sources=_SOURCES)

@@ -1,1 +1,1 @@
-"""STEAM in numbers: the figures of the paper, a city, and how it scales."""
+"""STEAM in numbers: the figures of the paper, a city, and scalability."""

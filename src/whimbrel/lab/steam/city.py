@@ -1,8 +1,8 @@
 """STEAM's scenarios in one city: signalled junctions, speed-limit signs, an ambulance, and vehicles (section 4).
 
-What is propagated, delivered and discarded, how many transmissions an event takes, and what is missed; beside content
-filters at the producer and beside no proximity. All of them are played by the same cores over the same radio, with
-vehicles as SUMO drove them.
+The experiment counts events that are propagated, delivered, discarded and missed, and transmissions per event. It
+compares STEAM with content filters at the producer, and with no proximity. All designs run the same cores over the same
+radio, with vehicles as SUMO drove them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["city"]
 
 _LOSSES = (0.0, 0.1, 0.3)
 _BOUNDLESS_S = 10.0
-"""A flood through the whole city costs so much more that a few seconds of it must do."""
+"""Simulated seconds without proximity; few, because floods through the whole city take long to simulate."""
 
 
 def _play(world: City) -> Row:
@@ -38,7 +38,7 @@ def _play(world: City) -> Row:
     asked = _filters_asked(town.residents) - asked
     if isinstance(town, FilteringTown):
         verdicts = town.verdicts - verdicts
-    town.run(1.0)  # deliveries of what was published, and nothing else, are still counted
+    town.run(1.0)  # only deliveries of events published before are still counted
     report, counts = watcher.report, watcher.report.counts
     return {
         "design": world.design.value,
@@ -77,7 +77,7 @@ def _filters_asked(residents: Sequence[Any]) -> int:
 
 
 def city(*, is_quick: bool = False) -> Experiment:
-    """Return the experiment; a quick one is a quiet hour."""
+    """Return the experiment; a quick one has fewer vehicles and seconds."""
     world = City(vehicles=60, seconds=6.0, is_recorded=True) if is_quick else City(is_recorded=True)
     losses = (0.0, 0.3) if is_quick else _LOSSES
     boundless_s = 2.0 if is_quick else _BOUNDLESS_S

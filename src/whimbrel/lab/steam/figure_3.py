@@ -1,4 +1,4 @@
-"""STEAM, Figure 3, played by the cores over a simulated radio: who is sent an event, and who is given it.
+"""STEAM, Figure 3, with the real cores over a simulated radio: the consumers that an event is sent and delivered to.
 
 Part a has content filters at the producer; part b has the subject at the producer and content filters at the consumers.
 """
@@ -26,42 +26,42 @@ FIGURE_3A: Reached = {
     "e2": (("C2",), ("C2",)),
     "e3": (("C2", "C3"), ("C2", "C3")),
 }
-"""The consumers each event is meant for and delivered to, where the producer has all content filters."""
+"""The consumers that each event is addressed and delivered to, with all content filters at the producer."""
 FIGURE_3B: Reached = {
     "e1 of A, cfX": (("C1", "C2"), ("C1",)),
     "e1 of A, cfY": (("C1", "C2"), ("C2",)),
     "e2 of B, cfZ": (("C2", "C3"), ("C2", "C3")),
 }
-"""The consumers each event is propagated and delivered to, where the producer looks up the subject."""
+"""The consumers that each event is propagated and delivered to, with the subject at the producer."""
 _CONTENT = {("C1", "A"): "value == 1", ("C2", "A"): "value == 2", ("C2", "B"): "value == 3", ("C3", "B"): "value == 3"}
 _ALL_CONTENT = {"C1": "value == 1", "C2": "value == 2 || value == 3", "C3": "value == 3"}
-"""cfX, cfY and cfZ: C2 has deployed two of them."""
+"""cfX, cfY and cfZ; C2 has two of them."""
 
 
 class _Watcher:
-    """Keeps which consumers an event reaches."""
+    """Records which consumers an event reaches."""
 
     def __init__(self) -> None:
         self.propagated: list[str] = []
         self.given: list[str] = []
 
     def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
-        """See a transmission."""
+        """Ignore a transmission."""
 
     def noted(self, who: Resident, note: Note, *, now: int) -> None:
-        """See a report."""
+        """Record a propagation."""
         del now
         if note.kind is NoteKind.PROPAGATED:
             self.propagated.append(who.node.name)
 
     def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
-        """See a delivery."""
+        """Record a delivery."""
         del what, now
         self.given.append(who.node.name)
 
 
 def deliveries_3a() -> Reached:
-    """Return which consumers e1, e2 and e3 are for, and which get them, with content filters at the producer."""
+    """Return the consumers that e1, e2 and e3 are addressed and delivered to, with content filters at the producer."""
     watcher = _Watcher()
     radio = BroadcastRadio(range_m=200, random=Random(1))  # noqa: S311 # a made-up radio
     town = FilteringTown(
@@ -98,7 +98,7 @@ def deliveries_3b() -> Reached:
 
 
 def _populate(town: Town, wants: Mapping[str, Mapping[str, str | None]]) -> Resident:
-    """Put the producer and the consumers into *town*, and let their groups form."""
+    """Add the producer and the consumers to *town*, and run it until their groups have formed."""
     producer = town.add("P", Point(0, 0))
     for number, (name, wanted) in enumerate(wants.items()):
         consumer = town.add(name, Point(10 * (number + 1), 0))

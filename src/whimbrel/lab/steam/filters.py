@@ -1,8 +1,8 @@
-"""STEAM, Figure 3: content filters at the producer against subject at the producer and content at the consumer.
+"""STEAM, Figure 3: content filters at the producer, against subject at the producer and content at the consumer.
 
-Both parts of the figure, played by the cores; then 1 to 10,000 consumers: filters evaluated, bytes on the air and time
-at the producer; and the producer's lookup alone with up to a million members (4.3: a simple table lookup, constant
-time), beside that many content filters.
+Both parts of the figure run on the real cores. Then 1 to 10,000 consumers: filters evaluated, bytes on the air, and
+time at the producer. Then the producer's lookup alone with up to a million members (4.3: a simple table lookup,
+constant time), beside as many content filters.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["filters"]
 _CONSUMERS = (1, 10, 100, 1_000, 10_000)
 _LOOKUPS = (1, 1_000, 100_000, 1_000_000)
 _SHARE = 10
-"""Every tenth consumer's filter matches."""
+"""The filter of every tenth consumer matches."""
 _WORDS = Vocabulary.of({"A": {"value": "int32"}})
 _HERE = Place(53.3438, -6.2546)
 
 
 def producer_with(members: int) -> Node:
-    """Return a producer in whose group so many members are."""
+    """Return a producer whose group has *members* members."""
     node = Node("P", vocabulary=_WORDS, deployment=Deployment(max_members=10_000_000))
     node.move(_HERE, now=0)
     node.announce("A", radius_m=200, deadline_us=500_000, now=0)
@@ -54,13 +54,13 @@ def producer_with(members: int) -> Node:
     )
     view = node.members("A")
     for number in range(members):
-        object.__setattr__(join, "origin", f"C{number}")  # a million frames would take a minute to build
+        object.__setattr__(join, "origin", f"C{number}")  # building a million frames would take a minute
         view.add(join, now=0)
     return node
 
 
 def _timed(work: Callable[[], object], *, least_s: float = 0.02) -> float:
-    """Return the microseconds of processor time that *work* takes: the best of five rounds."""
+    """Measure the processor time of *work* in microseconds: the best of five rounds."""
     best = float("inf")
     for _ in range(5):
         rounds, begun = 0, time.process_time()
@@ -111,7 +111,7 @@ def _look_up(members: int) -> Row:
     node = producer_with(members)
     lookup_us = _timed(lambda: node.members("A"))
     publish_us = _timed(lambda: node.publish("A", {"value": 1}, now=0))
-    few = [Filter(f"value == {number}") for number in range(_SHARE)]  # a million of them would take a minute to parse
+    few = [Filter(f"value == {number}") for number in range(_SHARE)]  # parsing a million would take a minute
     own, attributes = [few[number % _SHARE] for number in range(members)], {"value": 1}
     content_us = _timed(lambda: [number for number, each in enumerate(own) if each.verdict(attributes) is True])
     return {
@@ -125,7 +125,7 @@ def _look_up(members: int) -> Row:
 
 
 def filters(*, is_quick: bool = False) -> Experiment:
-    """Return the experiment; a quick one has a thousand consumers at most."""
+    """Return the experiment; a quick one has at most a thousand consumers."""
     consumers = _CONSUMERS[:4] if is_quick else _CONSUMERS
     lookups = _LOOKUPS[:2] if is_quick else _LOOKUPS
     return Experiment(

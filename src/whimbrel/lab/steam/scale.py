@@ -1,4 +1,4 @@
-"""STEAM: does it scale? Entities at one density, night to rush hour, and which nodes change when one joins (4.3)."""
+"""STEAM: scaling with entities at constant density and with the hour, and the nodes that change on a join (4.3)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from whimbrel.sim.streets.town import Town
 __all__ = ["scale"]
 
 _SIDES = (11, 16, 25, 35, 49)
-"""Junctions on a side of the city: 1,000 to 20,000 entities."""
+"""Junctions per side of the city, for 1,000 to 20,000 entities."""
 _VEHICLES = 6.7
-"""For each junction, at the usual time of the day."""
+"""Vehicles per junction at the usual hour."""
 _HOURS = {"night": 0.1, "noon": 0.5, "usual": 1.0, "rush hour": 2.0}
 
 
@@ -37,7 +37,7 @@ def _play(world: City, kind: str, name: str) -> Row:
     town.run(world.warmup_s)
     watcher.is_counting = True
     gc.collect()
-    gc.freeze()  # Python's collector would visit all residents again and again, and find no garbage among them
+    gc.freeze()  # otherwise Python's collector visits all residents repeatedly, and finds no garbage
     begun = time.process_time()
     town.run(world.seconds)
     core_s = time.process_time() - begun
@@ -60,13 +60,13 @@ def _play(world: City, kind: str, name: str) -> Row:
 
 
 def _state(node: Node) -> object:
-    """Return what a join may change at a node: the views of its own groups, and of those that it is a member of."""
+    """Return the state of a node that a join may change: the views of its own groups, and of those it has joined."""
     own = [(subject, node.members(subject).digest) for subject in FILTERS if node.announces(subject)]
     return own, sorted((group, sorted(each.view)) for group, each in node.memberships().items())
 
 
 def _join(side: int) -> Row:
-    """Let one more vehicle come where all others are parked; count the nodes that have changed three periods later."""
+    """Add one vehicle to a city of parked ones; count the nodes whose state differs three periods later."""
     begun = time.process_time()
     world = _city(side, is_parked=True)
     town, _ = make_city(world)
@@ -198,7 +198,7 @@ def _find(rows: Sequence[Row]) -> Findings:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Return how far the outermost are from the middle between them, as a share of it."""
+    """Return the distance of the extremes from their midpoint, as a share of the midpoint."""
     low, high = min(values), max(values)
     return (high - low) / (high + low) if high else 0.0
 

@@ -1,6 +1,6 @@
-"""STEAM, Figures 1 and 2: a car drives through the area of a traffic light, and then into that of the next.
+"""STEAM, Figures 1 and 2: a car drives through the area of a traffic light, and then into that of the next one.
 
-The paper's table is an example, not a measurement: it must come out cell for cell, through the real cores.
+The paper's table is an example, not a measurement. The experiment must reproduce it cell for cell, with the real cores.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["PAPER", "traffic_light"]
 
 _RADIUS_M = 150.0
 _AHEAD_M = 60.0
-"""How far beyond its light the centre of an area lies: a car that has passed the light still drives towards it."""
+"""Distance from a light to the centre of its area: a car just past the light still approaches the centre."""
 _NEXT_M = 600.0
 _STAGES = {"s1": -300.0, "s2": -80.0, "s3": 80.0, "s4": 340.0, "next light": _NEXT_M - 80}
-"""Where the car is, in metres east of the light."""
+"""Position of the car, in metres east of the light."""
 PAPER = {
     "s1": ("match", "no match", "", "no", "no"),
     "s2": ("match", "match", "match", "yes", "yes"),
@@ -35,27 +35,27 @@ PAPER = {
     "s4": ("match", "no match", "", "no", "no"),
     "next light": ("match", "match", "match", "yes", "yes"),
 }
-"""Figure 2, and the sentence after it: the next light with no new subscription."""
+"""Figure 2 and the sentence after it: the next light needs no new subscription."""
 
 
 class _Watcher:
-    """Keeps what the car's node reports, and what its application gets."""
+    """Records the notes of the car's node, and counts deliveries."""
 
     def __init__(self) -> None:
         self.kinds: list[NoteKind] = []
         self.delivered_now = 0
 
     def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
-        """See a transmission."""
+        """Ignore a transmission."""
 
     def noted(self, who: Resident, note: Note, *, now: int) -> None:
-        """See a report."""
+        """Record a note of the car's node."""
         del now
         if who.node.name == "car":
             self.kinds.append(note.kind)
 
     def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
-        """See a delivery."""
+        """Count a delivery."""
         del who, what, now
         self.delivered_now += 1
 
@@ -109,7 +109,7 @@ def _drive() -> list[Row]:
 
 
 def traffic_light(*, is_quick: bool = False) -> Experiment:
-    """Return the experiment; it is quick in any case."""
+    """Return the experiment; it is always quick."""
     del is_quick
     return Experiment(
         name="steam-traffic-light",

@@ -1,1 +1,1 @@
-"""The experiments of SUBLIM: what policies cost the server, and what they save the device."""
+"""The experiments of SUBLIM: the server's costs of policies, and the device's savings."""

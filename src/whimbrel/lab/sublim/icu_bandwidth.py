@@ -1,9 +1,10 @@
-"""SUBLIM, Figure 6 (as the text names it): what a doctor receives, and receives in time, over a link that changes.
+"""SUBLIM, Figure 6 (as the text names it): readings that a doctor receives, and receives in time, over a varying link.
 
-Real sockets, a real broker and a link that is really slow, in real time: a relay that paces and buffers or, where this
-process may, ``tc`` between two network namespaces. *In time* is before the next reading of the patient. Beside the two
-policies of the paper is one of ours, the stateful one with a memory of the link: ``NetworkConnection`` is of one
-interval between two reports, so what it says is forgotten as soon as smaller pictures have emptied the link.
+Real sockets, a real broker and a link with real delays, in real time: a relay that paces and buffers or, if this
+process may use it, ``tc`` between two network namespaces. *In time* means before the patient's next reading. Besides
+the two policies of the paper, one of ours is measured: the stateful policy with a memory of the link.
+``NetworkConnection`` covers one interval between two reports, so the paper's policy forgets a bad link as soon as
+smaller pictures have emptied it.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ __all__ = ["LINK_CHOICES", "bandwidth"]
 LINK_CHOICES = ("relay", "tc", "both")
 _RATES = (20, 40, 60, 80, 100, 120)
 _COMPARED = (60, 120)
-"""The rates at which both kinds of link are tried."""
+"""Rates at which both kinds of link are measured."""
 _PERIODS_S = (5.0, 15.0, 30.0, 60.0)
 _POLICIES = (DayPolicy.STATELESS, DayPolicy.STATEFUL, DayPolicy.REMEMBERING)
 _KERNELS_OWN = {"send_buffer_bytes": 262_144, "kernel_unsent_bytes": 0}
-"""How it was before the broker could bound what the kernel keeps."""
+"""Settings from before the broker could limit the unsent bytes in the kernel."""
 _READING_BITS = 8 * 100_000
 _LEAST_GAIN = 0.15
 _COMPRESSED_BYTES = 90_000
-"""Readings below it were compressed."""
+"""Readings smaller than this were compressed."""
 
 
 def bandwidth(*, is_quick: bool = False, link: str = "both") -> Experiment:
-    """Return the experiment; a quick one has three points of some seconds, over the relay."""
+    """Return the experiment; a quick one has three points of a few seconds, over the relay."""
     if find_spec("PIL") is None:
         raise MissingDependencyError("electrocardiograms", "PIL", "run: pip install 'whimbrel[images]'")
     if link not in LINK_CHOICES:
@@ -86,7 +87,7 @@ def bandwidth(*, is_quick: bool = False, link: str = "both") -> Experiment:
 
 
 class _Place(NamedTuple):
-    """One place in a figure: the same link and rate under each policy."""
+    """One point of a figure: the same link and rate under each policy."""
 
     stateless: Row
     stateful: Row
@@ -192,7 +193,7 @@ def _connection(value: float | None) -> str:
 
 
 def _is_followed(row: Row) -> bool:
-    """Return whether a low NetworkConnection was reported, and smaller readings came after it."""
+    """Return whether a low NetworkConnection was reported and smaller readings followed."""
     series = row["series"]
     return any(
         before["network_connection"] is not None

@@ -1,7 +1,7 @@
 """SUBLIM, Figure 7 (as the text names it): how long a doctor's battery lasts, stateless and stateful.
 
-One doctor, one patient, a link that is constant. The paper measured a handheld computer; ours is a model of one
-(``sim/ward/energy``), and what is assumed in it is varied: where the saving does not reach the paper's, it says so.
+One doctor, one patient, and a constant link. The paper measured a handheld computer; ours is a model of one
+(``sim/ward/energy``), and its assumed constants are varied. The result says where the saving is below the paper's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from whimbrel.sim.ward.energy import SOURCES, Energy
 __all__ = ["battery"]
 
 PAPER = 0.31
-"""By how much longer a device lasts, at most (6.3)."""
+"""Longest extension of a device's life in the paper, as a share (6.3)."""
 _RATES = (20, 40, 60, 80, 100, 120)
 _HANDHELD = (240, 320)
 _WHOLE = (WIDTH_PX, HEIGHT_PX)
@@ -39,17 +39,17 @@ _SWEPT: dict[str, dict[str, Any]] = {
     "receiving costs nothing": {"receive_j_per_byte": 0.0, "receive_j_per_packet": 0.0, "send_j_per_packet": 0.0},
     "half the capacity": {"capacity_wh": None},
 }
-"""What is varied at one rate; the capacity is halved whatever it is."""
+"""Variations at one rate; a capacity of None means half the capacity."""
 
 
 def battery(*, is_quick: bool = False) -> Experiment:
-    """Return the experiment; a quick one has a battery of a fiftieth, and a few points."""
+    """Return the experiment; a quick one has a fiftieth of the capacity, and few points."""
     if find_spec("PIL") is None:
         raise MissingDependencyError("electrocardiograms", "PIL", "run: pip install 'whimbrel[images]'")
     capacity_wh = Energy().capacity_wh / (50 if is_quick else 1)
     rates = (20, 120) if is_quick else _RATES
     swept = dict(list(_SWEPT.items())[:2]) if is_quick else _SWEPT
-    swept_rate = rates[-1] if is_quick else _SWEPT_RATE  # where a quick one has a point already
+    swept_rate = rates[-1] if is_quick else _SWEPT_RATE  # a quick one already has a point there
 
     def point(policy: DayPolicy, rate: float, **changed: Any) -> OwnPoint:  # noqa: ANN401 # settings, as JSON has them
         settings: dict[str, Any] = {"display": _HANDHELD, "pictures": 4 if is_quick else 24} | changed

@@ -1,9 +1,10 @@
-"""SUBLIM, Figures 5, 8a and 8b: what policies cost a server, with and without malicious ones among them.
+"""SUBLIM, Figures 5, 8a and 8b: the costs of policies for a server, with and without malicious policies.
 
-A real broker and real sockets for each point, doctors in at most eight client processes, one publisher. *Blind* is the
-same broker with clients without policies. O is (D with policies - D blind) / D blind, where D is the time from the
-first publication sent to the last reading received. Paced load says little while nothing is saturated, and a machine
-that does other things changes every D; so processor time per hand-over, counts and a saturated run stand beside it.
+Each point has a real broker, real sockets, doctors in at most eight client processes, and one publisher. *Blind* is the
+same broker with clients that have no policy. O is (D with policies - D blind) / D blind, where D is the time from the
+first publication sent to the last reading received. At a fixed rate, O says little while nothing is saturated, and
+other load on the machine changes every D. So the report also has processor time per hand-over, counts, and a saturated
+run.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ PAPER_8B: Mapping[tuple[int, int, int], float] = {
     )
     for share, value in zip((0, 5, 10), values, strict=True)
 }
-"""The paper's overhead in percent, by subscribers, messages a minute and percent of malicious agents."""
+"""The paper's overhead in percent, by subscribers, messages per minute and percent of malicious agents."""
 _SUBSCRIBERS_5, _RATES_5 = (20, 60, 100, 140, 180, 220), (30, 60, 120, 240)
 _SUBSCRIBERS = (20, 60, 100, 140, 180, 200, 220)
 _SUBSCRIBERS_8, _RATES_8, _SHARES = (100, 140, 180, 200), (120, 240), (0.05, 0.1)
 _PATIENTS, _OWN = 20, 5
 _REPEATED_FROM = (180, 120)
-"""Subscribers and messages a minute from which on a point is measured three times."""
+"""Subscribers and messages per minute from which a point is measured three times."""
 _MAX_OVERHEAD, _MAX_CORE_RATIO, _LEAST_SATURATED = 0.10, 1.5, 0.5
 _MAX_STATES = 12
 _ENDS = ("delivered", "withheld", "expired")
@@ -61,9 +62,9 @@ def overhead(
     rates: Sequence[int] = (),
     runs: int = 3,
 ) -> Experiment:
-    """Return the experiment: all figures, or the one that is named; a quick one has ten doctors and a second.
+    """Return the experiment: all figures, or the named one; a quick one has ten doctors and lasts a second.
 
-    With *subscribers* or *rates*, Figures 5 and 8b have only the points with one of these.
+    With *subscribers* or *rates*, Figures 5 and 8b have only the points with one of these values.
     """
     if find_spec("PIL") is None:
         raise MissingDependencyError("electrocardiograms", "PIL", "run: pip install 'whimbrel[images]'")
@@ -108,7 +109,7 @@ def overhead(
 
 
 def _grid(subscribers: Sequence[int], rates: Sequence[int], runs: int) -> dict[str, list[_Settings]]:
-    """Return the settings of every point by figure, for these *subscribers* and *rates*."""
+    """Return the settings of every point, by figure, for the given *subscribers* and *rates*."""
     each_all = {"own": _PATIENTS, "patients": _PATIENTS}
     mix = {"own": _OWN, "patients": _PATIENTS}
     blind, full = {"policy": "blind", **each_all}, {"policy": "stateful", **each_all}
@@ -154,20 +155,20 @@ def _quick_grid() -> dict[str, list[_Settings]]:
             {**few, "policy": "stateful"},
             {**few, "policy": "stateful", "malicious": 0.1, "steps_per_second": 2_000},
         ],
-        # Beside what, a second of a busy machine does not decide.
+        # A comparison is left out: a second on a busy machine decides nothing.
         "saturated": [{**small, "policy": "stateful", "per_minute": 0.0, "repeats_bodies": True}],
         "account": [{**few, "own": 1}],
     }
 
 
 def _runs(doctors: int, rate: int, settings: _Settings, runs: int) -> list[_Settings]:
-    """Return a point once, or *runs* times where it counts."""
+    """Return the settings of a point once, or *runs* times if it is large enough to be repeated."""
     is_repeated = doctors >= _REPEATED_FROM[0] and rate >= _REPEATED_FROM[1]
     point = {"doctors": doctors, "per_minute": float(rate), **settings}
     return [{**point, "run": run} for run in range(1, runs + 1 if is_repeated else 2)]
 
 
-# -- what the rows say -------------------------------------------------------------------------------------------------
+# -- findings ----------------------------------------------------------------------------------------------------------
 
 _KINDS = ("blind", "all", "mix")
 
@@ -254,7 +255,7 @@ def _overhead(rows: Sequence[Row], doctors: int, rate: float, kind: str = "all",
 
 
 def _range(rows: Sequence[Row], doctors: int, rate: float, kind: str = "all", share: float = 0.0) -> str:
-    """Return O, with the range of its runs where there are several."""
+    """Return O as text, with the range of its runs if there are several."""
     mean = _overhead(rows, doctors, rate, kind, share=share)
     if mean is None:
         return "–"
@@ -343,7 +344,7 @@ def _malicious(rows: Sequence[Row], bad: Sequence[Row]) -> Table:
 
 
 def _p99_growth(rows: Sequence[Row], row: Row) -> float:
-    """Return the largest ratio of an honest doctor's p99 to the same without malicious policies; 0 if unknown."""
+    """Return the largest ratio of an honest doctor's p99 to its p99 without malicious policies; 0 if unknown."""
     base = _of(rows, row["doctors"], row["per_minute"], "all")
     growths = [
         value / fmean(each["p99_ms_of_each"][name] for each in base)

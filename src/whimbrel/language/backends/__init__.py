@@ -1,1 +1,1 @@
-"""One translator a file: each turns the same tree into what its engine runs, and must agree with ``python``."""
+"""Backends, one translator per file: each turns the same tree into code for its engine, and agrees with ``python``."""

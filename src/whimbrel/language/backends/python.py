@@ -1,7 +1,7 @@
 """The reference backend: a tree becomes nested Python functions, written to be obviously right.
 
 Rule: every other backend (index, Spark) must agree with this one on every tree and every notification.
-Rule: a value function answers a scalar or None (undefined); a predicate function True, False or None.
+Rule: a value function returns a scalar or None (undefined); a predicate function returns True, False or None.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ ValueFunction: TypeAlias = Callable[[Attributes], Scalar | None]
 
 
 def compile_filter(tree: Predicate, *, longest: int | None = None) -> VerdictFunction:
-    """Return the function that gives the verdict of *tree* on attributes.
+    """Return the function that computes the verdict of *tree* on attributes.
 
-    *longest* is how long strings may be for patterns to be asked about them, if *tree* is only a part of a filter.
+    *longest* is the longest string, in bytes, on which patterns run; give it if *tree* is only a part of a filter.
     """
     return _compiled(tree, longest_searched(tree) if longest is None else longest)
 
@@ -62,7 +62,7 @@ def _compiled(tree: Predicate, longest: int) -> VerdictFunction:
             return _xor(tuple(_compiled(operand, longest) for operand in operands))
         case Not(operand):
             return _not(_compiled(operand, longest))
-        case Compare(op, Name(name), Literal(value)):  # most leaves: one object each, not a dozen for the collector
+        case Compare(op, Name(name), Literal(value)):  # most leaves: one object each spares the collector a dozen
             return partial(_compare_attribute, op, name, value)
         case Compare(op, left, right):
             return _compare(op, compile_value(left), compile_value(right))
@@ -79,7 +79,7 @@ def _compiled(tree: Predicate, longest: int) -> VerdictFunction:
 
 
 def compile_value(node: Value) -> ValueFunction:
-    """Return the function that gives the value of *node* on attributes."""
+    """Return the function that computes the value of *node* on attributes."""
     match node:
         case Name(name):
             return lambda attributes: attributes.get(name)
@@ -100,7 +100,7 @@ def compile_value(node: Value) -> ValueFunction:
 
 
 def _applied(function: Callable[[Scalar], Scalar | None], operand: ValueFunction) -> ValueFunction:
-    """Undefined in, undefined out."""
+    """Return *function* applied to the operand's value; undefined if the operand is undefined."""
 
     def value(attributes: Attributes) -> Scalar | None:
         found = operand(attributes)
@@ -186,7 +186,7 @@ def _compare(op: CompareOp, left: ValueFunction, right: ValueFunction) -> Verdic
 
 
 def _equals(subject: ValueFunction, options: tuple[ValueFunction, ...]) -> VerdictFunction:
-    """``equals`` is the disjunction of comparisons with one subject, computed once."""
+    """Return the disjunction of ``==`` between the subject, which is computed once, and each option."""
 
     def verdict(attributes: Attributes) -> bool | None:
         value = subject(attributes)
@@ -208,7 +208,7 @@ def _pattern(node: Pattern) -> VerdictFunction:
 
 
 def _compiled_pattern(node: Pattern, longest: int) -> VerdictFunction:
-    """Return the verdict of regular expressions or wildcards; on a string that is too long for them it is undefined."""
+    """Return the verdict function of regular expressions or wildcards; undefined on a string that is too long."""
     subject = compile_value(node.subject)
     searchers = tuple(byte_searcher(node.function, pattern) for pattern in node.patterns)
 

@@ -2,19 +2,19 @@
 
 Rule: it agrees with ``python`` on every tree and notification, whatever ``spark.sql.ansi.enabled`` is; no row raises.
 Rule: the only module of the language that imports pyspark.
-Rule: the column holds what ``attributes_to_column_value`` makes: of an entry's fields only that of its type is set.
+Rule: the column comes from ``attributes_to_column_value``: an entry has only the field of its type set.
 
-A value is a few columns (``_Typed``), at most one of which is not NULL; what a term can never be is no column at all,
-so ``a == 'x'`` compares strings and nothing else. Spark's own operators are used where they mean the same and cannot
-raise: ``try_`` forms, bit operators, shifts.
+A value is a few columns (``_Typed``), at most one of which is not NULL. A type that a term can never have gets no
+column, so ``a == 'x'`` compares only strings. Spark's own operators are used if they mean the same and cannot raise:
+``try_`` forms, bit operators, shifts.
 
 An operation mentions its operands several times, so nested arithmetic, written out, would grow exponentially. Beyond
 ``_MAX_MENTIONS`` it becomes a program in postfix notation that one ``aggregate`` runs on a stack: linear in the size of
-the tree and of constant depth. Rejected: a lambda over a one-element array per level, which is linear too; Catalyst
-resolves it level by level and gives up before the 64 levels that the language allows.
+the tree and of constant depth. Rejected: a lambda over a one-element array per level. It is linear too, but Catalyst
+resolves it level by level and fails before the 64 levels that the language allows.
 
-Lower case, decomposition, wildcards and regular expressions run in Arrow workers, on the reference's own functions:
-Spark's ``lower`` follows another version of Unicode than Python's, and Java's regular expressions are not RE2's.
+Lower case, decomposition, wildcards and regular expressions run in Arrow workers with the reference's own functions:
+Spark's ``lower`` follows another version of Unicode than Python's, and Java's regular expressions differ from RE2's.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ from whimbrel.model.tables import ATTRIBUTES_TYPE, attributes_to_column_value
 __all__ = ["to_column", "verdicts"]
 
 _MAX_MENTIONS = 300
-"""How often written-out arithmetic may mention attributes and literals; a larger term becomes a program.
+"""Most mentions of attributes and literals in arithmetic that is written out; a larger term becomes a program.
 
-So many are about a thousand nodes of Catalyst, half a second to plan; five attributes added up are beyond. Below it
-the written form is worth its size: Spark computes what is common once, five to twenty times as fast as the program.
+This many make about a thousand nodes of Catalyst, half a second to plan; a sum of five attributes has more. Below the
+limit the written form is better: Spark computes common parts once, five to twenty times as fast as the program.
 """
 
 
@@ -90,24 +90,25 @@ def to_column(tree: Predicate, attributes: Column) -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Integer:
-    """An int32 or int64, both as a bigint."""
+    """An int32 or int64; both are computed as bigint."""
 
     number: Column
-    is_wide: Column  # an int64; free where number is NULL
+    is_wide: Column  # whether it is an int64; arbitrary where number is NULL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Typed:
-    """A value as Spark computes it: of the integer, the real and the text at most one is not NULL in a row.
+    """A value as Spark computes it: in each row, at most one of integer, real and text is not NULL.
 
-    None instead of a column: the value can never be of that type. All None: it is never defined, or opaque.
+    None instead of a column means that the value never has that type. All None: the value is always undefined, or
+    opaque.
     """
 
     integer: _Integer | None = None
     real: Column | None = None
     text: Column | None = None
     is_nonzero: bool = False  # a literal that is neither zero nor NaN
-    mentions: int = 1  # of attributes and literals in the largest column, about
+    mentions: int = 1  # approximate number of attributes and literals in the largest column
 
     @property
     def is_number(self) -> bool:
@@ -120,7 +121,7 @@ _Finish: TypeAlias = Callable[[Sequence[_Typed]], Column]
 
 
 class _Translator:
-    """Translates one tree; what is mentioned twice is translated once."""
+    """Translates one tree; a term that occurs twice is translated once."""
 
     def __init__(self, attributes: Column, longest: int = UNBOUNDED) -> None:
         self._attributes, self._longest = attributes, longest
@@ -153,7 +154,7 @@ class _Translator:
         if self._value(subject) is not None:
             compares = (Compare(CompareOp.EQ, subject, option) for option in options)
             return _balanced(operator.or_, map(self.verdict, compares))
-        # One program for all: the subject is computed once.
+        # One program for all comparisons, so that the subject is computed once.
         return self._computed(
             (subject, *options),
             lambda found: _balanced(operator.or_, (_compare(CompareOp.EQ, found[0], each) for each in found[1:])),
@@ -164,7 +165,7 @@ class _Translator:
         if function is TestFunction.REQUIRE:
             return F.when(kind.isNotNull(), F.lit(True))
         if function is TestFunction.NAN:
-            # Spark calls NaN equal to NaN; its isnan would make a NULL false.
+            # In Spark NaN equals NaN; its isnan would return false for NULL.
             return self._entry(name.name).getField("real") == F.lit(float("nan"))
         return kind == F.lit(int(AttributeType[function.name]))
 
@@ -176,12 +177,12 @@ class _Translator:
     # -- values ------------------------------------------------------------------------------------------------------
 
     def _direct(self, node: Value) -> _Typed:
-        """Return *node*, which is no arithmetic (or small enough) as its columns."""
+        """Return the columns of *node*, which must not be arithmetic, or be small enough."""
         value = self._value(node)
         return _UNDEFINED if value is None else value
 
     def _value(self, node: Value) -> _Typed | None:
-        """Return *node* as its columns, or None for arithmetic that is too large to be written out."""
+        """Return the columns of *node*, or None for arithmetic that is too large to be written out."""
         if node not in self._values:
             value = self._written(node)
             self._values[node] = value if value is not None and value.mentions <= _MAX_MENTIONS else None
@@ -218,7 +219,7 @@ class _Translator:
         return _Typed(integer=integer, real=entry.getField("real"), text=entry.getField("text"))
 
     def _number(self, function: NumberFunction, name: str) -> _Typed:
-        """Return the number that an attribute is, or that its text spells; Java's $ would let a newline pass."""
+        """Return an attribute as a number, or the number in its text; Java's ``$`` would allow a final newline."""
         entry, own = self._entry(name), self._attribute(name)
         assert own.integer is not None
         spelled = entry.getField("text")
@@ -235,7 +236,7 @@ class _Translator:
     # -- programs ----------------------------------------------------------------------------------------------------
 
     def _computed(self, nodes: Sequence[Value], finish: _Finish) -> Column:
-        """Return *finish* of the values of *nodes*, those that are too large by way of a program."""
+        """Return *finish* of the values of *nodes*; values that are too large are computed by a program."""
         values = [self._value(node) for node in nodes]
         large = [node for node, value in zip(nodes, values, strict=True) if value is None]
         if not large:
@@ -255,7 +256,7 @@ class _Translator:
 
 
 def _balanced(join: Callable[[Any, Any], Any], operands: Iterable[Column]) -> Column:
-    """Join *operands* pairwise: five hundred terms are nine levels deep, where a chain would overflow Spark's stack."""
+    """Join *operands* pairwise: 500 terms are then nine levels deep, where a chain would overflow Spark's stack."""
     level = list(operands)
     while len(level) > 1:
         pairs = [join(*level[at : at + 2]) for at in range(0, len(level) - 1, 2)]
@@ -274,7 +275,7 @@ _ORDER: Mapping[CompareOp, Callable[[Any, Any], Any]] = {
 
 
 def _compare(op: CompareOp, left: _Typed, right: _Typed) -> Column:
-    """At most one of the parts is not NULL: as integers, as reals, as strings."""
+    """Compare as integers, as reals and as strings, of which at most one result is not NULL."""
     parts: list[Column] = []
     if left.integer is not None and right.integer is not None:
         parts.append(_ORDER[op](left.integer.number, right.integer.number))
@@ -290,7 +291,7 @@ def _compare(op: CompareOp, left: _Typed, right: _Typed) -> Column:
 def _compare_reals(op: CompareOp, left: Column, right: Column, *, both_may_be_zero: bool) -> Column:
     if op not in {CompareOp.EQ, CompareOp.NE} or not both_may_be_zero:
         return cast("Column", _ORDER[op](left, right))
-    # Zeros are equal if their signs are, which their reciprocals show; Spark has no copysign, and its / raises.
+    # Zeros are equal if their signs are equal, which reciprocals reveal; Spark has no copysign, and its / raises.
     equal = (left == right) & ((left != F.lit(0.0)) | (_reciprocal(left) == _reciprocal(right)))
     return equal if op is CompareOp.EQ else ~equal
 
@@ -300,7 +301,7 @@ def _may_meet_as_reals(left: _Typed, right: _Typed) -> bool:
 
 
 def _promoted(value: _Typed, other: _Typed) -> Column:
-    """Return the number *value* as a real where it meets *other* as one; where both are integers the result is free."""
+    """Return the number *value* as a real, to combine with the real *other*; arbitrary if both are integers."""
     if value.integer is None or other.real is None:
         assert value.real is not None, "one of the two may be a real"
         return value.real
@@ -309,13 +310,13 @@ def _promoted(value: _Typed, other: _Typed) -> Column:
 
 
 def _without_nan(value: _Typed, other: _Typed) -> Column:
-    """Return *value* promoted, with NULL for NaN, which Spark would call equal to itself and greater than all else."""
+    """Return *value* as a real, with NULL for NaN: Spark calls NaN equal to itself and greater than all else."""
     real = _promoted(value, other)
     return real if value.is_nonzero or value.real is None else F.nanvl(real, F.lit(None).cast("double"))
 
 
 def _reciprocal(real: Column) -> Column:
-    return F.pow(real, F.lit(-1.0))  # IEEE even at ±0.0, unlike Spark's /
+    return F.pow(real, F.lit(-1.0))  # follows IEEE even at ±0.0, unlike Spark's /
 
 
 def _matches(function: PatternFunction, subject: Column | None, patterns: Sequence[str], longest: int) -> Column:
@@ -330,7 +331,7 @@ def _matches(function: PatternFunction, subject: Column | None, patterns: Sequen
         return _balanced(operator.or_, (built_in(subject, F.lit(pattern)) for pattern in patterns))
 
     def search(texts: pa.Array) -> pa.Array:
-        searchers = [byte_searcher(function, pattern) for pattern in patterns]  # compiled once a worker
+        searchers = [byte_searcher(function, pattern) for pattern in patterns]  # compiled once per worker
 
         def verdict(found: str) -> bool | None:
             data = found.encode()
@@ -367,14 +368,14 @@ _REAL_OPS = frozenset(
 )
 
 _GROWTH = {BinaryOp.ADD: 2, BinaryOp.SUBTRACT: 2, BinaryOp.MULTIPLY: 2, BinaryOp.DIVIDE: 3}
-"""How often an operator on integers mentions its operands, where it is more than once."""
+"""Number of times that an integer operator mentions its operands, if more than once."""
 
 
 def _literal(value: float | str) -> _Typed:
     if isinstance(value, str):
         return _Typed(text=F.lit(value))
     if isinstance(value, int):
-        # int(): an Int64 prints itself in another way, and that is what would reach Java
+        # int(): an Int64 prints itself differently, and Java would get that text
         integer = _Integer(number=_bigint(int(value)), is_wide=F.lit(isinstance(value, Int64)))
         return _Typed(integer=integer, is_nonzero=value != 0)
     return _Typed(real=F.lit(value), is_nonzero=value != 0.0)
@@ -413,23 +414,23 @@ def _binary(op: BinaryOp, left: _Typed, right: _Typed) -> _Typed:
 
 
 def _wrapped(number: Column, is_wide: Column) -> _Integer:
-    """Keep the low 32 bits of an int32, with their sign; an int64 is as wide as the column."""
+    """Keep the low 32 bits of an int32, with their sign; an int64 fills the column."""
     spare = F.when(is_wide, F.lit(0)).otherwise(F.lit(32))
     wrapped = F.call_function("shiftright", F.call_function("shiftleft", number, spare), spare)
     return _Integer(number=wrapped, is_wide=is_wide)
 
 
 def _integer(op: BinaryOp, left: Column, right: Column, is_wide: Column) -> Column:
-    """Return ``left op right`` in 64 bits; of an int32 only the low 32 are meant."""
+    """Return ``left op right`` in 64 bits; for an int32 only the low 32 bits are valid."""
     match op:
         case BinaryOp.ADD | BinaryOp.SUBTRACT:
-            # Where 64 bits overflow, they do not with the left's top bit flipped, which flips that of the result.
+            # If the sum overflows, flip the left's top bit: then it does not, and only the result's top bit is wrong.
             try_it = F.try_add if op is BinaryOp.ADD else F.try_subtract
             return F.coalesce(try_it(left, right), _flipped(try_it(_flipped(left), right)))
         case BinaryOp.MULTIPLY:
             return F.coalesce(F.try_multiply(left, right), _product(left, right))
         case BinaryOp.DIVIDE:
-            # Neither 0 nor -1 ever is a divisor: one is undefined, the other a negation that may wrap around.
+            # Never divide by 0 or -1: the first is undefined, the second is a negation that may wrap around.
             divisor = F.when(~right.isin(0, -1), right)
             return F.coalesce(F.call_function("div", left, divisor), F.when(right == F.lit(-1), _negated(left)))
         case BinaryOp.REMAINDER:
@@ -450,7 +451,7 @@ def _integer(op: BinaryOp, left: Column, right: Column, is_wide: Column) -> Colu
 
 
 def _negated(number: Column) -> Column:
-    # Only INT64_MIN has no opposite; wrapping around, it is its own.
+    # Only INT64_MIN has no opposite; its negation wraps around to itself.
     return F.coalesce(F.try_subtract(_bigint(0), number), number)
 
 
@@ -459,7 +460,7 @@ def _flipped(number: Column) -> Column:
 
 
 def _product(left: Column, right: Column) -> Column:
-    """Return the product modulo 2**64; all 127 bits of it fit a decimal(38)."""
+    """Return the product modulo 2**64; its 127 bits fit a decimal(38)."""
     half, whole = F.lit(Decimal(1 << 63)), F.lit(Decimal(1 << 64))
     product = left.cast("decimal(19,0)") * right.cast("decimal(19,0)")
     return (F.pmod(product + half, whole) - half).cast("bigint")
@@ -478,7 +479,7 @@ def _real(op: BinaryOp, left: Column, right: Column) -> Column:
         case BinaryOp.MULTIPLY:
             return left * right
         case BinaryOp.DIVIDE:
-            return F.coalesce(F.try_divide(left, right), left * _reciprocal(right))  # the second only where right is 0
+            return F.coalesce(F.try_divide(left, right), left * _reciprocal(right))  # the second only if right is 0
         case _:
             return F.coalesce(F.try_mod(left, right), left * right * F.lit(float("nan")))  # likewise
 
@@ -490,16 +491,16 @@ _PUSH = 0
 
 
 class _Program:
-    """Arithmetic in postfix notation: a step pushes a number, or takes its operands from the stack and pushes.
+    """Arithmetic in postfix notation: a step pushes a number, or pops its operands from the stack and pushes a result.
 
-    The code of a step says which; every operator that occurs is in the expression once, however often it occurs.
+    A step's code says which. Each operator is in the expression only once, however often it occurs.
     """
 
     def __init__(self, value: Callable[[Value], _Typed | None]) -> None:
         self._value = value
         self._steps: list[Column] = []
         self._codes: dict[tuple[type[_Operation], UnaryOp | BinaryOp], int] = {}  # "-" is an operator of both kinds
-        self._made: dict[Value | int, Column] = {}  # steps by the number they push or by their code
+        self._made: dict[Value | int, Column] = {}  # steps by the number that they push, or by their code
 
     def append(self, node: Value) -> None:
         """Add the steps that leave the value of *node* on the stack."""
@@ -558,7 +559,7 @@ def _unpacked(number: Column) -> _Typed:
 # -- vectors ---------------------------------------------------------------------------------------------------------
 
 _TREES_A_SELECT = 50
-"""So many trees at once keep the code that Spark generates below what Java compiles well."""
+"""Trees in one SELECT; with more, the code that Spark generates is too large for Java to compile well."""
 
 
 def verdicts(cases: Sequence[tuple[Predicate, Attributes]]) -> list[bool | None]:
@@ -574,7 +575,7 @@ def verdicts(cases: Sequence[tuple[Predicate, Attributes]]) -> list[bool | None]
 
 
 def _verdict_frame(spark: SparkSession, chunk: range, cases: Sequence[tuple[Predicate, Attributes]]) -> DataFrame:
-    """One row per case; each computes all trees of the chunk and keeps its own: cheaper than as many plans."""
+    """Return one row per case; each computes all trees of the chunk and keeps its own: cheaper than many plans."""
     rows = pa.array([attributes_to_column_value(cases[place][1]) for place in chunk], ATTRIBUTES_TYPE)
     frame = spark.createDataFrame(pa.table({"place": pa.array(chunk, pa.int32()), "attributes": rows}))
     columns = [to_column(cases[place][0], F.col("attributes")) for place in chunk]
@@ -583,21 +584,21 @@ def _verdict_frame(spark: SparkSession, chunk: range, cases: Sequence[tuple[Pred
 
 
 def _session() -> SparkSession:
-    """Return the session that is active, or a small and silent one that lives as long as the process."""
+    """Return the active session, or a small, silent one that lives as long as the process."""
     found = SparkSession.getActiveSession()
     if found is not None:
         return found
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the first python3 of the PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers would run the first python3 on the PATH
     conf = SparkConf().setAll(
         [
             ("spark.master", "local[2]"),
             ("spark.app.name", "whimbrel"),
             ("spark.driver.bindAddress", "127.0.0.1"),  # no other machine takes part
             ("spark.driver.host", "127.0.0.1"),
-            # A minute's work: Java's second compiler would cost more than it saves.
+            # The work takes a minute: Java's second compiler would cost more than it saves.
             ("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
             ("spark.log.level", "ERROR"),
-            ("spark.python.sql.dataFrameDebugging.enabled", "false"),  # recording where columns are made takes longer
+            ("spark.python.sql.dataFrameDebugging.enabled", "false"),  # recording where columns are made costs time
             ("spark.sql.leafNodeDefaultParallelism", "1"),  # a few dozen rows are one task
             ("spark.sql.session.timeZone", "UTC"),
             ("spark.sql.shuffle.partitions", "1"),
@@ -606,7 +607,7 @@ def _session() -> SparkSession:
         ]
     )
     try:
-        # Java greets on its standard error before any setting for logs is read; what fails comes as an exception.
+        # Java writes to standard error before it reads log settings; a failure is raised as an exception anyway.
         gateway = launch_gateway(conf, {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL})  # type: ignore[no-untyped-call]  # pyspark's own
     except (PySparkRuntimeError, OSError):
         raise MissingDependencyError("Spark", "Java 17 or newer", "set JAVA_HOME if it is not on the PATH") from None

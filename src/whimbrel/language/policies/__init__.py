@@ -1,4 +1,4 @@
-"""The policy language (SUBLIM): what a device gets, by what arrives and the state it is in."""
+"""The policy language (SUBLIM): decides what a device gets, by the notification and the state of the device."""
 
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyCost, PolicyLimits

@@ -1,10 +1,10 @@
-"""Bounds: the most that a policy can cost, found before it runs.
+"""Bounds: the highest cost of a policy, computed before it runs.
 
-Rule: a statement counts all nodes of its expressions, whether ``and`` and ``or`` need them or not; so what a run counts
-(``own_steps`` of each statement that it executes) is never more than what is found here, and need not be tested.
-Rule: characters of strings that are compared are counted as a run compares them, and found here at their most.
-Rule: of ``if`` the condition counts and the costlier branch; of a call all that its function can cost. Functions that
-call each other twice make 2ⁿ steps: counted, not executed.
+Rule: a statement counts all nodes of its expressions, whether or not ``and`` and ``or`` evaluate them. So the steps
+that a run counts (``own_steps`` of each executed statement) never exceed this bound, and a run need not test it.
+Rule: compared characters of strings are counted as a run counts them, at their maximum.
+Rule: of an ``if`` the condition and the costlier branch count; of a call the highest cost of its function. A chain of
+functions that each call the next one twice makes 2ⁿ steps: these are computed, not executed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from whimbrel.language.policies.tree import Block, Expression, Program, Statemen
 
 __all__ = ["bound_of", "own_steps", "string_steps"]
 
-# Measured, so that a step takes some tenths of a microsecond whatever a hostile policy and notification choose.
+# Measured, so that a step takes some tenths of a microsecond for any policy and notification, even hostile ones.
 _SUMMARY_STEPS = 20
 _ARITHMETIC_STEPS = 8
 _SETTING_STEPS = 8
-"""Setting an attribute copies those that were set before."""
+"""Steps of setting an attribute, which copies the attributes that were set before."""
 
 
 def own_steps(statement: Statement) -> int:
@@ -43,7 +43,7 @@ def own_steps(statement: Statement) -> int:
 
 
 def string_steps(statement: Statement) -> int:
-    """Return those of ``own_steps`` that string functions count for the longest strings; a run needs fewer."""
+    """Return the part of ``own_steps`` for string functions, which assumes the longest strings; a run needs fewer."""
     return sum(map(_string_steps, tree.expressions(statement)))
 
 
@@ -81,7 +81,7 @@ def _node_steps(node: Expression) -> int:
 
 
 def _compared(node: Expression) -> int:
-    """Return the most characters of strings that *node*, and all below it, can compare."""
+    """Return the most string characters that *node*, with all nodes below it, can compare."""
     own = 0
     match node:
         case tree.Comparison(_, left, right):
@@ -92,7 +92,7 @@ def _compared(node: Expression) -> int:
 
 
 def _longest(node: Expression) -> int:
-    """Return the most characters of the string that *node* can be, as far as a comparison looks at it."""
+    """Return the longest string that *node* can be, in characters, up to the limit that a comparison reads."""
     match node:
         case tree.Constant(value):
             return min(len(value), MAX_COMPARED_CHARS) if isinstance(value, str) else 0
@@ -103,9 +103,9 @@ def _longest(node: Expression) -> int:
 
 
 def bound_of(program: Program, limits: PolicyLimits) -> PolicyCost:
-    """Return the most that *program*, which has no recursion, can cost."""
+    """Return the highest cost of *program*, which must have no recursion."""
     functions = {each.name: each for each in program.functions}
-    # Steps are counted here in parts, as many as characters are compared in one: what a run rounds is a sum.
+    # Parts of steps, one per compared character, are added up and rounded once, as in a run.
 
     @cache
     def of_function(name: str) -> PolicyCost:

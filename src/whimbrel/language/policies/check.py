@@ -1,7 +1,7 @@
-"""Static check: what can be known to be wrong with a policy before anything arrives.
+"""Static check: finds errors in a policy before any notification arrives.
 
-Rule: it refuses only what could never work: names that are never assigned, kinds that never fit, automatic variables
-that are written in the form that we teach, patterns that do not compile, recursion, and cost beyond the limit.
+Rule: it refuses only policies that could never work: names that are never assigned, kinds that never fit, assignments
+to automatic variables (except in the form printed in the paper), bad patterns, recursion, and cost beyond the limit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from whimbrel.language.policies.tree import Block, Expression, Program, Statemen
 __all__ = ["MAX_FRAMES", "MAX_SET_ATTRIBUTES", "checking", "statements", "walk"]
 
 MAX_SET_ATTRIBUTES = 128
-"""Different attributes that a policy may set; each setting copies those before it."""
+"""Most different attributes that a policy may set; each setting copies those before it."""
 MAX_FRAMES = 192
-"""Levels of blocks, expressions and calls that one run can have; each takes a few of Python's frames."""
+"""Most levels of blocks, expressions and calls of one run; each takes a few of Python's stack frames."""
 
 
 class _Kind(Enum):
@@ -42,7 +42,7 @@ _VALUES = frozenset({_Kind.VALUE, _Kind.NUMBER, _Kind.STRING})
 
 
 def checking(program: Program, parser: Parser, limits: PolicyLimits) -> Generator[None, None, PolicyCost]:
-    """Return the bound of *program*, or raise ``PolicyError`` at the first thing that can never work.
+    """Return the bound of *program*, or raise ``PolicyError`` for the first part that can never work.
 
     Yield after each piece of the work.
     """
@@ -65,7 +65,7 @@ def checking(program: Program, parser: Parser, limits: PolicyLimits) -> Generato
 
 
 def statements(block: Block) -> Iterator[Statement]:
-    """Yield each statement of *block* and of the blocks in it."""
+    """Yield each statement of *block* and of its nested blocks."""
     for statement in block:
         yield statement
         if isinstance(statement, tree.If):
@@ -74,7 +74,7 @@ def statements(block: Block) -> Iterator[Statement]:
 
 
 def walk(block: Block) -> Iterator[Expression]:
-    """Yield each expression of *block* and all below it."""
+    """Yield each expression of *block* and all expressions below it."""
     pending = [each for statement in statements(block) for each in tree.expressions(statement)]
     while pending:
         found = pending.pop()
@@ -148,7 +148,7 @@ class _Checker:
             raise self._error(PolicyCode.NESTING, reason, self._program)
 
     def _frames_of(self, name: str, frames: dict[str, int], path: list[str]) -> None:
-        """Find how deep the function *name* can nest; refuse recursion and what is too deep, before Python does."""
+        """Compute the nesting depth of the function *name*; refuse recursion and deep nesting before Python fails."""
         if name in frames:
             return
         function = self._functions[name]
@@ -201,7 +201,7 @@ class _Checker:
     # -- kinds ----------------------------------------------------------------------------------------------------
 
     def check_kinds(self, scope: str, parameters: tuple[str, ...], body: Block) -> None:
-        """Refuse operands that never fit; a local is of a kind if everything assigned to it is."""
+        """Refuse operands that never fit; a local has a kind if all its assignments have that kind."""
         found: dict[str, set[_Kind]] = {name: {_Kind.ANY} for name in parameters}
         for statement in statements(body):
             if isinstance(statement, tree.Assign) and statement.value != tree.Constant(None):
@@ -261,7 +261,7 @@ class _Checker:
 
 
 def _literal_kind(node: Expression) -> _Kind:
-    """Return what *node* is known to be by itself; NULL is always possible besides."""
+    """Return the kind of *node* by itself, without the kinds of locals; it may also be NULL."""
     match node:
         case tree.Constant(value):
             return _Kind.ANY if value is None else _Kind.STRING if isinstance(value, str) else _Kind.NUMBER

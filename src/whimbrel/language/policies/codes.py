@@ -8,7 +8,7 @@ __all__ = ["PolicyCode"]
 
 
 class PolicyCode(LanguageCode):
-    """Why a text is not a policy."""
+    """Reason why a text is not a policy."""
 
     PARSE = 2201, *PARSE_TEXTS
     TOKEN = (2202, "invalid token", "A character or number that no rule allows.")

@@ -1,8 +1,8 @@
-"""The compiled form: a policy's tree becomes nested Python functions once, and runs without the tree.
+"""The compiler: turns a policy's tree once into nested Python functions, which then run without the tree.
 
-Rule: it agrees with ``interpreter`` on everything; a differential test says so.
-Names become places in a list, blocks tuples of functions with their steps, and the commonest forms (an attribute of a
-local, a comparison with a constant) functions of their own: a call that is not made is the cheapest.
+Rule: it agrees with ``interpreter`` on everything; a differential test compares them.
+Names become places in a list, and blocks become tuples of functions with their steps. The commonest forms (an attribute
+of a local, a comparison with a constant) have functions of their own, because calls cost most of the time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Compiled", "compile_program"]
 Compiled: TypeAlias = Callable[[Run], Message | None]
 _Value: TypeAlias = Callable[[Run], AnyValue]
 _Execution: TypeAlias = Callable[[Run], Any]
-"""A statement or a block: what it returned, or ``_RUNNING``."""
+"""A statement or a block; it returns the policy's result, or ``_RUNNING`` to continue."""
 
 _RUNNING: Any = object()
 _NEW = Message(is_original=False, changes={}, data=EMPTY)
@@ -32,10 +32,10 @@ _ARRIVED = Message(is_original=True, changes={}, data=ORIGINAL)
 
 
 def compile_program(program: Program) -> Compiled:
-    """Return the function that runs *program* (already checked)."""
+    """Return the function that runs *program*, which must have been checked."""
     functions: dict[str, _Execution] = {}
     sizes: dict[str, int] = {}
-    for function in program.functions:  # called by name when they run, so their order does not matter
+    for function in program.functions:  # looked up by name at run time, so their order does not matter
         compiler = _Compiler(function.parameters, functions, sizes)
         functions[function.name] = compiler.block(function.body)
         sizes[function.name] = len(compiler.places)
@@ -54,7 +54,7 @@ def compile_program(program: Program) -> Compiled:
 
 
 def _segments(block: Block) -> Iterator[Block]:
-    """Cut *block* behind each statement that may return."""
+    """Split *block* after each statement that may return."""
     begin = 0
     for end, statement in enumerate(block, start=1):
         if end == len(block) or isinstance(statement, tree.If | tree.Return):
@@ -93,7 +93,7 @@ class _Compiler:
         return several
 
     def _segment(self, block: Block) -> _Execution:
-        """Compile statements of which only the last may return: their steps are counted together."""
+        """Compile statements of which only the last may return, so that their steps are counted together."""
         steps = sum(map(own_steps, block))
         spared = sum(map(string_steps, block))
         *before, last = map(self._statement, block)
@@ -108,7 +108,7 @@ class _Compiler:
 
         return execute
 
-    def _statement(self, statement: Statement) -> _Execution:  # one case a statement
+    def _statement(self, statement: Statement) -> _Execution:  # one case per statement
         match statement:
             case tree.Assign(name, tree.Property(Scope.ANY, variable)):
                 return _assign_variable(self._place(name), variable)
@@ -131,7 +131,7 @@ class _Compiler:
 
     # -- expressions ------------------------------------------------------------------------------------------
 
-    def _value(self, node: Expression) -> _Value:  # one case a node
+    def _value(self, node: Expression) -> _Value:  # one case per node
         match node:
             case tree.Constant(constant):
                 return lambda _: constant
@@ -179,7 +179,7 @@ class _Compiler:
                 return _compare(comparison, *values)
         return self._of_one(node, values[0])
 
-    def _of_one(self, node: Expression, operand: _Value) -> _Value:  # one case a node
+    def _of_one(self, node: Expression, operand: _Value) -> _Value:  # one case per node
         match node:
             case tree.Attribute(_, name):
                 return lambda run: run.attribute(operand(run), name)
@@ -206,7 +206,7 @@ class _Compiler:
                 return lambda run: semantics.projected(operand(run), members)
             case tree.Sign(sign, _):
                 return _sign(sign, operand)
-        raise AssertionError(node)  # every node stands above
+        raise AssertionError(node)  # all nodes are handled above
 
     def _call(self, name: str, arguments: tuple[_Value, ...]) -> _Value:
         functions, sizes = self._functions, self._sizes
@@ -223,7 +223,7 @@ class _Compiler:
 
 
 def _spare(steps: int) -> _Execution:
-    """Return what notes the steps of string functions, which they then take off as far as they need them."""
+    """Return a function that adds *steps* to ``run.spared``; string functions then subtract the steps that they use."""
 
     def execute(run: Run) -> Any:  # noqa: ANN401
         run.spared += steps
@@ -310,13 +310,13 @@ _ORDERED = {
 
 
 def _compare_constant(op: CompareOp, left: _Value, constant: Any) -> _Value:  # noqa: ANN401
-    """Compare with a constant; an order of two int32, or of two finite reals, is Python's own."""
+    """Compare with a constant; two int32 values, or two finite reals, are ordered by Python's own operators."""
     kind = type(constant)
     order = _ORDERED.get(op) if kind is int or (kind is float and math.isfinite(constant)) else None
 
     def value(run: Run) -> AnyValue:
         a = left(run)
-        if order is not None and type(a) is kind and a == a:  # noqa: PLR0124 # NaN is not
+        if order is not None and type(a) is kind and a == a:  # noqa: PLR0124 # False for NaN
             return bool(order(a, constant))  # type: ignore[arg-type]  # two numbers
         return semantics.compared(run, op, a, constant)
 

@@ -1,8 +1,8 @@
-"""Limits: what one run of a policy may cost, counted and never timed, so that every engine and replay decides alike.
+"""Limits: the most that one run of a policy may cost; counted and never timed, so all engines and replays agree.
 
-A step is a node of the tree; string functions count the characters that they may look at, comparisons those that they
-compare, arithmetic several. Bytes and pixels are those that transforms read. A step takes some tenths of a microsecond
-whatever a hostile policy chooses (``bounds``), so the greatest number is a millisecond or two on the broker's loop.
+A step is a node of the tree. String functions count the characters that they may read, comparisons the characters that
+they compare, and arithmetic several steps. Bytes and pixels are those that transforms read. A step takes some tenths of
+a microsecond even for a hostile policy (``bounds``), so the limit is a millisecond or two on the broker's event loop.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ __all__ = ["DEFAULT_POLICY_LIMITS", "PolicyCost", "PolicyLimits"]
 
 
 class PolicyCost(NamedTuple):
-    """Steps of a program, and bytes and pixels that its transforms read."""
+    """Steps of a program, and the bytes and pixels that its transforms read."""
 
     steps: int = 0
     bytes: int = 0
     pixels: int = 0
 
     def plus(self, other: PolicyCost) -> PolicyCost:
-        """Return one after the other."""
+        """Return the cost of both, one after the other."""
         return PolicyCost(self.steps + other.steps, self.bytes + other.bytes, self.pixels + other.pixels)
 
     def or_else(self, other: PolicyCost) -> PolicyCost:
-        """Return the greater of two ways."""
+        """Return the higher cost of two alternatives."""
         return PolicyCost(max(self.steps, other.steps), max(self.bytes, other.bytes), max(self.pixels, other.pixels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLimits:
-    """What a deployment allows; the first three bound a policy when it is put, the others what a transform takes."""
+    """Limits of a deployment: the first three for a policy as a whole, the others for transforms and variables."""
 
     steps: int = 5_000
     bytes: int = 16 << 20
     pixels: int = 64_000_000
     body_bytes: int = 4 << 20
-    """Of one body that a transform reads."""
+    """Largest body that a transform reads."""
     image_pixels: int = 16_000_000
-    """Of one image that a transform reads."""
+    """Largest image that a transform reads, in pixels."""
     variables: int = 256
-    """Manual variables of one device and policy."""
+    """Most manual variables of one device and policy."""
     variable_bytes: int = 16_384
-    """Names and values of these together."""
+    """Most bytes of their names and values together."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -1,6 +1,6 @@
-"""The operations of policies as one data table: the parser, ``explain`` and the docs page read it.
+"""The operations of policies as one data table, read by the parser, ``explain`` and the docs page.
 
-The first block is Figure 3 of the paper; the second is what Figure 4 uses besides, or what we add.
+The first block is Figure 3 of the paper. The second has the further operations of Figure 4, and ours.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ AUTOMATIC = MappingProxyType(
         "Place.longitude": "WGS84 degrees",
     }
 )
-"""Automatic variables that every deployment has; a device may report others under names of its own."""
+"""Automatic variables of every deployment; a device may report others under its own names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation: how it is called, how many arguments it takes (``most`` None: any number), what it does."""
+    """One operation: its usage, its number of arguments (``most`` None: any number), and its effect."""
 
     name: str
     usage: str
@@ -76,12 +76,12 @@ OPERATIONS = MappingProxyType({each.name: each for each in _ALL})
 
 
 def is_automatic(name: str) -> bool:
-    """Tell whether *name* is an automatic variable whatever a device reports."""
+    """Return whether *name* is always an automatic variable, whatever devices report."""
     return name in AUTOMATIC or name == "Place"
 
 
 def member_name(accessor: str, prefix: str) -> str | None:
-    """Return what the paper's accessor speaks of: ``getPulse`` of ``pulse``, ``getID`` of ``ID``; None if it is none.
+    """Return the attribute of a Java-style accessor from the paper, or None if *accessor* is not one.
 
     >>> member_name("getPatientID", "get"), member_name("isResponsible", "is"), member_name("island", "is")
     ('patientID', 'responsible', None)
@@ -93,5 +93,5 @@ def member_name(accessor: str, prefix: str) -> str | None:
 
 
 def scope_of(word: str) -> Scope | None:
-    """Return the variables that ``word.name`` speaks of, if it is one of the reserved words for them."""
+    """Return the scope that ``word.name`` refers to, or None if *word* is not a reserved word for a scope."""
     return {"device": Scope.DEVICE, "state": Scope.STATE}.get(word)

@@ -1,4 +1,4 @@
-"""Policies: the language as its users meet it."""
+"""Policies: the public interface of the policy language."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Policy", "parse_policy"]
 
 
 def parse_policy(text: str, limits: PolicyLimits = DEFAULT_POLICY_LIMITS) -> tuple[Program, PolicyCost]:
-    """Return the checked tree of *text* and its bound, or raise ``PolicyError`` with its code and place."""
+    """Return the checked tree of *text* and its bound, or raise ``PolicyError`` with code and position."""
     return finish(_parsing(text, limits))
 
 
@@ -27,7 +27,7 @@ def _parsing(text: str, limits: PolicyLimits) -> Generator[None, None, tuple[Pro
         program = yield from parser.parsing()
         yield
         bound = yield from checking(program, parser, limits)
-    except RecursionError:  # our bounds are lower than Python's, unless the caller stands deep in a stack already
+    except RecursionError:  # our bounds are lower than Python's, unless the caller is deep in its stack already
         reason = "nested too deeply for the stack it was read on"
         raise PolicyError(PolicyCode.NESTING, reason, text, 0, len(text)) from None
     return program, bound
@@ -47,11 +47,11 @@ class Policy:
         self.text = text
         self.program, self.bound = parse_policy(text, limits)
         self.run = compile_program(self.program)
-        """A ``Run`` to the message to send, or None."""
+        """Function from a ``Run`` to the message to send, or None."""
 
     @classmethod
     def reading(cls, text: str, limits: PolicyLimits) -> Generator[None, None, Policy]:
-        """Return the policy, yielding after each piece of the work: a long text takes some 30 ms."""
+        """Return the policy, yielding after each piece of the work; a long text takes about 30 ms in all."""
         program, bound = yield from _parsing(text, limits)
         yield
         policy = cls.__new__(cls)
@@ -60,29 +60,29 @@ class Policy:
 
     @property
     def sends_when_suspended(self) -> bool:
-        """Whether its owner wants everything sent as it is while it is suspended."""
+        """Whether the policy's owner wants everything sent unchanged while the policy is suspended."""
         return self.program.sends_when_suspended
 
     @property
     def needs_images(self) -> bool:
-        """Whether it can call ``compress``, which needs the image library."""
+        """Whether the policy may call ``compress``, which needs the image library."""
         return any(isinstance(node, tree.Compress) for node in self._expressions())
 
     @property
     def needs_bodies(self) -> bool:
-        """Whether what it decides may depend on more of a body than its length: it may transform or rewrite one."""
+        """Whether a decision may depend on more of a body than its length: the policy may transform or rewrite it."""
         if any(isinstance(node, tree.Compress | tree.Project) for node in self._expressions()):
             return True
         return any(isinstance(each, tree.SetAttribute | tree.SetData) for each in self._statements())
 
     @property
     def sets_data(self) -> bool:
-        """Whether it can set the data of a message."""
+        """Whether the policy may set the data of a message."""
         return any(isinstance(each, tree.SetData) for each in self._statements())
 
     @property
     def attributes(self) -> frozenset[str]:
-        """The attributes that it can read."""
+        """Attributes that the policy may read."""
         found = {node.name for node in self._expressions() if isinstance(node, tree.Attribute)}
         for node in self._expressions():
             if isinstance(node, tree.Summarise):
@@ -91,14 +91,14 @@ class Policy:
 
     @property
     def reads(self) -> frozenset[str]:
-        """The variables that it can read, and ``name.*`` for each set."""
+        """Variables that the policy may read, and ``name.*`` for each set."""
         found = {node.name for node in self._expressions() if isinstance(node, tree.Property)}
         found |= {f"{node.name}.*" for node in self._expressions() if isinstance(node, tree.Member)}
         return frozenset(found)
 
     @property
     def writes(self) -> frozenset[str]:
-        """The manual variables that it can set or remove."""
+        """Manual variables that the policy may set or remove."""
         kinds = (tree.SetProperty, tree.RemoveProperty)
         return frozenset(each.name for each in self._statements() if isinstance(each, kinds))
 

@@ -1,4 +1,4 @@
-"""Semantics: what each operation of a policy does, in one place for the interpreter and the compiled form.
+"""Semantics: the effect of each operation of a policy; shared by the interpreter and the compiled form.
 
 Rule: nothing here raises, whatever the values are.
 """
@@ -57,31 +57,31 @@ __all__ = [
 ]
 
 MAX_COMPARED_CHARS = 16_384
-"""Characters of a string that is compared with another as long; where both are longer, the answer is undefined."""
+"""Most characters of the shorter of two compared strings; above that, the comparison is undefined."""
 WORK_A_STEP = 8
-"""Instructions times bytes of a regular expression, at the price of one step."""
+"""Instructions times bytes of a regular expression that cost one step."""
 SEARCHED_A_STEP = 256
-"""Characters that ``contains`` compares: the string's times the pattern's; of long patterns only so many count."""
+"""Characters compared by ``contains`` (string times pattern, at most SMART_LENGTH per pattern) that cost one step."""
 SMART_LENGTH = 128
 COMPARED_A_STEP = 256
-"""Characters of strings that are compared at the price of one step."""
+"""Compared characters of strings that cost one step."""
 MAX_SEARCHED_CHARS = 4_096
-"""Characters of a string that begins-with, ends-with and contains are asked about; beyond it they are undefined."""
+"""Longest string for begins-with, ends-with and contains, in characters; on a longer one they are undefined."""
 MAX_FOLDED_CHARS = 1_024
-"""Characters of a string that fold-case and its kind take; one character may become eighteen."""
+"""Longest string for fold-case and the like, in characters; one character may become eighteen."""
 MAX_ITEM_CHARS = 1_024
-"""Characters of an item that may be in a set: names of variables are no longer."""
+"""Longest item of a set, in characters; names of variables are no longer."""
 PATTERN_WORK = 8_192
-"""Compiled instructions times bytes that one regular expression or wildcard may take; beyond it, it is undefined."""
+"""Most instructions times bytes of a regular expression or wildcard; above that, it is undefined."""
 
 
 def scalar(value: AnyValue) -> Scalar | None:
-    """Return *value* as operators see it."""
+    """Return *value* as an operand of an operator; messages and data become None."""
     return None if isinstance(value, NO_SCALARS) else value
 
 
 def compared(run: Run, op: CompareOp, left: AnyValue, right: AnyValue) -> bool | None:
-    """Return the verdict of ``left op right``, counting characters; of two very long strings it is undefined."""
+    """Return the verdict of ``left op right`` and count characters; undefined for two very long strings."""
     a, b = scalar(left), scalar(right)
     if a is None or b is None:
         return None
@@ -94,7 +94,7 @@ def compared(run: Run, op: CompareOp, left: AnyValue, right: AnyValue) -> bool |
 
 
 def equal(run: Run, subject: AnyValue, options: Sequence[AnyValue]) -> bool | None:
-    """Return the disjunction of ``subject == option``."""
+    """Return the verdicts of ``subject == option``, joined by *or*."""
     result: bool | None = False
     for option in options:
         found = compared(run, CompareOp.EQ, subject, option)
@@ -106,7 +106,7 @@ def equal(run: Run, subject: AnyValue, options: Sequence[AnyValue]) -> bool | No
 
 
 def type_test(function: TestFunction, value: AnyValue) -> bool | None:
-    """Return the verdict of ``require(value)`` and its kind."""
+    """Return the verdict of ``require(value)``, a type test, or ``nan(value)``."""
     if value is None:
         return None
     if function is TestFunction.REQUIRE:
@@ -138,7 +138,7 @@ def number_value(function: NumberFunction, value: AnyValue) -> int | float | Non
 
 
 def text_value(run: Run, function: TextFunction, value: AnyValue) -> str | None:
-    """Return ``fold-case(value)`` and its kind."""
+    """Return ``fold-case(value)``, or another string function of *value*."""
     if not isinstance(value, str) or len(value) > MAX_FOLDED_CHARS:
         return None
     run.spared -= len(value)
@@ -146,7 +146,7 @@ def text_value(run: Run, function: TextFunction, value: AnyValue) -> str | None:
 
 
 def pattern_test(function: PatternFunction, patterns: Sequence[str]) -> Callable[[Run, AnyValue], bool | None]:
-    """Return the function that finds out whether a value is like any of *patterns* (already checked)."""
+    """Return the function that tests whether a value matches any of *patterns*, which must have been checked."""
     if function not in COMPILED:
         plain = [searcher(function, pattern) for pattern in patterns]
 
@@ -177,12 +177,12 @@ def pattern_test(function: PatternFunction, patterns: Sequence[str]) -> Callable
 
 
 def is_member(run: Run, scope: Scope, name: str, item: AnyValue) -> bool | None:
-    """Tell whether the set *name* has *item*: a set is the variables ``name.item``; one never reported has nothing."""
+    """Return whether the set *name* contains *item*: the variables ``name.item``; a set never reported is empty."""
     if isinstance(item, str):
         if len(item) > MAX_ITEM_CHARS:
             return None
         if scope is Scope.DEVICE and len(item) > MEMBER_LIMITS.max_name_bytes:
-            return False  # no name that a device reports is so long
+            return False  # longer than any name that a device may report
     elif isinstance(item, bool) or not isinstance(item, int):
         return None
     entry = f"{name}.{item}"
@@ -193,9 +193,9 @@ def is_member(run: Run, scope: Scope, name: str, item: AnyValue) -> bool | None:
 
 
 def set_property(run: Run, scope: Scope, name: str, value: AnyValue) -> None:
-    """Set a manual variable; under the name of an automatic one, ``setProperty`` does nothing (section 4).
+    """Set a manual variable; ``setProperty`` has no effect on an automatic variable (section 4).
 
-    That is so before the first report, too, for the names that every device may report.
+    For names that every device may report, this holds even before the first report.
     """
     if scope is Scope.STATE or not (is_automatic(name) or name in run.automatic):
         run.set(name, value)
@@ -207,7 +207,7 @@ def data_of(message: AnyValue) -> Data | None:
 
 
 def with_data(message: AnyValue, value: AnyValue) -> AnyValue:
-    """Return *message* with *value* as its data: another message's, a string or opaque; NULL: none."""
+    """Return *message* with *value* as its data: data of a message, a string or opaque bytes; NULL for none."""
     if not isinstance(message, Message):
         return message
     if isinstance(value, Data):
@@ -218,7 +218,7 @@ def with_data(message: AnyValue, value: AnyValue) -> AnyValue:
 
 
 def compressed(run: Run, values: Sequence[AnyValue], names: tuple[str, ...]) -> Message | None:
-    """Return ``compress(message, …)``; the picture shall fit the display in width, height and pixels."""
+    """Return ``compress(message, …)``; an image is to fit the display in width, height and pixels."""
     message, battery, display, network = values
     if not isinstance(message, Message):
         return None
@@ -235,7 +235,7 @@ def projected(message: AnyValue, names: tuple[str, ...]) -> Message | None:
 
 
 def summarise(run: Run, message: AnyValue, interval: AnyValue, names: tuple[str, ...], site: int) -> Message | None:
-    """Take *message* into its subject's summary; return that once the interval is over."""
+    """Add *message* to the summary of its subject; return the summary once the interval is over, else None."""
     if not isinstance(message, Message) or isinstance(interval, bool) or not isinstance(interval, int | float):
         return None
     if math.isnan(interval):

@@ -1,9 +1,10 @@
 """Summaries: count, last, least, greatest and mean of named attributes, per subject, over a time.
 
-A summary in the making is one manual variable for each ``summarise`` in the text and each subject, so it follows from
-the decisions in the log like all others, is bounded like all others, and counts what was withheld too.
-Rule: no timer. The first arrival starts the time; the first arrival after it takes the summary along, itself included.
-Rule: a variable that cannot be read (the log may be another's) starts anew.
+An unfinished summary is one manual variable per ``summarise`` in the text and per subject. So it follows from the
+decisions in the log, is bounded like all manual variables, and also counts notifications that were withheld.
+Rule: no timer. The first notification starts the interval; the first one after the interval triggers the summary, which
+includes it.
+Rule: a variable that cannot be read (the log may be from another version) is replaced by a new summary.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from whimbrel.model.attributes import INT64_MAX, INT64_MIN, Int64, Scalar, integ
 __all__ = ["MAX_LAST", "PREFIX", "summarised"]
 
 PREFIX = "summary:"
-"""Names of variables that begin so are kept for summaries."""
+"""Prefix of variable names that are reserved for summaries."""
 MAX_LAST = 256
-"""Characters or bytes of a value that is remembered as the last."""
+"""Longest value that is kept as the last, in characters or bytes."""
 _COUNTS = range(1 << 62)
 
 
 @dataclass(slots=True)
 class _Part:
-    """What is known of one attribute."""
+    """Statistics of one attribute."""
 
     count: int = 0
     numbers: int = 0
@@ -38,7 +39,7 @@ class _Part:
     last: Scalar | None = None
 
     def add(self, value: Scalar | None) -> None:
-        """Take one value in; a missing one does not count, and one that is no number has only count and last."""
+        """Count one value; skip a missing one. A value that is not a number affects only ``count`` and ``last``."""
         if value is None:
             return
         self.count += 1
@@ -58,7 +59,7 @@ class _Part:
 
 
 def summarised(run: Run, message: Message, interval: float, names: tuple[str, ...], site: int) -> Message | None:
-    """Take the attributes of *message* in; return the summary if *interval* seconds have passed since the first."""
+    """Add the attributes of *message*; return the summary if *interval* seconds have passed since the first message."""
     variable = f"{PREFIX}{site}:{run.arrival.subject}"
     now = int(seconds(run.now))
     started, arrivals, parts = _read(run.state(variable), len(names)) or (now, 0, [_Part() for _ in names])

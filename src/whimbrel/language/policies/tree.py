@@ -1,4 +1,4 @@
-"""The tree of a policy: data only, knowing neither text nor backend.
+"""The tree of a policy: data only, independent of text and backends.
 
 Rule: an ``Expression`` has a value: a scalar, a verdict, a message, data, or none (NULL, which is also undefined).
 Rule: messages are values. A statement that sets an attribute of a message binds its name to a changed copy.
@@ -68,14 +68,14 @@ __all__ = [
 
 
 class Scope(Enum):
-    """Which variables a name speaks of."""
+    """The group of variables that a name refers to."""
 
     ANY = "any"
     """The paper's getProperty: the automatic variable of that name, else the manual one."""
     DEVICE = "device"
-    """Automatic: what the device reported."""
+    """Automatic variables: reported by the device."""
     STATE = "state"
-    """Manual: what the policy itself set."""
+    """Manual variables: set by the policy itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,14 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """The value that was last assigned to *name*; NULL if none was."""
+    """The value last assigned to *name*; NULL if there was none."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """``m.pulse``, ``m['two words']``, ``m.getPulse()``."""
+    """An attribute of a message: ``m.pulse``, ``m['two words']``, ``m.getPulse()``."""
 
     message: Expression
     name: str
@@ -102,7 +102,7 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """``device.Battery``, ``state.sent``, ``getProperty("Battery")``."""
+    """A variable: ``device.Battery``, ``state.sent``, ``getProperty("Battery")``."""
 
     scope: Scope
     name: str
@@ -110,7 +110,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """``x in device.responsible``, ``isResponsible(x)``: whether the set has *item*."""
+    """``x in device.responsible``, ``isResponsible(x)``: whether the set contains *item*."""
 
     scope: Scope
     name: str
@@ -119,7 +119,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """``- a``, ``+ a``, ``~ a``."""
+    """A prefix operator: ``- a``, ``+ a``, ``~ a``."""
 
     op: UnaryOp
     operand: Expression
@@ -127,7 +127,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """``a + b`` and its kind."""
+    """An operator on two numbers, such as ``a + b``."""
 
     op: BinaryOp
     left: Expression
@@ -136,7 +136,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``a == b`` and its kind; undefined if either is."""
+    """A comparison, such as ``a == b``; undefined if an operand is undefined."""
 
     op: CompareOp
     left: Expression
@@ -145,42 +145,42 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """``a == NULL``: true or false, never undefined."""
+    """The test ``a == NULL``: true or false, never undefined."""
 
     operand: Expression
 
 
 @dataclass(frozen=True, slots=True)
 class Inverse:
-    """``not a``; undefined stays undefined."""
+    """Negation: ``not a``; undefined stays undefined."""
 
     operand: Expression
 
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """``a and b and …``."""
+    """Conjunction: ``a and b and …``."""
 
     operands: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """``a or b or …``."""
+    """Disjunction: ``a or b or …``."""
 
     operands: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OddOf:
-    """``a ^^ b ^^ …``."""
+    """Exclusive or: ``a ^^ b ^^ …``, true if an odd number is true."""
 
     operands: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TypeTest:
-    """``require(a)``, ``int32(a)`` and its kind, ``nan(a)``."""
+    """A type test such as ``int32(a)``, or ``require(a)`` or ``nan(a)``."""
 
     function: TestFunction
     operand: Expression
@@ -188,14 +188,14 @@ class TypeTest:
 
 @dataclass(frozen=True, slots=True)
 class SizeOf:
-    """``size(a)``: characters, or bytes; of a message the bytes of its data, undefined once that is transformed."""
+    """``size(a)``: characters, or bytes; for a message the bytes of its data, undefined after a transform."""
 
     operand: Expression
 
 
 @dataclass(frozen=True, slots=True)
 class NumberCall:
-    """``to-int(a)`` and ``to-real(a)``."""
+    """A conversion to a number: ``to-int(a)`` or ``to-real(a)``."""
 
     function: NumberFunction
     operand: Expression
@@ -203,7 +203,7 @@ class NumberCall:
 
 @dataclass(frozen=True, slots=True)
 class TextCall:
-    """``fold-case(a)`` and its kind."""
+    """A string function, such as ``fold-case(a)``."""
 
     function: TextFunction
     operand: Expression
@@ -211,7 +211,7 @@ class TextCall:
 
 @dataclass(frozen=True, slots=True)
 class PatternCall:
-    """``contains(a, 'x', …)`` and its kind."""
+    """A string test, such as ``contains(a, 'x', …)``."""
 
     function: PatternFunction
     subject: Expression
@@ -220,7 +220,7 @@ class PatternCall:
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """``equals(a, b, c, …)``."""
+    """``equals(a, b, c, …)``: whether *subject* equals any option."""
 
     subject: Expression
     options: tuple[Expression, ...]
@@ -228,24 +228,24 @@ class Equal:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """``getTime()``: the moment of the hand-over in whole seconds since 1970, as int64."""
+    """``getTime()``: the time of the hand-over in whole seconds since 1970, as int64."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """``createMessage()``: no attributes, no data."""
+    """``createMessage()``: a message without attributes and data."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataOf:
-    """``getData(m)``."""
+    """``getData(m)``: the data of a message."""
 
     message: Expression
 
 
 @dataclass(frozen=True, slots=True)
 class Compress:
-    """``compress(m, battery, displaySize, networkConnection, 'name', …)``."""
+    """``compress(m, battery, displaySize, networkConnection, 'name', …)``: the message with a smaller body."""
 
     message: Expression
     battery: Expression
@@ -256,7 +256,7 @@ class Compress:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """``project(m, 'name', …)``: of a JSON body the named members alone."""
+    """``project(m, 'name', …)``: the message with only the named members of its JSON body."""
 
     message: Expression
     names: tuple[str, ...]
@@ -264,7 +264,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Summarise:
-    """``summarise(m, seconds, 'name', …)``; *site* tells one call in the text from another."""
+    """``summarise(m, seconds, 'name', …)``; *site* is the number of the call in the text."""
 
     message: Expression
     seconds: Expression
@@ -312,7 +312,7 @@ Expression: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """``name = value;``."""
+    """An assignment to a local: ``name = value;``."""
 
     name: str
     value: Expression
@@ -320,7 +320,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class SetAttribute:
-    """``m.pulse = value;``, ``m.setPulse(value);``; NULL removes it."""
+    """An assignment to an attribute, ``m.pulse = value;`` or ``m.setPulse(value);``; NULL removes the attribute."""
 
     message: str
     name: str
@@ -329,7 +329,7 @@ class SetAttribute:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """``setData(m, data);``."""
+    """``setData(m, data);``: replaces the data of a message."""
 
     message: str
     value: Expression
@@ -337,7 +337,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class SetProperty:
-    """``state.sent = value;``, ``setProperty("sent", value);``; NULL removes it."""
+    """Setting a manual variable: ``state.sent = value;``, ``setProperty("sent", value);``; NULL removes it."""
 
     scope: Scope
     name: str
@@ -346,14 +346,14 @@ class SetProperty:
 
 @dataclass(frozen=True, slots=True)
 class RemoveProperty:
-    """``removeProperty("sent");``."""
+    """``removeProperty("sent");``: removes a manual variable."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """Undefined takes *otherwise*."""
+    """A conditional; if the condition is undefined, *otherwise* runs."""
 
     condition: Expression
     then: Block
@@ -362,7 +362,7 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """``return value;``."""
+    """``return value;``: ends the policy or function."""
 
     value: Expression
 
@@ -389,19 +389,19 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A whole policy; *message* is the name of what arrived."""
+    """A whole policy; *message* is the name of the notification that arrived."""
 
     message: str
     body: Block
     functions: tuple[Function, ...] = ()
     is_printed: bool = False
-    """Whether it has the paper's head ``arrived(Message m, State s) :-``."""
+    """Whether the policy has the paper's head ``arrived(Message m, State s) :-``."""
     sends_when_suspended: bool = False
-    """Whether it begins with ``sendWhenSuspended();``."""
+    """Whether the policy begins with ``sendWhenSuspended();``."""
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """Return the expressions that *node* is made of, left to right."""
+    """Return the direct subexpressions of *node*, left to right."""
     match node:
         case Attribute(operand, _) | Sign(_, operand) | IsNull(operand) | Inverse(operand) | TypeTest(_, operand):
             return (operand,)
@@ -428,7 +428,7 @@ def children(node: Expression) -> tuple[Expression, ...]:
 
 
 def expressions(statement: Statement) -> tuple[Expression, ...]:
-    """Return the expressions that *statement* evaluates itself; of an ``If`` the condition."""
+    """Return the expressions that *statement* evaluates itself; for an ``If`` only the condition."""
     match statement:
         case RemoveProperty():
             return ()

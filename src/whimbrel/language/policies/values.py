@@ -1,10 +1,10 @@
-"""Values: what a policy computes with, and what one run of it leaves behind.
+"""Values: the operands of a policy, and the record of one run.
 
 Rule: a value is a scalar of the five attribute types, a verdict (``bool``, which counts as 0 and 1), a message, data,
-or ``None``: NULL and undefined are the same. No operation raises; what does not fit is ``None``.
-Rule: messages are made for every arrival and device, so they are tuples: half the price of frozen dataclasses.
-Rule: a message holds what was changed, never the attributes themselves: its size is bounded by the policy's length.
-Rule: a transform is described here and made elsewhere (``shape``): a policy cannot look into what comes of it.
+or ``None``: NULL and undefined are the same. No operation raises; an operand that does not fit gives ``None``.
+Rule: messages are made for every notification and device, so they are tuples: half the cost of frozen dataclasses.
+Rule: a message holds only changed attributes, never the originals, so the policy's length bounds its size.
+Rule: a transform is only described here; ``shape`` performs it. A policy cannot read the transformed body.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Level(IntEnum):
-    """How much of a body is sent: the lesser of battery and link, in four steps, so that equal work is shared."""
+    """Share of a body that is sent: the lower of battery and link, in four steps, so that equal work is shared."""
 
     QUARTER = 1
     HALF = 2
@@ -47,7 +47,7 @@ class Level(IntEnum):
 
 
 class Compression(NamedTuple):
-    """A smaller body: an image of *level* that fits the display (0: not known), or JSON with *names* alone."""
+    """A transform to a smaller body: an image of *level* that fits the display (0: unknown); or JSON of *names*."""
 
     level: Level
     width_px: int = 0
@@ -57,7 +57,7 @@ class Compression(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """JSON with *names* alone."""
+    """A transform to JSON with only *names*."""
 
     names: tuple[str, ...]
 
@@ -66,11 +66,11 @@ Transform: TypeAlias = Compression | Projection
 
 
 class Data(NamedTuple):
-    """What a message carries: the arrival's body or *text*, and what is to be made of it."""
+    """The data of a message: the original body or *text*, and the transforms to apply."""
 
     is_original: bool
     text: bytes | str | None = None
-    """None is no data, for which the attributes are sent; a string is encoded where it is sent, once."""
+    """None: no data, so the attributes are sent. A string is encoded once, when it is sent."""
     transforms: tuple[Transform, ...] = ()
 
 
@@ -78,29 +78,29 @@ ORIGINAL, EMPTY = Data(is_original=True), Data(is_original=False)
 
 
 class Message(NamedTuple):
-    """A message: the arrival's attributes or none, what was set (None: removed), and its data."""
+    """A message: original attributes or none, changed attributes (None: removed), and data."""
 
     is_original: bool
     changes: Mapping[str, Scalar | None]
     data: Data
 
     def with_attribute(self, name: str, value: Scalar | None) -> Message:
-        """Return the message with another value of *name*."""
+        """Return a copy of the message with the attribute *name* set to *value*."""
         return Message(self.is_original, {**self.changes, name: value}, self.data)
 
     def with_data(self, data: Data) -> Message:
-        """Return the message with other data."""
+        """Return a copy of the message with other data."""
         return Message(self.is_original, self.changes, data)
 
     def transformed(self, transform: Transform) -> Message:
-        """Return the message with data of which *transform* is to be made."""
+        """Return a copy of the message whose data also gets *transform*."""
         data = self.data
         return self.with_data(Data(data.is_original, data.text, (*data.transforms, transform)))
 
 
 AnyValue: TypeAlias = Scalar | Message | Data | None
 NO_SCALARS = (Message, Data)
-"""For ``isinstance``, which would make a union anew each time."""
+"""A tuple for ``isinstance``; a union would be created on each call."""
 
 
 _NUMBERS = (int, float)
@@ -108,7 +108,7 @@ _LEVELS = (Level.QUARTER, Level.HALF, Level.MOST, Level.WHOLE, Level.WHOLE)
 
 
 class Arrival(NamedTuple):
-    """What arrived, as far as a policy can see it."""
+    """The arrived notification, as far as a policy can see it."""
 
     attributes: Attributes
     subject: str = ""
@@ -116,31 +116,31 @@ class Arrival(NamedTuple):
 
 
 class Run:
-    """One run: what it may read, what it counted, what it read and what it changed."""
+    """One run of a policy: its inputs, its step counts, and the variables that it read and changed."""
 
     __slots__ = ("arrival", "automatic", "changed", "compared", "locals", "manual", "now", "read", "spared", "steps")
 
     def __init__(self, arrival: Arrival, automatic: Attributes, manual: Attributes, now: int) -> None:
         self.arrival, self.automatic, self.manual, self.now = arrival, automatic, manual, now
         self.steps = self.compared = self.spared = 0
-        """What it counted: steps, characters of strings that were compared, and of the steps those that string
-        functions did not need, because their strings were shorter than they may be."""
+        """Counters: steps; compared characters of strings; and steps counted for string functions but not needed,
+        because the strings were shorter than the limit."""
         self.read: dict[str, Scalar] = {}
-        """Variables that were read and their values then; a missing one is not here."""
+        """Variables that were read, with their values at that time; missing ones are left out."""
         self.changed: dict[str, Scalar | None] = {}
         """Manual variables that were set, or removed (None)."""
         self.locals: list[AnyValue]
-        """The compiled policy's, which makes them; the interpreter has its own."""
+        """Locals of the compiled policy, which creates them; the interpreter has its own."""
 
     def device(self, name: str) -> Scalar | None:
-        """Return the automatic variable *name*."""
+        """Return the automatic variable *name*, or None."""
         value = self.automatic.get(name)
         if value is not None:
             self.read[name] = value
         return value
 
     def state(self, name: str) -> Scalar | None:
-        """Return the manual variable *name*, as this run has set it or as it was."""
+        """Return the manual variable *name*, with the changes of this run."""
         if name in self.changed:
             return self.changed[name]
         value = self.manual.get(name)
@@ -157,7 +157,7 @@ class Run:
         return value
 
     def set(self, name: str, value: AnyValue) -> None:
-        """Set a manual variable; what cannot be stored, as NULL, removes it."""
+        """Set a manual variable; NULL, or a value that cannot be stored, removes it."""
         kept = stored(value)
         if kept is None and name not in self.manual:
             self.changed.pop(name, None)
@@ -165,7 +165,7 @@ class Run:
             self.changed[name] = kept
 
     def attribute(self, message: AnyValue, name: str) -> Scalar | None:
-        """Return an attribute of *message*."""
+        """Return an attribute of *message*, or None."""
         if not isinstance(message, Message):
             return None
         if name in message.changes:
@@ -174,7 +174,7 @@ class Run:
 
 
 def truth(value: AnyValue) -> bool | None:
-    """Return the verdict that *value* is as a condition: a number is true unless it is 0; all else is undefined."""
+    """Return the verdict of *value* as a condition: a number is true unless it is 0; other values are undefined."""
     if value is None or value is True or value is False:
         return value
     if isinstance(value, int):
@@ -185,24 +185,24 @@ def truth(value: AnyValue) -> bool | None:
 
 
 def stored(value: AnyValue) -> Scalar | None:
-    """Return *value* as an attribute or a variable can have it: a verdict as 0 or 1; messages and data cannot."""
+    """Return *value* as stored in an attribute or variable: a verdict as 0 or 1; None for messages and data."""
     if isinstance(value, bool):
         return int(value)
     return None if isinstance(value, NO_SCALARS) else value
 
 
 def level_of(battery: AnyValue, network: AnyValue) -> Level:
-    """Return how much is sent (R1 to R3): all from three quarters on, else by the lesser; what is missing is full."""
+    """Return the share to send (R1 to R3): all from 3/4 on, else by the lower one; a missing value counts as full."""
     least: float = 1.0
     for each in (battery, network):
-        if isinstance(each, _NUMBERS) and each < least:  # NaN is not
+        if isinstance(each, _NUMBERS) and each < least:  # False for NaN
             least = each
     return _LEVELS[int(max(least, 0.0) * 4)]
 
 
 def whole_pixels(value: AnyValue) -> int:
-    """Return *value* as a number of pixels; 0 is not known."""
-    if type(value) is int and value > 0:  # nearly always
+    """Return *value* as a number of pixels, or 0 for unknown."""
+    if type(value) is int and value > 0:  # the usual case
         return value
     if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not 0 < value < 1 << 62:
         return 0
@@ -210,5 +210,5 @@ def whole_pixels(value: AnyValue) -> int:
 
 
 def seconds(now: int) -> Int64:
-    """Return the time *now* (microseconds) as ``getTime()`` has it."""
+    """Return the time *now* (microseconds) in whole seconds, as ``getTime()`` does."""
     return Int64(now // 1_000_000)

@@ -1,7 +1,7 @@
-"""Warnings: what is allowed in a policy and probably not meant; ``whimbrel policy explain`` shows them.
+"""Warnings: parts of a policy that are allowed but probably a mistake; ``whimbrel policy explain`` shows them.
 
-Rule: a warning refuses nothing. An attribute may be a string: an MQTT user property always is, and then an order with
-a number is undefined, so that the ``else`` is taken.
+Rule: a warning refuses nothing. An attribute may be a string, as an MQTT user property always is. Its comparison with a
+number is then undefined, so that the ``else`` branch runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["PolicyWarning", "warnings_of"]
 
 
 class PolicyWarning(NamedTuple):
-    """What is probably not meant, and where, from 1."""
+    """A probable mistake; line and column count from 1."""
 
     line: int
     column: int
@@ -27,7 +27,7 @@ class PolicyWarning(NamedTuple):
 
 
 def warnings_of(text: str) -> list[PolicyWarning]:
-    """Return the warnings about a policy that was accepted, by their place."""
+    """Return the warnings about an accepted policy, in the order of their positions."""
     parser = Parser(text)
     program = parser.parse()
     found = {parser.spans.get(id(node), (0, 0))[0]: name for node, name in _compared(program)}
@@ -40,7 +40,7 @@ def _warning(text: str, start: int, name: str) -> PolicyWarning:
 
 
 def _compared(program: Program) -> Iterator[tuple[Expression, str]]:
-    """Yield each comparison of a number with what may be a string, and how the text names that."""
+    """Yield each comparison of a number with a possible string, and the name of the string in the text."""
     for body in (program.body, *(function.body for function in program.functions)):
         locals_ = _from_attributes(body)
         for node in walk(body):
@@ -58,7 +58,7 @@ def _compared(program: Program) -> Iterator[tuple[Expression, str]]:
 
 
 def _from_attributes(body: Block) -> frozenset[str]:
-    """Return the locals to which an attribute is assigned as it is."""
+    """Return the locals to which an attribute is assigned unchanged."""
     found = (each for each in statements(body) if isinstance(each, tree.Assign))
     return frozenset(each.name for each in found if isinstance(each.value, tree.Attribute))
 

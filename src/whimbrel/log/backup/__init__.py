@@ -1,4 +1,5 @@
-"""Backups: a copy of a living broker's data that is consistent, and is read back before it counts as a backup.
+"""Backups: consistent copies of a broker's data, made while the broker runs or not.
 
-``manifest`` is the list of a backup's files and their checksums, ``making`` copies, ``restoring`` checks and lays down.
+``manifest`` lists a backup's files and their checksums. ``making`` copies the files. ``restoring`` checks a backup and
+copies its files to a new data directory.
 """

@@ -1,12 +1,14 @@
-"""Making a backup of a broker's data directory, while the broker lives or not.
+"""Making a backup of a broker's data directory, while the broker runs or not.
 
-What is copied: the checkpoints, then the segments from the oldest to the one that grows, the heartbeat, the users file
-of the data directory, and the notes that its broker has users and that its client identifiers are mounted. All facts
-acknowledged before the backup began are in these files, for they were fsynced; of later facts some are there.
-The view is not copied: a start makes it of a checkpoint. Nor is Parquet, which others may copy as it is.
-Rule: nothing is locked and nothing asked of the broker. It may cut segments meanwhile: then those that were copied
-before the cut are left out, and if the checkpoints that were copied do not reach any more, all is done again.
-Rule: copying is paced, so that the broker has the disk for itself most of the time.
+Copied are the checkpoints, then the segments from the oldest to the open one, the heartbeat and the users file. Two
+marker files are copied too: they record that the broker has users, and that its client identifiers are mounted. All
+facts that were acknowledged before the backup began are in these files, because they were fsynced. Later facts may be
+in them.
+Not copied are the view, which a starting broker rebuilds from a checkpoint, and Parquet, which can be copied as it is.
+Rule: the backup takes no lock and sends the broker no request. The broker may cut segments meanwhile. Then segments
+that were copied before the cut are left out. If the copied checkpoints no longer reach the first segment, the backup
+starts again.
+Rule: the copying rate is limited, so that the broker has the disk for itself most of the time.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _TRIES = 5
 
 
 class NoNodeError(WhimbrelError):
-    """It is not clear whose data is to be copied. Reaction: name the node."""
+    """The data directory has the logs of several nodes, or none. Reaction: name the node to back up."""
 
     def __init__(self, data: Path, nodes: tuple[str, ...]) -> None:
         super().__init__(data, nodes)
@@ -45,7 +47,7 @@ class NoNodeError(WhimbrelError):
 
 
 def only_node(data: Path) -> str:
-    """Return the one node whose log is in the data directory *data*."""
+    """Return the one node whose segments are in the data directory *data*; raise ``NoNodeError`` otherwise."""
     found = tuple(node for node in layout.nodes(data / LOG) if layout.segments(data / LOG, node))
     if len(found) != 1:
         raise NoNodeError(data, found)
@@ -61,7 +63,7 @@ def back_up(
     bytes_per_second: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Manifest:
-    """Copy the data of *node* to the folder *target*, which is empty or not there yet."""
+    """Copy the data of *node* to the folder *target*, which must be empty or missing."""
     layout.check_format(data / LOG)
     if target.exists() and any(target.iterdir()):
         raise NotALogError(target, "not empty: a backup gets a folder of its own")
@@ -80,7 +82,7 @@ def back_up(
 
 
 def _attempt(copying: _Copying, node: str, now: int) -> Manifest | None:
-    """Copy everything once; return None if the broker cut so much meanwhile that the copy has a gap."""
+    """Copy everything once; return None if the broker cut so many segments meanwhile that the copy has a gap."""
     log = copying.data / LOG
     files = [copying.copy(log / layout.FORMAT_FILE)]
     newest = 0
@@ -88,7 +90,7 @@ def _attempt(copying: _Copying, node: str, now: int) -> Manifest | None:
         try:
             copied = copying.copy(path)
         except FileNotFoundError:
-            continue  # two newer ones were made meanwhile
+            continue  # removed, because two newer checkpoints were made meanwhile
         checked(copying.target / copied.path, node, seq)
         files.append(copied)
         newest = seq
@@ -110,14 +112,14 @@ def _attempt(copying: _Copying, node: str, now: int) -> Manifest | None:
 
 
 class _Copying:
-    """Copies files from *data* to *target*, no faster than so many bytes a second."""
+    """Copier of files from *data* to *target*, at most *bytes_per_second* (0: unlimited)."""
 
     def __init__(self, data: Path, target: Path, bytes_per_second: float, sleep: Callable[[float], None]) -> None:
         self.data, self.target = data, target
         self._rate, self._sleep = bytes_per_second, sleep
 
     def copy(self, path: Path) -> BackedUp:
-        """Copy a file as it is now; one that grows is copied to where it ends."""
+        """Copy the file *path*, fsync the copy, and return its size and digest; a growing file is copied to its end."""
         relative = path.relative_to(self.data)
         target = self.target / relative
         digest, size = hashlib.sha256(), 0

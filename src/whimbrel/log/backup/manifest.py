@@ -1,9 +1,9 @@
-"""The manifest of a backup: which files it has, how long they are, and their SHA-256.
+"""The manifest of a backup: the list of its files, with their sizes and SHA-256.
 
-Rule: a backup without a whole manifest is none: it is written last.
-Rule: the manifest has a checksum of itself, so that a flipped byte in any file of a backup is noticed.
-Rule: a checksum finds accidents, not attackers. So a manifest may name only files that a backup has; each must be a
-regular file, reached through no symbolic link.
+Rule: the manifest is written last, so a folder without a whole manifest is not a backup.
+Rule: the manifest has a checksum of itself, so that a flipped byte in any file of a backup is detected.
+Rule: checksums detect accidents, not attacks. So a manifest may name only the kinds of files that a backup has. Each
+must be a regular file whose path has no symbolic link.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ FORMAT = 1
 MANIFEST = "whimbrel-backup.json"
 LOG = "log"
 USERS = "users"
-"""The users file in a data folder."""
+"""Name of the users file in a data folder."""
 MOUNTED = "mounted"
-"""What the note in a data folder is called, before the node's name, that its client identifiers are mounted."""
+"""Prefix (before ``-NODE``) of the marker file which records that the node's client identifiers are mounted."""
 USERS_NEEDED = "users-needed"
-"""The file in a data folder that says that its broker has users, and in which files."""
-_MOST_BYTES = 64 << 20
+"""Name of the marker file which records that the broker has users, and in which files."""
+_MAX_BYTES = 64 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PIECE_BYTES = 1 << 20
 
@@ -53,25 +53,25 @@ class BackedUp:
     """One file of a backup."""
 
     path: str
-    """Below the backup, and below the data directory that it is restored to."""
+    """Path relative to the backup, and to the data directory that it is restored to."""
     size_bytes: int
     sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a backup has."""
+    """Content of a backup: its node, its range of the log, and its files."""
 
     node: str
     made_at: int
     oldest: int
-    """The first number of the log that it has."""
+    """The first seq of the log in the backup."""
     checkpoint: int
-    """The newest checkpoint that it has; 0 if none is needed."""
+    """The seq of the newest checkpoint in the backup; 0 if there is none, as none is needed."""
     files: tuple[BackedUp, ...]
 
     def write(self, folder: Path) -> None:
-        """Write the manifest: from here on *folder* is a backup."""
+        """Write the manifest to *folder*, which makes the folder a backup."""
         row = {
             "format": FORMAT,
             "node": self.node,
@@ -84,12 +84,12 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Return the manifest of the backup in *folder*; raise our errors where it is none."""
+        """Read the manifest of the backup in *folder*; raise a ``LogError`` if it is missing or not valid."""
         path = folder / MANIFEST
         if not path.is_file():
             raise NotALogError(folder, f"no backup: {MANIFEST} is missing, which is written last")
-        if path.stat().st_size > _MOST_BYTES:
-            raise CorruptLogError(path, 0, f"it has {path.stat().st_size} bytes, allowed are {_MOST_BYTES}")
+        if path.stat().st_size > _MAX_BYTES:
+            raise CorruptLogError(path, 0, f"it has {path.stat().st_size} bytes, allowed are {_MAX_BYTES}")
         try:
             found: object = json.loads(path.read_bytes())
         except (ValueError, RecursionError):
@@ -127,7 +127,7 @@ def _own_digest(row: dict[str, object]) -> str:
 
 
 def _check_names(node: str, paths: list[str]) -> None:
-    """Raise ``ValueError`` unless each path is that of a file of the node's data, and named once."""
+    """Raise ``ValueError`` unless each path is one that a backup of *node* may have, and all paths differ."""
     if not layout.is_node(node):
         raise ValueError(f"no node is called {node!r}")
     named, own = re.escape(node), re.escape(f"{LOG}/{layout.SEGMENTS}/{node}/")
@@ -143,7 +143,7 @@ def _check_names(node: str, paths: list[str]) -> None:
 
 
 def pieces_of(backup: Path, path: str) -> Iterator[bytes]:
-    """Yield the bytes of the file *path* of a backup; raise ``CorruptLogError`` where it is no file of its own."""
+    """Yield the bytes of the file *path* of a backup; raise ``CorruptLogError`` if it is not a regular file."""
     at, full = backup, backup / path
     for part in PurePosixPath(path).parts:
         at /= part
@@ -163,7 +163,7 @@ def pieces_of(backup: Path, path: str) -> Iterator[bytes]:
 
 
 def digest_of(pieces: Iterator[bytes]) -> tuple[int, str]:
-    """Return how many bytes *pieces* have together, and their SHA-256."""
+    """Return total size in bytes and SHA-256 of *pieces*."""
     digest, size = hashlib.sha256(), 0
     for piece in pieces:
         digest.update(piece)

@@ -1,9 +1,10 @@
-"""Restoring a backup: every file is held against the manifest before the data directory has any of them.
+"""Restoring a backup: check every file against the manifest, then rename all files into the data directory.
 
-Rule: a data directory that is there is never written over.
+Rule: a data directory that has files is never overwritten.
 Rule: only files that the manifest names are written, each as a new file, and none outside the data directory.
-Rule: files are laid down in ``.restoring`` in the data directory, checked and fsynced, then renamed to their places.
-The log comes last: a crash before leaves no log, and a broker that starts there all the same has its users already.
+Rule: files are first copied to ``.restoring`` in the data directory, checked and fsynced; then they are renamed to
+their places, the log last. So a crash before the end leaves no log. A broker that is started there nevertheless has its
+users already.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _RESTORING = ".restoring"
 
 
 def check_backup(backup: Path) -> Manifest:
-    """Read all of a backup; raise ``CorruptLogError`` at the first file that is not what was copied."""
+    """Read a whole backup; raise ``CorruptLogError`` at the first file that differs from its size or checksum."""
     manifest = Manifest.read(backup)
     for each in manifest.files:
         _check(backup, each, pieces_of(backup, each.path))
@@ -32,7 +33,7 @@ def check_backup(backup: Path) -> Manifest:
 
 
 def restore(backup: Path, data: Path) -> Manifest:
-    """Make *data*, which is empty or not there yet, of the backup."""
+    """Restore *backup* to the data directory *data*, which must be empty or missing."""
     is_new = not data.exists()
     if not is_new and (not data.is_dir() or any(each.name != _RESTORING for each in data.iterdir())):
         raise NotALogError(data, "not empty: move it away first, or restore to another folder")
@@ -56,13 +57,13 @@ def restore(backup: Path, data: Path) -> Manifest:
         with suppress(OSError):
             _clear(beside)
         if is_new:
-            with suppress(OSError):  # it has something in it
+            with suppress(OSError):  # fails if the folder has files
                 data.rmdir()
     return manifest
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a restore that was cut off has left."""
+    """Remove the folder that an interrupted restore left."""
     if folder.is_symlink():
         folder.unlink()
     elif folder.exists():
@@ -70,7 +71,7 @@ def _clear(folder: Path) -> None:
 
 
 def _lay_down(backup: Path, each: BackedUp, beside: Path) -> None:
-    """Copy one file of a backup to its place below *beside*, as a new file, and hold it against the manifest."""
+    """Copy one file of a backup to a new file below *beside*, check it against the manifest, and fsync it."""
     target = beside / each.path
     target.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
@@ -82,14 +83,14 @@ def _lay_down(backup: Path, each: BackedUp, beside: Path) -> None:
 
 
 def _written(descriptor: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield *pieces*, each once it is written."""
+    """Write each of *pieces* to *descriptor*, then yield it."""
     for piece in pieces:
         write_all(descriptor, piece)
         yield piece
 
 
 def _check(backup: Path, each: BackedUp, pieces: Iterator[bytes]) -> None:
-    """Raise ``CorruptLogError`` unless *pieces* are the bytes of the file that was copied."""
+    """Raise ``CorruptLogError`` unless *pieces* have the size and the checksum that the manifest gives for the file."""
     size, digest = digest_of(pieces)
     if (size, digest) != (each.size_bytes, each.sha256):
         found = (

@@ -1,16 +1,18 @@
-"""The codec of checkpoints: rows of a view, at one number, as bytes that notice every change.
+"""The file format of checkpoints: the rows of a node's state after one seq, with checksums against every change.
 
 ::
 
-    header   magic, format, node, seq, the state's time, when it was made, salt; CRC-32 of all this
-    frame    length, CRC-32 (from the salt), then: its index, 1, and rows: kind, key and value with their lengths
+    header   magic, format, node, seq, the state's time, time of writing, salt; CRC-32 of all this
+    frame    length, CRC-32 (from the salt), then: frame index, 1, and rows: kind, key and value with their lengths
     …
-    end      length, CRC-32, then: its index, 2, how many rows there are, SHA-256 of all bytes before this frame
+    end      length, CRC-32, then: frame index, 2, number of rows, SHA-256 of all bytes before this frame
 
-Rule: any bytes are a checkpoint or raise ``CorruptLogError`` (``NewerLogError`` for a later format). Every flipped,
-missing or additional byte is noticed at the latest at the end, so rows count only once the reader has come to it.
-Rule: neither writing nor reading takes more memory than one frame; a length is believed only as far as the file goes.
-Numbers are big-endian, as in segments.
+Rule: bytes that are not a valid checkpoint raise ``CorruptLogError`` (``NewerLogError`` for a later format). Every
+flipped, missing or additional byte is detected, at the latest at the end frame. So rows are valid only once the reader
+has read the end frame.
+Rule: writing and reading need the memory of one frame. A length that exceeds the file is refused before memory is
+allocated.
+Rule: numbers are big-endian, as in segments.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from whimbrel.model.notification import NotificationId
 __all__ = ["FORMAT", "CheckpointHeader", "CheckpointReader", "encoded"]
 
 FORMAT = 3
-"""3 has the time of each subscription, 2 its seq and the links of devices, for pipelines; 1 has none of these."""
+"""Version of the format: 2 added the seq of each subscription and the links of devices, 3 the subscription's time."""
 
 _MAGIC = b"whimckp\n"
 _HEADER = struct.Struct(">8sH64sqqqI")
@@ -47,14 +49,14 @@ _ROW = struct.Struct(">HII")
 _END = struct.Struct(">Q32s")
 _ROWS_FRAME, _END_FRAME = 1, 2
 _PIECE_BYTES = 256 << 10
-"""How many bytes of rows a frame has, unless one row alone is larger."""
+"""Size from which on a frame of rows is complete, in bytes."""
 _MAX_FRAME_BYTES = MAX_BODY_BYTES + (1 << 20)
-"""One row is at most a record and its key."""
+"""Largest frame, in bytes: room for one row, which is at most a record and its key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointHeader:
-    """What a checkpoint says of itself: the state of *node* after the fact *seq*, and before the next."""
+    """Header of a checkpoint: it holds the state of *node* after the fact *seq*, and before the next fact."""
 
     node: str
     seq: int
@@ -71,7 +73,7 @@ class CheckpointHeader:
 
     @classmethod
     def unpacked(cls, data: bytes, path: Path) -> CheckpointHeader:
-        """Return the header that *data* is, or raise ``CorruptLogError``."""
+        """Decode the header in *data*, or raise ``CorruptLogError``."""
         if len(data) < HEADER_BYTES:
             raise CorruptLogError(path, 0, f"found {len(data)} bytes, a checkpoint's header has {HEADER_BYTES}")
         magic, version, node, seq, state_at, made_at, salt = _HEADER.unpack_from(data)
@@ -90,7 +92,7 @@ class CheckpointHeader:
 
 
 def encoded(header: CheckpointHeader, rows: Iterable[tuple[Key, bytes]]) -> Iterator[bytes]:
-    """Yield the bytes of a checkpoint in pieces of about 256 KiB, so that the writer may pause between them."""
+    """Yield the bytes of a checkpoint in chunks of about 256 KiB, so that the writer may pause between them."""
     head = header.packed()
     digest = hashlib.sha256(head)
     yield head
@@ -123,7 +125,7 @@ def _framed(index: int, kind: int, payload: bytes | bytearray, salt: int) -> byt
 
 
 class CheckpointReader:
-    """Reads one checkpoint, frame by frame; ``header`` is known at once, and all of it is sound once ``rows`` ends."""
+    """Reader of one checkpoint, frame by frame; the whole file is verified only once ``rows`` has ended."""
 
     def __init__(self, stream: BinaryIO, path: Path) -> None:
         self._stream, self._path = stream, path
@@ -133,10 +135,10 @@ class CheckpointReader:
         self._digest = hashlib.sha256(head)
         self._offset = HEADER_BYTES
         self.row_count = 0
-        """How many rows were read so far."""
+        """Number of rows that were read so far."""
 
     def rows(self) -> Iterator[tuple[Key, bytes]]:
-        """Yield the rows; where they end without an error, each was what was written, and none is missing."""
+        """Yield the rows; if no error is raised up to the end, all rows are as written and none is missing."""
         index = 0
         while True:
             frame = self._frame()
@@ -161,7 +163,7 @@ class CheckpointReader:
         length, checksum = _HEAD.unpack(head)
         if not _FRAME.size < length <= _MAX_FRAME_BYTES:
             raise self._corrupt(f"found the length {length}, allowed is {_FRAME.size + 1} to {_MAX_FRAME_BYTES}")
-        if self._offset + _HEAD.size + length > os.fstat(self._stream.fileno()).st_size:  # before memory is taken
+        if self._offset + _HEAD.size + length > os.fstat(self._stream.fileno()).st_size:  # before memory is allocated
             raise self._corrupt(f"a frame of {length} bytes has no end")
         body = self._stream.read(length)
         if len(body) < length or crc32(body, self.header.salt) != checksum:

@@ -1,10 +1,10 @@
-"""Copying checkpoints to a log that is exported elsewhere, so that it too may be cut, or begin in the middle.
+"""Copying checkpoints to the folder of an export, so that its Parquet may be cut, or begin after the first seq.
 
-Rule: one a day is copied. A folder of exports that is cut by days then has one that reaches, and loses the tables of
-at most a day more than was cut.
-Rule: where numbers are missing before the segments (the log was cut before it was exported), the first sound one after
-them is copied at once.
-Rule: a copy is written beside its place, read back whole and renamed, as a checkpoint is (``folder``).
+Rule: one checkpoint per day is copied. So if days of exports are removed, a checkpoint exists from which the tables can
+start, and at most one more day of the tables is lost.
+Rule: if seqs are missing before the segments (the log was cut before it was exported), the first valid checkpoint after
+the missing seqs is copied at once.
+Rule: a copy is written to a temporary file, read back whole and renamed, as every checkpoint is (``folder``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ APART_US = 86_400_000_000
 
 
 def copy_checkpoints(directory: Path, target: Path, node: str, *, first: int) -> None:
-    """Copy checkpoints of *node* to *target*, which has no number between its last checkpoint or part and *first*."""
+    """Copy due checkpoints of *node* to *target*; *first* is the first seq that *target* has after a gap, or 1."""
     remove_unfinished(target, node)
     there = layout.checkpoints(target, node)
     last_seq, last_at = 0, 0
@@ -39,9 +39,9 @@ def copy_checkpoints(directory: Path, target: Path, node: str, *, first: int) ->
 
 
 def remove_short(directory: Path, node: str, *, first: int) -> int:
-    """Remove the checkpoints of *node* that end before *first*, the oldest number there is; return how many bytes.
+    """Remove the checkpoints of *node* that end before *first*, the oldest seq in the folder; return their bytes.
 
-    The newest stays. In a folder with segments nothing is done: the broker keeps those (``folder.save``).
+    The newest checkpoint stays. In a folder with segments nothing is removed: there ``folder.save`` does so.
     """
     if layout.segments(directory, node):
         return 0

@@ -1,11 +1,12 @@
-"""The checkpoints of a node: written beside, read back, renamed; the last two sound ones are kept.
+"""The folder of a node's checkpoints: write a new one, verify it, and keep the last two that are valid.
 
-Rule: order of a new checkpoint: written beside its place, fsynced, read back whole, renamed, the folder fsynced; only
-then are those before the last two removed. A crash between any two steps leaves the old ones, or the old and the new.
-Rule: a checkpoint that is not sound (any more) is set aside under a name that begins with ``.`` before an older one
-would be removed for it, so two sound ones stay whatever the disk did to one.
-Rule: a log is never cut beyond the older of the two (``cut_limit``): if the newest turns out to be damaged, the older
-one and the segments after it still make the whole state.
+Rule: a new checkpoint is written to a temporary file, fsynced, read back whole and renamed; then the folder is fsynced.
+Only then are checkpoints before the last two removed. A crash between any two steps leaves the old checkpoints, or the
+old ones and the new one.
+Rule: before older checkpoints are removed, a damaged checkpoint is renamed to a name that begins with ``.``. So two
+valid checkpoints stay, even if the disk damaged one.
+Rule: a log is never cut after the older of the last two (``cut_limit``). If the newest is damaged, the older one and
+the segments after it still give the whole state.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ KEPT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
-    """What is known of a checkpoint that was read to its end."""
+    """Summary of a checkpoint that was read whole and is valid."""
 
     header: CheckpointHeader
     path: Path
@@ -52,7 +53,7 @@ class CheckpointInfo:
 
 @contextmanager
 def opened(path: Path, node: str, seq: int) -> Iterator[CheckpointReader]:
-    """Open the checkpoint at *path*, whose name says *node* and *seq*."""
+    """Open the checkpoint at *path*; raise ``CorruptLogError`` unless its header has this *node* and *seq*."""
     with path.open("rb") as stream:
         reader = CheckpointReader(stream, path)
         header = reader.header
@@ -62,7 +63,7 @@ def opened(path: Path, node: str, seq: int) -> Iterator[CheckpointReader]:
 
 
 def checked(path: Path, node: str, seq: int, *, pause: Callable[[], None] = lambda: None) -> CheckpointInfo:
-    """Read all of a checkpoint; raise ``CorruptLogError`` where it is not sound. *pause* is called now and then."""
+    """Read a whole checkpoint; raise ``CorruptLogError`` if it is damaged. *pause* is called every 1,024 rows."""
     with opened(path, node, seq) as reader:
         for number, _ in enumerate(reader.rows()):
             if number % 1_024 == 0:
@@ -72,9 +73,9 @@ def checked(path: Path, node: str, seq: int, *, pause: Callable[[], None] = lamb
 
 
 def newest_sound(directory: Path, node: str) -> tuple[CheckpointInfo | None, list[str]]:
-    """Return the newest checkpoint that is sound, and why newer ones are not.
+    """Return the newest valid checkpoint, or None, and the errors of newer ones.
 
-    One that a newer Whimbrel wrote raises ``NewerLogError``: to begin before it would be to go back.
+    A checkpoint that a newer Whimbrel wrote raises ``NewerLogError``: a start from an older one would lose facts.
     """
     troubles: list[str] = []
     for seq, path in reversed(layout.checkpoints(directory, node)):
@@ -88,16 +89,16 @@ def newest_sound(directory: Path, node: str) -> tuple[CheckpointInfo | None, lis
 
 
 def refuse_newer(directory: Path, node: str) -> None:
-    """Raise ``NewerLogError`` if a newer Whimbrel wrote a checkpoint; what is wrong with one otherwise is no matter."""
+    """Raise ``NewerLogError`` if a newer Whimbrel wrote a checkpoint of *node*; ignore damaged checkpoints."""
     for seq, path in layout.checkpoints(directory, node):
         with suppress(CorruptLogError), opened(path, node, seq):
             pass
 
 
 def cut_limit(directory: Path, node: str) -> int | None:
-    """Return the last number that may be cut from a node's segments; None if no broker keeps checkpoints there.
+    """Return the last seq that may be cut from a node's segments; None if there are no checkpoints.
 
-    With fewer than two checkpoints that is 0: nothing may be cut.
+    With one checkpoint it is 0: nothing may be cut.
     """
     found = layout.checkpoints(directory, node)
     if not found:
@@ -112,9 +113,9 @@ def save(
     *,
     pause: Callable[[], None] = lambda: None,
 ) -> CheckpointInfo:
-    """Write a checkpoint and let it count once it was read back; *pause* is called between pieces.
+    """Write and verify a checkpoint, and remove those before the last two; *pause* is called between chunks.
 
-    Return the checkpoint of that number that there is already, if there is a sound one.
+    If a valid checkpoint of that seq exists already, write nothing and return its summary.
     """
     node, seq = header.node, header.seq
     path = layout.checkpoint_path(directory, node, seq)
@@ -142,7 +143,7 @@ def put(
     *,
     pause: Callable[[], None] = lambda: None,
 ) -> CheckpointInfo:
-    """Write a checkpoint beside its place, read it back, and rename it; others stay as they are."""
+    """Write a checkpoint to a temporary file, read it back, and rename it; other checkpoints stay."""
     path = layout.checkpoint_path(directory, header.node, header.seq)
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -178,6 +179,6 @@ def _set_unsound_aside(directory: Path, node: str, pause: Callable[[], None]) ->
 
 
 def remove_unfinished(directory: Path, node: str) -> None:
-    """Remove what a crash left of checkpoints that were being written."""
+    """Remove the temporary files of checkpoints that a crash left."""
     for path in layout.segments_folder(directory, node).glob(".checkpoint-*.new"):
         path.unlink(missing_ok=True)

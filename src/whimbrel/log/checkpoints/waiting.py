@@ -1,7 +1,7 @@
-"""Waiting: how much each session of a checkpoint holds for devices that are all away, to name it to an operator.
+"""Waiting: count the queue of each session whose devices are all away, to report it to an operator.
 
-What absent sessions hold travels in the checkpoints: it pins no segment, and is bounded by each subscription's ttl and
-max. So it does not fill the disk, but it is what a checkpoint is large of.
+The queues of absent sessions are stored in the checkpoints. They keep no segment from being cut, and each
+subscription's ttl and max bound them. So they do not fill the disk, but they are what makes a checkpoint large.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["Waiting"]
 
 
 class Waiting:
-    """Counts rows of a view as they pass."""
+    """Counter of held notifications per session, over the rows of a checkpoint."""
 
     def __init__(self) -> None:
         self._held: Counter[str] = Counter()
         self._present: set[str] = set()
 
     def counted(self, rows: Iterable[tuple[Key, bytes]]) -> Iterator[tuple[Key, bytes]]:
-        """Yield *rows* as they are, and count what they say is held."""
+        """Yield *rows* unchanged, and count the held notifications of each session and its present devices."""
         for key, value in rows:
             if key[0] == "pending":
                 self._held[str(key[1])] += 1
@@ -33,6 +33,6 @@ class Waiting:
             yield key, value
 
     def absent(self) -> list[tuple[str, int]]:
-        """Return the sessions that hold something and that no device is present in, the one with most first."""
+        """Return session and number of held notifications of sessions without a present device, largest first."""
         away = [(name, count) for name, count in self._held.items() if name not in self._present]
         return sorted(away, key=lambda each: (-each[1], each[0]))

@@ -1,4 +1,5 @@
-"""Keeping a log within its bounds: which readers still need it, what may go, and the cutting itself.
+"""Log truncation: remove old segments, so that the log stays within its bounds (age, bytes, free disk).
 
-``readers`` are those who registered, ``plan`` decides (pure), ``cutting`` looks at the disk and removes segments.
+``readers`` are the registrations of programs that still need the log. ``plan`` decides (pure) which segments to remove.
+``cutting`` reads the state of the disk and removes segments.
 """

@@ -1,7 +1,8 @@
-"""Cutting: what a node's log takes on the disk, and the removal of the segments that a plan names.
+"""Cutting: measure the disk usage of a node's log, and remove the segments that a plan names.
 
-Rule: the oldest goes first, and the folder is fsynced after each, so that a crash leaves no gap between segments.
-Rule: readers that lose their place are marked before anything goes, so that no crash cuts a reader in silence.
+Rule: the oldest segment is removed first, and the folder is fsynced after each, so a crash leaves no gap.
+Rule: readers that lose unread records are marked before any segment is removed, so that they learn of it even after a
+crash.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ __all__ = ["OnDisk", "cut", "on_disk"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDisk:
-    """What a node's log takes."""
+    """Disk usage of a node's log: its segments and checkpoints, with their sizes."""
 
     segments: tuple[ClosedSegment, ...]
     open_bytes: int
-    """What the segment takes that still grows."""
+    """Size of the segments that are not closed, in bytes: usually the one that the node appends to."""
     checkpoints: tuple[tuple[int, int], ...]
-    """Number and bytes of each, in order."""
+    """Seq and size in bytes of each checkpoint, in order."""
     oldest: int
-    """The first number that is there."""
+    """The first seq in the segments; 0 if there are none."""
     oldest_at: int = 0
-    """The time of the record before it, which was cut; 0 if none was."""
+    """The time of the record before ``oldest``, which was cut; 0 if none was cut."""
 
     @property
     def segment_bytes(self) -> int:
-        """What all segments take."""
+        """Size of all segments, in bytes."""
         return self.open_bytes + sum(each.size_bytes for each in self.segments)
 
     @property
     def checkpoint_bytes(self) -> int:
-        """What all checkpoints take."""
+        """Size of all checkpoints, in bytes."""
         return sum(size for _, size in self.checkpoints)
 
     def uncovered(self, seq: int) -> tuple[ClosedSegment, ...]:
@@ -50,7 +51,7 @@ class OnDisk:
 
 
 def on_disk(directory: Path, node: str) -> OnDisk:
-    """Look at a node's segments and checkpoints; only headers are read."""
+    """List a node's segments and checkpoints with their sizes; only headers of segments are read."""
     found = layout.segments(directory, node)
     closed: list[ClosedSegment] = []
     for (first, path), (following, next_path) in pairwise(found):
@@ -75,7 +76,7 @@ def on_disk(directory: Path, node: str) -> OnDisk:
 
 
 def cut(directory: Path, node: str, plan: Plan) -> int:
-    """Remove the segments that *plan* names; return how many bytes that were."""
+    """Remove the segments that *plan* names; return their total size in bytes."""
     if not plan.segments:
         return 0
     for reader in plan.lost:

@@ -1,10 +1,11 @@
-"""The plan of retention: which segments go now, which readers lose their place, and whether a checkpoint is missing.
+"""Truncation plan: decide which segments to remove now, and which readers lose unread records by it.
 
-Rule: only whole closed segments go, the oldest first, and never beyond *limit*, the older of the last two checkpoints.
-Rule: a reader that registered keeps what it has not read, up to ``reader_bytes``; then it loses its place. Where the
-disk itself is nearly full, it loses it at once: a broker that cannot write serves no client.
-Rule: a registration that was not renewed for ``reader_days`` counts no more.
-Pure: what is on the disk, the free space and the time are arguments.
+Rule: only whole closed segments are removed, the oldest first, and never after *limit*, the seq of the older of the
+last two checkpoints.
+Rule: a registered reader keeps unread segments from being removed, up to ``reader_bytes``; above, it loses its place in
+the log. If the disk is nearly full, it loses its place at once: a broker that cannot write serves no client.
+Rule: a registration that was not renewed for ``reader_days`` is ignored.
+Rule: the plan is pure: the segments, the free space and the time are arguments.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ US_PER_DAY = 86_400_000_000
 
 
 class Reason(Enum):
-    """Why a segment goes."""
+    """Reason why a segment is removed."""
 
     AGE = "older than retain_days"
     BYTES = "the log is larger than retain_bytes"
@@ -28,20 +29,20 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much of a log is kept; 0 is no bound."""
+    """Limits of how much of a log is kept; 0 means no limit."""
 
     days: int = 0
     bytes: int = 0
     free_bytes: int = 0
     reader_bytes: int = 0
-    """How many bytes of the log a reader may keep from being cut."""
+    """Most unread bytes that a reader may keep from being removed."""
     reader_days: int = 0
-    """For how long a registration counts that is not renewed; 0 is for ever."""
+    """Days after which a registration that is not renewed expires; 0 means never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedSegment:
-    """A segment that does not grow any more."""
+    """A segment to which no record is appended any more."""
 
     first: int
     last: int
@@ -52,33 +53,33 @@ class ClosedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """A reader that registered, and up to which number it has read."""
+    """A registered reader, with the last seq that it has read."""
 
     name: str
     seq: int
     renewed_at: int
     lost_at: int | None = None
-    """The number up to which it had read when what follows was cut."""
+    """The last seq that it had read when records after it were cut; None if it lost no records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be done."""
+    """The segments to remove, with the reasons and the effect on readers."""
 
     segments: tuple[ClosedSegment, ...] = ()
-    """Those that go, the oldest first."""
+    """Segments to remove, the oldest first."""
     reasons: tuple[Reason, ...] = ()
-    """Why, each once."""
+    """Reasons why segments are removed, each once."""
     lost: tuple[Reader, ...] = ()
-    """Readers that lose their place by it."""
+    """Readers that lose unread records."""
     expired: tuple[Reader, ...] = ()
-    """Readers that did not renew their registration for too long."""
+    """Readers whose registration has expired."""
     held_by: tuple[str, ...] = ()
-    """Readers for whose sake something stays that would go otherwise."""
+    """Names of the readers that keep the next segment from being removed."""
     needs_checkpoint: bool = False
-    """Whether more would go if there were a newer checkpoint."""
+    """Whether the next segment stays only because no checkpoint covers it yet."""
     is_short: bool = False
-    """Whether the log still takes more than it may, or too little of the disk is free, when these are gone."""
+    """Whether the log is still too large, or too little of the disk is free, after the removal."""
 
 
 def plan(
@@ -91,7 +92,7 @@ def plan(
     bounds: Bounds,
     now: int,
 ) -> Plan:
-    """Return what goes of *segments*; *other_bytes* is what the open segment and the checkpoints take."""
+    """Decide which of *segments* to remove; *other_bytes* is the size of the open segment and the checkpoints."""
     expired = tuple(each for each in readers if _is_expired(each, bounds, now))
     alive = [each for each in readers if each not in expired and each.lost_at is None]
     unread = {each: sum(one.size_bytes for one in segments if one.last > each.seq) for each in alive}
@@ -130,11 +131,11 @@ def plan(
 
 
 def is_checkpoint_due(closed_bytes: int, segment_count: int, checkpoint_bytes: int, *, is_needed: bool) -> bool:
-    """Return whether a checkpoint is worth its bytes.
+    """Return whether a new checkpoint is worth its size.
 
-    *closed_bytes* and *segment_count* are of the closed segments that the newest checkpoint does not cover, and that
-    checkpoint has *checkpoint_bytes*. So no more is written for checkpoints than for the log itself, unless one
-    *is_needed* to cut more of the log: the second of two is, also where no further segment was closed.
+    *closed_bytes* and *segment_count* describe the closed segments that the newest checkpoint does not cover;
+    *checkpoint_bytes* is the size of that checkpoint. So checkpoints never write more bytes than the log itself, unless
+    one *is_needed* to cut more of the log. The second of two checkpoints is needed even if no segment was closed since.
     """
     return is_needed or (segment_count > 0 and closed_bytes >= checkpoint_bytes)
 

@@ -1,10 +1,11 @@
-"""Readers: who still needs a node's log, and up to which number each has read.
+"""Readers: registrations of programs that still need a node's log, with the last seq that each has read.
 
-A reader registers by a small file, ``segments/NODE/readers/NAME.json``, and renews it as it goes on: a stream after
-each batch, a backup while it copies. An export is known by ``exported.json`` and need not register.
-Rule: a registration is a request, not a lock: it keeps the log up to a bound, and it expires (``plan``).
-Rule: a reader that lost its place finds so in its registration, and ``lost_readers`` names it, until it registers anew.
-Rule: a file that is no registration pins nothing.
+A reader registers with a small file, ``segments/NODE/readers/NAME.json``, and renews it: a stream after each batch, a
+backup while it copies. The export that writes beside the segments is known by ``exported.json`` and does not register.
+Rule: a registration is a request, not a lock: it keeps segments up to a limit, and it expires (``plan``).
+Rule: a reader that lost unread records finds so in its registration. ``lost_readers`` names it until it registers
+again.
+Rule: a file that is not a valid registration keeps no segment.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from whimbrel.model.clock import US_PER_S
 __all__ = ["EXPORT", "Registration", "lost_readers", "mark_lost", "name_for", "register", "registered", "unregister"]
 
 EXPORT = "export"
-"""How the export that writes beside the segments is called."""
+"""Name of the export that writes beside the segments, among the readers."""
 _READERS = "readers"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_MOST_BYTES = 4_096
+_MAX_BYTES = 4_096
 _RENEWED_US = 10 * US_PER_S
 
 
 def register(directory: Path, node: str, name: str, *, seq: int, now: int) -> None:
-    """Let *node*'s log be kept, within bounds, for the reader *name*, which has read up to *seq*; or renew that."""
+    """Register the reader *name* of *node*'s log, which has read up to *seq*, or renew its registration."""
     if not _NAME.fullmatch(name) or name == EXPORT:
         raise InvalidValueError(
             "name of a reader", name, f"up to 64 letters, digits, dots, dashes and underscores, and not {EXPORT!r}"
@@ -43,13 +44,13 @@ def register(directory: Path, node: str, name: str, *, seq: int, now: int) -> No
 
 
 def unregister(directory: Path, node: str, name: str) -> None:
-    """Let nothing more be kept for the reader *name*."""
+    """Remove the registration of the reader *name*: it no longer keeps segments from being removed."""
     with suppress(FileNotFoundError):
         _path(directory, node, name).unlink()
 
 
 def registered(directory: Path, node: str) -> list[Reader]:
-    """Return who registered, and the export if there is one, by name."""
+    """Return the registered readers, and the export if there is one, sorted by name."""
     found = [_read(path) for path in _folder(directory, node).glob("*.json")]
     readers = [each for each in found if each is not None]
     exported = layout.segments_folder(directory, node) / layout.EXPORTED_FILE
@@ -63,33 +64,33 @@ def registered(directory: Path, node: str) -> list[Reader]:
 
 
 def lost_readers(directory: Path, node: str) -> list[Reader]:
-    """Return the readers that lost their place and have not registered since."""
+    """Return the readers that lost unread records and have not registered since."""
     return [each for each in registered(directory, node) if each.lost_at is not None]
 
 
 def mark_lost(directory: Path, node: str, reader: Reader) -> None:
-    """Write down that *reader* lost its place; what an export lost shows in its number."""
+    """Record that *reader* lost unread records; for the export, its last exported seq shows that."""
     if reader.name != EXPORT:
         lost = Reader(name=reader.name, seq=reader.seq, renewed_at=reader.renewed_at, lost_at=reader.seq)
         _write(directory, node, lost)
 
 
 def name_for(kind: str, place: Path) -> str:
-    """Return the name of a reader of some kind that keeps what it makes at *place*: the same each time it runs."""
+    """Return the name of a reader of the kind *kind* that writes its output to *place*; it is the same in each run."""
     absolute = place.absolute()
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", absolute.name)[:32]
     return f"{kind}-{plain}-{hashlib.sha256(str(absolute).encode()).hexdigest()[:8]}"
 
 
 class Registration:
-    """The registration of one reader, renewed as it goes on; a log that it may not write to, it reads unregistered."""
+    """The registration of one reader at all nodes; a log whose folder is read-only is read without one."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory, self._name = directory, name
         self._renewed_at: dict[str, int] = {}
 
     def renew(self, applied: Mapping[str, int], now: int) -> None:
-        """Say up to which number of each node everything was read; at most every few seconds."""
+        """Record the last seq that was read per node (*applied*); write at most every 10 seconds per node."""
         for node, seq in applied.items():
             renewed_at = self._renewed_at.get(node)
             if renewed_at is not None and 0 <= now - renewed_at < _RENEWED_US:
@@ -116,7 +117,7 @@ def _write(directory: Path, node: str, reader: Reader) -> None:
 def _read(path: Path) -> Reader | None:
     try:
         with path.open("rb") as stream:
-            found: object = json.loads(stream.read(_MOST_BYTES))
+            found: object = json.loads(stream.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or not _NAME.fullmatch(path.stem):

@@ -1,1 +1,1 @@
-"""Events as the kernels read them, from bodies, Python attributes or an Arrow column."""
+"""Events in the flat arrays that the kernels read, made from bodies, Python attributes or an Arrow column."""

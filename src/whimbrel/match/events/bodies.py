@@ -1,4 +1,4 @@
-"""Bodies: what publications carry, as rows of attributes.
+"""Bodies of publications, as rows of attributes.
 
 Rule: nothing here loads numba; ``objects`` reads many bodies at once with a kernel.
 """
@@ -15,7 +15,10 @@ __all__ = ["Bodies"]
 
 
 class Bodies(Sequence[Attributes]):
-    """Bodies as rows of attributes, made on demand; some may be *given*, by row."""
+    """A sequence of bodies that reads as rows of attributes; each body is parsed when its row is read.
+
+    *given* has the attributes of some rows, by row number: these bodies are not parsed.
+    """
 
     def __init__(self, bodies: Sequence[bytes], given: Mapping[int, Attributes] | None = None) -> None:
         self._bodies, self.given = bodies, given or {}
@@ -28,7 +31,7 @@ class Bodies(Sequence[Attributes]):
         return attributes_of(self._bodies[row]) if found is None else found
 
     def texts(self) -> Sequence[bytes]:
-        """Return the bodies to be read; those of given rows are empty."""
+        """Return the bodies to parse; rows with given attributes have an empty body."""
         if not self.given:
             return self._bodies
         return [b"" if row in self.given else body for row, body in enumerate(self._bodies)]

@@ -1,12 +1,12 @@
 # mypy: disable-error-code="arg-type, call-arg, no-any-return"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""Arrow columns of attributes, checked: the kernels read their buffers, so every buffer must be what they take it for.
+"""Checks of an Arrow column of attributes: the kernels read its buffers, so each buffer must have the expected layout.
 
-Rule: the type of a column is looked at once per type. Layouts that say the same (views, large and dictionary-encoded
-strings, integers of another width, fields in another order) are cast; every other type is refused.
-Rule: a row that ``model.tables.attributes_from_column_value`` refuses is refused here, in its words, without limits as
-ever when a log is read; a row that is null has no attributes, whatever its offsets span.
-Rule: only the rows of a slice are looked at, and all of them before any is matched.
+Rule: a column type is checked once and the result is cached. Layouts with the same meaning (views, large and
+dictionary-encoded strings, integers of another width, fields in another order) are cast. Every other type is refused.
+Rule: a row that ``model.tables.attributes_from_column_value`` refuses is refused here with the same words. No limits on
+size apply, as always when a log is read. A null row has no attributes, whatever its offsets span.
+Rule: only the rows of a slice are checked, and all of them before any row is matched.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LAST_ASCII = 0x7F
 
 
 class AttributeColumn(Sequence[Attributes]):
-    """The rows of an Arrow array of the log's attributes column, in flat arrays; as Python attributes when asked."""
+    """An Arrow array of the log's attributes column as flat arrays; indexing a row returns its attributes in Python."""
 
     def __init__(self, column: Any) -> None:
         self._column = column = _one_array(column)
@@ -51,20 +51,20 @@ class AttributeColumn(Sequence[Attributes]):
         if keys.null_count:
             raise InvalidValueError("attribute name", None, "a string")
         self.starts: Any = starts - first
-        """Where the items of each row begin; one more than there are rows."""
+        """Index of the first item of each row; one entry more than there are rows."""
         encoded = keys.dictionary_encode()
         self.distinct: list[str] = encoded.dictionary.to_pylist()
-        """The names there are,"""
+        """The distinct attribute names."""
         self.names: Any = encoded.indices.to_numpy(zero_copy_only=False)
-        """and which of them each item has."""
+        """Index in ``distinct`` of each item's name."""
         self.kinds: Any = _values(kinds, np.int8).astype(np.uint8)
-        """Types by item; 0 for what a row that is null seems to have."""
+        """Type of each item; 0 for items that lie under a null row."""
         self.integers: Any = _values(integers, np.int64)
         self.reals: Any = _values(reals, np.float64)
         self.texts, self.opaques = texts, opaques
-        """Arrow arrays by item."""
+        """Values of the items, as Arrow arrays."""
         self.text_starts, self.text_ends, self.text_bytes = _places(texts)
-        """Where each string begins and ends, and the bytes they lie in."""
+        """Begin and end of each string, and the buffer that they point into."""
         self._check_rows(kinds, (integers, reals, texts, opaques))
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class AttributeColumn(Sequence[Attributes]):
         return NO_ATTRIBUTES if value is None else attributes_from_column_value(value, limits=UNBOUNDED)
 
     def _check_rows(self, kinds: Any, fields: Sequence[Any]) -> None:
-        """Refuse the first row that is no attributes; take the items of null rows away."""
+        """Refuse the column if a row has invalid attributes; set the type of items under null rows to 0."""
         if kinds.null_count:
             self.kinds[~kinds.is_valid().to_numpy(zero_copy_only=False)] = _NO_TYPE
         is_good = all(name != "" and name[0] != "\0" for name in self.distinct)
@@ -92,7 +92,10 @@ class AttributeColumn(Sequence[Attributes]):
             self._refuse()
 
     def _refuse(self) -> None:
-        """Read row after row until one is refused, and add its number; what was bad may lie under null rows alone."""
+        """Read the rows one by one and raise the error of the first bad row, with its row number.
+
+        Return if every row is valid: then the bad items lie under null rows.
+        """
         for row in range(len(self)):
             try:
                 self[row]
@@ -113,7 +116,7 @@ def _one_array(column: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def _layout(kind: Any) -> tuple[tuple[int, Any], ...]:
-    """Return where the key and each of the five fields stand in a column of this type, and what each is cast to."""
+    """Return the position of the key and of each of the five fields in this column type, each with its cast target."""
     allowed = str(ATTRIBUTES_TYPE)
     if not pa.types.is_map(kind) or not pa.types.is_struct(kind.item_type):
         raise InvalidValueError("type of the attributes column", str(kind), allowed)
@@ -129,7 +132,7 @@ def _layout(kind: Any) -> tuple[tuple[int, Any], ...]:
 
 
 def _target(name: str, kind: Any) -> Any:
-    """Return what a field is cast to, None if it is right as it is; or refuse its type."""
+    """Return the type to cast a field to, or None if it needs no cast; refuse a type that cannot be cast."""
     wanted = pa.string() if name == "key" else ATTRIBUTES_TYPE.item_type.field(name).type
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_text, is_bytes = wanted == pa.string(), wanted == pa.binary()
@@ -162,7 +165,7 @@ def _cast(field: Any, target: Any) -> Any:
 
 
 def _validate(field: Any) -> None:
-    """Do what ``validate(full=True)`` does for a primitive array or one of strings; where all is ASCII, much faster."""
+    """Validate a primitive or string array as ``validate(full=True)`` does, but much faster for ASCII text."""
     field.validate()
     if field.type.num_buffers < 3 or field.buffers()[1] is None or not len(field):
         return
@@ -182,7 +185,7 @@ def _check_offsets(places: Any, most: int) -> None:
 
 
 def _values(column: Any, dtype: Any) -> Any:
-    """Return the values of a primitive Arrow array as they lie in memory; those under a null are never looked at."""
+    """Return the values of a primitive Arrow array without a copy; values under a null are undefined and never used."""
     data = column.buffers()[1]
     if data is None or len(column) == 0:
         return np.zeros(len(column), dtype)
@@ -190,7 +193,7 @@ def _values(column: Any, dtype: Any) -> Any:
 
 
 def _places(column: Any) -> tuple[Any, Any, Any]:
-    """Return where each string begins and ends, and the buffer they lie in."""
+    """Return the begin and the end of each string, and the buffer that they point into."""
     if len(column) == 0 or column.null_count == len(column) or column.buffers()[1] is None:
         none = np.zeros(len(column), np.int64)
         return none, none, _NO_BYTES
@@ -200,7 +203,7 @@ def _places(column: Any) -> tuple[Any, Any, Any]:
 
 
 def _offsets(column: Any) -> tuple[Any, Any]:
-    """Return the offsets of strings as they lie in memory, and the buffer that they lead into."""
+    """Return the offsets of an array of strings without a copy, and the buffer that they point into."""
     _, offsets, data = column.buffers()
     is_wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     places = np.frombuffer(offsets, np.int64 if is_wide else np.int32)[column.offset : column.offset + len(column) + 1]
@@ -208,9 +211,9 @@ def _offsets(column: Any) -> tuple[Any, Any]:
 
 
 def _validity(fields: Sequence[Any]) -> tuple[Any, ...]:
-    """Return bitmaps of the values that each of *fields* has, and the bit of their first byte at which all begin."""
+    """Return the validity bitmap of each of *fields*, and the number of the bit in the first byte where all begin."""
     first = {field.offset & 7 for field in fields if field.buffers()[0] is not None}
-    if len(first) > 1:  # a slice of one and not of another
+    if len(first) > 1:  # the fields are slices that begin at different bits
         valid = [field.is_valid().to_numpy(zero_copy_only=False) for field in fields]
         return (*(read_only(np.packbits(each, bitorder="little")) for each in valid), 0)
     return (*map(_bitmap, fields), first.pop() if first else 0)
@@ -218,7 +221,7 @@ def _validity(fields: Sequence[Any]) -> tuple[Any, ...]:
 
 def _bitmap(field: Any) -> Any:
     bitmap = field.buffers()[0]
-    if bitmap is None:  # there is every value
+    if bitmap is None:  # no bitmap: every value is present
         return read_only(np.full(len(field) // 8 + 2, 0xFF, np.uint8))
     return read_only(np.frombuffer(bitmap, np.uint8)[field.offset >> 3 :])
 
@@ -237,12 +240,15 @@ def _are_values(
     first_bit: int,
     may_be_blank: bool,  # noqa: FBT001  # numba knows no other
 ) -> bool:
-    """Tell whether every item has a type and a value of it. Without a branch an item: a fifth of the time with."""
+    """Return whether every item has a valid type and a value of that type.
+
+    The loop has no branch per item: with branches it takes five times as long.
+    """
     is_bad = False
     for item in range(kinds.size):
         kind = kinds[item]
         byte, bit = np.uint64((first_bit + item) >> 3), np.uint64((first_bit + item) & 7)
-        there = np.int64(may_be_blank)  # a bit for each type
+        there = np.int64(may_be_blank)  # one bit per type: the item has a value of it
         there |= np.int64((integer_valid[byte] >> bit) & 1) * (1 << _INT32 | 1 << _INT64)
         there |= np.int64((real_valid[byte] >> bit) & 1) << _REAL
         there |= np.int64((text_valid[byte] >> bit) & 1) << _STRING
@@ -255,7 +261,7 @@ def _are_values(
 
 @njit(cache=True, nogil=True)
 def _has_a_name_twice(starts: Any, names: Any, kinds: Any, count: int) -> bool:
-    seen = np.full(count, -1, np.int64)  # by name: the last row that has it
+    seen = np.full(count, -1, np.int64)  # per name: the last row that has it
     for row in range(starts.size - 1):
         for item in range(starts[row], starts[row + 1]):
             name = np.uint64(names[item])

@@ -1,7 +1,8 @@
-"""Events as the kernel reads them: items by row, in flat arrays, from bodies, Python attributes or an Arrow column.
+"""Encoding of events as the kernel reads them: items by row, in flat arrays.
 
-Rule: what a column derives from an attribute (``fold-case``, ``size``) and what RE2 must decide is computed here, once
-per distinct string of a batch.
+Events come from bodies, Python attributes or an Arrow column.
+Rule: values derived from an attribute (``fold-case``, ``size``) and the patterns that RE2 decides are computed here,
+once per distinct string of a batch.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NO_PATTERNS = np.zeros(0, np.int32)
 
 
 class Encoder:
-    """Turns attributes into the columns of one packed index."""
+    """Encodes attributes for the columns of one packed index."""
 
     def __init__(
         self,
@@ -58,11 +59,11 @@ class Encoder:
                 found = ColumnPattern(number, PatternFunction(function), pattern, longest)
                 decided.setdefault(column, []).append(found)
         self.decided = {column: ColumnPatterns(each, seed) for column, each in decided.items()}
-        """Patterns of a column that RE2 decides."""
+        """The patterns that RE2 decides, per column."""
         self._is_simple = not self.decided and len(self.plain) == len(self.columns)
         self._seed = seed
         self._names: Names | None = None
-        """Made when there are bodies to be read."""
+        """Hash table of the attribute names; made when bodies are first encoded."""
 
     def bodies(self, bodies: Bodies) -> Events:
         """Encode *bodies*."""
@@ -94,7 +95,7 @@ class Encoder:
         return self._with_hard(items, bodies, np.flatnonzero(hard)) if hard.any() else items
 
     def _with_hard(self, items: Events, bodies: Bodies, rows: Any) -> Events:
-        """Add the items of the bodies that were too hard."""
+        """Append the items of the hard bodies, which the kernel could not read."""
         chosen = np.full(len(bodies), -1, np.int64)
         chosen[rows] = np.arange(rows.size)
         return join_events(items, self.rows([bodies[row] for row in rows.tolist()]), chosen)
@@ -137,7 +138,7 @@ class Encoder:
         return next((column for column, derivation in self.columns.get(name, []) if not derivation), -1)
 
     def _with_derived(self, base: dict[str, Any], attributes: AttributeColumn) -> Events:
-        """Add the items of derived columns behind the plain ones, then bring all into the order of their rows."""
+        """Append the items of derived columns to the plain ones, then sort all items by row."""
         starts, data, names = attributes.starts, attributes.text_bytes, attributes.names
         extra = _Items()
         rows = np.repeat(np.arange(starts.size - 1), np.diff(starts))
@@ -184,7 +185,7 @@ class Encoder:
         return Events(row_start=row_start, text=text, given_start=given_start, given=given, **joined)
 
     def _decide(self, items: dict[str, Any], text: Any) -> tuple[Any, Any]:
-        """Ask RE2 about every distinct string of the columns that have such patterns."""
+        """Run the RE2 patterns of each column on every distinct string that it has."""
         if not self.decided:
             return _NONE_GIVEN, _NO_PATTERNS
         buffer = text.tobytes()
@@ -200,7 +201,7 @@ class Encoder:
 
 
 def join_events(events: Events, others: Events, chosen: Any) -> Events:
-    """Return *events* with the items of ``others`` row ``chosen[row]`` behind those of each row (-1: none)."""
+    """Return *events* where each row also has the items of row ``chosen[row]`` of *others* (-1: no more items)."""
     own = np.diff(events.row_start)
     theirs = np.append(np.diff(others.row_start), 0)[chosen]  # -1 takes the zero at the end
     row_start = np.zeros(own.size + 1, np.int64)
@@ -238,14 +239,14 @@ def join_events(events: Events, others: Events, chosen: Any) -> Events:
 
 
 def _ranges(starts: Any, counts: Any) -> Any:
-    """Return ``starts[0], starts[0] + 1, …`` for ``counts[0]`` numbers, then the same for the next."""
+    """Return one array of consecutive ranges: ``counts[i]`` numbers from ``starts[i]`` on, for each i."""
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
     return np.arange(total) - np.repeat(before, counts) + np.repeat(starts, counts)
 
 
 class _Items:
-    """Items being gathered."""
+    """Builder: collects items in lists before they become arrays."""
 
     def __init__(self) -> None:
         self.column: list[int] = []
@@ -297,7 +298,7 @@ class _Items:
 
 
 def _derive(value: Scalar, derivation: tuple[str, ...]) -> Scalar | None:
-    """Return what a chain of functions makes of *value*, or None where it is undefined."""
+    """Apply a chain of functions to *value* and return the result, or None where it is undefined."""
     found: Scalar | None = value
     for function in derivation:
         if found is None:

@@ -1,11 +1,12 @@
 # mypy: disable-error-code="arg-type, assignment, no-any-return, no-untyped-call, unreachable"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""Flat objects of JSON, read by a kernel straight into the items of a batch, without Python attributes in between.
+"""A kernel that parses flat JSON objects straight into the items of a batch, without Python attributes in between.
 
-``model.codecs.attributes_of`` says what the attributes of a body are. ``read_objects`` is its fast twin for what nearly
-all bodies are: a short, flat object of JSON in ASCII.
-Rule: what there is any doubt about (escapes, nesting, CBOR, names twice, numbers that a double or an int32 does not
-hold exactly) is *hard*, and left to ``attributes_of``; so are bodies that are no objects, where ``value`` is asked for.
+``model.codecs.attributes_of`` defines which attributes a body has. ``read_objects`` is its fast twin for nearly all
+bodies: a short, flat JSON object in ASCII.
+Rule: a body is *hard* and left to ``attributes_of`` if anything about it is in doubt: escapes, nesting, CBOR, a name
+that occurs twice, numbers that a double or an int32 does not hold exactly. A body that is not an object is also hard if
+a filter uses the attribute ``value``.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from whimbrel.model.attributes import INT32_MAX, INT32_MIN
 __all__ = ["Names", "read_objects"]
 
 _LONGEST = 1_024
-_MOST_NAMES = 64
-_MOST_DIGITS = 18
-"""So many fit an int64, whatever they are."""
+_MAX_NAMES = 64
+_MAX_DIGITS = 18
+"""Most digits of a number that is read here; any number of 18 digits fits an int64."""
 _EXACT = 1 << 53
-_MOST_TENS = 22
-_TENS = np.array([10.0**power for power in range(_MOST_TENS + 1)])
-"""The powers of ten that a double holds exactly: one multiplication or division by them is rounded once, as it must."""
+_MAX_TENS = 22
+_TENS = np.array([10.0**power for power in range(_MAX_TENS + 1)])
+"""The powers of ten that a double holds exactly: multiplying or dividing by one rounds once, as the result must be."""
 _INT32, _REAL, _STRING = 1, 3, 4
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE, _COLON, _COMMA = b'"\\{}:,'
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _SMALL_E, _LARGE_E = b"-+.09eE"
@@ -36,12 +37,12 @@ _SPACE, _TAB, _LINE, _RETURN = b" \t\n\r"
 _TRUE, _NULL = b"tn"
 _WORDS, _WORD_ENDS = np.frombuffer(b"truefalsenull", np.uint8), np.array([4, 9, 13])
 _DELETE = 0x7F
-_MAP_FIRST, _MAP_LAST = 0xA0, 0xBF  # CBOR's maps begin so
+_MAP_FIRST, _MAP_LAST = 0xA0, 0xBF  # the first byte of a CBOR map
 _UNKNOWN, _DERIVED = -1, -2
 
 
 class Names:
-    """The attributes that some filters ask for, as a hash table; those that something is *derived* from are hard."""
+    """Hash table of the attribute names that filters use; a body is hard if it has a name with *derived* columns."""
 
     def __init__(self, columns: Mapping[str, int], derived: Sequence[str], seed: int) -> None:
         texts = [name.encode() for name in (*columns, *derived)]
@@ -50,11 +51,11 @@ class Names:
         data = np.frombuffer(b"".join(texts) + b"\0", np.uint8)
         numbers = np.array([*columns.values(), *(_DERIVED for _ in derived)], np.int32)
         self.arrays = (table_of_texts(starts, data, seed), starts, data, numbers)
-        """For ``read_objects``: numbers of names by hash, the names, and their columns."""
+        """Arguments of ``read_objects``: the hash table of name numbers, the names, and the column of each name."""
         self.asks_value = "value" in columns or "value" in derived
-        """Whether a filter asks for the attribute of bodies that are no objects; they are hard."""
-        self.most = min(len(columns), _MOST_NAMES)
-        """How many items a body can have."""
+        """Whether a filter uses ``value``, the attribute of bodies that are not objects; those bodies are then hard."""
+        self.most = min(len(columns), _MAX_NAMES)
+        """Most items that one body can have."""
 
 
 @njit(cache=True)
@@ -66,7 +67,7 @@ def _after_space(text: Any, at: int, end: int) -> int:
 
 @njit(cache=True)
 def _end_of_string(text: Any, at: int, end: int) -> int:
-    """Return where the quote stands that ends a string of plain ASCII, or -1."""
+    """Return the position of the quote that ends a string of plain ASCII, or -1."""
     while at < end:
         byte = text[at]
         if byte == _QUOTE:
@@ -79,7 +80,7 @@ def _end_of_string(text: Any, at: int, end: int) -> int:
 
 @njit(cache=True)
 def _after_word(text: Any, at: int, end: int) -> int:
-    """Return where ``true``, ``false`` or ``null`` ends, or -1 if none of them stands at *at*."""
+    """Return the position after the ``true``, ``false`` or ``null`` that begins at *at*, or -1 if none of them does."""
     begin = 0
     for stop in _WORD_ENDS:
         same = 0
@@ -100,7 +101,7 @@ def _after_digits(text: Any, at: int, end: int) -> int:
 
 @njit(cache=True)
 def _number(text: Any, at: int, end: int) -> tuple[int, int, int, float]:
-    """Return where a number ends (-1: it is hard), its type, and its value as that."""
+    """Return the position after a number (-1: the body is hard), its type, and its value as integer and as double."""
     is_negative = text[at] == _MINUS
     if is_negative:
         at += 1
@@ -108,7 +109,7 @@ def _number(text: Any, at: int, end: int) -> tuple[int, int, int, float]:
     stop = _after_digits(text, at, end)
     if stop == start or (text[start] == _ZERO and stop > start + 1):
         return -1, 0, 0, 0.0
-    for i in range(start, min(stop, start + _MOST_DIGITS)):
+    for i in range(start, min(stop, start + _MAX_DIGITS)):
         mantissa = mantissa * 10 + (np.int64(text[i]) - _ZERO)
     digits = stop - start
     at, is_real = stop, False
@@ -119,10 +120,10 @@ def _number(text: Any, at: int, end: int) -> tuple[int, int, int, float]:
         if places == 0:
             return -1, 0, 0, 0.0
         digits += places
-        for i in range(at + 1, min(stop, at + 1 + _MOST_DIGITS)):
+        for i in range(at + 1, min(stop, at + 1 + _MAX_DIGITS)):
             mantissa = mantissa * 10 + (np.int64(text[i]) - _ZERO)
         at = stop
-    if digits > _MOST_DIGITS:
+    if digits > _MAX_DIGITS:
         return -1, 0, 0, 0.0
     if at < end and (text[at] == _SMALL_E or text[at] == _LARGE_E):
         is_real = True
@@ -144,7 +145,7 @@ def _number(text: Any, at: int, end: int) -> tuple[int, int, int, float]:
         if whole < INT32_MIN or whole > INT32_MAX:
             return -1, 0, 0, 0.0
         return at, _INT32, whole, 0.0
-    if mantissa > _EXACT or exponent > _MOST_TENS or exponent < -_MOST_TENS:
+    if mantissa > _EXACT or exponent > _MAX_TENS or exponent < -_MAX_TENS:
         return -1, 0, 0, 0.0
     real = np.float64(mantissa)
     real = real * _TENS[exponent] if exponent >= 0 else real / _TENS[-exponent]
@@ -170,8 +171,8 @@ def read_objects(
     hard: Any,
     asks_value: bool,  # noqa: FBT001 # kernels have no names for their arguments
 ) -> None:
-    """Read the bodies that lie one after the other in *text*; write their items, and which of them are hard."""
-    known = np.empty(_MOST_NAMES, np.int64)  # the hashes of the names that were read
+    """Parse the bodies that lie one after the other in *text*; write their items, and mark the hard bodies."""
+    known = np.empty(_MAX_NAMES, np.int64)  # the hashes of the names of this body so far
     n = 0
     begin = 0
     for row in range(ends.size):
@@ -180,14 +181,14 @@ def read_objects(
         names = 0
         is_read = False
         at = _after_space(text, begin, end)
-        if at == end or text[at] != _OPEN:  # no object of JSON: it has one attribute at most, if it is none of CBOR
+        if at == end or text[at] != _OPEN:  # not a JSON object: at most one attribute, unless it is CBOR
             is_read = begin == end or (not asks_value and (text[begin] < _MAP_FIRST or text[begin] > _MAP_LAST))
         elif end - begin <= _LONGEST:
             at = _after_space(text, at + 1, end)
             if at < end and text[at] == _CLOSE:
                 is_read = _after_space(text, at + 1, end) == end
                 at = end
-            while at < end and names < _MOST_NAMES and text[at] == _QUOTE:
+            while at < end and names < _MAX_NAMES and text[at] == _QUOTE:
                 start, stop = at + 1, _end_of_string(text, at + 1, end)
                 if stop <= start:
                     break

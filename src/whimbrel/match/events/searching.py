@@ -1,10 +1,12 @@
-"""Searching: which of the regular expressions and wildcards of a column match a string.
+"""Search of a string with many patterns: finds the regular expressions and wildcards of a column that match.
 
-Where there are many, their required literals are looked for first, all in one pass; a pattern is run if its literals
-are there, or if it requires none. Each is run by itself: a set of patterns in one automaton (``RE2::Set``) fails where
-memory ends, reports that as "nothing found", and is slower than single runs where its states are many.
-Rule: never much slower than running all of them: few patterns, or a long string for not so many, are just run.
-Rule: on a string that is too long for its filter (``language.budget``) a pattern is undefined, written as ~number.
+With many patterns, one pass looks for the literals that they require. Only patterns whose literals occur in the string,
+or that require none, are then run. Each pattern is run by itself. One automaton for a set of patterns (``RE2::Set``)
+fails when it runs out of memory, reports that as "nothing found", and is slower than single runs when it has many
+states.
+Rule: the search is never much slower than running all patterns. So a small number of patterns
+is just run, and so is a medium number of patterns on a long string.
+Rule: a pattern on a string that is too long for its filter (``language.budget``) is undefined, reported as ~number.
 """
 
 from __future__ import annotations
@@ -24,15 +26,18 @@ from whimbrel.match.kernels.tries import build_tries, walk_through
 __all__ = ["FEW", "ColumnPattern", "ColumnPatterns"]
 
 FEW = 32
-"""So many patterns are run at once: looking for literals costs as much before the first byte."""
+"""With fewer patterns, all are run: the setup of the literal search alone costs as much."""
 _BYTES_EACH = 8
-"""So many bytes a pattern are cheaper to look through for literals than to run patterns on that fail at once."""
+"""Below ``_MANY``, all patterns are run on a string with more bytes per pattern than this.
+
+Searching the literals then costs more than running patterns that fail at once.
+"""
 _MANY = 512
-"""For so many patterns every byte is."""
+"""From this many patterns on, the literals are searched first, however long the string is."""
 
 
 class ColumnPattern(NamedTuple):
-    """A regular expression or wildcard: its number in the index, and for how long a string it may be run."""
+    """A regular expression or wildcard: its number in the index, and the longest string, in bytes, it may run on."""
 
     number: int
     function: PatternFunction
@@ -41,7 +46,7 @@ class ColumnPattern(NamedTuple):
 
 
 class ColumnPatterns:
-    """The patterns of one column."""
+    """All patterns of one column, and the search with them."""
 
     def __init__(self, patterns: Sequence[ColumnPattern], seed: int) -> None:
         ordered = sorted(patterns, key=lambda each: each.longest)
@@ -60,7 +65,7 @@ class ColumnPatterns:
         return found
 
     def candidates(self, data: bytes, first: int = 0) -> Sequence[int]:
-        """Return the places, from *first* on, of the patterns that have to be run on *data*."""
+        """Return the positions, from *first* on, of the patterns that must be run on *data*."""
         count = len(self._numbers) - first
         if self._literals is None or count < FEW or (count < _MANY and len(data) > _BYTES_EACH * count):
             return range(first, len(self._numbers))
@@ -69,14 +74,14 @@ class ColumnPatterns:
 
 
 class _LiteralIndex:
-    """For each pattern the requirement that the fewest others share, and where its literals occur."""
+    """Index of required literals: for each pattern the requirement that is shared by the fewest others."""
 
     def __init__(self, patterns: Sequence[ColumnPattern], seed: int) -> None:
         required = [required_literals(regex_of(each.function, each.pattern)) for each in patterns]
         sharing = Counter(literal for each in required for requirement in each for literal in requirement)
         by_literal: dict[str, list[int]] = {}
         self._always: list[int] = []
-        """Patterns that require nothing."""
+        """Positions of the patterns that require no literal."""
         for place, requirements in enumerate(required):
             if not requirements:
                 self._always.append(place)
@@ -101,7 +106,7 @@ class _LiteralIndex:
 
 
 def _cost(requirement: Requirement, sharing: Counter[str]) -> tuple[int, int]:
-    """Rank a requirement: how many patterns will be candidates where it is met, then how short its literals are."""
+    """Return the sort key of a requirement: the candidates that it lets through, then the shortness of its literals."""
     return sum(sharing[literal] for literal in requirement), -min(map(len, requirement))
 
 
@@ -109,7 +114,7 @@ def _cost(requirement: Requirement, sharing: Counter[str]) -> tuple[int, int]:
 def _occurring(
     keys: Any, after: Any, pattern: Any, fail: Any, link: Any, seed: int, data: Any, size: int, count: int
 ) -> Any:
-    """Return the literals that occur in *data*."""
+    """Return the numbers of the literals that occur in *data*."""
     numbers = np.arange(count).astype(np.int32)
     found = np.empty(count + 1, np.int32)
     marks = np.zeros(count + 1, np.int64)

@@ -1,1 +1,1 @@
-"""The packed content index: filters by the million, matched in microseconds, changed at any time."""
+"""The packed content index: matches millions of filters in microseconds, and accepts changes at any time."""

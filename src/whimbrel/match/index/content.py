@@ -1,13 +1,13 @@
-"""The content index: filters by the million, matched in microseconds, changed at any time.
+"""The content index: matches millions of filters in microseconds, and accepts changes at any time.
 
-Segments are packed and immutable; what is new goes into a small delta, what is removed is marked dead. When the delta
-has grown it is packed into a segment of its own; small segments are merged, and now and then everything is. All of it
-goes on beside the matching, which sees what was there until the new segment takes over in one assignment. The delta is
-packed even while a long merge is under way: the closures that decide it are slow, and work for the garbage collector.
-
-Rule: a handle is in exactly one place, delta or segment.
+Segments are packed and immutable. New filters go into a small *delta*; removed filters are marked dead in their
+segment. A delta that has grown is packed into a segment of its own. Small segments are merged, and from time to time
+all of them. All of this runs beside the matching: a match sees the old state until one assignment puts the new segment
+in place. The delta is packed even during a long merge, because its compiled filters (*closures*) are slow and keep the
+garbage collector busy.
+Rule: a handle is in exactly one place, the delta or one segment.
 Rule: ``match`` never waits for a repacking; only changes take the lock, and hold it briefly.
-Rule: numba is loaded with the first segment. Until then everything is in the delta, which gives the same answers.
+Rule: numba is loaded with the first segment. Until then all filters are in the delta, which gives the same answers.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ if TYPE_CHECKING:
 __all__ = ["Beside", "ContentIndex", "Pack", "Run", "pack_here"]
 
 Run: TypeAlias = Callable[[Callable[[], None]], object]
-"""Starts something beside the matching."""
+"""Function that starts a task beside the matching, e.g. in a thread."""
 Pack: TypeAlias = "Callable[[Sequence[Part]], Segment]"
-"""Makes one segment of what lives in some parts."""
+"""Function that makes one segment of the live filters of some parts."""
 
 _DELTA = 1_024
-"""Filters in the delta that make a repacking due."""
+"""Number of filters in the delta that starts a repacking."""
 _DELTA_PATTERNS = 128
-"""Patterns in the delta that make one due: on a long string each of them costs as much as a whole index of them."""
+"""Number of patterns in the delta that starts a repacking: on a long string, each costs as much as a packed index."""
 _LITTLE = 16
-"""Filters in the delta that are worth a packing once they stay."""
+"""Fewest filters in the delta that ``settle`` packs, once no filters are added any more."""
 
 
 def pack_here(parts: Sequence[Part]) -> Segment:
-    """Pack in this thread."""
+    """Pack in the calling thread."""
     from whimbrel.match.index.segments import pack_parts  # it loads numba
 
     return pack_parts(parts)
 
 
 class _Pace(NamedTuple):
-    """How eagerly segments are merged: each is asked about every event, and merging is work."""
+    """Thresholds for merging segments: each segment costs time for every event, and merging is work."""
 
     segments: int
-    """So many small segments are merged into one."""
+    """Number of small segments that are merged into one."""
     share: int
-    """Everything is merged once the small segments, or the dead, are this part of the large one."""
+    """All are merged once the small segments, or the dead filters, are 1/``share`` of the large segment."""
 
 
 _BUSY, _QUIET = _Pace(4, 4), _Pace(2, 16)
-"""While filters come, and when they stay."""
+"""Thresholds while filters are being added, and once none were added for a while."""
 
 
 class Beside(NamedTuple):
-    """Attributes that rows have beside their own: a few known ones, and which of them each row has (-1: none)."""
+    """Extra attributes of rows: a few distinct sets, and the number of the set of each row (-1: none)."""
 
     known: Sequence[Attributes]
     chosen: Any
@@ -75,24 +75,25 @@ class Beside(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a match looks at, replaced as a whole; of the deltas only the last still grows."""
+    """Immutable snapshot that a match reads, replaced as a whole; only its last delta still grows."""
 
     segments: tuple[Segment, ...]
     deltas: tuple[Delta, ...]
 
 
 class _Removed:
-    """Handles removed while a repacking is under way; it took them along and must bury them."""
+    """Handles removed during a repacking: the new segment still has them, so it must mark them dead."""
 
     def __init__(self) -> None:
         self.handles: list[int] = []
 
 
 class ContentIndex:
-    """Filters under handles.
+    """Content filters, each under a handle.
 
     *run* starts a repacking beside the matching, e.g. in a thread; without it nothing is repacked until ``repack``.
-    *pack* does the packing; a ``PackingProcess`` keeps it from taking turns with the matching.
+    *pack* does the packing; a ``PackingProcess`` packs in another process, so that it does not compete with the
+    matching.
     """
 
     def __init__(self, *, run: Run | None = None, pack: Pack = pack_here) -> None:
@@ -100,18 +101,18 @@ class ContentIndex:
         self._lock = threading.Lock()
         self._packing_delta, self._merging = threading.Lock(), threading.Lock()
         self._witnesses: list[_Removed] = []
-        """What was removed since each repacking under way began."""
+        """One record of removed handles for each repacking under way."""
         self._run, self._pack = run, pack
         self._is_packing, self._is_merging = False, False
-        """Whether one was started and has not ended."""
+        """Whether a packing, or a merge, was started and has not ended."""
         self._added = self._settled_at = 0
-        """How many filters were added, in all and when ``settle`` was last called."""
+        """Number of filters added so far, and the value of that number when ``settle`` was last called."""
 
     @classmethod
     def load(
         cls, filters: Iterable[tuple[int, str]], *, run: Run | None = None, pack: Pack = pack_here
     ) -> ContentIndex:
-        """Pack many filters at once; handles ascending."""
+        """Return an index that has many filters packed at once; handles must ascend."""
         from whimbrel.match.index.segments import pack_filters  # it loads numba
 
         index = cls(run=run, pack=pack)
@@ -121,9 +122,9 @@ class ContentIndex:
     # -- changes -----------------------------------------------------------------------------------------------------
 
     def add(self, handle: int, text: str, read: ReadFilter | None = None) -> None:
-        """Add a filter under a handle that is not in use; raise ``FilterError`` if *text* is none.
+        """Add a filter under an unused handle; raise ``FilterError`` if *text* is not a filter.
 
-        It may have been *read* before, which takes nearly all the time.
+        *read* is the filter prepared before (``delta.reading``), which saves nearly all of the time.
         """
         with self._lock:
             delta = self._state.deltas[-1]
@@ -136,10 +137,10 @@ class ContentIndex:
             self._run(self._pack_once)
 
     def settle(self) -> None:
-        """Start packing what is in the delta, or else merging, if nothing was added since the last call.
+        """Start packing the delta, or else merging segments, if no filter was added since the last call.
 
-        To be called now and then: a delta that is too small to be packed is asked filter by filter, and every
-        segment is asked anew, which is of no account while filters come and go, and is all the cost there is once they
+        Call it periodically. Filters of a delta that is too small to be packed are evaluated one by one, and every
+        segment costs time per event. This hardly matters while filters come and go, but is the whole cost once they
         stay.
         """
         with self._lock:
@@ -173,13 +174,13 @@ class ContentIndex:
             self._merge(pace)
             is_done = True
         finally:
-            with self._lock:  # filters were added while it was packed
+            with self._lock:  # filters were added during the merge
                 self._is_merging = is_due = is_done and bool(_to_merge(self._state.segments))
         if is_due and self._run is not None:
             self._run(self._merge_once)
 
     def remove(self, handle: int) -> bool:
-        """Remove a filter; return whether there was one."""
+        """Remove a filter; return whether it was present."""
         with self._lock:
             for witness in self._witnesses:
                 witness.handles.append(handle)
@@ -197,7 +198,7 @@ class ContentIndex:
         return int(packed) + sum(map(len, state.deltas))
 
     def text(self, handle: int) -> str | None:
-        """Return the filter under *handle*."""
+        """Return the text of the filter under *handle*, or None if there is none."""
         state = self._state
         for delta in state.deltas:
             if handle in delta.texts:
@@ -211,7 +212,7 @@ class ContentIndex:
     # -- repacking ---------------------------------------------------------------------------------------------------
 
     def repack(self, *, whole: bool = False) -> None:
-        """Pack the delta, and merge segments where that is due; into one, if it is to be *whole*."""
+        """Pack the delta, and merge segments if a merge is due; with *whole*, merge everything into one segment."""
         if whole:
             with self._packing_delta, self._merging:
                 self._replace(self._state.segments, with_delta=True)
@@ -230,11 +231,11 @@ class ContentIndex:
                 self._replace(merged, with_delta=False)
 
     def _replace(self, merged: tuple[Segment, ...], *, with_delta: bool) -> None:
-        """Put one segment in the place of *merged* (and of the deltas there are); if that fails, all is as it was."""
+        """Replace the segments *merged* (and the current deltas, *with_delta*) by one; on failure nothing changes."""
         removed = _Removed()
         with self._lock:
             segments, frozen = self._state.segments, self._state.deltas if with_delta else ()
-            if with_delta:  # from here on changes go to a new delta
+            if with_delta:  # from here on, changes go to a new delta
                 self._state = _State(segments, (*frozen, Delta()))
             self._witnesses.append(removed)
         try:
@@ -265,7 +266,7 @@ class ContentIndex:
         return found
 
     def match_rows(self, rows: Sequence[Attributes], *, beside: Beside | None = None) -> tuple[Any, Any]:
-        """Match many; return row numbers and handles, rows ascending."""
+        """Match many rows; return row numbers and handles, in ascending order of rows."""
         if isinstance(rows, Bodies):
             bodies = rows
             return self._match_many(lambda encoder: encoder.bodies(bodies), rows, beside)
@@ -274,7 +275,7 @@ class ContentIndex:
     def match_arrow(self, column: Any, *, beside: Beside | None = None) -> tuple[Any, Any]:
         """Match the rows of an Arrow array of the log's attributes column; return row numbers and handles.
 
-        A column or a row that is no attributes raises ``InvalidValueError``, and nothing is matched.
+        Raise ``InvalidValueError`` for a column or row without valid attributes; then nothing is matched.
         """
         from whimbrel.match.events.columns import (
             AttributeColumn,
@@ -293,7 +294,7 @@ class ContentIndex:
         for segment in state.segments:
             events = encode(segment.index.encoder)
             if beside is not None:
-                from whimbrel.match.events.encoder import join_events  # loaded already, with the segment
+                from whimbrel.match.events.encoder import join_events  # the segment has loaded it already
 
                 events = join_events(events, segment.index.encoder.rows(beside.known), beside.chosen)
             row, position, doubts = segment.workspace.match(events)
@@ -315,7 +316,7 @@ class ContentIndex:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
-        """Write everything to *path* as one segment, whole or not at all; *extra* arrays travel with it."""
+        """Write all filters to *path* as one segment, atomically; the *extra* arrays are stored with it."""
         from whimbrel.match.index.segments import pack_filters  # it loads numba
 
         state = self._state
@@ -326,12 +327,12 @@ class ContentIndex:
 
     @classmethod
     def map(cls, path: Path) -> ContentIndex:
-        """Map what ``save`` wrote; workers that map one file share one copy of it."""
+        """Map the file that ``save`` wrote; processes that map one file share one copy in memory."""
         return cls.map_with(path)[0]
 
     @classmethod
     def map_with(cls, path: Path) -> tuple[ContentIndex, dict[str, Any]]:
-        """Map what ``save`` wrote, with the extra arrays."""
+        """Map the file that ``save`` wrote; return the index and the extra arrays."""
         from whimbrel.match.index.segments import Segment  # it loads numba
 
         segment, extra = Segment.map(path)
@@ -341,17 +342,17 @@ class ContentIndex:
 
     @property
     def unpacked(self) -> int:
-        """How many filters the delta has, which are asked one by one."""
+        """Number of filters in the deltas, which are evaluated one by one."""
         return sum(map(len, self._state.deltas))
 
     @property
     def size_bytes(self) -> int:
-        """What segments and texts take."""
+        """Memory of the segments and the filter texts, in bytes."""
         return sum(s.index.size_bytes + s.handles.nbytes + s.texts.size_bytes for s in self._state.segments)
 
 
 def _to_merge(segments: tuple[Segment, ...], pace: _Pace = _BUSY) -> tuple[Segment, ...]:
-    """Return the segments that one should replace now."""
+    """Return the segments to merge into one now; empty if no merge is due."""
     if not segments:
         return ()
     large, *small = sorted(segments, key=lambda segment: -segment.handles.size)
@@ -362,7 +363,7 @@ def _to_merge(segments: tuple[Segment, ...], pace: _Pace = _BUSY) -> tuple[Segme
 
 
 def _decide(segment: Segment, row: Any, position: Any, doubts: Any, rows: Sequence[Attributes]) -> tuple[Any, Any]:
-    """Ask the closures about doubtful matches; a filter that another of its clauses made certain is not asked."""
+    """Evaluate the doubtful matches with the compiled filters, except filters that another clause made certain."""
     key = row.astype(np.int64) << 32 | position
     certain = key[doubts == 0]
     doubtful = np.setdiff1d(key[doubts == 1], certain)
@@ -372,7 +373,7 @@ def _decide(segment: Segment, row: Any, position: Any, doubts: Any, rows: Sequen
 
 
 class _Joined(Sequence[Attributes]):
-    """Rows with what they have beside them."""
+    """Rows joined with their extra attributes (``Beside``)."""
 
     def __init__(self, rows: Sequence[Attributes], beside: Beside) -> None:
         self._rows, self._beside = rows, beside

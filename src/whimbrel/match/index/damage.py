@@ -1,4 +1,4 @@
-"""What is raised for a file that is no packed index."""
+"""The error for a file that is not a valid packed index."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from whimbrel.errors import InvalidInputError, InvalidValueError
 __all__ = ["DAMAGE", "CorruptIndexError"]
 
 DAMAGE = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, InvalidValueError)
-"""What reading a file raises that is no packed index, or has other numbers than it should."""
+"""Exceptions that reading may raise if a file is not a packed index or has invalid numbers."""
 
 
 class CorruptIndexError(InvalidInputError):
-    """A file is not a packed index, or not a whole one. Reaction: build it anew."""
+    """A file is not a packed index, or is not complete. Reaction: rebuild the index."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)

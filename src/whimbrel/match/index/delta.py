@@ -1,8 +1,8 @@
-"""The delta: the few newest filters, found through plain dictionaries and decided by the closures.
+"""The delta: the newest filters, found through plain dictionaries and decided by compiled filters (*closures*).
 
-It is small and lives only until the next repacking, so it favours being obviously right over being fast: a filter
-hangs on one attribute of each of its clauses (and on the constant it must equal, where there is one), and every filter
-found is evaluated.
+The delta is small and lives only until the next repacking, so simplicity matters more than speed. Each clause of a
+filter is found by one *anchor*: an attribute that it uses, with the constant that the attribute must equal, if there is
+one. Every filter found is evaluated.
 """
 
 from __future__ import annotations
@@ -27,28 +27,31 @@ __all__ = ["Delta", "ReadFilter", "anchors_of", "finished", "reading", "shared_a
 _Result = TypeVar("_Result")
 
 _LONG = 256
-"""Filters of more characters take long to compile, as do those with patterns: not when an event waits."""
+"""Longest filter, in characters, that is compiled at its first event.
+
+Longer filters, and those with parentheses (as all calls have), take long and are compiled when they are added.
+"""
 _EQUALITIES = frozenset((Op.INT_EQ, Op.REAL_EQ, Op.STRING_EQ))
 
 
 class ReadFilter(NamedTuple):
-    """A filter as the delta keeps it: all that takes long about adding one, and depends on its text alone."""
+    """A filter prepared for the delta: the part of adding a filter that takes long and depends on its text alone."""
 
     text: str
     tree: Predicate
     anchors: list[object]
     patterns: int
     verdict: VerdictFunction | None
-    """None where it is compiled when it is first asked."""
+    """None: compiled when first evaluated."""
 
 
 def reading(
     text: str, tree: Predicate | None = None, anchors: list[object] | None = None
 ) -> Generator[None, None, ReadFilter]:
-    """Prepare a filter, yielding after each step that takes some milliseconds for a long one; return it.
+    """Prepare a filter and return it, yielding after each step that may take some milliseconds.
 
-    *tree* is what *text* says, if it has been parsed; *anchors* are those of ``anchors_of``, if they are known. Raise
-    ``FilterError`` if *text* is no filter.
+    *tree* is the parsed *text*, and *anchors* are the result of ``anchors_of``, if they are known. Raise
+    ``FilterError`` if *text* is not a filter.
     """
     if tree is None:
         tree = parse_stored(text)
@@ -59,29 +62,29 @@ def reading(
     patterns, verdict = 0, None
     if "(" in text:
         patterns = sum(len(node.patterns) for node in walk(tree) if isinstance(node, Pattern))
-    if "(" in text or len(text) > _LONG:  # a client that adds many of them is slowed down; a publication is not
+    if "(" in text or len(text) > _LONG:  # slow down the client that adds them, not a publication
         verdict = compile_filter(tree)
     return ReadFilter(text, tree, anchors, patterns, verdict)
 
 
 class Delta:
-    """Filters under handles, added and removed one by one."""
+    """The newest filters under their handles; they are added and removed one by one."""
 
     def __init__(self) -> None:
         self.texts: dict[int, str] = {}
         self._verdicts: dict[int, VerdictFunction] = {}
         self._trees: dict[int, Predicate] = {}
-        """Of filters that were not asked yet."""
+        """Trees of the filters that were not evaluated yet."""
         self._anchors: dict[int, list[object]] = {}
         self._found: dict[object, dict[int, None]] = {}
         self.patterns = 0
-        """Patterns that were added, of any kind: each reads a string by itself; an index reads it once for all."""
+        """Number of patterns added, of any kind: each scans a string by itself, but a packed index scans it once."""
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def add(self, handle: int, text: str, read: ReadFilter | None = None) -> None:
-        """Add a filter, which may have been *read* before; raise ``FilterError`` if *text* is none."""
+        """Add a filter, prepared as *read* if it was read before; raise ``FilterError`` if *text* is not a filter."""
         if read is None or read.text != text:
             read = finished(reading(text))
         self.texts[handle] = text
@@ -95,7 +98,7 @@ class Delta:
             self._found.setdefault(anchor, {})[handle] = None
 
     def remove(self, handle: int) -> bool:
-        """Remove a filter; return whether it was here."""
+        """Remove a filter; return whether it was in this delta."""
         if handle not in self.texts:
             return False
         del self.texts[handle]
@@ -123,7 +126,7 @@ class Delta:
         verdict = self._verdicts.get(handle)
         if verdict is None:  # most are packed before they are evaluated
             tree = self._trees.pop(handle, None)
-            if tree is None:  # removed, or asked too, by another thread a moment ago
+            if tree is None:  # removed, or evaluated by another thread a moment ago
                 text = self.texts.get(handle)
                 if text is None:
                     return False
@@ -133,7 +136,7 @@ class Delta:
 
 
 def finished(work: Generator[None, None, _Result]) -> _Result:
-    """Do all of *work* at once; return what it returns."""
+    """Run *work* to its end at once; return its result."""
     while True:
         try:
             next(work)
@@ -142,7 +145,7 @@ def finished(work: Generator[None, None, _Result]) -> _Result:
 
 
 def shared_anchor(conditions: Iterable[Predicate]) -> object | None:
-    """Return what an event must show for all of *conditions* to be true: an attribute with its value, or None."""
+    """Return the anchor that an event must have for all *conditions* to be true, with its constant; None if unknown."""
     for each in conditions:
         match each:
             case Compare(CompareOp.EQ, Name() as name, Literal(value)):
@@ -151,7 +154,7 @@ def shared_anchor(conditions: Iterable[Predicate]) -> object | None:
 
 
 def anchors_of(text: str, tree: Predicate) -> list[object]:
-    """Return what an event must show for one of the clauses to be true: an attribute each, or one with a value."""
+    """Return one anchor per clause: an attribute, or an attribute with its constant, that makes the clause possible."""
     known = recognise(text)
     if known is None:
         found = map(_anchor_leaf, clauses(normal_form(tree)))
@@ -165,7 +168,10 @@ def anchors_of(text: str, tree: Predicate) -> list[object]:
 
 @cache
 def _anchor_places(template: Template) -> list[tuple[int, int, str, bool]]:
-    """Return where a shape's anchors stand among its tokens: the name, and the constant (or -1) with kind and sign."""
+    """Return where the anchors of a shape stand among its tokens.
+
+    Each entry has the token of the name, the token of the constant (or -1), and the constant's kind and sign.
+    """
     found = []
     for name, constant in map(_anchor_leaf, clauses(normal_form(template.tree), is_shape=True)):
         at = template.place(name)
@@ -178,7 +184,7 @@ def _anchor_places(template: Template) -> list[tuple[int, int, str, bool]]:
 
 
 def _anchor_leaf(clause: Clause) -> tuple[Name, Literal | None]:
-    """Return the attribute a clause waits at, and the constant it must equal, if there is one."""
+    """Return the attribute that a clause is found by, and the constant that it must equal, if there is one."""
     for leaf in clause.direct:
         if leaf.literal is not None and not leaf.derivation and leaf.op in _EQUALITIES:
             return leaf.name, leaf.literal

@@ -1,12 +1,11 @@
 # mypy: disable-error-code="call-arg, no-any-return"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""Integrity: whether the arrays of a packed index fit each other, asked once when a file is mapped or read.
+"""Integrity check: do the arrays of a packed index fit each other? Run once, when a file is mapped or read.
 
-The kernel follows the numbers in an index without a bounds check: a place in another array, the end of a chain, a jump.
-A checksum says that a file is as it was written, not that its writer was right.
-
-Rule: what passes here can be matched against: no read or write is outside an array, every loop ends. It may still mean
-something else than its filters.
+The kernel follows the numbers in an index without a bounds check: positions in other arrays, ends of chains, jumps. A
+checksum proves that a file is as it was written, not that its writer was right.
+Rule: an index that passes can be matched safely: no read or write is outside an array, and every loop ends. The index
+may still mean something else than its filters.
 """
 
 from __future__ import annotations
@@ -25,11 +24,14 @@ __all__ = ["fault"]
 
 _LAST_OP, _PATTERN, _NOT_PATTERN = max(map(int, Op)), int(Op.PATTERN), int(Op.NOT_PATTERN)
 _LONGEST_LIST = (1 << 24) - 1
-_MOST_SHIFT = 62
+_MAX_SHIFT = 62
 
 
 def fault(arrays: PackedArrays, *, columns: int, patterns: int, handles: int) -> str | None:
-    """Return what does not fit in *arrays* of an index with so many columns, patterns and handles, or None."""
+    """Return a description of the first misfit in *arrays*, or None if all fit.
+
+    *columns*, *patterns* and *handles* are the counts that the index should have.
+    """
     for name, array in arrays._asdict().items():
         if array.dtype != DTYPES[name]:
             return f"{name} is of {array.dtype}, not {np.dtype(DTYPES[name])}"
@@ -85,7 +87,7 @@ def _tables(a: PackedArrays, columns: int, patterns: int, _handles: int) -> str 
         "trie_link": (-1, states),
         "trie_pattern": (-1, patterns),
         "pattern_anchor": (-1, lists),
-        "block_shift": (0, _MOST_SHIFT + 1),
+        "block_shift": (0, _MAX_SHIFT + 1),
         "blocked_column": (0, columns),
         "blocked_bitmaps": (0, a.bitmaps.size + 1),
     }
@@ -100,7 +102,7 @@ def _tables(a: PackedArrays, columns: int, patterns: int, _handles: int) -> str 
     for name, most in ascending.items():
         if not _are_ascending(getattr(a, name), most):
             return f"{name} has numbers that do not ascend to at most {most}"
-    # The kernel has room for every list once: none may be reached in two ways.
+    # The kernel's buffer has room for each list once, so no list may be reachable in two ways.
     reached = np.zeros(lists, np.uint8)
     for name, words, at in (
         ("column_anchor", 1, 0),
@@ -121,7 +123,7 @@ def _tries(a: PackedArrays, _columns: int, _patterns: int, _handles: int) -> str
     states = a.trie_pattern.size
     root = a.trie_fail.astype(np.int64)
     after = np.append(np.where(a.trie_link < 0, states, a.trie_link), states).astype(np.int64)
-    for _ in range(states.bit_length()):  # each round doubles how far a chain was followed
+    for _ in range(states.bit_length()):  # each round doubles the distance followed along every chain
         root, after = root[root], after[after]
     if (a.trie_fail[root] != root).any():
         return "trie_fail has chains that never end"
@@ -182,7 +184,7 @@ def _are_of_one_trie(keys: Any, after: Any, root: Any, states: int) -> bool:
 def _are_entries(
     lists: Any, code: Any, block_entries: Any, entry_place: Any, columns: int, patterns: int, handles: int
 ) -> bool:
-    """Tell whether the lists lie one behind the other in the code, and every entry ends, inside it."""
+    """Return whether all lists of entries lie one after the other in ``code``, and every entry ends inside it."""
     at = 0
     for which in range(0, lists.size, 4):
         length, block = lists[which + 1], lists[which + 2]
@@ -225,7 +227,7 @@ def _are_bitmaps(
     blocked_bitmaps: Any,
     column_bounds: Any,
 ) -> bool:
-    """Tell whether every list that has a block has all its bitmaps, with a bit for each of its entries and no more."""
+    """Return whether each list with a block of bitmaps has all of them, with bits for its entries and no other bits."""
     for which in range(0, lists.size, 4):
         length, block = lists[which + 1], lists[which + 2]
         if block < 0:

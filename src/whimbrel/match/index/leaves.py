@@ -1,11 +1,11 @@
-"""Leaves and clauses: what the packed index understands of a filter.
+"""Leaves and clauses: the form in which the packed index understands a filter.
 
-A filter in normal form is true exactly if one of its *clauses* is: a conjunction of leaves, some of which are small
-boolean programs. Every leaf is false where the reference is undefined; with ``!`` only at the leaves that makes
-two-valued evaluation equal to "true in the reference" (a property test).
-
+A filter in normal form is true exactly if one of its *clauses* is true. A clause is a conjunction of leaves, some of
+which form small boolean programs. Every leaf is false where the reference is undefined. Because ``!`` stands only at
+the leaves, two-valued evaluation then equals "true in the reference" (a property test).
 Rule: every clause has at least one *direct* leaf, so a clause can be true only if that leaf's column is present.
-Rule: what no leaf can say (arithmetic, attribute against attribute) is ``Op.MAYBE``: true here; the closures decide.
+Rule: a term that no leaf can express (arithmetic, attribute against attribute) becomes ``Op.MAYBE``. That leaf is true
+here, and the compiled filter (*closure*) decides.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from whimbrel.model.attributes import AttributeType
 __all__ = ["Clause", "Formula", "Leaf", "Operand", "clauses"]
 
 MAX_LEAVES = 4_096
-"""Leaves of one filter, all clauses together; a larger filter is left to the closures."""
+"""Most leaves of one filter, all clauses together; a larger filter is decided by its compiled form."""
 
 
 _COMPARISON = {
@@ -66,40 +66,40 @@ _MIRRORED = {
 _PLAIN_PATTERNS = frozenset((PatternFunction.BEGINS_WITH, PatternFunction.ENDS_WITH, PatternFunction.CONTAINS))
 
 Operand: TypeAlias = int | float | str | None
-"""The constant of a leaf: a number, a string (literal or pattern), a type code, or none."""
+"""The constant of a leaf: a number, a string (literal or pattern), a type code, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """One question about one column."""
+    """One test of one column."""
 
     op: Op
     name: Name
     derivation: tuple[str, ...] = ()
     """Functions between the attribute and the column, innermost first: fold-case, decompose, size, to-int."""
     literal: Literal | None = None
-    """The constant as the tree has it, where it has one; a shape finds its token through it."""
+    """The constant as a node of the tree, if the tree has one; plans find the constant's token through this node."""
     operand: Operand = None
-    """The constant, where the tree has no literal of its own for it: a type code or a pattern."""
+    """The constant, if the tree has no literal for it: a type code or a pattern."""
     function: PatternFunction | None = None
     pattern: tuple[Value, int] | None = None
-    """The pattern's subject and its number in the call, so that a shape finds its token."""
+    """The subject of the pattern call, and the pattern's number in the call; plans find its token through both."""
 
 
 Formula: TypeAlias = "Leaf | tuple[str, tuple[Formula, ...]]"
-"""A leaf, or ``("and" | "or", parts)``."""
+"""A boolean formula: a leaf, or ``("and" | "or", parts)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A conjunction: leaves that stand in it directly, and compound parts."""
+    """A conjunction: the *direct* leaves, and the compound parts."""
 
     direct: tuple[Leaf, ...]
     rest: tuple[Formula, ...]
 
 
 class _TooLargeError(Exception):
-    """The formula outgrows its bound; the caller falls back to the closures."""
+    """The formula exceeds its bound; the caller lets the compiled filter decide."""
 
 
 _NEVER: Formula = ("or", ())
@@ -109,7 +109,7 @@ _ALWAYS: Formula = ("and", ())
 def clauses(normal: Predicate, *, is_shape: bool = False) -> list[Clause]:
     """Return the clauses of a filter in *normal* form.
 
-    If it *is_shape*, the clauses are those of every filter of its shape: names that are equal in it may differ there.
+    If *is_shape*, the clauses hold for every filter of its shape: names that are equal in *normal* may differ in them.
     """
     try:
         found = _split(_formula(normal))
@@ -117,7 +117,7 @@ def clauses(normal: Predicate, *, is_shape: bool = False) -> list[Clause]:
             return found
     except _TooLargeError:
         pass
-    # Too large to spread out: one clause per attribute of a cover, the rest decided by the closures.
+    # Too large to expand: one clause per attribute of a cover; the compiled filter decides.
     return [Clause((Leaf(op=Op.MAYBE, name=name),), ()) for name in _cover(normal, is_shape=is_shape).values()]
 
 
@@ -154,7 +154,7 @@ def _joined(kind: str, parts: Iterable[Formula]) -> Formula:
 
 
 def _xor(operands: tuple[Predicate, ...]) -> Formula:
-    """Return the disjunction over the ways in which all are defined and an odd number is true."""
+    """Return the disjunction of all cases in which every operand is defined and an odd number of them is true."""
     if len(operands) > 3:
         raise _TooLargeError
     cases = []
@@ -227,7 +227,7 @@ def _pattern(
 
 
 def _column(node: Value) -> tuple[Name, tuple[str, ...]] | None:
-    """Return the attribute and the functions of a term that is one column, innermost function first."""
+    """Return the attribute and the functions, innermost first, of a term that is one column; None for other terms."""
     derivation: list[str] = []
     while isinstance(node, Text):
         derivation.insert(0, str(node.function))
@@ -240,14 +240,14 @@ def _column(node: Value) -> tuple[Name, tuple[str, ...]] | None:
 
 
 def _maybe(node: Predicate) -> Formula:
-    """Return what stands for a term only the closures can decide: any of its names must be there."""
+    """Return a leaf for a term that only the compiled filter can decide: true if the term's first name is present."""
     name = next(_names(node), None)
     return _NEVER if name is None else Leaf(op=Op.MAYBE, name=name)
 
 
 def _names(node: Node) -> Iterator[Name]:
     if isinstance(node, Equals):
-        yield from _names(node.subject)  # its options may be absent one by one
+        yield from _names(node.subject)  # the options may be absent, so their names prove nothing
     elif isinstance(node, Name):
         yield node
     else:
@@ -276,7 +276,7 @@ def _split(formula: Formula) -> list[Clause]:
 
 
 def _to_spread(rest: tuple[Formula, ...], *, needed: bool) -> tuple[str, tuple[Formula, ...]] | None:
-    """Return the disjunction to spread the conjunction over: one that makes every clause selective, if any."""
+    """Return the disjunction to expand: one that makes every clause selective, else (if *needed*) the smallest."""
     options = [part for part in rest if isinstance(part, tuple)]
     for part in options:
         if all(_has_selective(option) for option in part[1]):
@@ -296,7 +296,7 @@ def _has_selective(formula: Formula) -> bool:
 
 
 def _rank(leaf: Leaf) -> int:
-    """Cheap and selective leaves are asked first."""
+    """Return the sort key of a leaf: cheap and selective leaves are tested first."""
     return 0 if leaf.op in {Op.INT_EQ, Op.REAL_EQ, Op.STRING_EQ} else 2 if leaf.op is Op.MAYBE else 1
 
 
@@ -305,7 +305,10 @@ def _size(formula: Formula) -> int:
 
 
 def _cover(node: Predicate, *, is_shape: bool) -> dict[object, Name]:
-    """Return names of which at least one is present whenever *node* is true: each once, or once a place in a shape."""
+    """Return names of which at least one is present whenever *node* is true.
+
+    Equal names are listed once; in a shape, each occurrence is listed.
+    """
     found: Iterable[Name]
     match node:
         case Or(operands):
@@ -313,7 +316,7 @@ def _cover(node: Predicate, *, is_shape: bool) -> dict[object, Name]:
         case And(operands):
             return min((_cover(operand, is_shape=is_shape) for operand in operands), key=len)
         case Xor((first, *_)):
-            found = _names(first)  # it must be defined, so one of its leaves must be
+            found = _names(first)  # a true Xor has defined operands, so one name of the first operand is present
         case _:
             found = islice(_names(node), 1)
     return {id(name) if is_shape else name: name for name in found}

@@ -1,4 +1,4 @@
-"""Giving memory back: packing a million filters leaves half as much again in the C library's free lists."""
+"""Release of freed memory: after packing a million filters, the C library's free lists hold half as much again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["release_free_memory"]
 
 
 def release_free_memory() -> None:
-    """Return freed memory to the system, where the C library knows how (glibc does)."""
+    """Return freed memory to the system, if the C library can do that (glibc can)."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):

@@ -1,4 +1,4 @@
-"""A packed index: an immutable set of filters, matched by the kernel; saved to a file, mapped by many workers."""
+"""A packed index: an immutable set of filters that the kernel matches; a file of it is mapped by many workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DERIVATIONS = frozenset(("size", *(function.value for function in (*TextFunctio
 
 
 class PackedIndex:
-    """Filters under handles, packed once; see ``kernels.matching`` for how it matches."""
+    """Filters under handles, packed once; ``kernels.matching`` explains how they are matched."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class PackedIndex:
         self._columns = columns
         self._patterns = patterns
         self.handles = handles
-        """One more than the largest handle."""
+        """Number of handles: one more than the largest."""
         self.widest = int(arrays.lists[1::4].max(initial=0))
-        """How many entries the longest list has."""
+        """Number of entries of the longest list."""
         self.dead = np.zeros(handles + 1, np.uint8)
-        """Handles marked here are left out, and the last place says whether any is; all else never changes."""
+        """Marks of removed handles, and at the end whether any is marked; nothing else in the index ever changes."""
 
     @classmethod
     def build(cls, filters: Iterable[tuple[int, str]], *, seed: int | None = None) -> PackedIndex:
-        """Pack (handle, text) pairs; raise ``FilterError`` for the first text that is no filter."""
+        """Pack (handle, text) pairs; raise ``FilterError`` for the first text that is not a filter."""
         found = Harvest()
         handles = 0
         for handle, text in filters:
@@ -68,15 +68,15 @@ class PackedIndex:
 
     @classmethod
     def from_harvest(cls, found: Harvest, handles: int, *, seed: int | None = None) -> PackedIndex:
-        """Pack what was harvested."""
+        """Pack the filters in *found*; without *seed*, draw a random one."""
         if seed is None:
-            seed = secrets.randbits(60)  # the shell's draw: hash tables must not be predictable to strangers
+            seed = secrets.randbits(60)  # strangers must not be able to predict the hash tables
         arrays = pack(found, seed=seed)
         dictionary: Dictionary = found.dictionary
         return cls(arrays, dictionary.columns, dictionary.patterns, handles)
 
     def bury(self, handle: int) -> bool:
-        """Leave a filter out from now on; return whether it was in."""
+        """Mark a filter as removed; return whether it was still live."""
         was_in = not self.dead[handle]
         self.dead[handle] = 1
         self.dead[-1] = 1
@@ -88,13 +88,13 @@ class PackedIndex:
 
     @property
     def size_bytes(self) -> int:
-        """What the arrays take in memory (or in the mapped file)."""
+        """Memory of the arrays, or their part of the mapped file, in bytes."""
         return sum(array.nbytes for array in self.arrays)
 
     # -- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: Path, *, extra: dict[str, Any] | None = None) -> None:
-        """Write the index to *path*, whole or not at all; *extra* arrays travel with it."""
+        """Write the index to *path*, atomically; the *extra* arrays are stored with it."""
         arrays = dict(self.arrays._asdict())
         arrays |= {f"extra.{name}": array for name, array in (extra or {}).items()}
         layout: dict[str, Any] = {}
@@ -125,19 +125,19 @@ class PackedIndex:
                     out.write(np.ascontiguousarray(array).data)
                     out.write(b"\0" * (-array.nbytes % _ALIGNMENT))
                 out.flush()
-                os.fsync(out.fileno())  # a name must not become visible before what it names
+                os.fsync(out.fileno())  # the file must be on disk before its name is visible
             scratch.replace(path)
         finally:
-            scratch.unlink(missing_ok=True)  # a full disk must not stay full of halves
+            scratch.unlink(missing_ok=True)  # a full disk must not keep an unfinished file
 
     @classmethod
     def map(cls, path: Path) -> tuple[PackedIndex, dict[str, Any]]:
-        """Map the index at *path* into memory; workers that map the same file share one copy of it."""
+        """Map the index at *path* into memory, with its extra arrays; processes that map one file share one copy."""
         return cls._from_bytes(path, np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8))
 
     @classmethod
     def read(cls, path: Path) -> tuple[PackedIndex, dict[str, Any]]:
-        """Read the index at *path* into memory of our own, which no match will have to wait for."""
+        """Read the index at *path* into private memory, so that no match waits for the disk."""
         whole = np.empty(path.stat().st_size, np.uint8)
         with path.open("rb", buffering=0) as file:
             at = 0
@@ -177,13 +177,13 @@ class PackedIndex:
         if len(columns) < len(header["columns"]) or len(patterns) < len(header["patterns"]):
             raise CorruptIndexError(str(path), "a column or a pattern is there twice")
         found = fault(packed, columns=len(columns), patterns=len(patterns), handles=handles)
-        if found is not None:  # the kernel trusts every number in it
+        if found is not None:  # the kernel trusts every number of an index
             raise CorruptIndexError(str(path), found)
         return cls(packed, columns, patterns, handles), extra
 
 
 def _array(name: str, data: Any, place: dict[str, Any]) -> Any:
-    """Return the array that lies at *place* of the file's *data*; its kind and its bounds are looked at."""
+    """Return the array at *place* of the file's *data*, after a check of its type and bounds."""
     dtype = np.dtype(place["dtype"])
     if dtype not in _DTYPES:
         raise InvalidValueError(f"type of {name}", place["dtype"], ", ".join(each.str for each in _DTYPES))
@@ -209,7 +209,7 @@ def _pattern(columns: int, column: int, function: str, pattern: str, longest: in
 
 
 class Workspace:
-    """What one thread needs to match against an index: working memory, and room for one event at a time."""
+    """Working memory of one thread for matching against an index, with room for one event."""
 
     _ITEMS, _TEXT, _ROOM, _SPANS = 256, 65_536, 1_024, 1_024
 
@@ -252,12 +252,12 @@ class Workspace:
         )
 
     def match_one(self, attributes: Attributes) -> tuple[Any, list[int]]:
-        """Return the handles that match, and those the closures must have the last word on."""
+        """Return the handles that certainly match, and the handles that the compiled filters must decide."""
         if not self._write_one(attributes):
             _, handles, doubts = self.match(self._index.encoder.rows([attributes]))
         else:
             row, n = match_event(self._one_table)
-            if row == 0:  # more matches than room
+            if row == 0:  # more matches than fit into the buffer
                 _, handles, doubts = self.match(self._index.encoder.rows([attributes]))
             else:
                 handles, doubts = self._found.handles[:n], self._found.doubts[:n]
@@ -266,7 +266,7 @@ class Workspace:
         return handles, []
 
     def _write_one(self, attributes: Attributes) -> bool:
-        """Write an event straight into this workspace; False if it is not that simple."""
+        """Write an event straight into this workspace; return False if the event is not simple enough for that."""
         encoder = self._index.encoder
         if encoder.decided:
             return False
@@ -277,7 +277,7 @@ class Workspace:
             number = plain.get(name)
             if number is None:
                 if name in encoder.columns:
-                    return False  # a column derived from it
+                    return False  # a column is derived from this attribute
                 continue
             if n == self._ITEMS:
                 return False
@@ -308,7 +308,7 @@ class Workspace:
         return True
 
     def match(self, events: Events) -> tuple[Any, Any, Any]:
-        """Return rows, handles, and whether the closures must have the last word on a match."""
+        """Match many events; return rows, handles, and per match whether the compiled filter must decide it."""
         table = self._table.copy()
         write_addresses(table, events._asdict())
         rows = events.row_start.size - 1

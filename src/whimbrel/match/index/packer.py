@@ -1,10 +1,9 @@
-"""Packing in a process of its own: a match in this one never waits for Python's lock while a segment is made.
+"""Packing in a process of its own, so that a match never waits for Python's global lock while a segment is made.
 
-Packing a hundred thousand filters is seconds of Python. In a thread it takes turns with the matching, five
-milliseconds at a time and longer where numpy does not give the lock up; in another process it takes nothing.
-
-The process runs this module: it reads a line {"parts": FILE, "segment": FILE}, packs, answers {} or {"error": why},
-and ends when its standard input does, as it does when its parent dies.
+Packing a hundred thousand filters takes seconds of Python. In a thread it would compete with the matching: it holds the
+lock for five milliseconds at a time, and longer where numpy does not release it. In another process it holds nothing
+up. The process runs this module: it reads a line {"parts": FILE, "segment": FILE}, packs, and answers {} or {"error":
+why}. It ends when its standard input ends, which also happens when its parent dies.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["PackingProcess", "PackingProcessError"]
 
 _NICE = 10
-"""Packing can wait, matching cannot."""
+"""Niceness of the process: packing may wait, matching may not."""
 
 
 class PackingProcessError(WhimbrelError):
-    """The process that packs could not, or is gone. Reaction: nothing is lost, the next repacking starts another."""
+    """The packing process failed or is gone. Reaction: nothing is lost; the next repacking starts another process."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -45,14 +44,14 @@ class PackingProcessError(WhimbrelError):
 
 
 class PackingProcess:
-    """Packs parts into a segment elsewhere; a process is started when none is idle, and serves again and again."""
+    """Packs parts into a segment in a child process; a process is started if none is idle, and is then reused."""
 
     def __init__(self) -> None:
         self._idle: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
 
     def __call__(self, parts: Sequence[Part]) -> Segment:
-        """Return a segment of what lives in *parts*; raise ``PackingProcessError`` if that was not possible."""
+        """Return one segment with the live filters of *parts*; raise ``PackingProcessError`` if the packing failed."""
         from whimbrel.match.index.segments import Segment  # it loads numba
 
         with tempfile.TemporaryDirectory(prefix="whimbrel-packing-") as name:
@@ -69,7 +68,7 @@ class PackingProcess:
         except (OSError, ValueError) as error:
             _end(process)
             raise PackingProcessError("it ended without an answer") from error
-        except BaseException:  # interrupted between question and answer: the next answer would be to this question
+        except BaseException:  # interrupted between request and answer: the late answer would be taken for the next one
             _end(process)
             raise
         with self._lock:
@@ -78,7 +77,7 @@ class PackingProcess:
             raise PackingProcessError(str(answer["error"]))
 
     def close(self) -> None:
-        """End the processes that are idle; a later packing starts another."""
+        """End the idle processes; a later packing starts a new one."""
         with self._lock:
             while self._idle:
                 _end(self._idle.pop())
@@ -131,7 +130,7 @@ def _serve() -> None:
         answer: dict[str, str] = {}
         try:
             pack_parts(_read(Path(request["parts"]))).save(Path(request["segment"]))
-        except Exception as error:  # noqa: BLE001  # whatever it was, the parent is told and goes on
+        except Exception as error:  # noqa: BLE001  # whatever fails, the parent is told and this process continues
             answer = {"error": f"{type(error).__name__}: {error}"}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

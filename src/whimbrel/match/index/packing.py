@@ -1,11 +1,11 @@
 # mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""Packing: from the harvest of many filters to the flat arrays the kernel reads.
+"""Packing: turns the harvest of many filters into the flat arrays that the kernel reads.
 
-Each clause hangs on the cheapest of its anchors: an equality few clauses share, a pattern, the presence of a rare
-attribute; on a pair of equalities where one alone is shared by too many. The entries of an anchor lie side by side in
-``code``, in the order the kernel reads them. A long list gets bitmaps: per column, buckets of values, and for each
-bucket the entries that a value in it does not rule out.
+Each clause is filed under the cheapest of its *anchors*: an equality that few clauses share, a pattern, or the presence
+of a rare attribute. If too many clauses share one equality, a pair of equalities is the anchor. The entries of an
+anchor lie side by side in ``code``, in the order in which the kernel reads them. A long list gets bitmaps: per column,
+buckets of values, and for each bucket the entries that a value in it does not rule out.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from whimbrel.match.kernels.tries import build_tries
 __all__ = ["pack"]
 
 _PAIR_ABOVE = 8
-"""An equality that more clauses than this offer is paired with a second one, if the clause has one."""
+"""Most clauses that share an equality before it is paired with a second one, if the clause has one."""
 _BLOCK_ABOVE = 32
-"""Lists longer than this get bitmaps,"""
+"""Lists longer than this get bitmaps."""
 _FINE_ABOVE = 512
-"""of all buckets if longer than this, else of groups of 2 to the ``_SHIFT``."""
+"""Lists longer than this get a bitmap per bucket; shorter ones one per group of ``2 ** _SHIFT`` buckets."""
 _SHIFT = 2
 _MAX_BOUNDS = 63
 _MAX_BLOCKED = 12
-"""Columns of one list that get bitmaps."""
+"""Most columns of one list that get bitmaps."""
 _WEIGHT = np.array([1, 4, 64])
-"""How much likelier an anchor is active than an equality is: a pattern somewhat, a present attribute much."""
+"""Likelihood that an anchor is active, relative to an equality: somewhat more for a pattern, much more for presence."""
 _INT_NE, _INT_LT, _INT_LE, _INT_EQ = int(Op.INT_NE), int(Op.INT_LT), int(Op.INT_LE), int(Op.INT_EQ)
 _REAL_EQ, _STRING_EQ = int(Op.REAL_EQ), int(Op.STRING_EQ)
 
 
 def pack(found: Harvest, *, seed: int) -> PackedArrays:
-    """Return the arrays of everything harvested; *seed* spreads the hash tables."""
+    """Return the arrays of all filters in *found*; *seed* randomises the hash tables."""
     words = np.frombuffer(found.words, np.int64) if len(found.words) else np.zeros(0, np.int64)
     clause_start, leaves, direct = (_array(a) for a in (found.clause_start, found.clause_leaves, found.clause_direct))
     kinds, ids, drops, drops2 = _choose_anchors(found)
@@ -83,7 +83,7 @@ def _array(values: Any) -> Any:
 
 
 def _choose_anchors(found: Harvest) -> tuple[Any, Any, Any, Any]:
-    """Return for each clause the kind and id of its anchor, and the leaves it makes superfluous (or -1)."""
+    """Return the kind and id of each clause's anchor, and the two leaves (tests) that it makes redundant (or -1)."""
     n = len(found.clause_start)
     clause, kind, identity, drop = (
         _array(a) for a in (found.option_clause, found.option_kind, found.option_id, found.option_drops)
@@ -114,7 +114,7 @@ def _choose_anchors(found: Harvest) -> tuple[Any, Any, Any, Any]:
 
 
 def _lists(kinds: Any, ids: Any) -> Any:
-    """Return where each run of equal anchors begins."""
+    """Return the index at which each group of entries with the same anchor begins."""
     if kinds.size == 0:
         return np.zeros(0, np.int64)
     changes = np.empty(kinds.size, np.bool_)
@@ -124,7 +124,7 @@ def _lists(kinds: Any, ids: Any) -> Any:
 
 
 def _anchor_tables(dictionary: Dictionary, kinds: Any, ids: Any, seed: int) -> dict[str, Any]:
-    """Return the tables that lead from what an event shows to lists."""
+    """Return the tables in which the kernel looks up an event's attributes and values to find lists of entries."""
     lists = np.arange(kinds.size, dtype=np.int32)
     column_anchor = np.full(len(dictionary.columns), -1, np.int32)
     symbol_anchor = np.full(len(dictionary.symbols), -1, np.int32)
@@ -182,7 +182,7 @@ def _string_table(dictionary: Dictionary, seed: int) -> dict[str, Any]:
 
 
 def _tries(dictionary: Dictionary, seed: int) -> dict[str, Any]:
-    """Return the tries of plain patterns; regular expressions and wildcards are decided before the kernel runs."""
+    """Return the tries of prefixes, suffixes and substrings; RE2 decides the other patterns before the kernel runs."""
     functions = (PatternFunction.BEGINS_WITH, PatternFunction.ENDS_WITH, PatternFunction.CONTAINS)
     roots = {function: np.full(len(dictionary.columns), -1, np.int32) for function in functions}
     count = 0
@@ -220,14 +220,14 @@ def _tries(dictionary: Dictionary, seed: int) -> dict[str, Any]:
 def _write_entries(
     words: Any, start: Any, leaves: Any, direct: Any, handle: Any, flags: Any, order: Any, drops: Any, drops2: Any
 ) -> Any:
-    """Write the entries in the order of their anchors, without the leaves their anchors decide."""
+    """Write the kernel's entries, sorted by anchor; leaves (tests) that the anchor already decides are left out."""
     size = 0
     for i in range(order.size):
         c = order[i]
         size += 1 + 2 * (leaves[c] - (drops[c] >= 0) - (drops2[c] >= 0))
     code = np.empty(size, np.int64)
     places = np.empty(order.size, np.int64)
-    left = np.empty(order.size, np.int32)  # direct leaves that are left
+    left = np.empty(order.size, np.int32)  # direct leaves that remain
     at = 0
     for i in range(order.size):
         c = order[i]
@@ -254,7 +254,7 @@ def _write_entries(
 
 @njit(inline="always")
 def _moved(target: int, first: int, second: int, count: int) -> int:
-    """Return where a jump goes once the leaves *first* and *second* are gone; behind the last leaf is ACCEPT."""
+    """Return the target of a jump without the leaves *first* and *second*; ACCEPT lies after the last leaf."""
     if target >= REJECT:
         return target
     moved = target - (first >= 0 and first < target) - (second >= 0 and second < target)
@@ -271,7 +271,7 @@ def _list_table(starts: Any, lengths: Any, blocks: Any) -> Any:
 
 
 def _blocks(code: Any, places: Any, left: Any, first: Any, lengths: Any, columns: int) -> tuple[Any, dict[str, Any]]:
-    """Return the block of each list (or -1), and the bitmaps of long lists."""
+    """Return the bitmaps of all long lists of entries, and for each list the number of its block of bitmaps (or -1)."""
     list_block = np.full(lengths.size, -1, np.int32)
     column_bounds, bounds = _bounds(code, places, left, columns)
     columns_at: list[int] = [0]
@@ -316,7 +316,7 @@ def _blocks(code: Any, places: Any, left: Any, first: Any, lengths: Any, columns
 
 
 def _bounds(code: Any, places: Any, left: Any, columns: int) -> tuple[Any, Any]:
-    """Return where the bucket bounds of each column are, and the bounds: the quantiles of its filters' constants."""
+    """Return the bucket bounds, quantiles of the filters' constants, and where those of each column begin."""
     _, column, low, high = _intervals(code, places, left)
     order = np.argsort(column, kind="stable")
     start = np.searchsorted(column[order], np.arange(columns + 1))
@@ -334,7 +334,7 @@ def _bounds(code: Any, places: Any, left: Any, columns: int) -> tuple[Any, Any]:
 
 
 def _worth_a_bitmap(column: Any, length: int) -> Any:
-    """Return the columns that enough entries of a list make demands on, the most demanded first."""
+    """Return the columns that at least 1/16 of a list's entries restrict, the most restricted first."""
     numbers, counts = np.unique(column, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return numbers[order][: min(_MAX_BLOCKED, int((counts >= length / 16).sum()))]
@@ -342,7 +342,7 @@ def _worth_a_bitmap(column: Any, length: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def _intervals(code: Any, places: Any, left: Any) -> Any:
-    """Return the numeric intervals that the direct leaves of a list's entries demand: entry, column, low, high."""
+    """Return the numeric intervals that the direct leaves of a list's entries require: entry, column, low, high."""
     reals = code.view(np.float64)
     total = 0
     for i in range(places.size):
@@ -368,7 +368,7 @@ def _intervals(code: Any, places: Any, left: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _bitmap(entry: Any, column: Any, low: Any, high: Any, wanted: int, bounds: Any, shift: int, length: int) -> Any:
-    """Return the bitmaps of one column, a bucket each: first for events without a number, then by its size."""
+    """Return the bitmaps of one column, one per bucket: first for events without a number, then by its size."""
     width = (length + 63) >> 6
     buckets = 2 + (bounds.size >> shift)
     least = np.full(length, -np.inf, np.float64)

@@ -1,4 +1,4 @@
-"""Parts: what a new segment is made of, flat arrays only, so that another process can do the packing."""
+"""Parts: the input of a new segment, as flat arrays only, so that another process can do the packing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Part"]
 
 
 class Part(NamedTuple):
-    """Filters that a new segment takes along: handles ascending, texts in one buffer, and who of them is dead."""
+    """Filters for a new segment: ascending handles, the texts in one buffer, and a mark on each removed filter."""
 
     handles: Any
     text_bytes: Any
@@ -22,7 +22,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, filters: Sequence[tuple[int, str]]) -> Part:
-        """Return living filters as a part; handles ascending."""
+        """Return live filters as a part; handles must ascend."""
         texts = Texts()
         for _, text in filters:
             texts.append(text)
@@ -30,7 +30,7 @@ class Part(NamedTuple):
         return cls(handles, **texts.arrays(), dead=np.zeros(len(filters), np.uint8))
 
     def living(self) -> Iterator[tuple[int, str]]:
-        """Yield what is not dead."""
+        """Yield handle and text of each live filter."""
         texts = Texts.of(self.text_bytes, self.text_start)
         for position in np.flatnonzero(self.dead == 0).tolist():
             yield int(self.handles[position]), texts[position]

@@ -1,7 +1,7 @@
-"""Plans: how the clauses of a filter become words of the index, made once per shape and followed for each filter.
+"""Plans: how the clauses of a filter become words of the index; made once per shape, then run for each filter.
 
-A plan knows the jump code of every clause; what it does not know are the names and constants, which it takes from the
-tokens of a text of its shape (or, for a filter without a shape, has already).
+A plan knows the jumps of every clause. It does not know the names and constants: it takes them from the tokens of a
+text of its shape. The plan of a filter without a shape has names and constants of its own.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from whimbrel.match.kernels.layout import ACCEPT, CLOSURE, MULTI, REJECT, Op
 __all__ = ["Dictionary", "Harvest", "Option", "harvest"]
 
 _EXACT = 1 << 53
-"""Below this every integer is a double of its own, so a key of doubles decides an integer equality."""
+"""Integers below this are exact as doubles, so that comparing doubles decides whether they are equal."""
 _NUMERIC_EQ = frozenset((Op.INT_EQ, Op.REAL_EQ))
 _NO_CONSTANT = frozenset((Op.PRESENT, Op.NAN, Op.NOT_NAN, Op.MAYBE))
 
 
 class Option:
-    """Kinds of anchors."""
+    """Kinds of anchors: an equality, a pattern, the presence of an attribute, a pair of equalities."""
 
     EQUAL, PATTERN, PRESENT, PAIR = 0, 1, 2, 3
 
 
 @dataclass(slots=True)
 class Dictionary:
-    """Numbers for everything filters name."""
+    """Numbers of all columns, strings, equalities and patterns that filters use."""
 
     columns: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
     strings: dict[str, int] = field(default_factory=dict)
     symbols: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(column << 1 | is a string, bits of the constant)"""
+    """Keys: (column << 1 | whether the constant is a string, bits of the constant)."""
     patterns: dict[tuple[int, str, str, int], int] = field(default_factory=dict)
-    """(column, function, pattern, and the bytes a string may have for it to be run)"""
+    """Keys: (column, function, pattern, longest string in bytes on which the pattern is run)."""
 
     def column(self, attribute: str, derivation: tuple[str, ...]) -> int:
-        """Return the number of an attribute and the functions applied to it."""
+        """Return the number of a column: an attribute with the functions applied to it."""
         return self.columns.setdefault((attribute, derivation), len(self.columns))
 
     def string(self, text: str) -> int:
@@ -56,21 +56,21 @@ class Dictionary:
         return self.strings.setdefault(text, len(self.strings))
 
     def symbol(self, tagged: int, bits: int) -> int:
-        """Return the number of an equality: a tagged column and the bits of its constant."""
+        """Return the number of an equality test, given its tagged column and the bits of its constant."""
         return self.symbols.setdefault((tagged, bits), len(self.symbols))
 
     def pattern(self, column: int, function: str, pattern: str, longest: int) -> int:
-        """Return the number of a pattern of a column, which may be run on strings of *longest* bytes."""
+        """Return the number of a column's pattern that may be run on strings of up to *longest* bytes."""
         return self.patterns.setdefault((column, function, pattern, longest), len(self.patterns))
 
 
 @dataclass(slots=True)
 class Harvest:
-    """The clauses of many filters in flat arrays, with the anchors each could hang on."""
+    """The clauses of many filters in flat arrays, with the possible anchors of each clause."""
 
     dictionary: Dictionary = field(default_factory=Dictionary)
     words: array[int] = field(default_factory=lambda: array("q"))
-    """Two a leaf: op, column and jumps; the constant."""
+    """The leaves (tests of one column), two 64-bit words each: op, column and jumps; then the constant."""
     clause_start: array[int] = field(default_factory=lambda: array("q"))
     clause_leaves: array[int] = field(default_factory=lambda: array("i"))
     clause_direct: array[int] = field(default_factory=lambda: array("i"))
@@ -80,15 +80,15 @@ class Harvest:
     option_kind: array[int] = field(default_factory=lambda: array("b"))
     option_id: array[int] = field(default_factory=lambda: array("q"))
     option_drops: array[int] = field(default_factory=lambda: array("i"))
-    """The leaf that holds whenever the anchor is active and need not be run, or -1."""
+    """The leaf (test) that is true whenever the anchor is active, so that it need not be run; or -1."""
     tokens: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
-    """Columns by the token that spells them."""
+    """Columns by the token of their name."""
     numbers: dict[tuple[str, bool], tuple[int, int, bool]] = field(default_factory=dict)
-    """Numeric tokens to constant, key bits, and whether the key decides the equality."""
+    """Numeric token and sign to: constant, key bits, and whether the key decides the equality."""
 
 
 def harvest(into: Harvest, handle: int, text: str) -> None:
-    """Add the filter *text* under *handle*; raise ``FilterError`` if it is none."""
+    """Add the filter *text* under *handle*; raise ``FilterError`` if *text* is not a filter."""
     known = recognise(text)
     if known is None:
         tree = parse_stored(text)
@@ -98,7 +98,7 @@ def harvest(into: Harvest, handle: int, text: str) -> None:
     mark = len(into.words), len(into.clause_start), len(into.option_clause)
     try:
         _plan_of(template).emit(into, handle, tokens)
-    except TokenError:  # a constant out of range: take back what was written, and let the parser word the error
+    except TokenError:  # a constant is out of range: undo the writes; the parser words the error
         _take_back(into, *mark)
         parse_stored(text)
         raise
@@ -114,7 +114,7 @@ def _take_back(into: Harvest, words: int, clauses_: int, options: int) -> None:
 
 @cache
 def _plan_of(template: Template) -> _Plan:
-    return _Plan(normal_form(template.tree), template, UNBOUNDED)  # no shape has patterns that are compiled
+    return _Plan(normal_form(template.tree), template, UNBOUNDED)  # patterns that need RE2 never have a shape
 
 
 def bits_of(real: float) -> int:
@@ -125,7 +125,7 @@ def bits_of(real: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One leaf of a plan: its word without the column, and where its name and constant come from."""
+    """One leaf (test) of a plan: its machine word without the column, and the source of its name and constant."""
 
     op: Op
     word: int
@@ -137,11 +137,11 @@ class _Step:
     fixed_constant: int | float | str | None
     function: str
     longest: int
-    """Bytes that a string may have for a pattern to be run on it."""
+    """Longest string, in bytes, on which a pattern is run."""
 
 
 class _Plan:
-    """What to write for one filter of a shape; its regular expressions and wildcards are run on *longest* bytes."""
+    """Instructions to write one filter of a shape; its expressions and wildcards run on at most *longest* bytes."""
 
     def __init__(self, normal: Predicate, template: Template | None, longest: int) -> None:
         self._template, self._longest = template, longest
@@ -150,7 +150,7 @@ class _Plan:
         self._clauses = [self._compiled(clause) for clause in found]
         self._multi = MULTI if len(found) > 1 else 0
         self._unread = () if template is None else self._constants_not_read(template)
-        """Token, kind and sign of each constant that no step reads; its range is checked all the same."""
+        """Constants in the text that no step reads, as token, kind and sign; their ranges are still checked."""
 
     def _constants_not_read(self, template: Template) -> tuple[tuple[int, str, bool], ...]:
         read = {step.constant_token for steps, _, _ in self._clauses for step in steps}
@@ -159,7 +159,7 @@ class _Plan:
         return tuple((place, template.kind(place), negative) for place, negative in places if place not in read)
 
     def _compiled(self, clause: Clause) -> tuple[tuple[_Step, ...], int, int]:
-        """Return the steps of a clause, how many of them are direct, and its flags."""
+        """Return the steps of a clause, the number of direct steps, and the clause's flags."""
         formula: Formula = ("and", (*clause.direct, *clause.rest))
         leaves: list[tuple[Leaf, int, int]] = []
         _lay_out(formula, 0, ACCEPT, REJECT, leaves)
@@ -211,7 +211,7 @@ class _Plan:
 
 
 def _lay_out(formula: Formula, at: int, if_true: int, if_false: int, leaves: list[tuple[Leaf, int, int]]) -> None:
-    """Append the leaves of *formula* with the steps to go to; the first of them is step *at*."""
+    """Append the leaves (tests) of *formula* with their jump targets; the first leaf becomes step *at*."""
     if isinstance(formula, Leaf):
         leaves.append((formula, if_true, if_false))
         return
@@ -232,7 +232,7 @@ def _leaf_count(formula: Formula) -> int:
 
 
 def _pattern_places(template: Template) -> dict[int, tuple[int, ...]]:
-    """Return where the patterns of each call stand, by the call's subject (the rewrites keep it as it is)."""
+    """Return the token positions of each call's patterns, by the id of the call's subject, which rewrites preserve."""
     patterns = (node for node in walk(template.tree) if isinstance(node, Pattern))
     return {id(node.subject): template.pattern_places(node) for node in patterns}
 
@@ -248,7 +248,7 @@ def _column(into: Harvest, step: _Step, tokens: Sequence[str]) -> int:
 
 
 def _constant(into: Harvest, step: _Step, tokens: Sequence[str], column: int) -> tuple[int, int, bool] | None:
-    """Write the constant of a leaf; return the anchor it offers: kind, number, and whether it decides the leaf."""
+    """Write the constant of a leaf (test); return its anchor: kind, number, and whether the anchor decides the leaf."""
     op = step.op
     if op < Op.STRING_EQ:
         constant, key, decides = _number(into, step, tokens)
@@ -303,7 +303,7 @@ def _text(step: _Step, tokens: Sequence[str]) -> str:
 
 
 def _offer(into: Harvest, clause: int, number: int, op: Op, column: int, anchor: tuple[int, int, bool] | None) -> None:
-    """Note what the clause could hang on: the leaf's constant if it has one, and that its column is present."""
+    """Record a possible anchor of the clause: the leaf's constant, or else that its column is present."""
     if anchor is not None:
         kind, identity, decides = anchor
         into.option_clause.append(clause)

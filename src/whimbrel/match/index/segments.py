@@ -1,4 +1,4 @@
-"""Segments: packed indexes with the handles and texts of their filters, and how new ones are made of parts."""
+"""Segments: packed indexes with the handles and texts of their filters; a new segment is made of parts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from whimbrel.model.attributes import Attributes
 __all__ = ["Segment", "closure", "pack_filters", "pack_parts"]
 
 _LARGE = 100_000
-"""A segment of more filters than this is worth asking the C library to give back what packing it took."""
+"""Filters from which a segment is large enough to release the C library's free memory after packing."""
 
 
 class Segment:
-    """A packed index with the handles and texts of its filters; its own numbers are positions in these."""
+    """A packed index with the handles and texts of its filters; inside, filters are numbered by position in both."""
 
     def __init__(self, index: PackedIndex, handles: Any, texts: Texts) -> None:
         self.index, self.handles, self.texts = index, handles, texts
@@ -44,18 +44,18 @@ class Segment:
         return found
 
     def position(self, handle: int) -> int | None:
-        """Return where *handle* stands here, or None."""
+        """Return the position of *handle* in this segment, or None."""
         at = int(np.searchsorted(self.handles, handle))
         return at if at < self.handles.size and self.handles[at] == handle else None
 
     def bury(self, position: int) -> bool:
-        """Mark a filter dead; return whether it was alive."""
+        """Mark a filter as removed; return whether it was live."""
         was_alive = self.index.bury(position)
         self.buried += was_alive
         return was_alive
 
     def part(self) -> Part:
-        """Return what a new segment takes along of this one; who dies later is not in it."""
+        """Return a copy of this segment's filters and marks for a new segment; later removals are not in the copy."""
         return Part(self.handles, **self.texts.arrays(), dead=self.index.dead[:-1].copy())
 
     def match(self, attributes: Attributes) -> list[int]:
@@ -68,25 +68,28 @@ class Segment:
         return found
 
     def is_true(self, position: int, attributes: Attributes) -> bool:
-        """Ask the closures, which have the last word."""
+        """Decide a doubtful match with the compiled filter."""
         return closure(self.texts[position])(attributes) is True
 
     # -- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
-        """Write the segment to *path*, whole or not at all; *extra* arrays travel with it."""
+        """Write the segment to *path*, atomically; the *extra* arrays are stored with it."""
         own = {"handles": self.handles, "dead": self.index.dead, **self.texts.arrays()}
         self.index.save(path, extra=own | dict(extra or {}))
 
     @classmethod
     def map(cls, path: Path) -> tuple[Segment, dict[str, Any]]:
-        """Map what ``save`` wrote, and the extra arrays; who dies from here on is this process's affair."""
+        """Map the file that ``save`` wrote; return the segment and the extra arrays.
+
+        Later removals are marked in this process only.
+        """
         packed, extra = PackedIndex.map(path)
         return cls._of(path, packed, extra), extra
 
     @classmethod
     def read(cls, path: Path) -> Segment:
-        """Read what ``save`` wrote."""
+        """Read the file that ``save`` wrote into private memory."""
         return cls._of(path, *PackedIndex.read(path))
 
     @classmethod
@@ -122,11 +125,11 @@ def pack_filters(filters: Iterable[tuple[int, str]]) -> Segment:
 
 
 def pack_parts(parts: Sequence[Part]) -> Segment:
-    """Pack what lives in *parts* into one segment."""
+    """Pack the live filters of *parts* into one segment."""
     return pack_filters(heapq.merge(*(part.living() for part in parts)))
 
 
 @lru_cache(maxsize=4_096)
 def closure(text: str) -> VerdictFunction:
-    """Return what tells the verdict of a stored filter."""
+    """Return the compiled form of a stored filter: a function that returns its verdict."""
     return compile_filter(parse_stored(text))

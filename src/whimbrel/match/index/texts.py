@@ -1,4 +1,4 @@
-"""Texts: many short strings in one buffer, at their own size plus eight bytes each."""
+"""Texts: many short strings in one buffer; each takes its own size plus eight bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Texts"]
 
 
 class Texts:
-    """A list of strings that only grows."""
+    """A list of strings that can only grow."""
 
     def __init__(self) -> None:
         self._bytes: Any = bytearray()
@@ -22,9 +22,9 @@ class Texts:
 
     @classmethod
     def of(cls, data: Any, starts: Any) -> Texts:
-        """Return the texts that lie in two arrays, e.g. in a mapped file; they cannot grow.
+        """Return the texts stored in two arrays, e.g. of a mapped file; these texts cannot grow.
 
-        Starts that do not lead into *data* one after the other are refused.
+        Raise ``InvalidValueError`` for starts that do not ascend within *data*.
         """
         if data.dtype != np.uint8 or starts.dtype != np.int64 or not starts.size:
             raise InvalidValueError(
@@ -40,7 +40,7 @@ class Texts:
 
     @classmethod
     def from_strings(cls, strings: Iterable[str]) -> Texts:
-        """Return *strings* as texts."""
+        """Return *strings* as a new list of texts."""
         texts = cls()
         for each in strings:
             texts.append(each)
@@ -62,7 +62,7 @@ class Texts:
             raise InvalidValueError("text", data[:40], "UTF-8") from None
 
     def arrays(self) -> dict[str, Any]:
-        """Return the two arrays, for ``of``."""
+        """Return the two arrays that ``of`` takes."""
         return {
             "text_bytes": np.frombuffer(bytes(self._bytes), np.uint8),
             "text_start": np.array(self._starts, np.int64),
@@ -70,5 +70,5 @@ class Texts:
 
     @property
     def size_bytes(self) -> int:
-        """What the texts take."""
+        """Size of the texts in bytes."""
         return len(self._bytes) + 8 * len(self._starts)

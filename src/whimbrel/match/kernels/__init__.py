@@ -1,1 +1,1 @@
-"""The hot loops of the packed index, compiled by numba over flat arrays."""
+"""The hot loops of the packed index, compiled by numba; they work on flat arrays."""

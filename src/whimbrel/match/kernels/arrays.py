@@ -1,4 +1,4 @@
-"""The flat arrays of the kernel: what it reads of an index and of events, what it writes, and the type of each."""
+"""The flat arrays of the kernel, with the type of each: an index, events, working memory, and matches."""
 
 from __future__ import annotations
 
@@ -10,78 +10,78 @@ __all__ = ["DTYPES", "FIELDS", "Events", "Matches", "PackedArrays", "Scratch"]
 
 
 class PackedArrays(NamedTuple):
-    """Everything the kernel reads; each is one flat array, so the whole can be saved and memory-mapped."""
+    """A packed index as the kernel reads it; every array is flat, so that the index can be saved and memory-mapped."""
 
     seed: Any  # one number
     # columns
     column_anchor: Any  # list of the anchor "present", or -1
-    column_prefixes: Any  # root of its trie of prefixes, or -1; the same for
+    column_prefixes: Any  # root of its trie of prefixes, or -1; likewise the next two
     column_suffixes: Any
     column_substrings: Any
-    # strings that filters name
-    string_table: Any  # string id by hash, -1 empty
+    # strings that filters use
+    string_table: Any  # string id, by hash; -1: empty
     string_start: Any
     string_bytes: Any
-    # equalities: (column, constant) to symbol; what is read together lies together, in one line of the cache
-    symbol_table: Any  # by hash, four each: tagged column (-1 empty), bits, list or -1, symbol if pairs have it or -1
-    pair_table: Any  # by hash, two each: key (-1 empty), list
+    # equalities: (column, constant) to symbol; words that are read together share a cache line
+    symbol_table: Any  # by hash, four each: tagged column (-1: empty), bits, list or -1, symbol if in a pair or -1
+    pair_table: Any  # by hash, two each: key (-1: empty), list
     # patterns
-    trie_key: Any  # by hash: state << 8 | byte, -1 empty
+    trie_key: Any  # by hash: state << 8 | byte; -1: empty
     trie_next: Any
     trie_fail: Any  # by state
     trie_link: Any  # by state: next state on the failure path that ends a pattern, or -1
     trie_pattern: Any  # by state: the pattern that ends here, or -1
     pattern_anchor: Any  # by pattern: list, or -1
     # lists of entries
-    lists: Any  # four each: where in code, entries, block of bitmaps or -1, nothing
+    lists: Any  # four each: position in code, number of entries, block of bitmaps or -1, unused
     code: Any
     # bitmaps of long lists
-    block_columns: Any  # by block, plus one: where its columns are
-    block_entries: Any  # by block: where its entries' places are
-    entry_place: Any  # where in code
-    block_shift: Any  # by block: buckets are merged in groups of 2 to this
+    block_columns: Any  # per block, plus one: position of its columns
+    block_entries: Any  # per block: position of its entries in entry_place
+    entry_place: Any  # position of each entry in code
+    block_shift: Any  # per block: buckets are merged in groups of 2 ** this
     blocked_column: Any  # the column
-    blocked_bitmaps: Any  # where its bitmaps are
-    column_bounds: Any  # by column, plus one: where its bucket bounds are
+    blocked_bitmaps: Any  # position of the column's bitmaps
+    column_bounds: Any  # per column, plus one: position of its bucket bounds
     bounds: Any
     bitmaps: Any
 
 
 class Scratch(NamedTuple):
-    """What the kernel writes; one per thread. A slot is valid if its epoch is the current event's."""
+    """Working memory of the kernel, one per thread. A column's slot is valid if it has the current event's epoch."""
 
     epoch: Any  # the number of the event
-    buckets: Any  # by column, valid with its slot: 0 no number, else 1 + how many bounds are not above it
-    slots: Any  # four by column: epoch, type, the integer or string id, the number as a double's bits
-    pattern_epoch: Any  # by pattern
-    seen: Any  # by handle: the last event it was accepted for
+    buckets: Any  # per column, valid with its slot: 0 without a number, else 1 + how many bounds are not above it
+    slots: Any  # four per column: epoch, type, the integer or string id, the bits of the number as a double
+    pattern_epoch: Any  # per pattern
+    seen: Any  # per handle: the last event that it was accepted for
     active: Any  # lists to visit
     symbols: Any  # equalities that hold
     words: Any  # one bitmap
-    spans: Any  # entries to run: where the first stands, and how many there are
+    spans: Any  # entries to run: position of the first, and their number
 
 
 class Events(NamedTuple):
-    """A batch of events: items by row, strings as UTF-8 in one buffer, patterns decided elsewhere by item."""
+    """A batch of events: items by row, strings as UTF-8 in one buffer, and per item the patterns that RE2 decided."""
 
     row_start: Any  # rows plus one
-    column: Any  # by item, -1 if no filter asks for it
+    column: Any  # per item; -1: no filter uses it
     kind: Any  # attribute type
     integer: Any
     real: Any
-    text_start: Any  # by item: where its string begins,
-    text_end: Any  # and ends
+    text_start: Any  # per item: begin of its string
+    text_end: Any  # per item: end of its string
     text: Any
-    given_start: Any  # items plus one; empty if nothing was decided elsewhere
-    given: Any  # pattern ids; ~id: this pattern is undefined here
+    given_start: Any  # items plus one; empty: RE2 decided nothing
+    given: Any  # pattern ids; ~id: the pattern is undefined for this item
 
 
 class Matches(NamedTuple):
-    """Where the kernel writes what it found."""
+    """The matches of a batch, which the kernel writes."""
 
     rows: Any
     handles: Any
-    doubts: Any  # 1: the closures must have the last word
+    doubts: Any  # 1: the compiled filter must decide
 
 
 _INT64_FIELDS = frozenset(

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="arg-type, assignment, call-arg, no-any-return, unreachable"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""The bitmaps of long lists: per column, buckets of values, and for each bucket the entries a value in it may match."""
+"""Bitmaps of long lists: per column, buckets of values, and per bucket the entries that a value in it may match."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from whimbrel.match.kernels.intrinsics import lowest_bit
 __all__ = ["LENGTH_BITS", "bitmap_place", "bucket_of", "gather", "intersect"]
 
 LENGTH_BITS = 24
-"""A span of entries to run is ``place << LENGTH_BITS | entries``."""
+"""Bits of the length in a span; a span of entries to run is ``place << LENGTH_BITS | entries``."""
 
 
 @njit(cache=True)
 def bucket_of(bounds: Any, low: int, high: int, value: float) -> int:
-    """Return the bucket of a number; bucket 0 is kept for events without one."""
+    """Return the bucket of a number; bucket 0 is for events without a number."""
     first = low
     while low < high:
         middle = (low + high) >> 1
@@ -41,7 +41,7 @@ def bitmap_place(
     slots: Any,
     buckets: Any,
 ) -> int:
-    """Return where the bitmap of the bucket begins that the event's value of a block's column is in."""
+    """Return the position of the bitmap for one column of a block, in the bucket of the event's value."""
     column = np.int64(blocked_column[blocked])
     bucket = buckets[column] if slots[4 * column] == epoch else 0
     if bucket > 0:
@@ -63,7 +63,7 @@ def intersect(
     slots: Any,
     buckets: Any,
 ) -> None:
-    """Intersect the bitmaps of a block's columns into *words*."""
+    """Write the intersection of the bitmaps of a block's columns to *words*."""
     for blocked in range(first, last):
         at = bitmap_place(blocked, width, shift, epoch, blocked_column, blocked_bitmaps, slots, buckets)
         if blocked == first:
@@ -76,7 +76,7 @@ def intersect(
 
 @njit(cache=True)
 def gather(words: Any, width: int, entry_place: Any, base: int, spans: Any, n: int) -> int:
-    """Write the entries whose bits are set in *words* as spans of one; return how many spans there are now."""
+    """Append a span of one entry for each bit that is set in *words*; return the number of spans."""
     for i in range(width):
         word = words[i]
         while word != 0:

@@ -1,15 +1,14 @@
-"""Where compiled kernels are kept: in the user's cache, by what they were compiled from.
+"""The folder of compiled kernels: in the user's cache, named after the content of their sources.
 
-Numba keeps them by the path of their source. But on a cluster the package comes as a zip, to another path with every
-job, and each worker would compile it all again, for half a minute; and a kernel that calls one of another file would
-stay as it was when that file changes. So the folder is named after the content of all modules of a package and of the
-packages inside it: a process that has the same modules finds what any process of this user has compiled, wherever the
-modules lie.
-
-Rule: code is loaded from the folder, so it must belong to this user and be writable by no other. Without such a
-folder, and where ``NUMBA_CACHE_DIR`` is set, numba's own cache is used.
-Rule: a full disk is not used as a cache: numba fails where it cannot write what it compiled.
-Rule: nothing here loads numba: a service asks whether the kernels are there before it needs them.
+Numba's own cache goes by the path of a source file. That fails us twice. On a cluster the package arrives as a zip, at
+another path for every job, so each worker would compile everything again, for half a minute. And a kernel that calls a
+kernel of another file would not be compiled again when that file changes. So the folder's name is a digest of all
+modules of a package and its subpackages. A process with the same modules finds the kernels that any process of this
+user compiled, wherever the modules lie.
+Rule: code is loaded from the folder, so the folder must belong to this user, and no other user may write to it. Without
+such a folder, and if ``NUMBA_CACHE_DIR`` is set, numba's own cache is used.
+Rule: a full disk is not used as a cache, because numba fails if it cannot write a compiled kernel.
+Rule: nothing here loads numba: a service checks for compiled kernels before it needs them.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from pathlib import Path
 __all__ = ["DONE", "cache_places", "kernels_folder", "safe_folder"]
 
 DONE = "all-compiled"
-"""The file that says that all kernels are there."""
+"""Name of the file whose presence means that all kernels are compiled."""
 _ROOM_BYTES = 32 << 20
-"""Of which they take a tenth."""
+"""Least free disk space for the cache, ten times the size of all kernels."""
 
 
 @cache
 def kernels_folder(package: str = "whimbrel.match") -> Path | None:
-    """Return the folder of the kernels that the modules of *package* make."""
+    """Return the cache folder for the kernels in *package*, or None if no folder is safe."""
     digest = sha256()
     for name, content in sorted(_modules(files(package))):
         digest.update(name.encode() + b"\0" + sha256(content).digest())
@@ -52,14 +51,14 @@ def _modules(package: Traversable, prefix: str = "") -> Iterator[tuple[str, byte
 
 
 def safe_folder(places: Iterable[Path], name: str) -> Path | None:
-    """Make the folder *name* in the first of some *places* that is or can be made this user's own; return it."""
+    """Create the folder *name* in the first of *places* that is this user's own; return it, or None."""
     for place in places:
         try:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_our_own(place):
                 folder = place / name
                 folder.mkdir(mode=0o700, exist_ok=True)
-                tempfile.TemporaryFile(dir=folder).close()  # it can be written
+                tempfile.TemporaryFile(dir=folder).close()  # fails if the folder is not writable
                 if (folder / DONE).exists() or shutil.disk_usage(folder).free >= _ROOM_BYTES:
                     return folder
         except OSError:
@@ -68,7 +67,7 @@ def safe_folder(places: Iterable[Path], name: str) -> Path | None:
 
 
 def cache_places(what: str) -> list[Path]:
-    """Return where *what* was made once may be kept; the second place is for services that have no home."""
+    """Return the folders where *what* may be cached; the second is for services without a home directory."""
     temporary = Path(tempfile.gettempdir()) / f"whimbrel-{what}-{os.getuid()}"
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -78,6 +77,6 @@ def cache_places(what: str) -> list[Path]:
 
 
 def _is_our_own(folder: Path) -> bool:
-    """Tell whether only this user can write into *folder*."""
+    """Return whether only this user can write into *folder*."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022

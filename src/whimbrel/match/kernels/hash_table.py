@@ -2,12 +2,12 @@
 # (inside a kernel a number is numba's, whatever mypy takes it for)
 """The hash table of the index: open addressing with linear probing, in one flat array.
 
-A row is one, two or four words, and a power of two of them make a table. The first word is the key, ``EMPTY`` if there
-is none; in rows of four words the second belongs to the key too. A table of texts has rows of one word, the number of
-the text, and the texts lie one behind the other in an array of their own.
-
-Rule: at least one row is empty, or a search for what is not there would never end; ``rows_for`` leaves half of them.
-Rule: 64-bit integers wrap on purpose; hashes are seeded, so that a stranger cannot aim at one bucket.
+A table has a power of two of rows; a row has one, two or four words. The first word is the key, or ``EMPTY``. In rows
+of four words, the second word is part of the key. A table of texts has rows of one word, the number of the text; the
+texts lie one after the other in an array of their own.
+Rule: at least one row is empty, or the search for a missing key would never end; ``rows_for`` leaves half of them
+empty.
+Rule: 64-bit integers wrap on purpose. Hashes are seeded, so that a stranger cannot aim at one bucket.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def hash_bytes(data: Any, start: int, end: int, seed: int) -> int:
 
 @njit(cache=True)
 def rows_for(entries: int) -> int:
-    """Return how many rows a table for so many entries has."""
+    """Return the number of rows of a table for *entries* entries."""
     rows = 2
     while rows < 2 * entries:
         rows *= 2
@@ -56,10 +56,10 @@ def rows_for(entries: int) -> int:
 
 @njit(cache=True)
 def find_row(table: Any, shift: int, hashed: int, key: int, second: int) -> int:
-    """Return where the row of a key begins, or ``EMPTY`` if it has none.
+    """Return the position of a key's row, or ``EMPTY`` if the key is not in the table.
 
-    A row is 2 to the *shift* words; *second* counts only in rows of four. Callers give *shift* as a constant, so that
-    the compiler leaves out what does not apply.
+    A row has ``2 ** shift`` words; *second* counts only in rows of four. Callers pass *shift* as a constant, so that
+    the compiler drops the code that does not apply.
     """
     mask = (table.size >> shift) - 1
     at = hashed & mask
@@ -72,7 +72,7 @@ def find_row(table: Any, shift: int, hashed: int, key: int, second: int) -> int:
 
 @njit(cache=True)
 def free_row(table: Any, shift: int, hashed: int) -> int:
-    """Return where the row begins in which a key that is not in the table will stand."""
+    """Return the position of the empty row for a key that is not in the table."""
     mask = (table.size >> shift) - 1
     at = hashed & mask
     while table[at << shift] != EMPTY:
@@ -82,7 +82,7 @@ def free_row(table: Any, shift: int, hashed: int) -> int:
 
 @njit(cache=True, nogil=True)
 def table_of_texts(starts: Any, texts: Any, seed: int) -> Any:
-    """Return the table of the distinct texts ``texts[starts[i]:starts[i + 1]]``."""
+    """Return a hash table of the distinct texts ``texts[starts[i]:starts[i + 1]]``."""
     table = np.full(rows_for(starts.size), EMPTY, np.int32)
     for i in range(starts.size - 1):
         table[free_row(table, 0, hash_bytes(texts, starts[i], starts[i + 1], seed))] = i

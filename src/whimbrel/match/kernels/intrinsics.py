@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 # (numba's code generation has no types)
-"""What numba has no word for: a pointer from an address, a prefetch, the lowest set bit."""
+"""Instructions that numba does not offer: a pointer from an address, a prefetch, the lowest set bit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pointer(context: Any, address: Any) -> Any:  # noqa: ARG001  # numba's proto
 
 @intrinsic
 def prefetch(context: Any, array: Any, at: Any) -> Any:  # noqa: ARG001  # numba's protocol
-    """Ask the memory for the line that holds ``array[at]``, and go on without waiting for it."""
+    """Start loading the cache line of ``array[at]``, without waiting for it."""
 
     def generate(generating: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind, number = signature.args
@@ -43,7 +43,7 @@ def prefetch(context: Any, array: Any, at: Any) -> Any:  # noqa: ARG001  # numba
 
 @intrinsic
 def lowest_bit(context: Any, word: Any) -> Any:  # noqa: ARG001  # numba's protocol
-    """Return the place of the lowest set bit of *word*, which is not zero."""
+    """Return the index of the lowest set bit of *word*, which must not be zero."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.IntType(1)(1))

@@ -1,7 +1,7 @@
-"""The words of an entry, written by ``index.plans`` and ``index.packing``, read by ``matching``.
+"""The words of an entry; ``index.plans`` and ``index.packing`` write them, ``matching`` reads them.
 
-An entry is a header ``handle | leaves << 32 | flags << 48``, then two words a leaf:
-``op | column << 8 | jump if true << 32 | jump if false << 48``, and the constant (an integer, or a double's bits).
+An entry is a header ``handle | leaves << 32 | flags << 48``, then two words per leaf: first ``op | column << 8 | jump
+if true << 32 | jump if false << 48``, then the constant (an integer, or the bits of a double).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from enum import IntEnum
 __all__ = ["ACCEPT", "CLOSURE", "MULTI", "REJECT", "Op"]
 
 ACCEPT, REJECT = 0xFFFF, 0xFFFE
-"""Jumps that end an entry; every other one is the number of a leaf."""
+"""Jump targets that end an entry (accepted or rejected); every other target is the number of a leaf."""
 MULTI, CLOSURE = 1, 2
-"""Flags: its filter has several entries; the closures have the last word."""
+"""Flags of an entry: its filter has several entries; its compiled filter must decide a match."""
 
 
 class Op(IntEnum):
-    """What a leaf asks of a column; the numbers are the kernel's."""
+    """Tests that a leaf can make of a column; the kernel uses these numbers."""
 
     INT_EQ = 0
     INT_NE = 1

@@ -1,17 +1,15 @@
 # mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return"
 # mypy: disable-error-code="no-untyped-call, return-value, unreachable"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""The hot loop over flat arrays: numba compiles it, nothing here knows a filter or a Python object.
+"""The hot loop over flat arrays, compiled by numba; nothing here knows a filter or a Python object.
 
-How one event is matched. Its items are scattered into one slot per column. Each string looks itself up in the string
-table and walks the pattern tries of its column. Each item then names the *anchors* it activates: its column is
-present, its column equals this constant, this pattern matched, these two equalities hold together. An anchor leads to
-a list of entries in ``code``; each entry is run as short-circuit jump code, and accepted ones are the answer. A long
-list first intersects the bitmaps of its columns' buckets, so that only entries that can still match are run.
-
-Rule: what runs once per leaf stands in one function: an array is seven words to numba, passed by value, and handing ten
-of them to a helper at every leaf cost fifty times the leaf.
-``layout`` says what the words of an entry are.
+How one event is matched: its items are scattered into one slot per column. Each string is looked up in the string table
+and walks the pattern tries of its column. Each item then activates *anchors*: its column is present, its column equals
+this constant, this pattern matched, these two equalities hold together. An anchor leads to a list of entries in
+``code``. Each entry is run as short-circuit jump code; the accepted entries are the answer. A long list first
+intersects the bitmaps of its columns' buckets, so that only entries that can still match are run.
+Rule: code that runs once per leaf stands in one function. To numba an array is seven words, passed by value; passing
+ten arrays to a helper at every leaf cost fifty times the leaf. ``layout`` defines the words of an entry.
 """
 
 from __future__ import annotations
@@ -36,13 +34,13 @@ _TYPE_IS, _TYPE_IS_NOT, _NAN, _NOT_NAN = int(Op.TYPE_IS), int(Op.TYPE_IS_NOT), i
 _INT64, _REAL, _STRING, _OPAQUE = 2, 3, 4, 5
 _LENGTH_MASK = (1 << LENGTH_BITS) - 1
 # The answers of == != < <= > >= (eight bits each) for: less, equal, greater, zeros of different sign, NaN.
-# Looked up, not decided: which comparison a leaf makes is as good as random, and a wrong guess costs more than a leaf.
+# A table, not branches: the comparison of a leaf is as good as random, and a wrong branch prediction costs more.
 _ANSWERS = sum(bits << (8 * op) for op, bits in enumerate((0b00010, 0b01101, 0b00001, 0b01011, 0b00100, 0b01110)))
 
 
 @njit(cache=True)
 def _other_holds(op: int, kind: int, real: float, string: int, constant: int, mark: int, epoch: int) -> bool:
-    """Tell whether a leaf that is no comparison of numbers holds; *mark* is the epoch of its pattern."""
+    """Return whether a leaf other than a comparison of numbers is true; *mark* is the last epoch of its pattern."""
     if op == _STRING_EQ:
         return kind == _STRING and string == constant
     if op == _STRING_NE:
@@ -59,12 +57,12 @@ def _other_holds(op: int, kind: int, real: float, string: int, constant: int, ma
         return kind == _REAL and real != real  # noqa: PLR0124  # NaN
     if op == _NOT_NAN:
         return kind == _REAL and real == real  # noqa: PLR0124  # NaN
-    return True  # present, or left to the closures
+    return True  # present, or left to the compiled filter
 
 
 @njit(cache=True)
 def _pair_key(a: int, b: int) -> int:
-    """Return the key of the pair of two equalities, whichever comes first."""
+    """Return the key of a pair of equalities, independent of their order."""
     if a > b:
         a, b = b, a
     return (np.int64(a) << 31) | np.int64(b)
@@ -72,9 +70,9 @@ def _pair_key(a: int, b: int) -> int:
 
 @njit(cache=True)
 def _pair_up(table: Any, seed: int, symbols: Any, equal: int, active: Any, n: int) -> int:
-    """Activate the lists of all pairs of equalities that hold together."""
+    """Activate the lists for all pairs of equalities that the event fulfils; return the number of active lists."""
     mask = (table.size >> 1) - 1
-    for i in range(equal):  # ask for all of them before looking at any
+    for i in range(equal):  # prefetch all rows before the first is read
         for j in range(i + 1, equal):
             prefetch(table, (mix(_pair_key(symbols[i], symbols[j]), seed) & mask) << 1)
     for i in range(equal):
@@ -87,7 +85,7 @@ def _pair_up(table: Any, seed: int, symbols: Any, equal: int, active: Any, n: in
     return n
 
 
-# numba wants plain numbers
+# numba needs plain integers
 _SEED_AT = AT["seed"]
 _COLUMN_ANCHOR_AT = AT["column_anchor"]
 _COLUMN_PREFIXES_AT = AT["column_prefixes"]
@@ -142,7 +140,10 @@ _DOUBTS_AT = AT["doubts"]
 
 @njit(cache=True, nogil=True)
 def match_events(table: Any, row: int) -> tuple[int, int]:
-    """Match from *row* on; return the row to go on with (with more room, if it is not the last) and the matches."""
+    """Match the events from *row* on; return the next row and the number of matches.
+
+    If the next row is not the end, the room for matches was too small: call again from there with more room.
+    """
     seeds = int64s(table, _SEED_AT)
     column_anchor = int32s(table, _COLUMN_ANCHOR_AT)
     column_prefixes = int32s(table, _COLUMN_PREFIXES_AT)
@@ -197,7 +198,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
     doubts = uint8s(table, _DOUBTS_AT)
     seed, epoch = seeds[0], clock[0]
     has_given = given_start.size > 0
-    some_dead = dead[dead.size - 1] != 0  # else no handle is looked up, which saves a cache line each
+    some_dead = dead[dead.size - 1] != 0  # if none is dead, no mark is read, which saves a cache line per match
     found = 0
     last = row_start.size - 1
     while row < last:
@@ -211,7 +212,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
             kind = item_kind[item]
             slot = 4 * np.int64(column)
             if slots[slot] == epoch or kind == 0 or kind > _OPAQUE:
-                continue  # a name twice, or no type: the first counts; the buffers below have room for one each
+                continue  # a repeated name, or no type: the first item counts; the buffers have room for one per column
             slots[slot] = epoch
             slots[slot + 1] = kind
             buckets[column] = 0
@@ -244,7 +245,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
                 if has_given:
                     for i in range(given_start[item], given_start[item + 1]):
                         number = given[i]
-                        if number < 0:  # neither it nor its negation is true
+                        if number < 0:  # undefined: neither the pattern nor its negation is true
                             pattern_epoch[~number] = -epoch
                         else:
                             n = mark_pattern(number, epoch, pattern_epoch, pattern_anchor, active, n)
@@ -295,8 +296,8 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
                 )
             prefetch(entry_place, block_entries[block])
         while done < n:
-            # First gather what is to be run, as spans of entries, asking the memory for each; then run it. Running
-            # each as it is found would wait for each; the memory answers many at a time.
+            # First collect the entries to run as spans, prefetching each; then run them. Running each entry at once
+            # would wait for the memory every time, but the memory serves many requests at a time.
             gathered = 0
             while done < n:
                 which = np.int64(active[done]) << 2
@@ -331,7 +332,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
                 handle = header & 0xFFFFFFFF
                 flags = (header >> 48) & 0xFFFF
                 step = ACCEPT if leaves == 0 else 0
-                while step < REJECT:  # the jump code: one leaf, then on to wherever its answer leads
+                while step < REJECT:  # the jump code: evaluate one leaf, then jump by its answer
                     place = at + 1 + 2 * step
                     word = code[place]
                     op = word & 0xFF
@@ -384,8 +385,9 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
 
 @njit(cache=True)
 def match_event(table: Any) -> tuple[int, int]:
-    """Match one event, keeping Python's lock: the match takes microseconds, getting the lock back takes milliseconds.
+    """Match one event without releasing Python's global lock: the match takes microseconds.
 
-    Beside a thread that repacks, a match that gave the lock up would wait five milliseconds for it, every time.
+    Beside a thread that repacks, a match that released the lock would wait five milliseconds to get it back, every
+    time.
     """
     return match_events(table, 0)

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""Tries of the patterns of all columns, in one hash table of transitions, and how a string walks them.
+"""Tries of the patterns of all columns, in one hash table of transitions, and the functions that walk them.
 
-There are tries of prefixes, of suffixes and of substrings.
-Substrings get the failure links of Aho and Corasick (1975), so that one pass over a text finds all of them.
+There are tries of prefixes, of suffixes and of substrings. Tries of substrings have the failure links of Aho and
+Corasick (1975), so that one pass over a text finds all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["build_tries", "mark_pattern", "walk_end", "walk_through"]
 
 @njit(cache=True, nogil=True)
 def _insert(roots: Any, starts: Any, data: Any, reverse: Any, seed: int, n_roots: int) -> Any:
-    """Insert every pattern below its root; return the table, and parent, byte, depth and end state."""
+    """Insert every pattern below its root; return the table, parents, bytes, depths, roots, and each pattern's end."""
     room = rows_for(data.size + 2)
     keys = np.full(room, EMPTY, np.int64)
     after = np.zeros(room, np.int32)
@@ -55,7 +55,7 @@ def _insert(roots: Any, starts: Any, data: Any, reverse: Any, seed: int, n_roots
 
 @njit(cache=True, nogil=True)
 def _link(keys: Any, after: Any, parent: Any, byte: Any, order: Any, root_of: Any, pattern: Any, seed: int) -> Any:
-    """Compute failure links and the links to shorter patterns that end at the same place, shallow states first."""
+    """Compute failure links, and links to the next shorter pattern with the same end; shallow states come first."""
     fail = np.zeros(parent.size, np.int32)
     link = np.full(parent.size, -1, np.int32)
     for i in range(order.size):
@@ -78,9 +78,10 @@ def _link(keys: Any, after: Any, parent: Any, byte: Any, order: Any, root_of: An
 
 
 def build_tries(patterns: Sequence[tuple[int, bytes, bool]], roots: int, seed: int) -> dict[str, Any]:
-    """Build the tries of *patterns* (root, bytes, read backwards), the roots being states 0 to *roots* - 1.
+    """Build the tries of *patterns* (root, bytes, read backwards); the roots are the states 0 to *roots* - 1.
 
-    The pattern with number i ends where ``pattern`` says i; patterns of one root are distinct.
+    ``pattern`` in the result has the number of the pattern that ends in each state. Patterns of one root must be
+    distinct.
     """
     starts = np.zeros(len(patterns) + 1, np.int64)
     np.cumsum([len(text) for _, text, _ in patterns], out=starts[1:])
@@ -97,7 +98,7 @@ def build_tries(patterns: Sequence[tuple[int, bytes, bool]], roots: int, seed: i
 
 @njit(cache=True)
 def _step(keys: Any, after: Any, state: int, byte: int, seed: int) -> int:
-    """Return the state after *byte*, or -1 if the trie does not go on with it."""
+    """Return the state after *byte*, or -1 if the trie has no such transition."""
     key = (np.int64(state) << 8) | np.int64(byte)
     at = find_row(keys, 0, mix(key, seed), key, EMPTY)
     return after[at] if at >= 0 else -1
@@ -105,7 +106,7 @@ def _step(keys: Any, after: Any, state: int, byte: int, seed: int) -> int:
 
 @njit(cache=True)
 def mark_pattern(number: int, epoch: int, pattern_epoch: Any, pattern_anchor: Any, active: Any, n: int) -> int:
-    """Note that a pattern was found; return how many lists are active now."""
+    """Mark a pattern as found; return the number of active lists."""
     if number >= 0 and pattern_epoch[number] != epoch:
         pattern_epoch[number] = epoch
         if pattern_anchor[number] >= 0:
@@ -131,7 +132,7 @@ def walk_end(
     active: Any,
     n: int,
 ) -> int:
-    """Mark the prefixes of a string that the trie below *state* holds; or, read backwards, the suffixes."""
+    """Mark the patterns below *state* that are prefixes of a string; or suffixes, if the string is read backwards."""
     n = mark_pattern(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
     for i in range(begin, stop, step):
         state = _step(keys, after, state, data[i], seed)
@@ -161,9 +162,9 @@ def walk_through(
 ) -> int:
     """Mark every pattern of the trie below *root* that occurs in a string (Aho and Corasick, 1975).
 
-    A marked pattern has had its shorter suffixes marked with it, so the chain of suffixes ends at the first that is
-    marked: every step along it but the last of each byte marks a pattern, and all of them together are linear in the
-    string and in what is found.
+    Marking a pattern also marks the shorter patterns that are its suffixes. So the walk along the suffix links stops at
+    the first marked pattern. Every step along them, except the last of each byte, marks a pattern. The time is
+    therefore linear in the length of the string plus the number of patterns found.
     """
     state = root
     n = mark_pattern(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)

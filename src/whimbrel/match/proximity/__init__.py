@@ -1,1 +1,1 @@
-"""Proximity: who is near, by a grid of cubes around the Earth's centre; decided as ``model.proximity`` decides."""
+"""Proximity: finds who is near with a grid of cubes around the Earth's centre; ``model.proximity`` is the reference."""

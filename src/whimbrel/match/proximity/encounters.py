@@ -1,12 +1,13 @@
 # mypy: disable-error-code="no-any-return, no-untyped-call"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""Encounters: when two devices were within range of each other, from positions that each held for a while.
+"""Encounters: the times at which two devices were within range, from positions that each were valid for a while.
 
-Positions are taken in the order in which they begin; a grid has the last one of each device. A pair of positions is
-found when the later one begins, and counts for as long as both hold. Pieces of a pair that overlap or touch are one.
-
-Rule: from its beginning, and up to its end but not at it, a position holds; one device has one at a time.
-Rule: within range is ``distance_m(low, high) <= range_m``; candidates by grid, doubts settled by ``distance_m`` itself.
+Positions are processed in the order in which they begin; a grid holds the latest position of each device. A pair of
+positions is found when the later one begins, and lasts while both are valid. Intervals of one pair of devices that
+overlap or touch become one interval.
+Rule: a position is valid from its beginning up to, but not at, its end; a device has one position at a time.
+Rule: within range means ``distance_m(low, high) <= range_m``. The grid finds candidates; where the kernel is in doubt,
+``distance_m`` itself decides.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from whimbrel.model.place import Place, distance_m
 __all__ = ["Encounters", "Positions", "encounters"]
 
 _SPOT, _FOUND = 5, 5
-# A row of what was found: two positions, from when, until when, and the verdict; distances lie beside them.
+# A row of ``found``: two positions, begin, end and verdict; the distances are in an array beside it.
 
 
 class Positions(NamedTuple):
-    """Where devices were, a column each, in the order of *began*."""
+    """Positions of devices, one column per field, in the order of *began*."""
 
     device: Any
-    """Numbers from 0 on."""
+    """Numbers of the devices, from 0 on."""
     began: Any
     ended: Any
     places: Any
@@ -39,7 +40,7 @@ class Positions(NamedTuple):
 
 
 class Encounters(NamedTuple):
-    """When pairs of devices were within range, a column each, in the order of pairs and times."""
+    """Intervals in which two devices were within range, one column per field, in the order of pairs and times."""
 
     low: Any
     high: Any
@@ -68,10 +69,10 @@ def _meet(
     met: Any,
     met_room: Any,
 ) -> Any:
-    """Take positions from *begin* on; return how many were taken, how many pairs were found, and what was missing.
+    """Process positions from *begin* on; return how many are processed, the number of pairs, and the missing room.
 
-    The first *settled* ones meet only those that come after them.
-    That is 0 if nothing, -1 if the grid had no room, else the room that the answer needs.
+    The first *settled* positions are paired only with positions that come after them. The missing room is 0 if all
+    positions are processed, -1 if the grid is full, else the room that the answer needs.
     """
     n = 0
     for at in range(begin, count):
@@ -108,7 +109,10 @@ def _meet(
 
 @njit(cache=True)
 def _merge(low: Any, high: Any, began: Any, ended: Any, closest: Any) -> Any:
-    """Put pieces together in place, which are in the order of pairs and times; return how many there are then."""
+    """Join intervals of one pair that overlap or touch, in place; return the number of intervals left.
+
+    The intervals must be sorted by pair and time.
+    """
     n = -1
     for i in range(low.size):
         if n >= 0 and low[n] == low[i] and high[n] == high[i] and began[i] <= ended[n]:
@@ -121,7 +125,10 @@ def _merge(low: Any, high: Any, began: Any, ended: Any, closest: Any) -> Any:
 
 
 def encounters(positions: Positions, *, range_m: float, settled: int = 0) -> Encounters:
-    """Return when each pair of devices was within *range_m*; pairs of the first *settled* positions are left out."""
+    """Return the intervals in which two devices were within *range_m*.
+
+    Pairs among the first *settled* positions are left out.
+    """
     count, reach = int(positions.device.size), ball_m(range_m)
     devices, began, ended = (np.ascontiguousarray(column, np.int64) for column in positions[:3])
     spots = np.empty((count, _SPOT), np.float64)
@@ -139,7 +146,7 @@ def encounters(positions: Positions, *, range_m: float, settled: int = 0) -> Enc
         arguments: Any = (grid.head, level_of(reach), reach, float(range_m), *given, done, count, settled, *rooms)
         done, kept, missing = _meet(*arguments)
         if missing < 0:
-            # The pairs of the position at hand are noted and will be again; its own are the last.
+            # The pairs of the current position were written and will be written again; they are the last ones.
             kept -= int((np.maximum(found[:kept, 0], found[:kept, 1]) == done).sum())
             grid.rebuild()
         elif missing:

@@ -1,18 +1,17 @@
 # mypy: disable-error-code="no-any-return, no-untyped-call, misc, assignment, index, operator"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""The grid: balls around places, found by a place in them; points are balls of no size, found by a ball around them.
+"""The grid: balls in space, found by a point inside them; and points (balls of size 0), found by a ball around them.
 
-Space around the Earth's centre is cut into cubes whose edges are 32 metres, 64, and so on to 8,000 km. An entry lies in
-the cube of its centre, of the first size that its radius fits. A question looks at the cubes within reach, of each
-size in use; where these would be more than there are cubes with something in them, it looks at all of those instead.
+Space around the Earth's centre is divided into cubes with edges of 32 metres, 64 metres, and so on up to 8,000 km. An
+entry is in the cube of its centre, in the first size that is at least its radius. A search looks at the cubes within
+reach, for each size in use. If these are more than the cubes that hold anything, the search looks at all the latter.
 In space, unlike in degrees, neither the poles nor the antimeridian are special.
-
-Rule: the answer holds every entry whose centre is within its own radius of the place asked for, or within the radius
-asked for; both are lengths of chords (``ground``). It says nothing of what is decided.
-Rule: a cube's entries lie side by side in ``pool``, so that asking reads memory in order; who grows moves to a larger
-room, and rooms left behind are used again.
-Rule: a kernel that runs out of room stops before it has changed anything of the entry at hand and says how far it came;
-``Grid`` makes room and goes on.
+Rule: the result holds every entry whose centre is within the entry's own radius of the point, or within the radius of
+the search. Both are lengths of chords (``ground``). The result may hold more; the caller decides.
+Rule: the entries of a cube lie side by side in ``pool``, so that a search reads memory in order. A cube that grows
+moves to a larger room, and its old room is reused.
+Rule: a kernel that runs out of room stops before it changes anything of the current entry, and returns how far it came.
+``Grid`` then makes room and continues.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from whimbrel.model.place import EQUATOR_RADIUS_M
 __all__ = ["LEVELS", "POINT_LEVEL", "Grid", "level_of", "levels_of", "prefetch_entry", "prefetch_row", "put", "search"]
 
 LEVELS = 19
-"""Sizes of cubes: 32 m · 2^level."""
+"""Number of cube sizes: 32 m · 2^level."""
 POINT_LEVEL = 3
-"""Where points lie: 256 m, a few streets."""
+"""Level of points: 256 m, a few streets."""
 _LEAST_M = 32.0
 _AXIS_BITS = 19
 _AXIS = (1 << _AXIS_BITS) - 1
@@ -41,20 +40,20 @@ _OFFSET = 1 << (_AXIS_BITS - 1)
 _EMPTY = -1
 _LEAST_ROOM = 2
 _MANY = 64
-"""Cubes within reach from which on those that hold no ground are left out."""
+"""Cubes within reach above which cubes that contain no ground are skipped."""
 _PRIME, _OTHER_PRIME = 0x3F58476D1CE4E5B9, 0x14D049BB133111EB
 
-# What the head of a grid holds: numbers, then addresses, then the first room left behind of 2, 4, 8 … entries.
+# The head of a grid: numbers, then addresses, then the first free room of 2, 4, 8 … entries.
 _SEED, _USED_CUBES, _USED_POOL, _LEVELS_IN_USE, _SLOTS, _POOL_ROOM = range(6)
 _CUBES, _POOL, _OWNERS, _ROWS, _HOMES, _REACH = range(6, 12)
 _FREE, _HEAD = 12, 12 + 40
-# What a cube holds, and a row of the pool: x, y, z and radius.
+# The fields of a cube; a row of the pool is x, y, z and radius.
 _KEY, _BEGIN, _COUNT, _ROOM, _CUBE = range(5)
 _ROW = 4
 
 
 def level_of(radius_m: float) -> int:
-    """Return the level at which a ball of *radius_m* lies."""
+    """Return the level of a ball of *radius_m*."""
     level = 0
     while level < LEVELS - 1 and _LEAST_M * (1 << level) < radius_m:
         level += 1
@@ -85,10 +84,10 @@ def _key_of(level: Any, x: Any, y: Any, z: Any) -> Any:
 
 @njit(cache=True)
 def _slot(c: Any, key: Any) -> Any:
-    """Return where the cube of *key* is, or the empty slot where it would be."""
+    """Return the slot of the cube with *key* in the hash table, or the empty slot where it belongs."""
     cubes, mask = word(c, _CUBES), word(c, _SLOTS) - 1
     mixed = key ^ word(c, _SEED)
-    # All of the key must reach the low bits: neighbours differ in a few bits of each coordinate, high and low.
+    # All bits of the key must reach the low bits: neighbours differ in a few bits of each coordinate, high and low.
     mixed = (mixed ^ (mixed >> 30)) * _PRIME
     mixed = (mixed ^ (mixed >> 27)) * _OTHER_PRIME
     at = (mixed ^ (mixed >> 31)) & mask
@@ -109,7 +108,7 @@ def _free_list(room: Any) -> Any:
 
 @njit(cache=True)
 def _take_room(c: Any, room: Any) -> Any:
-    """Return the first row of a free *room*, or -1."""
+    """Take a free room of *room* entries in the pool; return its first row, or -1 if the pool is full."""
     free = _free_list(room)
     begin = word(c, free)
     if begin != _EMPTY:
@@ -133,7 +132,7 @@ def _write(c: Any, row: Any, x: Any, y: Any, z: Any, radius: Any) -> Any:
 
 @njit(cache=True)
 def _copy(c: Any, source: Any, target: Any) -> Any:
-    """Let an entry have another row of the pool."""
+    """Move an entry to another row of the pool."""
     pool, owner = word(c, _POOL), word(word(c, _OWNERS), source)
     for column in range(_ROW):
         set_real(pool, _ROW * target + column, real(pool, _ROW * source + column))
@@ -143,7 +142,7 @@ def _copy(c: Any, source: Any, target: Any) -> Any:
 
 @njit(cache=True)
 def _begin(c: Any, cube: Any, key: Any) -> Any:
-    """Make an empty slot a cube; return whether there was room."""
+    """Turn an empty slot into a cube; return whether there was room."""
     if 2 * (word(c, _USED_CUBES) + 1) > word(c, _SLOTS):
         return False
     begin = _take_room(c, _LEAST_ROOM)
@@ -160,7 +159,7 @@ def _begin(c: Any, cube: Any, key: Any) -> Any:
 
 @njit(cache=True)
 def _widen(c: Any, own: Any) -> Any:
-    """Let a cube have twice its room; return whether there was that much."""
+    """Double the room of a cube; return whether there was enough."""
     old, room = word(own, _BEGIN), word(own, _ROOM)
     begin = _take_room(c, 2 * room)
     if begin < 0:
@@ -177,7 +176,7 @@ def _widen(c: Any, own: Any) -> Any:
 
 @njit(cache=True)
 def _take_out(c: Any, entry: Any) -> Any:
-    """Take an entry out of its cube; the last of the cube takes its row."""
+    """Remove an entry from its cube; the cube's last entry moves to its row."""
     row, cube = word(word(c, _ROWS), entry), word(word(c, _HOMES), entry)
     own = word(c, _CUBES) + 8 * _CUBE * cube
     count = word(own, _COUNT) - 1
@@ -190,7 +189,7 @@ def _take_out(c: Any, entry: Any) -> Any:
 
 @njit(cache=True)
 def put(c: Any, entry: Any, level: Any, x: Any, y: Any, z: Any, radius: Any) -> Any:
-    """Put an entry, or move it; return whether there was room. Without, it is nowhere."""
+    """Insert or move an entry; return whether there was room. If not, the entry is in no cube."""
     row = word(word(c, _ROWS), entry)
     key = _key_of(level, x, y, z)
     reach = word(c, _REACH)
@@ -235,14 +234,14 @@ def _drop_many(c: Any, count: Any, entries: Any) -> Any:
 
 @njit(cache=True)
 def prefetch_entry(c: Any, entry: Any) -> Any:
-    """Ask the memory for what ``put`` of an entry will look at."""
+    """Prefetch the memory that ``put`` reads first for an entry."""
     prefetch(word(c, _ROWS), entry)
     prefetch(word(c, _HOMES), entry)
 
 
 @njit(cache=True)
 def prefetch_row(c: Any, entry: Any) -> Any:
-    """Ask the memory for what that leads to."""
+    """Prefetch the row and the cube of an entry, which ``put`` reads next."""
     row = word(word(c, _ROWS), entry)
     if row >= 0:
         prefetch(word(c, _POOL), _ROW * row)
@@ -251,7 +250,7 @@ def prefetch_row(c: Any, entry: Any) -> Any:
 
 @njit(cache=True)
 def _look(c: Any, cube: Any, x: Any, y: Any, z: Any, asked: Any, found: Any, room: Any, n: Any) -> Any:
-    """Note the entries of a cube that are within reach, and how far; return how many there are, noted or not."""
+    """Append the entries of a cube within reach to *found*, with squared chords; count those beyond *room* too."""
     pool, owners = word(c, _POOL), word(c, _OWNERS)
     begin = word(word(c, _CUBES), _CUBE * cube + _BEGIN)
     for row in range(begin, begin + word(word(c, _CUBES), _CUBE * cube + _COUNT)):
@@ -270,7 +269,7 @@ def _look(c: Any, cube: Any, x: Any, y: Any, z: Any, asked: Any, found: Any, roo
 def _look_everywhere(
     c: Any, level: Any, x: Any, y: Any, z: Any, reach: Any, asked: Any, found: Any, room: Any, n: Any
 ) -> Any:
-    """Look at all cubes of a level that are within *reach*."""
+    """Search all cubes of a level that are within *reach*."""
     edge = _edge_m(level)
     for cube in range(word(c, _SLOTS)):
         key = word(word(c, _CUBES), _CUBE * cube + _KEY)
@@ -301,7 +300,7 @@ def _look_up_column(
     room: Any,
     n: Any,
 ) -> Any:
-    """Look at the cubes from *first* to *last* of a column."""
+    """Search the cubes of one column (equal i and j) from k = *first* to *last*."""
     for k in range(first, last + 1):
         cube = _slot(c, _key(level, i, j, k))
         if word(word(c, _CUBES), _CUBE * cube + _KEY) != _EMPTY:
@@ -311,9 +310,10 @@ def _look_up_column(
 
 @njit(cache=True)
 def _ground(low: Any, high: Any) -> Any:
-    """Return how far from the equator's plane the ground is, at most and at least, over a square column.
+    """Return the largest and the smallest distance of the ground from the equator's plane, within a square column.
 
-    The column reaches from *low* to *high* metres from the axis, squared; -1 where there is no ground.
+    The squared distances of the column from the Earth's axis are from *low* to *high*, in square metres. Return -1
+    twice if the column contains no ground.
     """
     inner, outer = low / (EQUATOR_RADIUS_M * EQUATOR_RADIUS_M), high / (EQUATOR_RADIUS_M * EQUATOR_RADIUS_M)
     if inner > 1.0 + 1e-9:
@@ -323,10 +323,10 @@ def _ground(low: Any, high: Any) -> Any:
 
 @njit(cache=True)
 def search(c: Any, x: Any, y: Any, z: Any, asked: Any, found: Any, room: Any) -> Any:
-    """Note in *found* what is within its own radius, or within *asked*, of a point.
+    """Write the entries that are within their own radius of a point, or within *asked* metres, to *found*.
 
-    *found* has room for so many numbers, and behind them for as many squares of the chords to them. Return how many
-    there are; where it is more than there is *room* for, only so many are noted.
+    *found* has room for *room* numbers, followed by *room* squared chords. Return the number of entries; if it exceeds
+    *room*, only the first *room* entries are written.
     """
     n, levels = 0, word(c, _LEVELS_IN_USE)
     for level in range(LEVELS):
@@ -355,20 +355,20 @@ def search(c: Any, x: Any, y: Any, z: Any, asked: Any, found: Any, room: Any) ->
                 top, bottom = math.floor(most / edge), math.floor(least / edge)
                 first, last = max(low_k, bottom), min(high_k, top)
                 n = _look_up_column(c, level, i, j, first, last, x, y, z, asked, found, room, n)
-                # The southern ground; what the northern has looked at is left out.
+                # The southern ground, without the cubes that the northern part has searched.
                 first, last = max(low_k, -top - 1), min(high_k, -bottom, bottom - 1)
                 n = _look_up_column(c, level, i, j, first, last, x, y, z, asked, found, room, n)
     return n
 
 
 class Grid:
-    """Entries by number, small and used again; the caller gives the numbers out.
+    """Entries by number. The caller assigns the numbers, which should be small and be reused.
 
-    ``head`` is the address that kernels know it by; it stays the same.
+    ``head`` is the address that kernels use for the grid; it never changes.
     """
 
     def __init__(self, *, room: int = 0) -> None:
-        """Make an empty grid that *room* entries fit into without a rebuild, wherever they are."""
+        """Make an empty grid for *room* entries; until it has more, it needs no rebuild."""
         self._words = np.full(_HEAD, _EMPTY, np.int64)
         self._words[_SEED] = random.SystemRandom().getrandbits(60)  # no device can aim places at one slot of the hash
         self._rows, self._homes = np.full(64, _EMPTY, np.int64), np.zeros(64, np.int64)
@@ -392,7 +392,7 @@ class Grid:
         return int((self._rows >= 0).sum())
 
     def put_many(self, entries: Any, levels: Any, points: Any, radii: Any) -> None:
-        """Put entries, or move them: their level, their centre and their radius."""
+        """Insert or move entries: level, centre and radius of each."""
         if entries.size == 0:
             return
         self.make_room(int(entries.max()) + 1)
@@ -404,12 +404,12 @@ class Grid:
             self.rebuild()
 
     def drop_many(self, entries: Any) -> None:
-        """Drop entries, if they are there."""
+        """Remove entries; missing ones are ignored."""
         known = np.ascontiguousarray(entries[entries < self._rows.size], np.int64)
         _drop_many(self.head, known.size, address(known))
 
     def make_room(self, entries: int) -> None:
-        """Let there be room for entries below *entries*."""
+        """Grow the tables for entry numbers below *entries*."""
         if entries > self._rows.size:
             more = max(entries, 2 * self._rows.size) - self._rows.size
             self._rows = np.concatenate([self._rows, np.full(more, _EMPTY, np.int64)])
@@ -417,7 +417,7 @@ class Grid:
             self._write_addresses()
 
     def rebuild(self) -> None:
-        """Pack what is there anew, with room to double; cubes that emptied are gone."""
+        """Pack all entries again, with room to double; empty cubes disappear."""
         entries = np.flatnonzero(self._rows >= 0)
         entries = entries[np.argsort(self._homes[entries], kind="stable")]
         homes, rows = self._homes[entries], self._rows[entries]
@@ -433,11 +433,11 @@ class Grid:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes."""
+        """Memory of the grid, in bytes."""
         arrays = (self._cubes, self._pool, self._owners, self._rows, self._homes)
         return sum(int(array.nbytes) for array in arrays)
 
 
 def _power(least: int) -> int:
-    """Return the first power of two that is at least *least*."""
+    """Return the smallest power of two that is at least *least*."""
     return 1 << max(0, least - 1).bit_length()

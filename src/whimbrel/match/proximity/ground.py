@@ -1,14 +1,14 @@
 # mypy: disable-error-code="no-any-return, no-untyped-call, misc, assignment, index, operator"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""The ground, as kernels see it: places as metres from the Earth's centre, distances and polygons.
+"""The ground, as the kernels compute it: points in metres from the Earth's centre, distances and polygons.
 
-Rule: ``compare`` answers INSIDE, OUTSIDE or DOUBT. It is a twin of ``distance_m(a, b) <= radius_m`` and never wrong;
-a caller that gets DOUBT asks ``distance_m`` itself. The straight line through the Earth (the chord) settles nearly all:
-``distance_m`` is within two parts in a million of the shortest way up to 3,000 km and within 0.2 % of it anywhere, and
-the way is no shorter than its chord and, up to 100 km, at most eleven parts in a million longer. The few others are
-measured by Lambert's formula, as ``distance_m`` does, and are in doubt within a micrometre of the rim: the C library
-of kernels need not round as Python's does.
-Rule: ``is_in_polygon`` makes the very additions and products of ``Polygon.contains``; IEEE 754 rounds both alike.
+Rule: ``compare`` returns INSIDE, OUTSIDE or DOUBT. It is a twin of ``distance_m(a, b) <= radius_m`` and is never wrong;
+on DOUBT the caller must use ``distance_m`` itself. The chord, the straight line through the Earth, decides nearly all
+cases. Why: ``distance_m`` is within two parts in a million of the shortest way up to 3,000 km, and within 0.2 % of it
+anywhere. The shortest way is never shorter than its chord and, up to 100 km, at most eleven parts in a million longer.
+The few other cases are measured by Lambert's formula, as in ``distance_m``. They are in doubt within a micrometre of
+the rim, because the C library of the kernels need not round as Python's does.
+Rule: ``is_in_polygon`` makes exactly the additions and products of ``Polygon.contains``; IEEE 754 rounds both alike.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DOUBT_SHARE = 1e-9
 
 
 def ball_m(radius_m: float) -> float:
-    """Return how long the chord to a place may be that lies within *radius_m*."""
+    """Return an upper bound of the chord (straight line through the Earth) to any place within *radius_m*."""
     return radius_m * (1 + _LONG_SHARE) + 1.0
 
 
@@ -61,7 +61,7 @@ def earth_point(latitude: Any, longitude: Any) -> Any:
 
 @njit(cache=True)
 def earth_points(latitudes: Any, longitudes: Any) -> Any:
-    """Return ``earth_point`` of each place, as rows."""
+    """Return the ``earth_point`` of each place, as rows."""
     found = np.empty((latitudes.size, 3), np.float64)
     for i in range(latitudes.size):
         found[i, 0], found[i, 1], found[i, 2] = earth_point(latitudes[i], longitudes[i])
@@ -70,7 +70,7 @@ def earth_points(latitudes: Any, longitudes: Any) -> Any:
 
 @njit(cache=True)
 def lambert_m(latitude: Any, longitude: Any, other_latitude: Any, other_longitude: Any) -> Any:
-    """Return ``distance_m``, but for the last bits."""
+    """Return the distance by Lambert's formula, like ``distance_m``; only the last bits may differ."""
     phi, other_phi = math.radians(latitude), math.radians(other_latitude)
     beta = math.atan2((1 - FLATTENING) * math.sin(phi), math.cos(phi))
     other_beta = math.atan2((1 - FLATTENING) * math.sin(other_phi), math.cos(other_phi))
@@ -98,7 +98,7 @@ def lambert_m(latitude: Any, longitude: Any, other_latitude: Any, other_longitud
 
 @njit(cache=True)
 def by_chord(chord_squared: Any, radius_m: Any) -> Any:
-    """Tell from the chord alone whether two places are at most *radius_m* apart: INSIDE, OUTSIDE or DOUBT."""
+    """Return whether two places are at most *radius_m* apart, by the chord alone: INSIDE, OUTSIDE or DOUBT."""
     if radius_m <= _SHORT_M:
         near = radius_m * (1 - _SHARE) - _ABSOLUTE_M
         if near > 0 and chord_squared <= near * near:
@@ -112,11 +112,11 @@ def by_chord(chord_squared: Any, radius_m: Any) -> Any:
 def compare(
     chord_squared: Any, radius_m: Any, latitude: Any, longitude: Any, other_latitude: Any, other_longitude: Any
 ) -> Any:
-    """Tell whether two places are at most *radius_m* apart: INSIDE, OUTSIDE or DOUBT."""
+    """Return whether two places are at most *radius_m* apart: INSIDE, OUTSIDE or DOUBT."""
     verdict = by_chord(chord_squared, radius_m)
     if verdict != DOUBT:
         return verdict
-    # Where Lambert's two quotients are 0/0, its value depends on the last bits: opposite ends of the Earth.
+    # At opposite ends of the Earth, Lambert's two quotients are 0/0 and the result depends on the last bits.
     over_m = lambert_m(latitude, longitude, other_latitude, other_longitude) - radius_m
     if abs(over_m) <= radius_m * _DOUBT_SHARE + _ABSOLUTE_M or radius_m + over_m > 19_900_000.0:
         return DOUBT
@@ -125,7 +125,7 @@ def compare(
 
 @njit(cache=True)
 def is_in_polygon(corners: Any, count: Any, latitude: Any, longitude: Any) -> Any:
-    """Tell whether a place is in the polygon whose *count* corners, longitude and latitude, are at *corners*."""
+    """Return whether a place is in the polygon of *count* corners (longitude, latitude) at the address *corners*."""
     west, east, south, north = np.inf, -np.inf, np.inf, -np.inf
     for i in range(count):
         west, east = min(west, real(corners, 2 * i)), max(east, real(corners, 2 * i))
@@ -151,9 +151,9 @@ def is_in_polygon(corners: Any, count: Any, latitude: Any, longitude: Any) -> An
 
 
 def polygon_ball(flat: Any) -> tuple[float, float, float]:
-    """Return the middle of the box of a polygon's corners, and a chord that reaches all of it.
+    """Return the centre of a polygon's bounding box, and the length of a chord that reaches all of the polygon.
 
-    Of a box of at most 180 degrees a corner is farthest from the middle, but for the flattening; hence the surplus.
+    In a box of at most 180 degrees, a corner is farthest from the centre, except for the flattening; hence the margin.
     """
     (west, south), (east, north) = flat.min(axis=0).tolist(), flat.max(axis=0).tolist()
     latitude, longitude = (south + north) / 2, (west + east) / 2

@@ -1,7 +1,7 @@
-"""Held places: where devices are at one moment, asked by name, by what is near, and by when a place holds no longer.
+"""Held places: where devices are now, found by device, by nearness, and by the time at which a place stops counting.
 
-Rule: what a change costs follows what changed, not how many devices are somewhere.
-Rule: ``around`` gives every device that may be in reach, and others; it decides nothing.
+Rule: the cost of a change depends on what changed, not on the number of devices with a place.
+Rule: ``around`` returns every device that may be in reach, and some others; the caller decides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from whimbrel.match.proximity.ground import earth_points
 __all__ = ["HeldPlaces", "Seen"]
 
 Seen: TypeAlias = tuple[int, float, float]
-"""When a device reported its place, latitude and longitude."""
+"""Time of a device's report, latitude and longitude."""
 _LEAST_M = 32.0
 _AXIS_BITS = 19
 _OFFSET = 1 << (_AXIS_BITS - 1)
@@ -28,24 +28,24 @@ _FEW = 1_000
 
 
 class HeldPlaces:
-    """Places that hold for *stale_us* after they were reported; *reach_m* is the longest chord that is asked about."""
+    """Places that count for *stale_us* after they were reported; *reach_m* is the longest chord of a search."""
 
     def __init__(self, *, reach_m: float, stale_us: int) -> None:
         self._edge_m, self._stale_us = max(reach_m, _LEAST_M), stale_us
         self.places: dict[str, Seen] = {}
-        """By device; what is put here directly, or by ``replace``, is found by name only, until ``index`` is called."""
+        """Places by device; entries made here directly, or by ``replace``, are not searchable until ``index``."""
         self._is_indexed = False
         self._cube: dict[str, int] = {}
         self._devices: dict[int, set[str]] = {}
-        """By cube of space, whose edges are as long as the reach, the devices in it."""
+        """Devices in each cube of space; the edge of a cube is the reach."""
         self._due: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
-        """When each place begins or ends to hold, and of some that are held no more."""
+        """Times at which a place starts or stops counting; outdated entries remain until they are due."""
 
     def replace(self, places: dict[str, Seen]) -> list[str]:
-        """Let devices be at *places*, and no others anywhere; return those whose place is new or gone.
+        """Set the places of all devices at once; return the devices whose place is new or gone.
 
-        For a caller that moves most of them: the index is made when it is needed next.
+        For a caller that moves most devices: ``index`` then has to be called before the next search.
         """
         before, self.places = self.places, places
         self._is_indexed = False
@@ -53,7 +53,7 @@ class HeldPlaces:
         return changed + [device for device in before if device not in places]
 
     def index(self, now: int) -> None:
-        """Let all places be found by what is near and by time, of which *now* is the one; nothing if they are."""
+        """Build the search by nearness and by time, for the time *now*, unless it is up to date."""
         if self._is_indexed:
             return
         self._cube, self._devices, self._due, self._heap = {}, {}, {}, []
@@ -63,7 +63,7 @@ class HeldPlaces:
         self.keep(list(self.places), np.array([each[0] for each in seen], np.int64), where, now=now)
 
     def keep(self, devices: Iterable[str], began: Any, where: Any, *, now: int) -> list[str]:
-        """Let devices be at places, each since *began*, and let it be *now*; return those whose place is new."""
+        """Set the places of devices, each valid from *began*, at time *now*; return the devices with a new place."""
         changed = []
         for device, since, (latitude, longitude), cube in zip(
             devices, began.tolist(), where.tolist(), self._cubes(where).tolist(), strict=True
@@ -86,13 +86,13 @@ class HeldPlaces:
         return changed
 
     def drop(self, device: str) -> bool:
-        """Let a device be nowhere; return whether it was somewhere."""
+        """Remove a device's place; return whether it had one."""
         self._due.pop(device, None)
         self._leave(device)
         return self.places.pop(device, None) is not None
 
     def take_due(self, now: int) -> set[str]:
-        """Return the devices whose places begin or end to hold by *now*; they are to be kept again, or dropped."""
+        """Return the devices whose places start or stop counting by *now*; the caller must keep or drop each again."""
         found = set()
         while self._heap and self._heap[0][0] <= now:
             due, device = heappop(self._heap)
@@ -102,7 +102,7 @@ class HeldPlaces:
         return found
 
     def around(self, where: Any) -> set[str]:
-        """Return the devices that are near any of these places, given as rows of latitude and longitude."""
+        """Return the devices that may be near any of these places, given as rows of latitude and longitude."""
         asked = np.unique(self._cubes(where)[:, None] + _STEPS).tolist()
         return set().union(*(self._devices[cube] for cube in asked if cube in self._devices))
 

@@ -1,13 +1,13 @@
-"""The proximity index: subscriptions by handle, devices that move, and who hears what is published where.
+"""The proximity index: subscriptions by handle, moving devices, and the check of which publications reach whom.
 
-It answers three questions. ``near``: who hears a publication for its place, of the subscriptions that place finds
-(``is_source``). ``inside``: who is in a publication's area, of the others. ``sieve``: who stays of those that subject
-and content found. All three decide by ``kernels.decide`` and, where it doubts, by ``model.proximity.hears``.
-
-Rule: the order of calls is the order of the log: a move counts for what is asked after it.
-Rule: a subscription without a session takes no notice of areas: its place is unknown.
-Rule: what was put goes into the grids at the next question, many at a time.
-Rule: one thread at a time.
+A publication *reaches* a subscription (the subscription *hears* it) if ``model.proximity.hears`` says so. There are
+three searches. ``near`` returns the subscriptions that a publication reaches, of those found by place (``is_source``).
+``inside`` returns the other subscriptions in the area of a publication. ``sieve`` checks pairs that were found by
+subject and content. All three decide by ``kernels.decide`` and, in doubt, by ``model.proximity.hears``.
+Rule: the order of calls is the order of the log: a move counts for every later search.
+Rule: a subscription without a session ignores areas, because its place is unknown.
+Rule: new entries go into the grids at the next search, many at a time.
+Rule: only one thread at a time may use the index.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from whimbrel.match.proximity.tables import (
     ANY,
     AROUND,
     CIRCLE,
+    CORNER_RADIX,
     CORNERS,
     IS_SOURCE,
     KIND,
-    MOST_CORNERS,
     PLAIN,
     POLYGON,
     SESSION,
@@ -49,11 +49,11 @@ from whimbrel.model.proximity import hears
 __all__ = ["ProximityIndex", "Publications", "Wanted"]
 
 _MUCH_LEFT = 1_024
-"""Corners of polygons that are gone, from which on they are worth packing."""
+"""Corners of removed polygons above which packing is worth its cost."""
 
 
 class Publications(NamedTuple):
-    """Publications as the index takes them: rows of latitude, longitude, x, y, z and radius; and when they came."""
+    """Publications in the index's form: rows of latitude, longitude, x, y, z and radius; and the time of each."""
 
     spots: Any
     times: Any
@@ -71,7 +71,7 @@ class Publications(NamedTuple):
 
     @classmethod
     def of_one(cls, place: Place | None, radius_m: float | None, time: int) -> Publications:
-        """Return one publication, without the detour."""
+        """Return one publication, faster than ``of`` does."""
         spots = np.full((1, SPOT_OF), np.nan, np.float64)
         if place is not None:
             point = earth_point(place.latitude, place.longitude)
@@ -80,7 +80,7 @@ class Publications(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A row of the index: what a subscription says of places; *shape* is a circle's three numbers or the corners."""
+    """A subscription in the index's form; *shape* has the three numbers of a circle, or the corners of a polygon."""
 
     kind: int
     shape: Any
@@ -90,7 +90,7 @@ class Wanted(NamedTuple):
 
 
 class ProximityIndex:
-    """Who is near."""
+    """The subscriptions, devices and sessions, with the searches by place."""
 
     def __init__(self) -> None:
         self.tables = Tables()
@@ -103,12 +103,12 @@ class ProximityIndex:
         self._found, self._met = np.empty((1_024, FOUND), np.int64), np.empty(2_048, np.int64)
         self._rooms = self._measured()
         self._one = Publications(np.full((1, SPOT_OF), np.nan, np.float64), np.zeros(1, np.int64))
-        """One publication, written over for each question about one."""
+        """Buffer for one publication, overwritten by each search for one."""
         self._one_at = address(self._one.spots), address(self._one.times)
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many subscriptions there are that places matter to."""
+        """Return the number of subscriptions that depend on places."""
         return self._count
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
@@ -122,9 +122,9 @@ class ProximityIndex:
         stale_us: int | None = None,
         is_source: bool = False,
     ) -> None:
-        """Add a subscription under a handle that is not in use; place finds it if *is_source*.
+        """Add a subscription under an unused handle; ``near`` searches it if *is_source*.
 
-        ``near=R`` without a session is refused: there is nothing to be near to.
+        ``near=R`` without a session is refused, because there is no device to be near to.
         """
         if session is None and isinstance(near, Around):
             raise InvalidValueError("near", str(near), "a circle or polygon where no session is given")
@@ -135,7 +135,7 @@ class ProximityIndex:
         self.put_row(handle, Wanted(kind, shape, session, stale, is_source))
 
     def put_row(self, handle: int, wanted: Wanted) -> None:
-        """Add a subscription that is known to be fine."""
+        """Add a subscription whose values were checked before."""
         t = self.tables
         t.room_for_handle(whole("handle", handle, 0, INT32_MAX))
         if wanted.kind == UNPLACED:
@@ -160,7 +160,7 @@ class ProximityIndex:
             self._new_areas.add(handle)
 
     def remove(self, handle: int) -> None:
-        """Remove a subscription, if it is there."""
+        """Remove a subscription, if present."""
         t = self.tables
         if handle >= t.wanted.shape[0] or t.wanted[handle, KIND] == UNPLACED:
             return
@@ -173,7 +173,7 @@ class ProximityIndex:
             self._new_areas.discard(handle)
             self._areas.drop_many(np.array([handle], np.int64))
         if kind == POLYGON:
-            self._corners_left += int(t.wanted[handle, CORNERS]) % MOST_CORNERS
+            self._corners_left += int(t.wanted[handle, CORNERS]) % CORNER_RADIX
         t.wanted[handle, KIND] = UNPLACED
         self._count -= 1
         if session >= 0:
@@ -186,18 +186,18 @@ class ProximityIndex:
         t.room_for_corners(first + count)
         t.corners[first : first + count] = flat
         self._corners_used += count
-        t.wanted[handle, CORNERS] = first * MOST_CORNERS + count
+        t.wanted[handle, CORNERS] = first * CORNER_RADIX + count
         _write_spot(t.spots[handle], *polygon_ball(t.corners[first : first + count]))
 
     def _pack_corners(self, newest: int) -> None:
-        """Leave out the corners of polygons that are gone; *newest* has none yet."""
+        """Remove the corners of deleted polygons; *newest* has no corners yet."""
         t = self.tables
         packed, used = np.zeros_like(t.corners), 0
         for handle in np.flatnonzero(t.wanted[:, KIND] == POLYGON).tolist():
             if handle != newest:
-                first, count = divmod(int(t.wanted[handle, CORNERS]), MOST_CORNERS)
+                first, count = divmod(int(t.wanted[handle, CORNERS]), CORNER_RADIX)
                 packed[used : used + count] = t.corners[first : first + count]
-                t.wanted[handle, CORNERS] = used * MOST_CORNERS + count
+                t.wanted[handle, CORNERS] = used * CORNER_RADIX + count
                 used += count
         t.corners[:] = packed
         self._corners_used, self._corners_left = used, 0
@@ -205,7 +205,7 @@ class ProximityIndex:
     # -- devices and sessions ----------------------------------------------------------------------------------------
 
     def join(self, session: str, device: str) -> None:
-        """Let a device be a member of a session."""
+        """Make a device a member of a session."""
         whose, number = self.where.session(session), self.where.device(device)
         if self.where.link(whose, number):
             other = self.where.member_before(whose)
@@ -215,7 +215,7 @@ class ProximityIndex:
                 self._rings.share(other)
 
     def leave(self, session: str, device: str) -> None:
-        """Let a device be no member of a session any more."""
+        """Remove a device from a session."""
         whose, number = self.where.session_numbers.get(session), self.where.device_numbers.get(device)
         if whose is not None and number is not None and self.where.unlink(whose, number):
             for _, radius_m in self._around(whose):
@@ -224,24 +224,24 @@ class ProximityIndex:
             self.where.let_go_of_device(number)
 
     def _around(self, session: int) -> Iterable[tuple[int, float]]:
-        """Yield the subscriptions that the members of a session carry circles along for, and their radii."""
+        """Yield handle and radius of each subscription for which a session's members carry a circle (``near=R``)."""
         for handle in self.where.handles_of(session):
             if self.tables.wanted[handle, KIND] == AROUND and self.tables.wanted[handle, IS_SOURCE] == 1:
                 yield handle, float(self.tables.spots[handle, 2])
 
     def device(self, name: str) -> int:
-        """Return the number by which ``move_many`` knows a device; good until it is forgotten."""
+        """Return the device's number for ``move_many``; the number is valid until the device is forgotten."""
         return self.where.device(name)
 
     def move(self, device: str, place: Place, at: int) -> None:
-        """Let a device be at *place*, as it reported at *at*."""
+        """Set the place of a device, as reported at the time *at*."""
         places = np.array([[place.latitude, place.longitude]])
         self._move(np.array([self.where.device(device)], np.int64), places, np.array([at], np.int64))
 
     def move_many(self, devices: Any, places: Any, at: Any) -> None:
-        """Let devices, by number, be at *places* (latitude and longitude), as reported at *at*; in this order.
+        """Set the places (latitude and longitude) of devices, given by number, as reported at *at*; in this order.
 
-        A place that is nowhere on Earth is refused before anything moves.
+        If any place is not on Earth, the call is refused before anything moves.
         """
         numbers, times = np.ascontiguousarray(devices, np.int64), np.ascontiguousarray(at, np.int64)
         found = checked_places(places)
@@ -266,7 +266,7 @@ class ProximityIndex:
                 (self._points if full == 1 else self._rings.grid).rebuild()
 
     def forget(self, device: str) -> None:
-        """Let a device have no place."""
+        """Remove the place of a device."""
         number = self.where.device_numbers.get(device)
         if number is not None:
             self.tables.devices[number] = math.nan
@@ -275,7 +275,7 @@ class ProximityIndex:
             self.where.let_go_of_device(number)
 
     def _settle(self) -> None:
-        """Put what is new into the grids."""
+        """Insert the new subscriptions into the grids."""
         self._rings.settle()
         if self._new_areas:
             t, handles = self.tables, np.fromiter(sorted(self._new_areas), np.int64)
@@ -285,21 +285,24 @@ class ProximityIndex:
             self._areas.put_many(handles, levels_of(radii), t.spots[handles, 3:6], radii)
 
     def rebuild(self) -> None:
-        """Pack the grids anew: after many devices came or went it is worth it."""
+        """Pack the grids again; worth its cost after many devices came or went."""
         self._settle()
         for grid in (self._areas, self._points, self._rings.grid):
             grid.rebuild()
 
     @property
     def size_bytes(self) -> int:
-        """What the grids and the tables take, names aside."""
+        """Memory of the grids and the tables without the names, in bytes."""
         grids = (self._areas, self._points, self._rings.grid)
         return self.tables.size_bytes + sum(each.size_bytes for each in grids)
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def near(self, events: Publications) -> tuple[Any, Any]:
-        """Return rows and handles of the subscriptions that place finds and that hear; rows ascending."""
+        """Return each publication's row with the handle of each subscription it reaches, of those found by place.
+
+        Rows ascend.
+        """
         self._settle()
         spots, times = address(events.spots), address(events.times)
         begin, end, parts = 0, int(events.times.size), []
@@ -313,7 +316,7 @@ class ProximityIndex:
         return self._certain(events, found)
 
     def near_one(self, place: Place, radius_m: float | None, time: int) -> Any:
-        """Return the handles that ``near`` returns of one publication, without the detour; good until the next call."""
+        """Return the handles that ``near`` returns for one publication; the array is valid until the next call."""
         self._settle()
         latitude, longitude = place.latitude, place.longitude
         radius = math.nan if radius_m is None else radius_m
@@ -332,9 +335,9 @@ class ProximityIndex:
         return self._found[:kept, 1]
 
     def inside(self, events: Publications, row: int) -> Any:
-        """Return the handles of those that place does not find, whose session is in the area of publication *row*.
+        """Return the handles of subscriptions not found by place whose session is in the area of publication *row*.
 
-        Those that hear it wherever they are (``near=any``, or no session) are not among them.
+        Subscriptions that it reaches anywhere (``near=any``, or without a session) are not included.
         """
         self._settle()
         reach, time = ball_m(float(events.spots[row, 5])), int(events.times[row])
@@ -348,7 +351,7 @@ class ProximityIndex:
         return self._certain(events, found)[1]
 
     def devices_within(self, area: Area) -> list[str]:
-        """Return the devices that may be in an area, however long ago they reported: a few more than there are."""
+        """Return the devices that may be in an area, however old their reports are; some of them are just outside."""
         self._points.make_room(len(self.where.device_numbers))
         ball = (*earth_point(area.centre.latitude, area.centre.longitude), ball_m(area.radius_m))
         is_narrow, count = True, 0
@@ -360,7 +363,7 @@ class ProximityIndex:
         return [names.name(number) for number in self._met[:count].tolist()]
 
     def sieve(self, events: Publications, rows: Any, handles: Any) -> Any:
-        """Return which pairs of publication and subscription stay."""
+        """Return for each pair of publication and subscription whether the publication reaches the subscription."""
         rows, handles = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(handles, np.int64)
         if handles.size:
             self.tables.room_for_handle(int(handles.max()))
@@ -372,7 +375,7 @@ class ProximityIndex:
         return verdicts == INSIDE
 
     def _widen(self, room: int) -> bool:
-        """Have at least *room*; return whether there was less."""
+        """Enlarge the buffers to at least *room*; return whether they were smaller."""
         if room <= min(self._met.size // 2, self._found.shape[0]):
             return False
         self._met = np.empty(max(4 * room, self._met.size), np.int64)
@@ -381,11 +384,11 @@ class ProximityIndex:
         return True
 
     def _measured(self) -> tuple[int, int, int, int]:
-        """Return where answers and candidates are noted, and how many there is room for."""
+        """Return address and room of the buffers for answers and for candidates."""
         return address(self._found), self._found.shape[0], address(self._met), self._met.size // 2
 
     def _certain(self, events: Publications, found: Any) -> tuple[Any, Any]:
-        """Return rows and handles of what was found, doubts settled."""
+        """Return rows and handles of the results in *found*; ``model.proximity.hears`` decides doubtful ones first."""
         doubts = np.flatnonzero(found[:, 2] == DOUBT).tolist()
         if doubts:
             stays = np.ones(found.shape[0], np.bool_)
@@ -395,7 +398,7 @@ class ProximityIndex:
         return found[:, 0], found[:, 1]
 
     def _hears(self, events: Publications, row: int, handle: int) -> bool:
-        """Ask the reference; a polygon has been decided."""
+        """Decide one pair with the reference; polygons never get here in doubt."""
         wanted, spot = self.tables.wanted[handle], self.tables.spots[handle]
         session, now = int(wanted[SESSION]), int(events.times[row])
         latitude, longitude, radius_m = events.spots[row, [0, 1, 5]].tolist()
@@ -411,7 +414,7 @@ class ProximityIndex:
 
 
 def _shape(near: Near | None, session: str | None) -> tuple[int, Any]:
-    """Return kind and shape of what a subscription says."""
+    """Return kind and shape of a subscription's near."""
     if isinstance(near, Area):
         return CIRCLE, (near.centre.latitude, near.centre.longitude, near.radius_m)
     if isinstance(near, Polygon):

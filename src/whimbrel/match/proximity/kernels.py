@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-any-return, no-untyped-call"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""The kernels of proximity: who may hear a publication, by the grids, and who does, by ``decide``.
+"""The kernels of proximity: the grids find candidates, and ``decide`` checks which publications reach them.
 
-Rule: ``decide`` is the twin of ``model.proximity.hears`` and the only place where kernels decide; grids find
-candidates. Its DOUBT is settled by ``hears`` itself.
-Rule: a subscription is noted once a publication, however many ways lead to it (``STAMP``).
+Rule: ``decide`` is the twin of ``model.proximity.hears`` and the only function in which kernels decide. Its DOUBT is
+resolved by ``hears`` itself.
+Rule: a subscription is written once per publication, however many searches find it (``STAMP``).
 Rule: a publication is six floats (``SPOT_OF``): latitude (NaN: no place), longitude, x, y, z and radius (NaN: no area).
 """
 
@@ -21,6 +21,7 @@ from whimbrel.match.proximity.tables import (
     AROUND,
     BALL,
     CIRCLE,
+    CORNER_RADIX,
     CORNERS,
     CORNERS_AT,
     DEVICE,
@@ -33,7 +34,6 @@ from whimbrel.match.proximity.tables import (
     KIND,
     LINK,
     LINKS_AT,
-    MOST_CORNERS,
     NEXT_HANDLE,
     NEXT_OF_DEVICE,
     NEXT_OF_SESSION,
@@ -81,21 +81,21 @@ __all__ = [
 
 SPOT_OF = 6
 _AHEAD = 8
-"""How many devices before its turn the memory is asked for what a device's move will look at."""
+"""Number of devices by which the prefetch for a move runs ahead."""
 FOUND = 3
-"""A row of what was found: publication, handle and verdict."""
+"""Words in a row of ``found``: publication, handle and verdict."""
 
 
 @njit(cache=True)
 def _chord(spot: Any, point: Any) -> Any:
-    """Return the square of the chord between a publication and the x, y and z at *point*."""
+    """Return the squared chord between a publication and the x, y and z at *point*."""
     dx, dy, dz = real(spot, 2) - real(point, 0), real(spot, 3) - real(point, 1), real(spot, 4) - real(point, 2)
     return dx * dx + dy * dy + dz * dz
 
 
 @njit(cache=True)
 def _either(verdict: Any, other: Any) -> Any:
-    """Return what is known if one of two is enough."""
+    """Return the verdict (INSIDE, OUTSIDE or DOUBT) of two conditions of which one suffices."""
     if INSIDE in (verdict, other):
         return INSIDE
     return DOUBT if DOUBT in (verdict, other) else OUTSIDE
@@ -103,7 +103,7 @@ def _either(verdict: Any, other: Any) -> Any:
 
 @njit(cache=True)
 def both(verdict: Any, other: Any) -> Any:
-    """Return what is known if both are needed."""
+    """Return the verdict (INSIDE, OUTSIDE or DOUBT) of two conditions that must both hold."""
     if OUTSIDE in (verdict, other):
         return OUTSIDE
     return DOUBT if DOUBT in (verdict, other) else INSIDE
@@ -111,9 +111,10 @@ def both(verdict: Any, other: Any) -> Any:
 
 @njit(cache=True)
 def weighed(spot: Any, here: Any, radius_m: Any, inside: Any, close: Any) -> Any:
-    """Return *inside* and *close* once the member of a session at *here* is weighed.
+    """Return *inside* and *close*, updated by the session member at *here*.
 
-    They tell whether a member is inside the publication's area, and one at most *radius_m* from its place.
+    *inside*: a member is in the publication's area. *close*: a member is at most *radius_m* from the publication's
+    place.
     """
     latitude, longitude, away = real(here, 0), real(here, 1), _chord(spot, here + 16)
     if inside != INSIDE:
@@ -125,7 +126,7 @@ def weighed(spot: Any, here: Any, radius_m: Any, inside: Any, close: Any) -> Any
 
 @njit(cache=True)
 def noted(row: Any, handle: Any, verdict: Any, found: Any, room: Any, n: Any) -> Any:
-    """Note what was found where there is room; return how many there are then."""
+    """Append a result if there is room; return the number of results, including those without room."""
     if n < room:
         set_word(found, FOUND * n, row)
         set_word(found, FOUND * n + 1, handle)
@@ -135,7 +136,7 @@ def noted(row: Any, handle: Any, verdict: Any, found: Any, room: Any, n: Any) ->
 
 @njit(cache=True)
 def _by_members(t: Any, spot: Any, at: Any, handle: Any, is_for_area: Any, must_be_close: Any) -> Any:
-    """Tell whether a member of the session is inside the publication's area, and one close to its place."""
+    """Return whether a member of the session is inside the publication's area, and one is close to its place."""
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
     radius_m = real(word(t, SPOTS_AT), SPOT * handle + 2)
     inside, close = OUTSIDE if is_for_area else INSIDE, OUTSIDE if must_be_close else INSIDE
@@ -152,12 +153,12 @@ def _by_members(t: Any, spot: Any, at: Any, handle: Any, is_for_area: Any, must_
 
 @njit(cache=True)
 def by_place(t: Any, spot: Any, handle: Any, kind: Any) -> Any:
-    """Tell whether a publication's place is in the circle or polygon of a subscription, if it has one."""
+    """Return whether a publication's place is in the subscription's circle or polygon; INSIDE if it has neither."""
     if kind == CIRCLE:
         own = word(t, SPOTS_AT) + 8 * SPOT * handle
         return compare(_chord(spot, own + 24), real(own, 2), real(own, 0), real(own, 1), real(spot, 0), real(spot, 1))
     if kind == POLYGON:
-        first, count = divmod(word(word(t, WANTED_AT), WANTED * handle + CORNERS), MOST_CORNERS)
+        first, count = divmod(word(word(t, WANTED_AT), WANTED * handle + CORNERS), CORNER_RADIX)
         corners = word(t, CORNERS_AT) + 16 * first
         return INSIDE if is_in_polygon(corners, count, real(spot, 0), real(spot, 1)) else OUTSIDE
     return INSIDE
@@ -165,13 +166,13 @@ def by_place(t: Any, spot: Any, handle: Any, kind: Any) -> Any:
 
 @njit(cache=True)
 def must_be_inside(spot: Any, kind: Any) -> Any:
-    """Tell whether a publication is for an area, and a subscription of this kind takes notice of areas."""
+    """Return whether a publication is for an area, and a subscription of this kind respects areas."""
     return not math.isnan(real(spot, 5)) and kind != ANY
 
 
 @njit(cache=True)
 def decide(t: Any, spot: Any, at: Any, handle: Any) -> Any:
-    """Tell whether a subscription hears a publication: INSIDE, OUTSIDE or DOUBT."""
+    """Return whether a publication reaches a subscription: INSIDE, OUTSIDE or DOUBT."""
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
     kind = word(wanted, KIND)
     if kind == UNPLACED:
@@ -188,7 +189,7 @@ def decide(t: Any, spot: Any, at: Any, handle: Any) -> Any:
 
 @njit(cache=True)
 def sieve(t: Any, spots: Any, times: Any, count: Any, rows: Any, handles: Any, verdicts: Any) -> Any:
-    """Decide pairs of publication and subscription."""
+    """Write the verdict of each pair of publication and subscription."""
     for n in range(count):
         row = word(rows, n)
         set_word(verdicts, n, decide(t, spots + 8 * SPOT_OF * row, word(times, row), word(handles, n)))
@@ -196,7 +197,7 @@ def sieve(t: Any, spots: Any, times: Any, count: Any, rows: Any, handles: Any, v
 
 @njit(cache=True)
 def _note(t: Any, spot: Any, at: Any, row: Any, handle: Any, stamp: Any, found: Any, room: Any, n: Any) -> Any:
-    """Decide a candidate, unless that was done; note it where it is not outside."""
+    """Decide a candidate, unless it was decided for this publication; append it unless it is outside."""
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
     if word(wanted, STAMP) == stamp:
         return n
@@ -207,7 +208,7 @@ def _note(t: Any, spot: Any, at: Any, row: Any, handle: Any, stamp: Any, found: 
 
 @njit(cache=True)
 def _note_sole(t: Any, spot: Any, at: Any, row: Any, ring: Any, away: Any, found: Any, room: Any, n: Any) -> Any:
-    """Decide about the only subscription of a ring (``SOLE``) from the chord *away* to its device."""
+    """Decide the only subscription of a ring (``SOLE``), using the chord *away* to the ring's device."""
     if at - word(ring, SOLE_SEEN) >= word(ring, SOLE_STALE):
         return n
     inside = INSIDE if math.isnan(real(spot, 5)) else by_chord(away, real(spot, 5))
@@ -221,7 +222,10 @@ def _note_sole(t: Any, spot: Any, at: Any, row: Any, ring: Any, away: Any, found
 def _note_sessions(
     t: Any, device: Any, of_source: Any, spot: Any, at: Any, row: Any, stamp: Any, found: Any, room: Any, n: Any
 ) -> Any:
-    """Note the subscriptions of a device's sessions: those around them that place finds, or all that it does not."""
+    """Append matching subscriptions of a device's sessions.
+
+    With *of_source* these are the ones with ``near=R`` that place finds, otherwise all that place does not find.
+    """
     link = word(word(t, SEEN_AT), SEEN * device + FIRST_SESSION)
     while link >= 0:
         session = word(word(t, LINKS_AT), LINK * link + OF_SESSION)
@@ -239,10 +243,10 @@ def _note_sessions(
 
 @njit(cache=True)
 def _gather(t: Any, count: Any, met: Any) -> Any:
-    """Ask the memory for what deciding about devices will look at, step by step for all of them.
+    """Prefetch the memory for deciding about devices, step by step for all of them.
 
-    Each step leads to a place that is as good as random; asked for one after the other they took ten times as long as
-    everything else.
+    Each step leads to an effectively random address. Reading one after the other took ten times as long as everything
+    else.
     """
     for i in range(count):
         prefetch(word(t, SEEN_AT), SEEN * word(met, i) + FIRST_SESSION)
@@ -269,7 +273,7 @@ def _gather(t: Any, count: Any, met: Any) -> Any:
 
 @njit(cache=True)
 def _doubts(found: Any, count: Any) -> Any:
-    """Return how many of those found are in doubt."""
+    """Return the number of results that are in doubt."""
     doubts = 0
     for n in range(count):
         doubts += word(found, FOUND * n + 2) == DOUBT
@@ -291,10 +295,10 @@ def match_near(
     met: Any,
     met_room: Any,
 ) -> Any:
-    """Note who hears the publications from *begin* to *end*, of the subscriptions that place finds.
+    """Append the subscriptions that the publications from *begin* to *end* reach, of those found by place.
 
-    Return the publication that there was no room for (or *end*), how many were noted before it, how much room it
-    would have needed; and how many of the noted are in doubt. Stamps from *stamp* on are used, one a publication.
+    Return the first publication that did not fit (or *end*), the number of results before it, the room that it needs,
+    and the number of doubtful results. Publication ``row`` uses the stamp ``stamp + row``.
     """
     n = 0
     for row in range(begin, end):
@@ -333,9 +337,9 @@ def match_near(
 def match_inside(
     t: Any, points: Any, spot: Any, at: Any, reach: Any, stamp: Any, found: Any, room: Any, met: Any, met_room: Any
 ) -> Any:
-    """Note who hears one publication with an area, of sessions within *reach*: subscriptions that place does not find.
+    """Append the subscriptions that one publication with an area reaches, in sessions within *reach*.
 
-    Return how many, and how much room the search would have needed.
+    Only subscriptions that place does not find are considered. Return their number, and the room that the search needs.
     """
     count = search(points, real(spot, 2), real(spot, 3), real(spot, 4), reach, met, met_room)
     if count > met_room:
@@ -349,10 +353,10 @@ def match_inside(
 
 @njit(cache=True)
 def move_many(t: Any, points: Any, rings: Any, count: Any, devices: Any, places: Any, times: Any, begin: Any) -> Any:
-    """Write where devices are, and move what they carry along in the grids.
+    """Write the places of devices, and move their entries in the grids.
 
-    Return how many were moved in all, and which grid has no room for the next: 0 none, 1 that of the points, 2 that of
-    the rings. A device named twice is where it was last.
+    Return the number of devices moved in all, and the grid that is full: 0 none, 1 the points, 2 the rings. A device
+    that occurs twice gets its last place.
     """
     for n in range(begin, count):
         if n + 2 * _AHEAD < count:

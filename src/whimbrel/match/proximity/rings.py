@@ -1,9 +1,10 @@
-"""Rings: the circles that devices carry along, for subscriptions that ask for a distance from the session.
+"""Rings: the circles that devices carry along, for subscriptions with a distance from the session (``near=R``).
 
-Rule: a device has one ring for each size (``level_of``) that its sessions' subscriptions ask for, as large as the
-largest of them while it is there; the subscriptions decide by their own radius.
-Rule: a ring that one subscription alone wants leads straight to it (``SOLE``) if its session has no other member. The
-rings of a device do so all or none: the sessions of a device lead to all its subscriptions, and each is noted once.
+Rule: a device has one ring for each size (``level_of``) that its sessions' subscriptions use. The ring is as large as
+the largest circle it has had; the subscriptions decide by their own radius.
+Rule: a ring that only one subscription needs leads straight to that subscription (``SOLE``), if its session has no
+other member. Of a device's rings, either all do this or none: else the device leads to its sessions, and these to all
+their subscriptions, each of which is written once.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ class Rings:
         self._tables = tables
         self.grid = Grid()
         self._ring_of: dict[tuple[int, int], tuple[int, int]] = {}
-        """By device and level: the ring, and how many subscriptions want it."""
+        """Ring by device and level, and the number of subscriptions that need it."""
         self._free: list[int] = []
         self._made = 0
         self._changed: set[int] = set()
 
     def carry(self, device: int, radius_m: float, sole: int = -1) -> None:
-        """Let a device carry a circle along; for the subscription *sole*, if its session has no other member."""
+        """Add a circle to a device; for the subscription *sole*, if its session has no other member."""
         t, ball = self._tables, ball_m(radius_m)
         level = level_of(ball)
         ring, users = self._ring_of.get((device, level), (-1, 0))
@@ -60,7 +61,7 @@ class Rings:
                 0,
                 0,
                 0,
-            )  # the bits of 0 are those of 0.0
+            )  # 0 has the same bits as 0.0
             t.seen[device, FIRST_RING] = ring
         balls = t.real_column(BALL)
         balls[ring] = max(float(balls[ring]), ball)
@@ -75,14 +76,14 @@ class Rings:
         self._changed.add(ring)
 
     def share(self, device: int) -> None:
-        """Let the rings of a device lead to all its sessions."""
+        """Make the rings of a device lead to all its sessions, not straight to one subscription."""
         ring = int(self._tables.seen[device, FIRST_RING])
         while ring >= 0:
             self._tables.rings[ring, SOLE] = -1
             ring = int(self._tables.rings[ring, NEXT_RING])
 
     def drop(self, device: int, radius_m: float) -> None:
-        """Let a device carry one circle less; the ring of its size goes with the last."""
+        """Release one use of the device's circle of this size; the last release removes the ring."""
         key = (device, level_of(ball_m(radius_m)))
         ring, users = self._ring_of[key]
         if users > 1:
@@ -96,20 +97,20 @@ class Rings:
         if at == ring:
             t.seen[device, FIRST_RING] = t.rings[ring, NEXT_RING]
         else:
-            while int(t.rings[at, NEXT_RING]) != ring:  # there is at most one for each size
+            while int(t.rings[at, NEXT_RING]) != ring:  # the chain has at most one ring per size
                 at = int(t.rings[at, NEXT_RING])
             t.rings[at, NEXT_RING] = t.rings[ring, NEXT_RING]
         self._free.append(ring)
 
     def forget(self, device: int) -> None:
-        """Let the rings of a device be nowhere."""
+        """Remove the rings of a device from the grid."""
         ring = int(self._tables.seen[device, FIRST_RING])
         while ring >= 0:
             self.grid.drop_many(np.array([ring], np.int64))
             ring = int(self._tables.rings[ring, NEXT_RING])
 
     def settle(self) -> None:
-        """Put what changed into the grid, and have room there for every ring."""
+        """Insert the changed rings into the grid, with room for all rings."""
         self.grid.make_room(self._made)
         if not self._changed:
             return

@@ -1,7 +1,7 @@
-"""The proximity index as flat arrays, which travel in the matcher's file, and back.
+"""The proximity index as flat arrays, which are stored in the matcher's file, and the way back.
 
-Rule: the grids are made anew from what is read: kernels follow the numbers in them without a bounds check, and a place
-is cheaper to look at than a chain. Every number that comes from a file is looked at.
+Rule: every number from a file is checked, and the grids are rebuilt. Kernels follow the numbers in a grid without a
+bounds check, and a place is easier to check than a chain.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from whimbrel.match.proximity.tables import (
     ANY,
     AROUND,
     CIRCLE,
+    CORNER_RADIX,
     CORNERS,
     IS_SOURCE,
     KIND,
-    MOST_CORNERS,
     PLAIN,
     POLYGON,
     REPORTED_AT,
@@ -38,15 +38,15 @@ __all__ = ["SAVED", "read", "written"]
 _SHAPED, _OF_A_SESSION = frozenset({CIRCLE, POLYGON, AROUND}), frozenset({PLAIN, AROUND})
 _NAMED = ("session_bytes", "session_start", "device_bytes", "device_start")
 SAVED = ("handles", "wanted", "spots", "corner_counts", "corners", "members", "places", "seen", *_NAMED)
-"""The arrays, by name."""
+"""Names of the arrays."""
 
 
 def written(index: ProximityIndex) -> dict[str, Any]:
-    """Return everything that *index* knows as flat arrays."""
+    """Return the whole state of *index* as flat arrays."""
     t, where = index.tables, index.where
     handles = np.flatnonzero(t.wanted[:, KIND] != UNPLACED)
     shaped = np.where(t.wanted[handles, KIND] == POLYGON, t.wanted[handles, CORNERS], 0)
-    firsts, counts = np.divmod(shaped, MOST_CORNERS)
+    firsts, counts = np.divmod(shaped, CORNER_RADIX)
     corners = [t.corners[first : first + n] for first, n in zip(firsts, counts, strict=True)]
     devices = len(where.device_numbers)
     found = {
@@ -66,7 +66,7 @@ def written(index: ProximityIndex) -> dict[str, Any]:
 
 
 def read(arrays: Mapping[str, Any], *, handles: int) -> ProximityIndex:
-    """Return the index that ``written`` gave, of subscriptions below *handles*."""
+    """Return the index that ``written`` turned into arrays; every subscription's handle must be below *handles*."""
     index = ProximityIndex()
     sessions, devices = _names(arrays, "session"), _names(arrays, "device")
     for session, device in _rows(arrays, "members", np.int64, 2).tolist():
@@ -76,7 +76,7 @@ def read(arrays: Mapping[str, Any], *, handles: int) -> ProximityIndex:
     corners, used = _rows(arrays, "corners", np.float64, 2), 0
     wanted, spots = _rows(arrays, "wanted", np.int64, 4).tolist(), _rows(arrays, "spots", np.float64, 3).tolist()
     for handle, count, (kind, session, stale_us, is_source), spot in zip(own, counts, wanted, spots, strict=True):
-        flat = corners[used : used + whole("corners", count, 0, MAX_CORNERS)].tolist()
+        flat = corners[used : used + whole("corners", count, 0, CORNER_RADIX)].tolist()
         used += count
         whole("kind", kind, PLAIN, ANY)
         row = Wanted(
@@ -87,7 +87,7 @@ def read(arrays: Mapping[str, Any], *, handles: int) -> ProximityIndex:
             is_source=whole("is_source", is_source, 0, int(kind in _SHAPED)) == 1,
         )
         whole("handle", handle, 0, handles - 1)
-        index.remove(handle)  # a file that names one twice
+        index.remove(handle)  # for a file that has a handle twice
         index.put_row(handle, row)
     places, seen = _rows(arrays, "places", np.float64, 2), _rows(arrays, "seen", np.int64, 1)[:, 0]
     if not places.shape[0] == seen.size == len(devices):
@@ -104,7 +104,7 @@ def _circle(latitude: float, longitude: float, radius_m: float) -> tuple[float, 
 
 
 def _corners(flat: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
-    """Return corners whose longitudes may lie beyond 180 degrees."""
+    """Return the corners after a check; longitudes may lie beyond 180 degrees."""
     whole("corners", len(flat), MIN_CORNERS, MAX_CORNERS)
     for longitude, latitude in flat:
         real("longitude of a corner", longitude, -540, 540)

@@ -1,7 +1,7 @@
-"""Tables: what kernels know of subscriptions, devices, sessions and who is a member of which; rows by number.
+"""Tables: the subscriptions, devices, sessions and memberships that kernels read; one row per number.
 
-Rule: a table grows by doubling and then lies elsewhere; kernels find it by the addresses in ``desk``, which stays.
-Rule: -1 is "none" in a column of numbers, NaN as a latitude "no place".
+Rule: a table grows by doubling, which moves it in memory; kernels find it by the addresses in ``desk``, which stays.
+Rule: -1 means "none" in a column of numbers, and NaN as a latitude means "no place".
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from whimbrel.match.proximity.words import address
 
 __all__ = ["Tables"]
 
-# Kinds of subscriptions: its session is unknown, and it says nothing of places; it says nothing; as ``model.near``.
+# Kinds of subscriptions: UNPLACED has neither near nor session, PLAIN has no near; the others are as in ``model.near``.
 UNPLACED, PLAIN, CIRCLE, POLYGON, AROUND, ANY = range(6)
 
-# Which table, of ``desk``.
+# Indexes in the table of addresses, ``desk``.
 WANTED_AT, SPOTS_AT, CORNERS_AT, DEVICES_AT, SEEN_AT, LINKS_AT, SESSIONS_AT, RINGS_AT = range(8)
 
-# ``wanted``, by handle: eight words, a line of memory. CORNERS is where the corners begin · MOST_CORNERS + how many.
+# ``wanted``, per handle: eight words, one cache line. CORNERS is index of the first corner · CORNER_RADIX + number.
 KIND, SESSION, STALE, NEXT_HANDLE, HANDLE_BEFORE, IS_SOURCE, STAMP, CORNERS, WANTED = range(9)
-MOST_CORNERS = 128
-# ``spots``, by handle: latitude, longitude, radius, x, y and z of a circle; around a session, the radius alone.
+CORNER_RADIX = 128
+# ``spots``, per handle: latitude, longitude, radius, x, y and z of a circle; around a session, the radius alone.
 SPOT = 6
-# ``devices``: latitude, longitude, x, y and z. ``seen``, by device: when, and the first of its sessions and rings.
+# ``devices``: latitude, longitude, x, y and z. ``seen``, per device: time of report, first session and first ring.
 PLACE = 5
 REPORTED_AT, FIRST_SESSION, FIRST_RING, SEEN = range(4)
-# ``links``: who is a member of which session, as two lists.
+# ``links``: memberships, each in the list of its device and in the list of its session.
 DEVICE, OF_SESSION, NEXT_OF_DEVICE, BEFORE_OF_DEVICE, NEXT_OF_SESSION, BEFORE_OF_SESSION, LINK = range(7)
 # ``sessions``.
 FIRST_MEMBER, FIRST_HANDLE, OF_A_SESSION = range(3)
-# ``rings``: one for each size of circle that a device carries along: eight words, a line of memory. BALL and RADIUS are
-# floats (``real_column``). SOLE is the subscription that the ring is for, where it is the only one and its session has
-# no other member; what decides about it stands beside it, so that a question reads one line of memory and not six.
+# ``rings``: one per size of circle that a device carries along: eight words, one cache line. BALL and RADIUS are floats
+# (``real_column``). SOLE is the subscription of the ring, if it is the only one and its session has no other member.
+# All values that decide about it stand in the same row, so that a search reads one cache line and not six.
 RING_DEVICE, RING_LEVEL, NEXT_RING, BALL, SOLE, SOLE_STALE, SOLE_SEEN, SOLE_RADIUS, RING = range(9)
 
 _LEAST = 64
 
 
 class Tables:
-    """The arrays, by name; *desk* is the address that kernels know them by."""
+    """The arrays, by name; kernels find them through the address *desk*."""
 
     def __init__(self) -> None:
         self.wanted = np.full((_LEAST, WANTED), -1, np.int64)
@@ -65,7 +65,7 @@ class Tables:
         self._addresses[:] = [address(array) for array in self._all()]
 
     def room_for_handle(self, handle: int) -> None:
-        """Let there be a row for a subscription."""
+        """Grow the tables to include row *handle*."""
         if handle >= self.wanted.shape[0]:
             unused = np.full(WANTED, -1, np.int64)
             unused[KIND] = UNPLACED
@@ -73,47 +73,47 @@ class Tables:
             self._write_addresses()
 
     def room_for_corners(self, count: int) -> None:
-        """Let there be rows for *count* corners in all."""
+        """Grow the table of corners to *count* rows."""
         if count > self.corners.shape[0]:
             self.corners = _grown(self.corners, count, 0.0)
             self._write_addresses()
 
     def room_for_device(self, device: int) -> None:
-        """Let there be a row for a device."""
+        """Grow the tables to include row *device*."""
         if device >= self.devices.shape[0]:
             self.devices, self.seen = _grown(self.devices, device, np.nan), _grown(self.seen, device, -1)
             self._write_addresses()
 
     def room_for_link(self, link: int) -> None:
-        """Let there be a row for a membership."""
+        """Grow the table of memberships to include row *link*."""
         if link >= self.links.shape[0]:
             self.links = _grown(self.links, link, -1)
             self._write_addresses()
 
     def room_for_session(self, session: int) -> None:
-        """Let there be a row for a session."""
+        """Grow the table of sessions to include row *session*."""
         if session >= self.sessions.shape[0]:
             self.sessions = _grown(self.sessions, session, -1)
             self._write_addresses()
 
     def room_for_ring(self, ring: int) -> None:
-        """Let there be a row for a ring."""
+        """Grow the table of rings to include row *ring*."""
         if ring >= self.rings.shape[0]:
             self.rings = _grown(self.rings, ring, -1)
             self._write_addresses()
 
     def real_column(self, column: int) -> Any:
-        """Return a column of the rings that holds floats."""
+        """Return a column of the rings whose values are floats."""
         return self.rings.view(np.float64)[:, column]
 
     @property
     def size_bytes(self) -> int:
-        """What they take."""
+        """Memory of the tables, in bytes."""
         return sum(int(array.nbytes) for array in self._all())
 
 
 def _grown(array: Any, row: int, fill: Any) -> Any:
-    """Return *array* with a row number *row*; what is new is *fill*."""
+    """Return a larger copy of *array* that includes row *row*; new rows are *fill*."""
     wider = np.empty((max(row + 1, 2 * array.shape[0]), *array.shape[1:]), array.dtype)
     wider[: array.shape[0]], wider[array.shape[0] :] = array, fill
     return wider

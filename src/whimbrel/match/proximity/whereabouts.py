@@ -1,8 +1,8 @@
-"""Whereabouts: which devices are members of which sessions, and where each device was last.
+"""Membership and places: which devices are members of which sessions, and where each device was last.
 
-Rule: a device's last place stays until it reports another or is forgotten, whether it is a member of anything or not:
-it may join later. Whether the place still counts is asked of each subscription (``model.proximity``).
-Rule: numbers are small, and used again once nothing is left of a device or session.
+Rule: a device's last place is kept until it reports another or is forgotten, even if the device is in no session: it
+may join one later. Whether a place is too old is decided per subscription (``model.proximity``).
+Rule: numbers are small, and are reused once nothing is left of a device or session.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Numbers", "Whereabouts", "checked_places"]
 
 
 class Numbers:
-    """Names under small numbers."""
+    """Small numbers for names; a freed number is reused."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -44,11 +44,11 @@ class Numbers:
         self._free: list[int] = []
 
     def __len__(self) -> int:
-        """Return how many numbers there are, free ones too."""
+        """Return the number of numbers, including free ones."""
         return len(self._names)
 
     def get(self, name: str) -> int | None:
-        """Return the number of *name*, if it has one."""
+        """Return the number of *name*, or None if it has none."""
         return self._numbers.get(name)
 
     def name(self, number: int) -> str:
@@ -56,7 +56,7 @@ class Numbers:
         return self._names[number] or ""
 
     def give(self, name: str) -> int:
-        """Return the number of *name*, a new one if it has none."""
+        """Return the number of *name*; give it a new one if it has none."""
         number = self._numbers.get(name)
         if number is None:
             if self._free:
@@ -69,7 +69,7 @@ class Numbers:
         return number
 
     def free(self, number: int) -> None:
-        """Let a number be given again."""
+        """Free a number for reuse."""
         name = self._names[number]
         if name is not None:
             del self._numbers[name]
@@ -77,46 +77,46 @@ class Numbers:
             self._free.append(number)
 
     def names(self) -> list[str]:
-        """Return all names by number; those of free numbers are empty."""
+        """Return all names, by number; the names of free numbers are empty."""
         return [each or "" for each in self._names]
 
 
 class Whereabouts:
-    """Devices, sessions and who is a member of which, in *tables*."""
+    """Devices, sessions and memberships in *tables*."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self.device_numbers, self.session_numbers = Numbers(), Numbers()
         self._links: dict[tuple[int, int], int] = {}
-        """By session and device."""
+        """Rows of ``links`` by session and device."""
         self._free_links: list[int] = []
 
     def device(self, name: str) -> int:
-        """Return the number of a device, a new one if it has none."""
+        """Return the number of a device; give it a new one if it has none."""
         number = self.device_numbers.give(name)
         self._tables.room_for_device(number)
         return number
 
     def session(self, name: str) -> int:
-        """Return the number of a session, a new one if it has none."""
+        """Return the number of a session; give it a new one if it has none."""
         number = self.session_numbers.give(name)
         self._tables.room_for_session(number)
         return number
 
     def let_go_of_session(self, session: int) -> None:
-        """Let the number of a session be used again if nothing is left of it."""
+        """Free the number of a session without members and subscriptions."""
         if (self._tables.sessions[session] < 0).all():
             self.session_numbers.free(session)
 
     def let_go_of_device(self, device: int) -> None:
-        """Let the number of a device be used again if nothing is left of it."""
+        """Free the number of a device without a place and without sessions."""
         if math.isnan(self._tables.devices[device, 0]) and self._tables.seen[device, FIRST_SESSION] < 0:
             self.device_numbers.free(device)
 
     # -- who is a member of what -------------------------------------------------------------------------------------
 
     def link(self, session: int, device: int) -> bool:
-        """Let a device be a member; return whether it was none."""
+        """Make a device a member of a session; return False if it was one before."""
         if (session, device) in self._links:
             return False
         row = self._free_links.pop() if self._free_links else len(self._links)
@@ -129,7 +129,7 @@ class Whereabouts:
         return True
 
     def unlink(self, session: int, device: int) -> bool:
-        """Let a device be no member any more; return whether it was one."""
+        """Remove a device from a session; return whether it was a member."""
         row = self._links.pop((session, device), None)
         if row is None:
             return False
@@ -140,7 +140,7 @@ class Whereabouts:
         return True
 
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield sessions and their members."""
+        """Yield the pairs of session and member."""
         yield from self._links
 
     def members(self, session: int) -> list[int]:
@@ -153,20 +153,20 @@ class Whereabouts:
         return found
 
     def member_before(self, session: int) -> int:
-        """Return the device that joined a session before the last one did, -1 if that is the only one."""
+        """Return the device that joined a session before the last one did, or -1 if there is only one."""
         link = int(self._tables.links[self._tables.sessions[session, FIRST_MEMBER], NEXT_OF_SESSION])
         return -1 if link < 0 else int(self._tables.links[link, DEVICE])
 
     # -- what a session wants ----------------------------------------------------------------------------------------
 
     def push_handle(self, session: int, handle: int) -> None:
-        """Let a session have a subscription."""
+        """Add a subscription to a session."""
         t = self._tables
         t.wanted[handle, SESSION] = session
         _push(t.wanted, handle, (NEXT_HANDLE, HANDLE_BEFORE), t.sessions, (session, FIRST_HANDLE))
 
     def take_handle(self, handle: int) -> int:
-        """Let a session not have a subscription any more; return the session, -1 if it had none."""
+        """Remove a subscription from its session; return the session, or -1 if it had none."""
         t = self._tables
         session = int(t.wanted[handle, SESSION])
         if session >= 0:
@@ -185,7 +185,7 @@ class Whereabouts:
     # -- where devices are -------------------------------------------------------------------------------------------
 
     def places_at(self, session: int, *, now: int, stale_us: int) -> list[Place]:
-        """Return where a session is, as ``model.proximity`` has it."""
+        """Return the places of a session's members that are not too old, as ``model.proximity.hears`` takes them."""
         found = []
         for device in self.members(session):
             latitude, longitude = self._tables.devices[device, :2].tolist()
@@ -195,9 +195,9 @@ class Whereabouts:
 
 
 def checked_places(places: Any) -> Any:
-    """Return rows of latitude and longitude as floats, or refuse the first that is nowhere on Earth."""
+    """Return rows of latitude and longitude as floats; refuse the first row that is not a place on Earth."""
     found = np.ascontiguousarray(places, np.float64).reshape(-1, 2)
-    is_fine = (np.abs(found[:, 0]) <= 90) & (np.abs(found[:, 1]) <= 180)  # NaN is not
+    is_fine = (np.abs(found[:, 0]) <= 90) & (np.abs(found[:, 1]) <= 180)  # False for NaN
     if not is_fine.all():
         at = int(np.flatnonzero(~is_fine)[0])
         allowed = "latitude -90 to 90 and longitude -180 to 180"
@@ -206,7 +206,7 @@ def checked_places(places: Any) -> Any:
 
 
 def _push(rows: Any, row: int, columns: tuple[int, int], heads: Any, head: tuple[int, int]) -> None:
-    """Put *row* before the others of a list; *columns* are where a row keeps the next and the one before."""
+    """Insert *row* at the head of a list; *columns* hold the next and the previous row."""
     following, before = columns
     first = heads[head]
     rows[row, following], rows[row, before] = first, -1
@@ -216,7 +216,7 @@ def _push(rows: Any, row: int, columns: tuple[int, int], heads: Any, head: tuple
 
 
 def _unlink(rows: Any, row: int, columns: tuple[int, int], heads: Any, head: tuple[int, int]) -> None:
-    """Take *row* out of its list."""
+    """Remove *row* from its list."""
     following, before = columns
     after, previous = rows[row, following], rows[row, before]
     if after >= 0:

@@ -1,10 +1,9 @@
-"""Words: how the kernels of proximity read and write memory, by address.
+"""Words: reading and writing memory by address, for the kernels of proximity.
 
-An array is seven words to numba, passed by value and counted: handing a dozen of them to a helper at every candidate
-made a question take 110 µs instead of 6, and to the kernel itself 60 µs a call. So kernels are given addresses, and
-helpers numbers alone.
-
-Rule: an address is that of an array which its owner keeps alive and knows the size of; nothing here checks a bound.
+To numba an array is seven words, passed by value and reference-counted. Passing a dozen arrays to a helper for every
+candidate made a search take 110 µs instead of 6, and passing them to the kernel cost 60 µs per call. So kernels get
+addresses, and helpers get only numbers.
+Rule: nothing here checks a bound. An address belongs to an array whose owner keeps it alive and knows its size.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from numba.extending import intrinsic
 __all__ = ["address", "prefetch", "real", "set_real", "set_word", "word"]
 
 _get_or_insert: Any = cgutils.get_or_insert_function
-_intrinsic: Any = intrinsic  # mypy would have a kernel hand over the typing context, too
+_intrinsic: Any = intrinsic  # mypy would require the typing context as an argument, too
 
 
 def address(array: Any) -> int:
-    """Return where *array* begins; it must lie in one piece, in words of eight bytes."""
+    """Return the address of *array*, which must be contiguous and have words of eight bytes."""
     assert array.flags.c_contiguous
     assert array.itemsize == 8  # int64 and float64
     return int(array.ctypes.data)
@@ -35,7 +34,7 @@ def _place(builder: Any, base: Any, index: Any, kind: Any) -> Any:
 
 @_intrinsic
 def word(context: Any, base: Any, index: Any) -> Any:  # noqa: ARG001 # numba's protocol
-    """Return the integer number *index* from *base* on."""
+    """Return the integer at *index* of the array at address *base*."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         base, index = arguments
@@ -46,7 +45,7 @@ def word(context: Any, base: Any, index: Any) -> Any:  # noqa: ARG001 # numba's 
 
 @_intrinsic
 def set_word(context: Any, base: Any, index: Any, value: Any) -> Any:  # noqa: ARG001 # numba's protocol
-    """Write the integer number *index* from *base* on."""
+    """Write the integer at *index* of the array at address *base*."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         base, index, value = arguments
@@ -58,7 +57,7 @@ def set_word(context: Any, base: Any, index: Any, value: Any) -> Any:  # noqa: A
 
 @_intrinsic
 def real(context: Any, base: Any, index: Any) -> Any:  # noqa: ARG001 # numba's protocol
-    """Return the float number *index* from *base* on."""
+    """Return the float at *index* of the array at address *base*."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         base, index = arguments
@@ -69,7 +68,7 @@ def real(context: Any, base: Any, index: Any) -> Any:  # noqa: ARG001 # numba's 
 
 @_intrinsic
 def set_real(context: Any, base: Any, index: Any, value: Any) -> Any:  # noqa: ARG001 # numba's protocol
-    """Write the float number *index* from *base* on."""
+    """Write the float at *index* of the array at address *base*."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         base, index, value = arguments
@@ -81,7 +80,7 @@ def set_real(context: Any, base: Any, index: Any, value: Any) -> Any:  # noqa: A
 
 @_intrinsic
 def prefetch(context: Any, base: Any, index: Any) -> Any:  # noqa: ARG001 # numba's protocol
-    """Ask the memory for the word number *index* from *base* on, and go on without waiting for it."""
+    """Start loading the word at *index* of the array at address *base*, without waiting for it."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         base, index = arguments

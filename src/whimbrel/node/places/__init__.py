@@ -1,1 +1,1 @@
-"""Places in a node: where publications are heard, areas that clients name, and areas of what is retained."""
+"""Places in a node: places of publications and devices, areas that clients name, and areas of retained messages."""

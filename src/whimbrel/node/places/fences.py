@@ -1,10 +1,10 @@
-"""Fences: the areas that sessions name, and which of them each session is in.
+"""Fences (geofences): the areas that sessions name, and which of them each session is in.
 
-A client names an area by a subscription to ``$whimbrel/near/<name>`` with ``near=lat,lon,R`` or a polygon, and is told
-there when it enters the area and when it leaves it.
-Rule: a fence is of a private session: a client is told of its own places and of no others'. The notice has no place.
-Rule: a place counts as in ``model.proximity``: when it is stale, the session has left.
-Rule: which fence a session is in is worked out from places and subscriptions alone, so a restart knows it again.
+A client names an area by a subscription to ``$whimbrel/near/<name>`` with ``near=lat,lon,R`` or a polygon. It gets a
+notice on that topic when it enters the area and when it leaves it.
+Rule: only a private session can have a fence: a client gets notices about its own places only. A notice has no place.
+Rule: the rules of ``model.proximity`` decide whether a place is valid; when it becomes stale, the session has left.
+Rule: places and subscriptions alone determine which fences a session is in, so a restart restores it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Crossing = tuple[str, str, bool]
 
 
 def fence_name(subscription: Subscription) -> str | None:
-    """Return the name that a subscription gives to an area; None if it names none."""
+    """Return the name of the area that a subscription names; None if it is not for a fence."""
     wanted = subscription.subject_filter
     if wanted is None or not wanted.startswith(FENCE) or not isinstance(subscription.near, Area | Polygon):
         return None
@@ -37,16 +37,16 @@ def fence_name(subscription: Subscription) -> str | None:
 
 
 class Fences:
-    """The named areas by session; *sightings* tells where the members of a session were last."""
+    """The named areas by session; *sightings* returns the last places of a session's members."""
 
     def __init__(self, sightings: Callable[[str], list[Sighting]]) -> None:
         self._sightings = sightings
         self._named: dict[str, dict[Identity, Subscription]] = {}
         self._inside: dict[tuple[str, Identity], None] = {}
         self._stale: list[tuple[int, str, Identity]] = []
-        """When the place of a session that is in an area will not count any more, unless it reports again."""
+        """Heap of the times when the place of a session in an area becomes stale, unless it reports again."""
         self._queued: set[tuple[str, Identity]] = set()
-        """Those of which ``_stale`` has an entry: one each, however often a session comes and goes."""
+        """Session and identity of each entry in ``_stale``: at most one per fence, even if a session comes and goes."""
 
     def __bool__(self) -> bool:
         return bool(self._named)

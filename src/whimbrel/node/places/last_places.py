@@ -1,7 +1,7 @@
-"""The last places of devices: one interface and one kind of row, whoever keeps them.
+"""The last places of devices: one interface and one kind of row, for brokers and for pipeline workers.
 
-A broker keeps them in a dictionary (``hold.rules.places``), because it asks where single devices are; a worker keeps
-them in arrays (``match.proximity.past.track_keeper``), because reports come to it as Arrow columns.
+A broker stores them in a dictionary (``hold.rules.places``), because it reads the places of single devices. A worker
+stores them in arrays (``match.proximity.past.track_keeper``), because its reports are Arrow columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["LastPlaces", "PlaceOwner", "sighting_of"]
 
 
 class PlaceOwner(Protocol):
-    """Keeps the last place of each device."""
+    """Storage of the last place of each device."""
 
     def devices(self) -> Iterable[str]:
         """Return the devices that have a place."""
@@ -32,7 +32,7 @@ class PlaceOwner(Protocol):
 
 
 class LastPlaces:
-    """The rows of the places that *owner* keeps, as a part of a node."""
+    """The rows of the places in *owner*, as a part of a node."""
 
     kinds = frozenset({"place"})
 
@@ -56,6 +56,6 @@ class LastPlaces:
 
 
 def sighting_of(row: bytes) -> Sighting:
-    """Return the last place of a device from its row."""
+    """Decode the last place of a device from its row."""
     seq, reported_at, latitude, longitude = cbor2.loads(row)
     return Sighting(seq, reported_at, Place(latitude, longitude))

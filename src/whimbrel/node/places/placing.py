@@ -1,4 +1,4 @@
-"""The place of a publication: where it is published, for which area, and by when it is due (STEAM, 4.3)."""
+"""The place of a publication: where it was published, for which area, and its delivery deadline (STEAM, 4.3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Placing"]
 
 
 class Placing(NamedTuple):
-    """What a publication says of place and time; of a log, ``deadline_us`` is counted from when it was accepted."""
+    """Place, radius of the area, and deadline of a publication; ``deadline_us`` counts from its acceptance."""
 
     place: Place | None
     radius_m: float | None
@@ -18,5 +18,5 @@ class Placing(NamedTuple):
 
     @property
     def area(self) -> Area | None:
-        """The circle in which it is heard; None if it is heard everywhere."""
+        """The circle in which sessions get the publication; None if it is for all places."""
         return None if self.place is None or self.radius_m is None else Area(self.place, self.radius_m)

@@ -1,9 +1,9 @@
-"""Retained areas: what is retained for an area, and who has come into it since.
+"""Retained areas: the retained messages for an area, and the sessions that have received them.
 
-Rule: what is retained with an area comes to a session that enters the area, once: as long as it is the last of its
-subject, neither leaving and coming back nor a restart makes it come again.
-Rule: areas stand in cells of a tenth of a degree, so that a report looks at few: at most ``MOST_IN_CELL``, and those
-that are wide or near a pole, of which there may be only so many (``MOST_WIDE``).
+Rule: a session that enters the area of a retained message receives the message once. While the message stays retained,
+neither leaving and returning nor a restart sends it again.
+Rule: areas are indexed by cells of a tenth of a degree, so that a report is compared with few areas. These are at most
+``MAX_IN_CELL`` areas of its cell, and at most ``MAX_WIDE`` areas that are wide or near a pole.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from whimbrel.model.place import Area, Place
 from whimbrel.node.memory import AREA_BYTES, SEEN_BYTES, MemoryCount
 from whimbrel.node.publication import KeptNotification
 
-__all__ = ["MOST_AREAS", "MOST_IN_CELL", "MOST_WIDE", "RetainedAreas", "is_wide"]
+__all__ = ["MAX_AREAS", "MAX_IN_CELL", "MAX_WIDE", "RetainedAreas", "is_wide"]
 
-MOST_AREAS, MOST_IN_CELL, MOST_WIDE = 100_000, 2_000, 100
-"""How many messages may be retained with an area, how many of them in one cell, and how many with a wide area."""
-_MOST_SEEN = 1_000
-"""How many a session is remembered to have had; of more, the oldest are forgotten."""
+MAX_AREAS, MAX_IN_CELL, MAX_WIDE = 100_000, 2_000, 100
+"""Most retained messages with an area, most of them in one cell, and most with a wide area."""
+_MAX_SEEN = 1_000
+"""Most messages per session that are remembered as received; beyond, the oldest are forgotten."""
 _CELLS, _AROUND = 10, 3_600
-_WIDE_M, _MOST_LATITUDE = 5_000.0, 80.0
-_METRES_OF_A_DEGREE = 110_000.0  # a little less than there are, so that no cell is missed
+_WIDE_M, _MAX_LATITUDE = 5_000.0, 80.0
+_METRES_OF_A_DEGREE = 110_000.0  # a little less than the true value, so that no cell is missed
 
 
 def is_wide(area: Area) -> bool:
-    """Return whether every report is compared with an area."""
-    return area.radius_m > _WIDE_M or abs(area.centre.latitude) > _MOST_LATITUDE
+    """Return whether *area* is wide or near a pole: then it is compared with every report."""
+    return area.radius_m > _WIDE_M or abs(area.centre.latitude) > _MAX_LATITUDE
 
 
 class RetainedAreas:
-    """The retained messages with an area; *touch* is told whose memory of them changed."""
+    """The retained messages with an area; *touch* is called with the key of each session's row that changes."""
 
     def __init__(self, touch: Callable[[Key], None], memory: MemoryCount) -> None:
         self._touch, self._memory = touch, memory
         self._areas: dict[str, tuple[KeptNotification, Area]] = {}
-        """By subject."""
+        """Message and area, per subject."""
         self._wide: dict[str, None] = {}
         self._cells: dict[tuple[int, int], dict[str, None]] = {}
         self._seen: dict[str, dict[int, None]] = {}
-        """By session, the numbers of those that it has had, or was there for."""
+        """Seqs of the messages that a session has received, retained or live, per session."""
 
     def __len__(self) -> int:
         return len(self._areas)
 
     @property
     def wide_count(self) -> int:
-        """How many are looked at for every report."""
+        """Number of wide areas, which are compared with every report."""
         return len(self._wide)
 
     def crowd(self, area: Area) -> int:
-        """Return how many areas a report is held against in the fullest cell that *area* reaches."""
+        """Return the number of areas in the fullest cell that *area* overlaps."""
         return max((len(self._cells.get(cell, ())) for cell in _cells_of(area)), default=0)
 
     def put(self, message: KeptNotification) -> None:
@@ -73,7 +73,7 @@ class RetainedAreas:
                 self._cells.setdefault(cell, {})[message.subject] = None
 
     def remove(self, subject: str) -> None:
-        """Remove the area of a subject that has no retained message any more."""
+        """Remove the area of a subject, whose retained message was removed."""
         found = self._areas.pop(subject, None)
         if found is None:
             return
@@ -86,7 +86,7 @@ class RetainedAreas:
                     del self._cells[cell]
 
     def entered(self, session: str, place: Place) -> Iterator[KeptNotification]:
-        """Yield the messages retained where a session is that were not sent to it before."""
+        """Yield the messages retained for *place* that *session* has not received, and mark them as received."""
         if not self._areas:
             return
         cell = (math.floor(place.latitude * _CELLS), math.floor(place.longitude * _CELLS) % _AROUND)
@@ -97,19 +97,19 @@ class RetainedAreas:
                 yield message
 
     def see(self, session: str, message: KeptNotification) -> None:
-        """Note that a retained message with an area was sent to a session."""
+        """Record that *session* has received a retained message with an area."""
         if message.subject not in self._areas:
             return
         seen = self._seen.setdefault(session, {})
         before = len(seen)
         seen[message.seq] = None
-        if len(seen) > _MOST_SEEN:
+        if len(seen) > _MAX_SEEN:
             del seen[next(iter(seen))]
         self._memory.counted += SEEN_BYTES * (len(seen) - before)
         self._touch(("arrived", session))
 
     def end(self, session: str) -> None:
-        """Forget the messages that a session had: it ended."""
+        """Remove the record of received messages of a session that ended."""
         seen = self._seen.pop(session, None)
         if seen is not None:
             self._memory.counted -= SEEN_BYTES * len(seen)
@@ -127,19 +127,19 @@ class RetainedAreas:
         yield from (("arrived", session) for session in self._seen)
 
     def row(self, key: Key) -> bytes | None:
-        """Return the numbers of what has come to a session; None if nothing has."""
+        """Return the row of a session: the seqs of its received messages; None if there are none."""
         seen = self._seen.get(str(key[1]))
         return cbor2.dumps(list(seen)) if seen else None
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Restore from *rows* the messages that sessions had."""
+        """Restore the received messages of sessions from *rows*."""
         for (_, session), value in rows.items():
             seen = self._seen[str(session)] = dict.fromkeys(cbor2.loads(value))
             self._memory.counted += SEEN_BYTES * len(seen)
 
 
 def _cells_of(area: Area) -> Iterator[tuple[int, int]]:
-    """Yield the cells that an area reaches; of a wide one none, which is looked at anyway."""
+    """Yield the cells that an area overlaps; none for a wide area, which is compared with every report."""
     if is_wide(area):
         return
     latitude, longitude = area.centre.latitude, area.centre.longitude

@@ -1,4 +1,4 @@
-"""The batch run: tables of a whole log, or of an interval of it."""
+"""The batch run: make the tables of a whole log, or their rows of one interval of time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Intervals: which rows of the tables a run writes, by their times; for backfills.
+"""Intervals: limit a batch run to the rows of a range of times, for backfills.
 
-Rule: what is written are the rows that a run without an interval writes and whose time (``TIME_COLUMNS``) lies in it:
-subscriptions and sessions from before it are folded, and what was published in it and decided later is known.
-Rule: a window belongs to the interval that its beginning lies in, and is written whole.
-Rule: ``replicas`` and ``dead_letters`` are about a whole log, and are made of all of it.
+Rule: a run writes those rows of a full run whose time (``TIME_COLUMNS``) is within the interval. Facts before the
+interval are folded too, so subscriptions and sessions are right; so are facts after it that decide about earlier ones.
+Rule: a window belongs to the interval that contains its begin, and is written whole.
+Rule: ``replicas`` and ``dead_letters`` are about a whole log, and are always made from all of it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _OF_ALL = "dead_letters"
 
 
 def has_intervals(table: str) -> bool:
-    """Return whether rows of *table* have a time, so that a part of them can be written."""
+    """Return whether a run can write only the rows of an interval of *table*: each row must have a time."""
     return table in TIME_COLUMNS and table != _OF_ALL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Times in microseconds, from *since* on and before *until*; None is no bound."""
+    """A range of times in microseconds, from *since* on and before *until*; None means no bound."""
 
     since: int | None = None
     until: int | None = None
@@ -46,7 +46,7 @@ class Interval:
             raise InvalidValueError("interval", Phrase(f"{since} to {until}"), "one that begins before it ends")
 
     def rows(self, frame: DataFrame, table: str) -> DataFrame:
-        """Return the rows of *table* that lie in the interval."""
+        """Return the rows of *table* whose time is within the interval."""
         time = F.col(TIME_COLUMNS[table])
         if self.since is not None:
             frame = frame.where(time >= F.timestamp_micros(F.lit(self.since)))
@@ -55,13 +55,13 @@ class Interval:
         return frame
 
     def within(self, batch: Any, table: str) -> Any:
-        """Return the rows of an Arrow batch of *table* that lie in the interval."""
+        """Return the rows of an Arrow batch of *table* whose time is within the interval."""
         times = batch.column(TIME_COLUMNS[table]).cast(pa.int64())
         since, until = INT64_MIN if self.since is None else self.since, INT64_MAX if self.until is None else self.until
         return batch.filter(pc.and_(pc.greater_equal(times, since), pc.less(times, until)))
 
     def days(self, *, later_us: int = 0) -> tuple[date, date]:
-        """Return the first and the last day that have facts of the interval, or of as much *later* as is said."""
+        """Return the first and the last date of the interval, whose end is moved later by *later_us*."""
         since = date.min if self.since is None else date_of(self.since)
         until = date.max if self.until is None else date_of(min(self.until + later_us, LAST_TIME))
         return since, until

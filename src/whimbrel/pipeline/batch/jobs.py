@@ -1,7 +1,7 @@
-"""Jobs: from a log to tables, with paths and progress; every table is a pure transform in a file of its own.
+"""Jobs: run a batch that makes tables from a log; this module has paths and progress, ``tables`` has the transforms.
 
-Rule: a table appears whole or not at all: executors write its files, and one commit replaces those of before.
-Rule: with an interval only the rows of it are replaced, in one commit a table (``intervals``).
+Rule: a table is replaced atomically: executors write its files, and one commit replaces the old ones.
+Rule: with an interval only its rows are replaced, in one commit per table (``intervals``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["Interval", "Made", "Plan", "run"]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One table that was made."""
+    """Summary of one table that a run made."""
 
     table: str
     path: str
@@ -67,9 +67,9 @@ def run(
     interval: Interval | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, dict[str, object]]:
-    """Make *tables* of the log at *log* below *out*, or only their rows of an *interval*; return what was made.
+    """Make *tables* from the log at *log* in the folder *out*, or only their rows of an *interval*; return summaries.
 
-    With an interval, the rows of it replace those that the tables had of it, and their other rows stay.
+    With an interval, the new rows replace the rows that the tables had within it; the other rows stay.
     """
     unknown = [name for name in tables if name not in TABLES_MADE]
     if unknown:
@@ -101,7 +101,7 @@ def run(
 
 
 def _note_of_replicas(paths: list[Path], plan: Plan) -> str:
-    """Return the sentence that tells which subjects the plan for replicas does not serve, if any."""
+    """Return a sentence about the subjects that the plan for replicas cannot serve; empty if there are none."""
     rows = (row for path in paths for row in pq.read_table(path, columns=["subject", "subscribers"]).to_pylist())
     subscribers = {row["subject"]: row["subscribers"] for row in rows}
     beyond = unserved(subscribers, nodes=plan.nodes, slots_per_node=plan.slots_per_node)
@@ -109,7 +109,7 @@ def _note_of_replicas(paths: list[Path], plan: Plan) -> str:
 
 
 def _made(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interval | None) -> list[Path]:
-    """Make a table, and return its files."""
+    """Make the table *name*, and return its files."""
     if name in log.folded:
         return _commit(log.folded_files(name, interval), log.out, name, interval)
     if name == "matches":
@@ -119,7 +119,7 @@ def _made(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interv
 
 
 def _write_matches(log: _Log, interval: Interval | None) -> list[Path]:
-    """Make ``matches`` by a map over the publications."""
+    """Make ``matches`` by a map over the publications, without a fold."""
     log = log if interval is None else log.of_days(*interval.days())
     tables = (log.table(each) for each in ("publications", "interests", "sessions"))
     rows, work = matching(*tables, numbers=log.numbers, moving=log.moving)
@@ -133,9 +133,9 @@ def _within(interval: Interval, work: Work, batches: Iterable[Any]) -> Iterator[
 
 
 class _Log:
-    """The tables of a log without what cannot be read, and what cannot; tables of it are made below *out*.
+    """A log at one snapshot, as the input of a run that makes tables in the folder *out*.
 
-    Those that are *folded* are made together, in one pass.
+    The tables *folded* are made together, in one pass over the log.
     """
 
     def __init__(
@@ -150,15 +150,15 @@ class _Log:
     ) -> None:
         self.spark, self._path, self.out, self.plan, self.folded, self.doing = spark, path, out, plan, folded, doing
         check_format(path)
-        found = snapshot(path)  # one moment for all tables: the node goes on writing
+        found = snapshot(path)  # one snapshot for all tables, because the node continues to write
         self.begun = {node: begun for node in found.last if (begun := start_state(path, node)) is not None}
-        """By node whose log was cut, the checkpoint that it begins at."""
+        """Start state, per node whose log was cut."""
         self._at = replace(found, begins={node: begun.seq + 1 for node, begun in self.begun.items()})
         self._missing = {node: left_out(path, node) for node in found.last}
-        """By node, the numbers that tables are not made of, because they are not there."""
+        """Ranges of seqs that are in no table, because they are missing, per node."""
         self.now = time.time_ns() // 1_000
         self.days: tuple[date, date] | None = None
-        """Those whose publications are read; None: all."""
+        """First and last date of the publications to read; None: all."""
         self._files: dict[str, list[Path]] | None = None
         self._run = f"run-{uuid4().hex}"
         self._scratch: Path | None = None
@@ -166,14 +166,14 @@ class _Log:
         self._met: DataFrame | None = None
 
     def of_days(self, first: date, last: date) -> _Log:
-        """Return the log with the publications of some days, and all other facts."""
+        """Return the same log with only the publications of these days; all other facts stay."""
         found = copy(self)
         found.days = (first, last)
         return found
 
-    @cache  # noqa: B019 # as long as the job
+    @cache  # noqa: B019 # the cache lives as long as the job
     def table(self, name: str) -> LogFrame:
-        """Return the good rows of a table."""
+        """Return the valid rows of the log's table *name*."""
         begun: dict[str, Any] = {}
         if name == "interests":
             begun = {node: each.interest_rows() for node, each in self.begun.items()}
@@ -181,7 +181,7 @@ class _Log:
         return found.of_days(*self.days) if name == "publications" and self.days is not None else found
 
     def folded_files(self, name: str, interval: Interval | None) -> list[Path]:
-        """Return the files that the fold made of a table, or of its rows of an interval; they are the caller's now."""
+        """Return the files that the fold made for the table *name*; the caller owns them now."""
         if self._files is None:
             for table in self.folded:
                 open_table(self.out, table)
@@ -189,7 +189,7 @@ class _Log:
         return self._files.pop(name)
 
     def deliveries(self, name: str) -> DataFrame:
-        """Return ``deliveries``, whole, for the table *name*: it is kept in a folder of that one until we are done."""
+        """Return all of ``deliveries``, as input of the table *name*; until ``close`` its files are in that folder."""
         if self._scratch is None:
             open_table(self.out, name)
             self._scratch = self.out / name / self._run
@@ -216,47 +216,47 @@ class _Log:
         )
 
     def contacts(self) -> DataFrame:
-        """Return the contacts of each node, for two tables: kept on the workers' disks."""
+        """Return the contacts of each node, persisted on the workers' disks, because two tables use them."""
         if self._met is None:
             reports = self.table("reports")
             if may_have(reports, "place") or any(begun.places() for begun in self.begun.values()):
                 ends = self._ends()
                 found = node_contacts(reports.frame(), ends=ends, plan=self.plan.contact, begun=self.begun)
-            else:  # a log of devices that are nowhere should not take any time
+            else:  # no device ever had a place, so nothing is computed
                 found = no_contacts(self.spark)
             self._met = found.persist(StorageLevel.DISK_ONLY)
         return self._met
 
     def _ends(self) -> dict[str, int]:
-        """Return for each node the time of its last fact, in microseconds."""
+        """Return the time of the last fact of each node, in microseconds."""
         frames = [(self.numbers if name == "publications" else self.table(name), at) for name, at in TIMES.items()]
         return {node: extent.ends_at for node, extent in extents(frames).items()}
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Release cached contacts, and remove files that are in no commit."""
         if self._met is not None:
             self._met.unpersist()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
         for table in self.folded if self._files is None else self._files:
-            shutil.rmtree(self.out / table / self._run, ignore_errors=True)  # what is in no commit
+            shutil.rmtree(self.out / table / self._run, ignore_errors=True)  # files that are in no commit
 
     @property
     def moving(self) -> MovingRows:
-        """Where sessions are."""
+        """The tables that determine where sessions are."""
         return MovingRows(self.table("reports"), self.table("presence"), self.begun)
 
     @property
     def numbers(self) -> LogFrame:
-        """Numbers and times of all publications: to say which are good, a worker must look at their attributes."""
+        """Seqs and times of all publications, not validated: validating them means reading their attributes."""
         return self.table("publications").numbers()
 
 
 def _asked(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interval | None) -> DataFrame:
-    """Return a table, or its rows of an interval if it has any; those that were *made* are then no whole tables."""
+    """Return the table *name*, or its rows of an interval; with an interval, the tables *made* before are not whole."""
     if interval is None:
         return _table(name, log, made)
-    if name == "deliveries":  # what is decided depends on everything before
+    if name == "deliveries":  # an outcome depends on all facts before it
         return interval.rows(log.deliveries(name), name)
     if name == "popularity":
         log = log.of_days(*interval.days(later_us=log.plan.window_us))
@@ -265,7 +265,7 @@ def _asked(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Inter
 
 
 def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
-    """Return a table that no fold makes; *made* says where those are that it may read instead of making them again."""
+    """Return a table that no fold makes; *made* has files of finished tables that it may read instead of the log."""
     plan = log.plan
     if name in {"contacts", "meetings"}:
         return (contacts if name == "contacts" else meetings)(log.contacts())
@@ -296,7 +296,7 @@ def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
 
 
 def _write(rows: Mapped, out: Path, name: str, interval: Interval | None = None, *, work: Work = iter) -> list[Path]:
-    """Let workers write *rows*, or what *work* makes of them, and commit that; return the files."""
+    """Write *work* applied to *rows* in the workers, and commit the files as the table *name*; return the files."""
     open_table(out, name)
     folder = f"run-{uuid4().hex}"
     try:
@@ -307,7 +307,7 @@ def _write(rows: Mapped, out: Path, name: str, interval: Interval | None = None,
 
 
 def _commit(files: list[Path], out: Path, name: str, interval: Interval | None) -> list[Path]:
-    """Let a table be what *files* hold, or its rows of an *interval* if it has any, in one commit; return them."""
+    """Replace a table, or its rows of an *interval*, by *files* in one commit; return the files."""
     if interval is not None and has_intervals(name):
         DeltaOutput(out, name).replace_between(files, interval.since, interval.until)
     else:

@@ -1,9 +1,9 @@
-"""The fold of a batch run: the log of each node through the unit, its sessions in shards, a task of Spark's for each.
+"""The fold of a batch run: fold the log of each node with ``unit.take``, in one Spark task per shard of its sessions.
 
-A task reads what it needs of the log and writes files of the tables; what comes back to the driver are their names.
-A node that is busier than the others is folded in more shards, at most one for each core: every shard reads the node's
-whole log, and a session's part of it is all that it folds.
-Rule: no row passes through Java, neither on the way in nor on the way out.
+A task reads the log and writes data files of the tables; only the file names return to the driver. A node with many
+facts is divided into more shards, at most one per core. Every shard reads the node's whole log, but folds only its own
+sessions.
+Rule: no row passes through Java, neither when it is read nor when it is written.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from whimbrel.pipeline.unit.take import take
 __all__ = ["FOLDED", "UNFOLDED", "CutLogError", "ShardJob", "ShardTask", "divided", "fold_log", "fold_shard"]
 
 FOLDED = ("matches", "deliveries", "link_quality", "dead_letters")
-"""The tables that the unit makes, in one pass;"""
+"""Tables that the unit makes, in one pass over the log."""
 UNFOLDED = frozenset({"link_quality", "dead_letters"})
-"""of these, those for which nothing is matched and held."""
+"""Tables of ``FOLDED`` that need neither matching nor the hold."""
 
 _NUMBERS_A_SHARD = 50_000
-"""For fewer numbers it is not worth to read a node's log once more."""
+"""Least number of seqs per shard: with fewer, reading the node's log again costs more than it saves."""
 _PROGRESS, _EVERY_S = "progress-", 1.0
 
 
@@ -64,7 +64,7 @@ class CutLogError(WhimbrelError):
 
 
 class ShardTask(NamedTuple):
-    """What a task folds: a shard of a node, from the number *first* to *last*."""
+    """Work of one task: the shard *number* of *of* of a node, from the seq *first* to *last*."""
 
     node: str
     first: int
@@ -72,24 +72,24 @@ class ShardTask(NamedTuple):
     number: int = 0
     of: int = 1
     missing: tuple[Missing, ...] = ()
-    """The numbers that are not in the node's log, or left out of it, as the driver sees it."""
+    """Seqs that are missing from the node's log, or left out, as the driver sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardJob:
-    """What all tasks of a run are told."""
+    """Description of a run, sent to all its tasks."""
 
     log: str
     out: str
     folder: str
-    """In which folder of each table the files are."""
+    """Folder within each table's folder that gets the files."""
     tables: tuple[str, ...]
     retention: Retention
     assume_receipts: bool
     now: int
-    """When dead letters are found, in microseconds."""
+    """Time that dead letters get, in microseconds."""
     interval: Interval | None = None
-    """Which rows are written, of tables whose rows have times; None: all."""
+    """Interval of the rows to write, for tables whose rows have times; None: all rows."""
     piece_facts: int = PIECE_FACTS
     piece_bytes: int = PIECE_BYTES
     file_bytes: int = FILE_BYTES
@@ -97,23 +97,23 @@ class ShardJob:
 
     @property
     def folds(self) -> bool:
-        """Whether publications are matched and held."""
+        """Whether a table needs publications to be matched and held."""
         return not UNFOLDED.issuperset(self.tables)
 
     def wanted(self, table: str, batches: Iterable[Any]) -> Iterable[Any]:
-        """Return the rows that are written, of Arrow batches of a table."""
+        """Return the rows of a table's Arrow batches that are within the interval."""
         if self.interval is None or not has_intervals(table):
             return batches
         return (self.interval.within(batch, table) for batch in batches)
 
     @property
     def progress(self) -> Path:
-        """Where tasks tell how far they are."""
+        """Folder of the files in which tasks report their progress."""
         return Path(self.out, self.tables[0], self.folder)
 
 
 def divided(spans: Mapping[str, tuple[int, int]], cores: int) -> list[ShardTask]:
-    """Return the tasks for nodes with their first and last numbers, the largest first."""
+    """Divide nodes, given with their first and last seq, into tasks; return the largest tasks first."""
     every = sum(max(0, last - first + 1) for first, last in spans.values()) or 1
     tasks = []
     for node, (first, last) in spans.items():
@@ -132,10 +132,10 @@ def fold_log(
     shards: int | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> dict[str, list[Path]]:
-    """Fold all nodes; return the files of each table, which are no part of it yet.
+    """Fold all nodes; return the data files of each table, which are not committed yet.
 
-    *missing* has, by node, the numbers that are not in its log.
-    *shards* is how many each node has, where that is not left to us; *on_progress* is told how much is done, of 1.
+    *missing* has the seqs that are missing from the log, per node. *shards* is the number of shards per node; None
+    chooses it by size. *on_progress* is called with the fraction that is done, from 0 to 1.
     """
     tasks = divided(spans, parallelism(spark) if job.folds else 1)
     if shards is not None:
@@ -156,7 +156,7 @@ def _tasks(job: ShardJob, tasks: Sequence[ShardTask], batches: Iterable[Any]) ->
 
 
 def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
-    """Fold a shard; yield the files that were made."""
+    """Fold one shard; yield the data files that were written."""
     node, first, log = task.node, task.first, Path(job.log)
     begun = _start_state(job, task)
     reader = SpanReader(log, node, most_facts=job.piece_facts, most_bytes=job.piece_bytes, patience=job.patience)
@@ -182,7 +182,7 @@ def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
 
 
 def _start_state(job: ShardJob, task: ShardTask) -> StartState | None:
-    """Return the state that the node's log starts with, if it was cut, as the driver saw it."""
+    """Return the node's start state, or None; raise ``CutLogError`` if the log was cut after the driver looked."""
     begun = seen_start_state(Path(job.log), task.node, task.missing, last=task.last, patience=job.patience)
     if task.first != (0 if begun is None else begun.seq + 1):
         raise CutLogError(task.node)
@@ -193,14 +193,14 @@ def _start_state(job: ShardJob, task: ShardTask) -> StartState | None:
 
 
 class _Progress:
-    """How far a task is, in a file that the driver looks at: of a task that runs, Spark tells nothing."""
+    """Progress of a task, in a file that the driver reads: Spark reports nothing about a running task."""
 
     def __init__(self, job: ShardJob, task: ShardTask) -> None:
         self._path = job.progress / f"{_PROGRESS}{quote(task.node, safe='')}-{task.number}"
         self._next_s = 0.0
 
     def note(self, numbers: int) -> None:
-        """Write down how many numbers were taken; now and then."""
+        """Write how many seqs were processed, at most once per ``_EVERY_S``."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + _EVERY_S
@@ -210,7 +210,7 @@ class _Progress:
 
 @contextmanager
 def _watched(job: ShardJob, numbers: int, on_progress: Callable[[float], None] | None) -> Iterator[None]:
-    """Tell how much of *numbers* is done meanwhile."""
+    """Call *on_progress* during the ``with`` block, with the fraction of *numbers* (seqs) that is done."""
     is_over = threading.Event()
 
     def watch() -> None:

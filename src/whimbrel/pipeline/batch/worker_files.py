@@ -1,7 +1,7 @@
-"""Files of a table that workers write: what comes back to the driver are their names.
+"""Files of a table that workers write; only their names return to the driver.
 
-Where a table is mapped from the log (``LogFrame``), the worker that read rows writes those that they become: no row
-passes through Java, which would make rows of its own of them, and of these Parquet.
+If a table is mapped from the log (``LogFrame``), the worker that read the rows also writes the result. So no row passes
+through Java, which would convert it to a Java row before it writes Parquet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from whimbrel.pipeline.unit.made import Made, TableFiles
 __all__ = ["Mapped", "Work", "file_paths", "made_frame", "write_files"]
 
 Work = Callable[[Iterable[Any]], Iterator[Any]]
-"""From Arrow batches to Arrow batches."""
+"""A function from Arrow batches to Arrow batches."""
 _MADE = pa.schema(
     [
         ("kind", pa.string()),
@@ -32,29 +32,29 @@ _MADE = pa.schema(
     ]
 )
 _NODE = ""
-"""Rows of a table are of no single node."""
+"""Name of the node in ``Made``: empty, because the rows of a table are from several nodes."""
 
 
 class Mapped(Protocol):
-    """A DataFrame of Spark's, or a table of the log."""
+    """Rows that can be mapped: a Spark DataFrame, or a ``LogFrame``."""
 
     def mapInArrow(self, func: Any, schema: Any) -> DataFrame:  # noqa: N802 # as a DataFrame calls it
-        """Return what a function makes of its rows."""
+        """Return the result of *func*, applied to the rows as Arrow batches."""
 
 
 def write_files(rows: Mapped, out: Path, table: str, folder: str, *, work: Work = iter) -> list[Path]:
-    """Let workers write *rows*, or what *work* makes of them, as files of a table; return these."""
+    """Write *work* applied to *rows*, in the workers, as data files of a table; return the files."""
     (out / table / folder).mkdir(parents=True, exist_ok=True)
     return file_paths(out, made_frame(rows, partial(_written, out, table, folder, work))).get(table, [])
 
 
 def made_frame(rows: Mapped, make: Callable[[Iterable[Any]], Iterator[Made]]) -> Any:  # a pyarrow.Table
-    """Return what was made of *rows*."""
+    """Apply *make* to *rows* in the workers; collect the outputs (``Made``) as an Arrow table."""
     return rows.mapInArrow(partial(_as_batches, make), from_arrow_schema(_MADE)).toArrow()
 
 
 def file_paths(out: Path, made: Any) -> dict[str, list[Path]]:  # of a pyarrow.Table
-    """Return, by table, the files that were made."""
+    """Return the paths of the files in *made* (rows of ``Made``), per table."""
     found: dict[str, list[Path]] = {}
     for table, told in zip(made.column("table").to_pylist(), made.column("told").to_pylist(), strict=True):
         found.setdefault(table, []).append(out / table / json.loads(told)["path"])

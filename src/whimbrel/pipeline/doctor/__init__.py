@@ -1,14 +1,14 @@
-"""The doctor: looks at everything that a pipeline stands on, and says what is wrong and what to do about it.
+"""The doctor: checks everything that a pipeline needs, and reports problems with advice.
 
-| module | what it looks at |
+| module | checks |
 |---|---|
 | ``machine`` | Python and its packages, Java, memory, cores, disks |
-| ``session`` | whether Spark starts, and its workers are as we are |
+| ``session`` | whether Spark starts, and its workers run the same versions |
 | ``logs`` | a log: its format, its nodes, its end |
 | ``streams`` | the folder of a stream: its plan, its state, its tables |
 
-Rule: it only looks: nothing is repaired, made or removed, and a stream or a broker may be at work meanwhile.
-Rule: what a number means is decided by functions of values; the rest reads files and asks programs.
+Rule: the doctor only reads: it repairs, creates and removes nothing. A stream or a broker may run meanwhile.
+Rule: pure functions of values decide what is a problem; the other functions read files and run programs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks: what was looked at, what was found, and what to do if that is not what is wanted."""
+"""Checks: the result type of the doctor's checks, and functions that build results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Check", "Verdict", "counted", "failed", "ok", "sized", "warning"]
 
 
 class Verdict(Enum):
-    """What became of a check."""
+    """Result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -18,7 +18,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check; a remedy is given where it is not ok."""
+    """One check: its subject, its verdict, what was found and what is needed; a remedy unless the verdict is ok."""
 
     name: str
     verdict: Verdict
@@ -28,27 +28,27 @@ class Check:
 
 
 def ok(name: str, found: str, wanted: str = "") -> Check:
-    """Return that all is well."""
+    """Return a check with the verdict ok."""
     return Check(name=name, verdict=Verdict.OK, found=found, wanted=wanted)
 
 
 def warning(name: str, found: str, wanted: str, remedy: str) -> Check:
-    """Return that it works, but not as it should."""
+    """Return a check with a warning: it works, but not as it should."""
     return Check(name=name, verdict=Verdict.WARNING, found=found, wanted=wanted, remedy=remedy)
 
 
 def failed(name: str, found: str, wanted: str, remedy: str) -> Check:
-    """Return that it does not work, or will not for long."""
+    """Return a failed check: it does not work, or will soon stop working."""
     return Check(name=name, verdict=Verdict.FAILED, found=found, wanted=wanted, remedy=remedy)
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number with its noun: 1 node, 2 nodes."""
+    """Return a number with its noun in singular or plural: 1 node, 2 nodes."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def sized(size_bytes: float) -> str:
-    """Return a size as people write it."""
+    """Return a size with its unit, such as 1.5 MB."""
     for unit in ("B", "KB", "MB", "GB"):
         if size_bytes < 1_000:
             return f"{size_bytes:.0f} {unit}" if unit == "B" or size_bytes >= 10 else f"{size_bytes:.1f} {unit}"

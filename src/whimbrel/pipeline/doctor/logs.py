@@ -1,6 +1,6 @@
-"""A log: whether it is one, which nodes wrote it, and whether its end can be read.
+"""Checks of a log: its format, its nodes, and whether the end of each node's log can be read.
 
-Rule: of each node only the last segment is read, so that it is quick; ``whimbrel log verify`` reads everything.
+Rule: only the last segment of each node is read, so that the check is quick; ``whimbrel log verify`` reads everything.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ __all__ = ["Extent", "examine_log", "extents"]
 
 _VERIFY = "run: whimbrel log verify DIR, which says what is damaged and where"
 _SHOWN = 8
-_MOST_CHECKPOINT_BYTES = 256 << 20
-"""A larger checkpoint is not read: a look at a log is to be quick."""
+_MAX_CHECKPOINT_BYTES = 256 << 20
+"""Size above which a checkpoint is not read, in bytes, so that the check is quick."""
 
 
 class Extent(NamedTuple):
-    """Which numbers of a node there are."""
+    """Range of the seqs that a node's log has."""
 
     first: int
-    """The oldest that is there."""
+    """The first seq."""
     last: int
-    """The newest that no crash can take back."""
+    """The last seq that is proven durable."""
     unproven: int
-    """How many come after it."""
+    """Number of seqs after ``last``, which a crash may still cut."""
 
 
 def examine_log(log: Path) -> list[Check]:
-    """Look at a log."""
+    """Check a log: its format, and the first ``_SHOWN`` of its nodes in detail."""
     try:
         layout.check_format(log)
     except (WhimbrelError, OSError) as error:
@@ -70,7 +70,7 @@ def _node(node: str, extent: Extent, hole: tuple[int, int] | None) -> Check:
 
 
 def _readers(log: Path, node: str) -> list[Check]:
-    """Return a warning for each reader that was so far behind that what it had not read was cut."""
+    """Return a warning for each reader that was so far behind that records were cut before it read them."""
     begin = next((first for first, _ in layout.segments(log, node)), 0)
     remedy = "let it read more often, or raise log.retain_reader_bytes; what was cut is in no segment any more"
     return [
@@ -85,16 +85,16 @@ def _readers(log: Path, node: str) -> list[Check]:
 
 
 def _absent(log: Path, node: str) -> list[Check]:
-    """Name the session that holds most for devices that are all away, by the newest checkpoint."""
+    """Report the session without present devices that holds the most notifications, by the newest checkpoint."""
     for seq, path in reversed(layout.checkpoints(log, node)):
         waiting = Waiting()
         try:
-            if path.stat().st_size > _MOST_CHECKPOINT_BYTES:
+            if path.stat().st_size > _MAX_CHECKPOINT_BYTES:
                 return []
             with opened(path, node, seq) as reader:
                 deque(waiting.counted(reader.rows()), maxlen=0)
         except (WhimbrelError, OSError):
-            continue  # the one before it may be sound
+            continue  # the checkpoint before it may be valid
         return [_absence(node, seq, path.stat().st_size, waiting.absent())] if waiting.absent() else []
     return []
 
@@ -109,7 +109,7 @@ def _absence(node: str, seq: int, size: int, absent: list[tuple[str, int]]) -> C
 
 
 def extents(log: Path) -> tuple[dict[str, Extent], dict[str, str]]:
-    """Return, by node, which numbers there are, and of which nodes the end cannot be read, and why."""
+    """Return the extent of each node, and the error of each node whose last segment cannot be read."""
     found: dict[str, Extent] = {}
     damaged: dict[str, str] = {}
     for node in layout.nodes(log):
@@ -144,7 +144,7 @@ def _extent(log: Path, node: str) -> Extent | None:
 
 
 def _hole(log: Path, node: str) -> tuple[int, int] | None:
-    """Return the numbers between what is exported and the oldest segment, if any are missing there."""
+    """Return the range of seqs that are missing between the exported ones and the oldest segment, or None."""
     live = layout.segments(log, node)
     exported = layout.exported_seq(log, node)
     has_parts = any(part.node == node for table in COLUMNS for part in layout.parts(log, table))

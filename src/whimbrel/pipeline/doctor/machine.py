@@ -1,4 +1,4 @@
-"""The machine: Python and its packages, Java, memory, cores and disks."""
+"""Checks of the machine: Python and its packages, Java, memory, cores and disks."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([0-9][0-9.]*)")
 _MAJOR = re.compile(r'version "(?:1\.)?([0-9]+)')
 
 
-# -- what is decided -------------------------------------------------------------------------------------------------
+# -- decisions -------------------------------------------------------------------------------------------------------
 
 
 def check_python(version: tuple[int, ...]) -> Check:
-    """Judge the version of Python."""
+    """Check the version of Python."""
     found, wanted = ".".join(map(str, version)), f"{_PYTHON[0]}.{_PYTHON[1]} or newer"
     if version >= _PYTHON:
         return ok("Python", found, wanted)
@@ -47,7 +47,7 @@ def check_python(version: tuple[int, ...]) -> Check:
 
 
 def check_package(name: str, found: str | None, requirement: str) -> Check:
-    """Judge a package by what our own says that it needs, such as ``>=4.1,<5``."""
+    """Check the version *found* of a package against our *requirement*, such as ``>=4.1,<5``."""
     remedy, wanted = "run: pip install 'whimbrel[spark]'", requirement.replace(",", ", ")
     if found is None:
         return failed(name, "not installed", wanted, remedy)
@@ -57,7 +57,7 @@ def check_package(name: str, found: str | None, requirement: str) -> Check:
 
 
 def check_java(version_text: str | None, modules_text: str = "") -> Check:
-    """Judge Java by what ``java -version`` and ``java --list-modules`` print; None if there is none."""
+    """Check Java by the output of ``java -version`` (None: no Java) and of ``java --list-modules``."""
     wanted = f"{_JAVA} or newer"
     remedy = f"install a Java {_JAVA} or newer (JRE or JDK, not a trimmed one), and set JAVA_HOME to it"
     major = None if version_text is None else _MAJOR.search(version_text)
@@ -73,7 +73,7 @@ def check_java(version_text: str | None, modules_text: str = "") -> Check:
 
 
 def check_memory(size_bytes: int | None) -> Check:
-    """Judge the memory of the machine."""
+    """Check the memory of the machine."""
     wanted = f"{sized(_LEAST_MEMORY)} or more"
     if size_bytes is None:
         return ok("memory", "not told by this system", wanted)
@@ -84,7 +84,7 @@ def check_memory(size_bytes: int | None) -> Check:
 
 
 def check_cores(cores: int) -> Check:
-    """Judge how many cores this process may use."""
+    """Check the number of cores that this process may use."""
     if cores < 2:
         remedy = "Spark, Java's own work and Python share it: expect a longer lag, or give it a second core"
         return warning("cores", str(cores), "2 or more", remedy)
@@ -92,7 +92,7 @@ def check_cores(cores: int) -> Check:
 
 
 def check_disk(name: str, path: Path, free_bytes: int | None, *, is_usable: bool, to_write: bool) -> Check:
-    """Judge where a log or tables are, or shall be; *free_bytes* is None if there is no such place."""
+    """Check the folder of a log or of tables; *free_bytes* is None if it does not exist and cannot be created."""
     wanted = f"{'a writable' if to_write else 'a readable'} folder, {sized(_LITTLE_FREE)} free"
     if free_bytes is None:
         return failed(
@@ -120,11 +120,11 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"[0-9]+", version.partition("+")[0])[:3])
 
 
-# -- what is read ----------------------------------------------------------------------------------------------------
+# -- reading the machine ---------------------------------------------------------------------------------------------
 
 
 def examine_machine() -> list[Check]:
-    """Look at what is installed and how large the machine is."""
+    """Check the installed software, the memory and the cores of this machine."""
     needed = _requirements()
     checks = [check_python(sys.version_info[:3])]
     checks += [check_package(name, _version(name), needed.get(name, "")) for name in _PACKAGES]
@@ -132,12 +132,12 @@ def examine_machine() -> list[Check]:
 
 
 def examine_folders(log: Path | None, out: Path | None) -> list[Check]:
-    """Look at the disks below a log and tables."""
+    """Check the folders of a log and of tables, and the free space of their disks."""
     found = []
     for name, path, mode in (("disk of the log", log, os.R_OK), ("disk of the tables", out, os.R_OK | os.W_OK)):
         if path is None:
             continue
-        # Tables are made; a log must be there.
+        # The folder of tables may be created later; a log must exist.
         place = _nearest(path) if name == "disk of the tables" else path if path.is_dir() else None
         free = None if place is None else shutil.disk_usage(place).free
         is_usable = place is not None and os.access(place, mode | os.X_OK)
@@ -146,7 +146,7 @@ def examine_folders(log: Path | None, out: Path | None) -> list[Check]:
 
 
 def _requirements() -> dict[str, str]:
-    """Return what our package says that it needs, by name."""
+    """Return the version requirements of our package, by package name."""
     try:
         lines = metadata.requires("whimbrel") or []
     except metadata.PackageNotFoundError:  # run from a folder of source
@@ -163,7 +163,7 @@ def _version(name: str) -> str | None:
 
 
 def _java() -> tuple[str | None, str]:
-    """Return what the Java says that Spark would start: that of JAVA_HOME, or the first of the PATH."""
+    """Return version and modules that Java prints; Spark would start the same Java: of JAVA_HOME, else of the PATH."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
@@ -181,17 +181,17 @@ def _java() -> tuple[str | None, str]:
 def _memory_bytes() -> int | None:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not every system says
+    except (AttributeError, OSError, ValueError):  # not every system reports it
         return None
 
 
 def _cores() -> int:
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not every system says which
+    except AttributeError:  # not every system reports it
         return os.cpu_count() or 1
 
 
 def _nearest(path: Path) -> Path | None:
-    """Return *path*, or the folder in which it would be made."""
+    """Return *path*, or the nearest existing folder above it; None if there is none."""
     return next((each for each in (path.absolute(), *path.absolute().parents) if each.is_dir()), None)

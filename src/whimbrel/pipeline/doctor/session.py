@@ -1,6 +1,6 @@
-"""The session: whether Spark starts, whether its workers run what we run, and whether Arrow comes back as it went.
+"""Checks of the Spark session: whether Spark starts, its workers run the same versions, and Arrow data survives.
 
-Rule: a session that is active is used as it is and left running.
+Rule: an active session is used as it is, and left running.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TASKS_PER_CORE = 2
 
 
 def check_workers(here: tuple[str, ...], found: set[tuple[str, ...]]) -> Check:
-    """Judge what the workers run: versions of Whimbrel, Python (without its last part) and pyarrow."""
+    """Compare the workers' versions of Whimbrel, Python (major and minor) and pyarrow with those of this process."""
     wanted = _listed(here)
     if found == {here}:
         return ok("workers", wanted, wanted)
@@ -31,10 +31,10 @@ def check_workers(here: tuple[str, ...], found: set[tuple[str, ...]]) -> Check:
 
 
 def examine_spark(master: str | None) -> list[Check]:
-    """Start Spark on *master* and have its workers do two small things."""
+    """Start Spark on *master*, and run two small jobs in its workers."""
     begun = time.monotonic()
     try:
-        from pyspark.sql import SparkSession  # it may be missing, which is a finding
+        from pyspark.sql import SparkSession  # if pyspark is missing, a check fails
 
         from whimbrel.pipeline.spark.spark_session import clear_errors, local_session
     except (ImportError, WhimbrelError) as error:
@@ -81,7 +81,7 @@ def _python() -> str:
 
 
 def _arrow(spark: Any) -> Check:
-    """Send what our tables are made of there and back."""
+    """Send values of the types in our tables to the workers and back, and compare them."""
     kinds = {
         "number": pa.array([1, None], pa.int64()),
         "text": pa.array(["ü", None], pa.string()),

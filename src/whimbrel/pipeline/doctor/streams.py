@@ -1,7 +1,7 @@
-"""The folder of a stream: its plan, the record of its last batch, its checkpoint, how far it is behind, its tables.
+"""Checks of a stream's folder: its plan, the record of its last batch, its checkpoint, its lag, and its tables.
 
-Spark's checkpoint says where a stream is, the tables have what was made, and the record of the last batch ties the two
-together (``batch_record``). These must agree; what a stream that was killed left half done, it does itself.
+Spark's checkpoint has the position of a stream, the tables have its output, and the record of the last batch links the
+two (``batch_record``). These must agree. A batch that was interrupted is not a problem: the next start repeats it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _SLOW_S = 120
 _SMALL_BYTES, _MANY = 1 << 20, 200
 
 
-# -- what is decided -------------------------------------------------------------------------------------------------
+# -- decisions -------------------------------------------------------------------------------------------------------
 
 
 def check_checkpoint(record: BatchRecord | None, committed: int) -> Check:
-    """Judge Spark's checkpoint, whose last batch that is over is *committed* (-1: none), beside the record."""
+    """Compare Spark's checkpoint, whose last finished batch is *committed* (-1: none), with the record."""
     found = f"batch {committed}" if committed >= 0 else "no batch yet"
     if record is None:
         return ok("checkpoint", found) if committed < 0 else failed("checkpoint", found, "no batch, as recorded", _ANEW)
@@ -47,7 +47,7 @@ def check_checkpoint(record: BatchRecord | None, committed: int) -> Check:
 
 
 def check_table(table: str, last_batch: int, record: BatchRecord) -> Check | None:
-    """Judge a table, which *last_batch* changed last, beside the record; None if all is well."""
+    """Compare a table, which *last_batch* changed last, with the record; return None if they agree."""
     least = record.written.get(table, -1)
     if least <= last_batch <= record.batch:
         return None
@@ -57,7 +57,7 @@ def check_table(table: str, last_batch: int, record: BatchRecord) -> Check | Non
 
 
 def check_reach(node: str, applied: int, extent: Extent) -> Check:
-    """Judge how far the tables are behind the log, and whether the log still has what comes next."""
+    """Check the lag of the tables behind the log, and whether the log still has the next seq."""
     name, behind = f"lag of {node}", extent.last - applied
     if applied >= 0 and behind > 0 and extent.first > applied + 1:
         found = f"the log begins with number {extent.first}, the tables end with {applied}"
@@ -74,9 +74,10 @@ def _lag(behind: int) -> str:
 
 
 def check_running(*, is_running: bool, behind: int, last_batch_s: float, age_s: float = 0.0) -> Check:
-    """Judge whether the stream does its work: *behind* has how many numbers wait, *last_batch_s* when it did any.
+    """Check whether the stream keeps up: *behind* seqs wait, and its last batch was *last_batch_s* seconds ago.
 
-    *age_s* is how old the newest facts of its last batch were when it was made: a stream that keeps up has young ones.
+    *age_s* is the age of the newest fact in the last batch when that batch was made; it is small if the stream keeps
+    up.
     """
     waiting = _lag(behind)
     if behind and is_running and last_batch_s < _SLOW_S <= age_s:
@@ -95,11 +96,11 @@ def check_running(*, is_running: bool, behind: int, last_batch_s: float, age_s: 
     return warning("stream", found, f"a batch in the last {_SLOW_S} s", remedy)
 
 
-# -- what is read ----------------------------------------------------------------------------------------------------
+# -- reading the folder ----------------------------------------------------------------------------------------------
 
 
 def examine_stream(out: Path, log: Path | None, *, now: float) -> list[Check]:
-    """Look at the stream that writes to *out*, if there is one; *now* in seconds tells what is left over."""
+    """Check the stream that writes to *out*, if there is one; *now* is the time in seconds."""
     folder = out / "_stream"
     if not folder.is_dir():
         return [ok("stream", "none has begun here"), *_tables(out)]
@@ -111,7 +112,7 @@ def examine_stream(out: Path, log: Path | None, *, now: float) -> list[Check]:
     if log is not None:
         checks.append(_running(folder, record, log, now))
     found: list[Check] = []
-    for _ in range(_LOOKS):  # a stream that runs moves on between two looks
+    for _ in range(_LOOKS):  # a running stream may change its files between two reads
         found = _agreement(out)
         if all(check.verdict is Verdict.OK for check in found):
             break
@@ -124,21 +125,21 @@ def _applied(record: BatchRecord | None) -> Mapping[str, int]:
 
 
 def _running(folder: Path, record: BatchRecord | None, log: Path, now: float) -> Check:
-    """Look whether a stream holds its lock, and how much of the log waits for it."""
+    """Check whether a stream holds the folder's lock, and how many seqs of the log wait for it."""
     applied, behind = _applied(record), 0
     try:
         for node, extent in extents(log)[0].items():
             behind += max(0, extent.last - max(applied.get(node, NOTHING_APPLIED), extent.first - 1))
-    except (OSError, ValueError, WhimbrelError):  # said by the check of the log
+    except (OSError, ValueError, WhimbrelError):  # the check of the log reports it
         behind = 0
-    last_batch_s = now - _modified(folder / "batch.json", 0)  # it is written as a batch is committed
+    last_batch_s = now - _modified(folder / "batch.json", 0)  # written whenever a batch is committed
     times = [] if record is None else [each.last_at for each in record.nodes.values() if each.last_at is not None]
     age_s = (record.at - max(times)) / 1e6 if record is not None and times else 0.0
     return check_running(is_running=_is_locked(folder), behind=behind, last_batch_s=max(0.0, last_batch_s), age_s=age_s)
 
 
 def _is_locked(folder: Path) -> bool:
-    """Return whether a stream keeps this folder: a shared lock is refused while a stream has the exclusive one."""
+    """Return whether a stream runs on this folder: its exclusive lock makes our shared lock fail."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -167,14 +168,14 @@ def _plan(path: Path) -> Check:
 
 def _known_formats() -> frozenset[int] | None:
     try:
-        from whimbrel.pipeline.plans import READABLE  # it loads pyspark, which may be missing
+        from whimbrel.pipeline.plans import READABLE  # imports pyspark, which may be missing
     except (ImportError, WhimbrelError):
         return None
     return READABLE
 
 
 def _agreement(out: Path) -> list[Check]:
-    """Look at the record, the checkpoint and the tables, which a stream that runs changes one after the other."""
+    """Compare the record, the checkpoint and the tables; a running stream changes them one after the other."""
     folder = out / "_stream"
     try:
         record = BatchRecord.read(folder / "batch.json")
@@ -186,12 +187,12 @@ def _agreement(out: Path) -> list[Check]:
         from deltalake.exceptions import DeltaError
 
         from whimbrel.pipeline.files.delta import DeltaOutput
-    except (ImportError, WhimbrelError):  # said by the check of the packages
+    except (ImportError, WhimbrelError):  # the check of the packages reports it
         return checks
     for table in () if record is None else record.written:
         try:
             found = None if record is None else check_table(table, DeltaOutput(out, table).last_batch(), record)
-        except (OSError, WhimbrelError, DeltaError):  # said by the check of the table
+        except (OSError, WhimbrelError, DeltaError):  # the check of the table reports it
             continue
         if found is not None:
             checks.append(found)
@@ -199,7 +200,7 @@ def _agreement(out: Path) -> list[Check]:
 
 
 def _committed(folder: Path) -> int | None:
-    """Return the last batch that Spark says is over; None if its checkpoint is not on a disk of this machine."""
+    """Return the last batch that Spark records as finished; None if its checkpoint is not on this machine."""
     found = StreamIdentity.read(folder)
     if found is None:
         return -1
@@ -212,7 +213,7 @@ def _committed(folder: Path) -> int | None:
 def _reach(log: Path, applied: Mapping[str, int]) -> list[Check]:
     try:
         there = extents(log)[0]
-    except (OSError, WhimbrelError):  # said by the check of the log
+    except (OSError, WhimbrelError):  # the check of the log reports it
         return []
     checks = [check_reach(node, applied.get(node, NOTHING_APPLIED), extent) for node, extent in there.items()]
     for node in sorted(applied.keys() - there.keys()):
@@ -223,7 +224,7 @@ def _reach(log: Path, applied: Mapping[str, int]) -> list[Check]:
 
 
 def _sameness(log: Path, record: BatchRecord | None) -> list[Check]:
-    """Tell of which nodes the log is another one than that which the tables are made of."""
+    """Return a failed check for each node whose log is not the one from which the tables were made."""
     nodes: Mapping[str, NodeRecord] = {} if record is None else record.nodes
     checks = []
     for node, each in nodes.items():
@@ -234,13 +235,13 @@ def _sameness(log: Path, record: BatchRecord | None) -> list[Check]:
             checks.append(
                 failed(f"log of {node}", error.found, f"{error.wanted}, of which the tables are made", remedy)
             )
-        except (OSError, WhimbrelError):  # said by the check of the log
+        except (OSError, WhimbrelError):  # the check of the log reports it
             continue
     return checks
 
 
 def _leftovers(out: Path, now: float) -> list[Check]:
-    """Tell what interrupted streams left; what is young may belong to one that runs."""
+    """Report temporary files of interrupted streams; files of the last hour may belong to a running stream."""
     places = [*out.glob("_stream/*.new")]
     old = [path for path in places if now - _modified(path, now) > _OLD_S]
     if not old:
@@ -252,17 +253,17 @@ def _leftovers(out: Path, now: float) -> list[Check]:
 def _modified(path: Path, now: float) -> float:
     try:
         return path.lstat().st_mtime
-    except FileNotFoundError:  # a stream that runs has just removed it
+    except FileNotFoundError:  # a running stream has just removed it
         return now
 
 
 def _tables(out: Path) -> Iterator[Check]:
-    """Tell of each table how many files it has; a reader opens all of them."""
+    """Report the number of files of each table, because a reader opens all of them."""
     try:
         from deltalake.exceptions import DeltaError
 
         from whimbrel.pipeline.files.delta import check_folder, data_files
-    except (ImportError, WhimbrelError):  # said by the check of the packages
+    except (ImportError, WhimbrelError):  # the check of the packages reports it
         return
     folders = [path for path in out.iterdir() if path.is_dir() and path.name in TABLES] if out.is_dir() else []
     for folder in sorted(folders):

@@ -1,4 +1,4 @@
-"""What is on the disk: the log as it is read and judged, and the Delta tables as they are written."""
+"""Files on disk: reading and validating the log, and writing Delta tables."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""``dead_letters``: rows of the log that break its contract, each with its reason; nothing is dropped silently.
+"""``dead_letters``: invalid rows of the log, each with the reason; no row is dropped silently.
 
-Rule: a row is a dead letter exactly where ``model.rows.fact_of`` refuses it, and also where a subscription's filter is
-none in any version, which that leaves to ``match``. These two are asked, and say the reason.
-Rule: they are asked only of suspects. Whole columns are looked at in Arrow first, and a row that passes there is proven
-good; the proof may be too strict, never too lax. A test without any suspicion (every row is asked) must agree.
-Rule: a dead letter changes nothing; what was in force before it stays so.
+Rule: a row is a dead letter if ``model.rows.fact_of`` refuses it, or if a subscription's filter is invalid in every
+version of the language, which only ``match`` checks. The error of these checks is the reason.
+Rule: a fast check of whole Arrow columns comes first (``suspects``). A row that passes is certainly valid. A row that
+fails may be valid, and only such rows get the slow checks. A test in which every row gets them must give the same
+result.
+Rule: a dead letter has no effect: the state before it stays.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _CONTENT_CHARACTERS = 4_096
 
 
 class Judged(NamedTuple):
-    """The rows of a batch that keep the contract, and the others as ``dead_letters``."""
+    """Result of validating a batch: the valid rows, and rows of ``dead_letters`` for the others."""
 
     good: Arrow
     dead: Arrow
@@ -50,10 +51,10 @@ def judged(
     now: int,
     suspected: Callable[[str, Arrow, str | None], Mask] | None = None,
 ) -> Judged:
-    """Return *rows*, a batch of the log's *table*, without those that no fact can be built of, and these.
+    """Validate *rows*, a batch of the log's *table*: return the valid rows, and dead letters for the others.
 
-    *node* is the node whose log it is, if there is one; *now* is when a dead letter is found. *suspected* chooses the
-    rows that are looked at one by one.
+    *node* is the node to which the log belongs, or None. *now* is the time that dead letters get. *suspected* is the
+    function that chooses the rows to check one by one (default: ``suspects``).
     """
     is_suspect = (suspected or suspects)(table, rows, node)
     reasons = {
@@ -69,7 +70,7 @@ def judged(
 
 
 def missing_letters(missing: Iterable[Missing], now: int) -> Arrow:
-    """Return rows of ``dead_letters`` that say which numbers were not there to be read."""
+    """Return one row of ``dead_letters`` for each range of *missing* seqs."""
     rows = [
         {"found_at": now, "source": f"log of {each.node}", "position": each.first, "reason": str(each), "content": None}
         for each in missing
@@ -81,7 +82,7 @@ def missing_letters(missing: Iterable[Missing], now: int) -> Arrow:
 
 
 def _refusal(table: str, row: Arrow, node: str | None) -> str | None:
-    """Return why no fact can be built of a row, or why it could not be matched by."""
+    """Return why a row is invalid, as a fact or as a subscription; None if it is valid."""
     try:
         (values,) = rows_from_arrow(table, row)
         fact_of(table, values)
@@ -125,20 +126,20 @@ _NO_LETTERS = TABLES["dead_letters"].schema.empty_table()
 
 
 def _content(row: Arrow) -> bytes:
-    """Return a row as JSON, nulls left out and whatever is in it."""
+    """Return a row as JSON without its nulls, also if its values are invalid; long text is cut."""
     values = {name: _plain(row.column(name)) for name in row.schema.names}
     text = json.dumps({name: value for name, value in values.items() if value is not None}, ensure_ascii=False)
     return text[:_CONTENT_CHARACTERS].encode(errors="replace")
 
 
 def _plain(column: Arrow) -> object:
-    """Return what JSON can say of the one value of a column."""
+    """Return the only value of *column* as a value that JSON can hold."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         micros = column.cast(TIME_TYPE).cast(pa.int64())[0].as_py()
         return format_time(micros) if micros is not None and FIRST_TIME <= micros <= LAST_TIME else micros
     if pa.types.is_string(kind):
-        column = column.cast(pa.binary())  # what is no Unicode must not end the telling of it
+        column = column.cast(pa.binary())  # invalid UTF-8 must not raise an error here
         value = column[0].as_py()
         return None if value is None else value.decode(errors="replace")
     try:

@@ -1,16 +1,16 @@
-"""Delta: the pipeline's tables as Delta tables, for DuckDB, Polars, pandas, Trino and Spark to read while we write.
+"""Delta: write the pipeline's tables as Delta tables, which DuckDB, Polars, pandas, Trino and Spark can read meanwhile.
 
-A table is a folder of Parquet files and a log of commits (``_delta_log``) that says which of them count. A reader sees
-the version of some commit, whole; a file that no commit names is none of the table's.
+A table is a folder of Parquet files and a log of commits (``_delta_log``), which lists the files of each version. A
+reader sees the whole version of some commit. A file that no commit lists does not belong to the table.
 
-Rule: a batch of a stream is one commit with (stream, batch) as its application transaction. Delta-rs does not refuse a
-transaction that is there already, so its number is read before each commit; the lock that refuses a second stream
-(``stream``) keeps other streams from committing in between.
-Rule: what a commit names is fsynced before the commit counts for us (``delta-rs`` syncs nothing).
-Rule: rows are new in a commit of the operation WRITE only; compaction and the removal of old rows copy rows
+Rule: a batch of a stream is one commit, with (stream, batch) as its application transaction. Delta-rs does not refuse a
+transaction that was committed before, so its number is read before each commit. A lock refuses a second stream
+(``stream``), so no other stream commits in between.
+Rule: a commit and its files are fsynced before we rely on it (``delta-rs`` does not fsync).
+Rule: only a commit of the operation WRITE adds new rows; compaction and the removal of old rows copy rows
 (``table_feed`` relies on that).
-Rule: small files are put together, old rows deleted and files removed that no version of the last day needs by the
-library, in commits of their own, which leave the transaction as it was.
+Rule: the library compacts small files, deletes old rows, and removes files that no version of the last day needs. These
+are separate commits, which do not change the application transaction.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ __all__ = [
 ]
 
 WHOLE = 0
-"""The key of what is the whole table."""
+"""Key that stands for the whole table, in place of the begin of a window."""
 STREAM = "whimbrel-stream"
-"""The application whose transactions are the batches of a stream; there is one in a folder."""
+"""Application id of a stream's transactions; a folder has at most one stream."""
 TIME_COLUMNS = {
     "matches": "published_at",
     "deliveries": "decided_at",
@@ -71,25 +71,25 @@ TIME_COLUMNS = {
     "contacts": "began_at",
     "dead_letters": "found_at",
 }
-"""By table, the time that says how old a row is; one that is not here is replaced as a whole, and has no old rows."""
+"""Column with the time of a row, per table; a table that is not listed is replaced as a whole, and has no old rows."""
 
 _DIGITS = 20
 LARGEST_BYTES = 128 << 20
 _TOGETHER = 8
-"""This many small files become one."""
+"""Number of small files of windows from which on they are merged."""
 _KEPT_HOURS = 24
-"""How long files stay that the table no longer needs: longer than a reader of it, or of its changes, takes."""
+"""Hours for which replaced files are kept: longer than a reader of the table, or of its changes, takes."""
 _SETTINGS = {"delta.logRetentionDuration": "interval 7 days", "delta.checkpointInterval": "50"}
 _COMPRESSION: Literal["ZSTD"] = "ZSTD"
 
 
 def delta_schema(table: str) -> Any:  # a pyarrow.Schema
-    """Return the schema of a table as Delta keeps it; descriptions are the comments of columns."""
+    """Return the Arrow schema of a Delta table: all columns nullable, descriptions as comments."""
     return pa.schema([field.with_nullable(True) for field in TABLES[table].schema])
 
 
 def check_folder(out: Path, table: str) -> None:
-    """Raise if an older Whimbrel, or another program, made a table of another kind."""
+    """Raise ``InvalidValueError`` if the folder of *table* has tables that are not Delta tables."""
     folder = out / table
     if folder.is_symlink() or (out / "_versions").is_dir() or _is_plain(folder):
         allowed = (
@@ -99,7 +99,7 @@ def check_folder(out: Path, table: str) -> None:
 
 
 def open_table(out: Path, table: str) -> DeltaTable:
-    """Return a table, made with its columns if it is not there; what is no Delta table is refused."""
+    """Open a Delta table, or create it empty; add columns that it lacks; refuse a folder that is not a Delta table."""
     check_folder(out, table)
     folder = out / table
     if not DeltaTable.is_deltatable(str(folder)):
@@ -113,7 +113,7 @@ def open_table(out: Path, table: str) -> DeltaTable:
     found = DeltaTable(str(folder))
     known = {field.name for field in found.schema().fields}
     missing = [field for field in delta_schema(table) if field.name not in known]
-    if missing:  # an older Whimbrel began the table
+    if missing:  # an older Whimbrel created the table
         from deltalake import Schema
 
         found.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
@@ -122,22 +122,22 @@ def open_table(out: Path, table: str) -> DeltaTable:
 
 
 def _is_plain(folder: Path) -> bool:
-    """Return whether a folder has Parquet files that no Delta log knows."""
+    """Return whether a folder has Parquet files and no Delta log."""
     return not (folder / "_delta_log").is_dir() and next(folder.rglob("*.parquet"), None) is not None
 
 
 class _File(NamedTuple):
-    """A file of a table, as its commit says."""
+    """A data file of a table, with the values in its commit."""
 
     path: str
     size: int
     first: int
     last: int
-    """The times of its oldest and its newest row; all times there are, where that is not said."""
+    """Times of its oldest (``first``) and newest (``last``) row; the full range of int64 if the commit lacks them."""
 
 
 class DeltaOutput:
-    """One table of a stream below a folder; one writer, any number of readers."""
+    """One Delta table in a folder of tables, for one writer and any number of readers."""
 
     def __init__(self, out: Path, table: str) -> None:
         self._out, self._folder, self.table = out, out / table, table
@@ -147,7 +147,7 @@ class DeltaOutput:
         self._opened: DeltaTable | None = None
 
     def create(self) -> None:
-        """Make the table, empty and with its columns, unless it is there."""
+        """Create the table, empty and with its columns, unless it exists."""
         self._opened = open_table(self._out, self.table)
 
     @property
@@ -159,7 +159,7 @@ class DeltaOutput:
         return self._opened
 
     def last_batch(self) -> int:
-        """Return the last batch that changed the table; -1 if none did, or it is not there."""
+        """Return the number of the last batch that changed the table; -1 if none did, or the table does not exist."""
         if not DeltaTable.is_deltatable(str(self._folder)):
             self._opened = None
             return -1
@@ -167,25 +167,25 @@ class DeltaOutput:
         return -1 if found is None else int(found)
 
     def is_of_a_stream(self) -> bool:
-        """Return whether a stream may add to the table: it began it, or the table is empty."""
+        """Return whether a stream may add to the table: a stream has written it, or the table is empty."""
         return self.last_batch() >= 0 or not data_files(self._out, self.table)
 
     def has(self, batch: int) -> bool:
-        """Return whether a batch is in the table."""
+        """Return whether *batch* was committed already."""
         return batch <= self.last_batch()
 
     def add(self, batch: int, rows: Any) -> None:  # a pyarrow.Table
-        """Add the rows of a batch; none, and the table stays as it is."""
+        """Commit the rows of *batch*, unless there are none or the batch was committed already."""
         if rows.num_rows and not self.has(batch):
             self._commit([self._added(rows)], batch)
 
     def add_files(self, batch: int, files: Sequence[AddAction]) -> None:
-        """Add the files of a batch, which workers wrote; none, and the table stays as it is."""
+        """Commit the files that workers wrote for *batch*, unless there are none or it was committed already."""
         if files and not self.has(batch):
             self._commit([*files], batch)
 
     def replace(self, batch: int, windows: Mapping[int, Any]) -> None:  # of pyarrow.Tables
-        """Replace the rows of windows, by their beginnings, a file each; ``WHOLE`` stands for all there is."""
+        """Replace the rows of *windows* (keys: begins), one file per window; ``WHOLE``: replace the whole table."""
         if not windows or self.has(batch):
             return
         if not self._has_windows:
@@ -194,14 +194,14 @@ class DeltaOutput:
         gone = [each for each in self._files() if any(each.first <= window <= each.last for window in windows)]
         new = dict(windows)
         for file in gone:
-            if file.first < file.last:  # they were put together: those that stay go apart again
+            if file.first < file.last:  # a merged file: write its other windows to files of their own
                 new = by_window(self._rows([file])) | new
         self._commit([*map(self._added, new.values()), *map(_removed, gone)], batch)
 
     def replace_between(self, paths: Iterable[Path], since: int | None, until: int | None) -> None:
-        """Let the rows from *since* on and before *until* be what some Parquet files in the folder hold.
+        """Replace the rows from *since* on and before *until* by the Parquet files *paths*, in one commit.
 
-        The other rows stay, in files of their own where they were beside such ones; it is one commit.
+        Other rows stay. A file that has both kinds of rows is rewritten without those that are replaced.
         """
         first, after = INT64_MIN if since is None else since, INT64_MAX if until is None else until
         new = list(paths)
@@ -216,7 +216,7 @@ class DeltaOutput:
         self._commit(actions, None)
 
     def _outside(self, file: _File, first: int, after: int) -> list[AddAction]:
-        """Write again what a file has before *first*, and from *after* on, a piece at a time."""
+        """Copy the rows of a file before *first*, and from *after* on, to a new file, batch by batch."""
         path = self._folder / f"part-{uuid4().hex}.parquet"
         source = pads.dataset(str(self._folder / file.path), schema=delta_schema(self.table), format="parquet")
         with pq.ParquetWriter(path, delta_schema(self.table), compression=_COMPRESSION) as writer:
@@ -229,12 +229,12 @@ class DeltaOutput:
         return []
 
     def window(self, window: int) -> Any | None:  # a pyarrow.Table
-        """Return the rows of a window, if it has any."""
+        """Return the rows of the window that begins at *window*; None if there are none."""
         found = [each for each in self._files() if each.first <= window <= each.last]
         return by_window(self._rows(found)).get(window) if found else None
 
     def rows(self) -> Any:  # a pyarrow.Table
-        """Return the whole table as it is now."""
+        """Return all rows of the table, as of now."""
         return read(self._out, self.table)
 
     def _rows(self, files: list[_File]) -> Any:
@@ -272,9 +272,9 @@ class DeltaOutput:
     # -- upkeep --------------------------------------------------------------------------------------------------------
 
     def compact(self, *, target_bytes: int = LARGEST_BYTES, before: int | None = None) -> int:
-        """Put files together that are smaller than *target_bytes*; return how many went.
+        """Merge files that are smaller than *target_bytes*; return the number of merged files.
 
-        *before* keeps windows apart that begin there or later: these still change.
+        Windows that begin at *before* or later are not merged, because they still change.
         """
         if self._has_windows:
             return self._compact_windows(target_bytes, before)
@@ -300,9 +300,9 @@ class DeltaOutput:
         return len(small)
 
     def expire(self, older_than: int, *, before: int | None = None) -> int:
-        """Delete rows that are *older than* a time in microseconds; return how many.
+        """Delete the rows before the time *older_than*, in microseconds; return their number.
 
-        *before* keeps windows that begin there or later: what is still to come is added to them.
+        Windows that begin at *before* or later stay, because rows are still added to them.
         """
         horizon = older_than if before is None else min(older_than, before)
         if self._time is None or not any(each.first < horizon for each in self._files()):
@@ -314,12 +314,12 @@ class DeltaOutput:
         return int(found["num_deleted_rows"] or 0)
 
     def sweep(self) -> int:
-        """Remove files that no version of the last day needs, also those of an interrupted batch; return how many."""
+        """Remove files that no version of the last day needs, those of interrupted batches too; return their number."""
         return len(vacuum(self._delta))
 
 
 def vacuum(delta: DeltaTable) -> list[str]:
-    """Remove files that no version of the last day needs; return which."""
+    """Remove files that no version of the last day needs; return their names."""
     gone: list[str] = delta.vacuum(
         retention_hours=_KEPT_HOURS, dry_run=False, enforce_retention_duration=False, full=True
     )
@@ -327,7 +327,7 @@ def vacuum(delta: DeltaTable) -> list[str]:
 
 
 def replace_table(out: Path, table: str, paths: Iterable[Path]) -> None:
-    """Let a table be what some Parquet files in its folder hold, in one commit."""
+    """Replace all rows of a table by the Parquet files *paths* in its folder, in one commit."""
     found, folder = open_table(out, table), out / table
     for path in paths:
         sync_file(path)
@@ -339,9 +339,9 @@ def replace_table(out: Path, table: str, paths: Iterable[Path]) -> None:
 
 
 def written_file(out: Path, table: str, rows: Any, *, is_new: bool = True, folder: str = "") -> AddAction:
-    """Write rows, a ``pyarrow.Table``, as a file of a table, synced to the disk; return what its commit says.
+    """Write *rows*, a ``pyarrow.Table``, to a new data file of a table, fsync it, and return its add action.
 
-    The file is in the table's folder, or in one of that folder's.
+    The file is in the table's folder, or in the subfolder *folder*.
     """
     path = out / table / folder / f"part-{uuid4().hex}.parquet"
     with path.open("wb") as stream:
@@ -352,7 +352,7 @@ def written_file(out: Path, table: str, rows: Any, *, is_new: bool = True, folde
 
 
 def added(folder: Path, path: Path, time_column: str | None, *, is_new: bool = True) -> AddAction:
-    """Return what a commit says of a new file: its size, how many rows it has and from when to when they are."""
+    """Return the Delta action that adds a file: with its size, number of rows, and range of times."""
     rows, extremes = statistics(path, () if time_column is None else (time_column,))
     told: dict[str, Any] = {"numRecords": rows}
     found = extremes.get(time_column or "", (None, None))
@@ -372,12 +372,12 @@ def _as_micros(value: Any) -> int:
 
 
 def _moment(micros: int) -> str:
-    """Return a time for DataFusion, which compares no times of other types."""
+    """Return a time as a literal for DataFusion, which compares only times of the same type."""
     return f"arrow_cast({micros}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
 
 
 def _sync_commit(folder: Path, version: int) -> None:
-    """Wait until a commit, and the files that it adds, are on the disk."""
+    """Fsync a commit, the files that it adds, and their folders."""
     log = folder / "_delta_log"
     path = log / f"{version:0{_DIGITS}}.json"
     try:
@@ -397,19 +397,19 @@ def _sync_commit(folder: Path, version: int) -> None:
 
 
 def read(out: Path, table: str) -> Any:  # a pyarrow.Table
-    """Return a table as it is now; one that is not there is empty."""
+    """Return all rows of a table, as of now; no rows if it does not exist."""
     folder = out / table
     if not DeltaTable.is_deltatable(str(folder)):
         if folder.exists():
             check_folder(out, table)
         return delta_schema(table).empty_table()
     paths = [str(path) for path in data_files(out, table)]
-    # With a schema, columns that an older Whimbrel did not write are null.
+    # With the schema given, columns that an older Whimbrel did not write are null.
     return pads.dataset(paths, schema=delta_schema(table), format="parquet", partitioning=None).to_table()
 
 
 def data_files(out: Path, table: str) -> list[Path]:
-    """Return the files of a table as it is now; none if it is not there."""
+    """Return the data files of a table, as of now; none if it does not exist."""
     folder = out / table
     if not DeltaTable.is_deltatable(str(folder)):
         return []
@@ -417,11 +417,11 @@ def data_files(out: Path, table: str) -> list[Path]:
 
 
 def files_of(delta: DeltaTable) -> list[Path]:
-    """Return the files of a version of a table; the library names them as URLs, in which ``%20`` is a space."""
+    """Return the data files of a version of a table; decodes the library's URLs, in which ``%20`` is a space."""
     return [Path(unquote(uri.removeprefix("file://"))) for uri in delta.file_uris()]
 
 
 def by_window(rows: Any) -> dict[int, Any]:  # pyarrow.Tables
-    """Return the rows of each window, by its beginning."""
+    """Return the rows of each window; keys are the begins of the windows, in microseconds."""
     starts = rows.column("window_start").cast(pa.int64())
     return {start: rows.filter(pc.equal(starts, start)) for start in pc.unique(starts).to_pylist()}

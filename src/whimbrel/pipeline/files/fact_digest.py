@@ -1,6 +1,7 @@
-"""The digest of one fact of a log: by it a stream knows that it goes on in the log that it has read.
+"""The digest of one fact: a stream compares it to check that it continues in the same log.
 
-Rule: it is the same whether the fact is read from a segment or from Parquet, and stays so when tables get columns.
+Rule: the digest is the same whether the fact is read from a segment or from Parquet. It stays the same when a table
+gets new columns.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ __all__ = ["fact_digest"]
 
 
 def fact_digest(seq: int, tables: Mapping[str, Any], dead: Iterable[Any]) -> str | None:
-    """Return the digest of the fact *seq* among rows of *tables*, ordered by number, or *dead* letters, if it is there.
+    """Return the digest of the fact *seq*, which is the last row of one of *tables* or among *dead* letters, or None.
 
-    A fact that cannot be read has the digest of what its dead letter has of it.
+    The digest of an invalid fact is that of its dead letter's content.
     """
     for name, rows in tables.items():
         if rows.num_rows and rows.column("seq")[-1].as_py() == seq:

@@ -1,9 +1,9 @@
-"""A watch over a log, for callers that ask again and again how far it goes: what has not changed is not read again.
+"""Log watch: find the last seq of each node repeatedly, without reading unchanged files again.
 
-A folder whose time of change is as it was is not listed, and a segment that has not grown is not opened. So a look at
-a node that is silent costs two or three questions to the file system, however long its log is.
-Rule: what was changed in the last seconds is read again: clocks of file systems are coarse. So is everything once a
-minute: the clock of a shared disk may also be wrong.
+A folder whose modification time is unchanged is not listed again, and a segment that has not grown is not opened. So a
+look at an idle node costs two or three system calls, even if its log is long.
+Rule: a folder or segment that was changed in the last two seconds is read again, because clocks of file systems are
+coarse. After a minute everything is read again, because the clock of a shared disk may be wrong.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ _TRUSTED_NS = 60_000_000_000
 
 
 class _Listed(NamedTuple):
-    """What is in a folder."""
+    """Content of a folder, when it was listed last."""
 
     changed_ns: int
     looked_ns: int
     folders: tuple[str, ...]
     last: int
-    """The last number that a part in it has, -1 if there is none."""
+    """The last seq of the folder's parts; -1 if there are none."""
 
 
 _NOTHING = _Listed(-1, -1, (), -1)
 
 
 class _Live(NamedTuple):
-    """The segments of a node."""
+    """State of a node's segments, when they were read last."""
 
     key: tuple[int, ...]
-    """When folder and last segment were changed last, and how long the segment is."""
+    """Modification times of folder and last segment, and size of the last segment."""
     looked_ns: int
     settled: int
     last: int
 
 
 class LogWatch:
-    """Looks how far the log in *directory* goes."""
+    """Watch over the log in *directory*: returns the last seqs of its nodes, and caches what has not changed."""
 
     def __init__(self, directory: Path, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._directory, self._root, self._clock_ns = directory, str(directory), clock_ns
         self._listed: dict[str, _Listed] = {}
         self._live: dict[str, _Live] = {}
         self._newest: dict[str, str] = {}
-        """By node, its last segment."""
+        """Path of the last segment, per node."""
         self._frontiers: dict[str, Frontier] = {}
         self._is_node: dict[str, bool] = {}
 
     def look(self) -> Iterator[tuple[str, int, int]]:
-        """Yield each node, sorted, with the number up to which Parquet is its truth and the last one there is."""
-        layout.check_format(self._directory)  # a folder that is no log, or no longer there, is not a log without facts
+        """Yield each node, sorted, with the last seq to read from Parquet and the last seq of its log."""
+        layout.check_format(self._directory)  # a missing folder, or one without a log, is an error
         parts: dict[str, list[str]] = {}
         for table in self._tables():
             for day in self._below(table, "date="):
@@ -79,7 +79,7 @@ class LogWatch:
                 yield node, INT64_MAX, max((self._folder(each).last for each in of_log), default=-1)
 
     def _tables(self) -> Iterator[str]:
-        """Yield the folders of tables that have any part."""
+        """Yield the folders of tables that have parts."""
         for name in self._folder(self._root).folders:
             table = f"{self._root}/{name}"
             days = self._below(table, "date=")
@@ -96,7 +96,7 @@ class LogWatch:
         return known
 
     def _folder(self, path: str) -> _Listed:
-        """Return what is in a folder; nothing, if it is not there."""
+        """Return the content of a folder; nothing if it does not exist."""
         known = self._listed.get(path, _NOTHING)
         try:
             changed_ns = os.stat(path).st_mtime_ns  # noqa: PTH116 # paths are strings here: a look takes microseconds
@@ -114,7 +114,7 @@ class LogWatch:
         return listed
 
     def _segments(self, node: str) -> _Live | None:
-        """Return how far segments go; None if there is none."""
+        """Return the state of a node's segments; None if there are none."""
         known, looked_ns = self._live.get(node), self._clock_ns()
         if known is not None and _is_sure(known.looked_ns, max(known.key[:2]), looked_ns):
             with suppress(FileNotFoundError):
@@ -132,16 +132,16 @@ class LogWatch:
         return live
 
     def _key(self, node: str) -> tuple[int, ...]:
-        """Return what is different once anything has been written."""
+        """Return a key that changes whenever the node writes to its segments."""
         folder, newest = f"{self._root}/{layout.SEGMENTS}/{node}", os.stat(self._newest[node])  # noqa: PTH116
         return os.stat(folder).st_mtime_ns, newest.st_mtime_ns, newest.st_size  # noqa: PTH116
 
 
 def _is_sure(looked_ns: int, changed_ns: int, now_ns: int) -> bool:
-    """Return whether a look was long enough after the last change, and not too long ago."""
+    """Return whether a cached look is valid: it was long enough after the last change, and is not too old."""
     return looked_ns - changed_ns > _COARSE_NS and now_ns - looked_ns < _TRUSTED_NS
 
 
 def _table_of(folder: str) -> str:
-    """Return the table that a folder of a node's parts belongs to."""
+    """Return the table to which *folder*, a folder of a node's parts, belongs."""
     return folder.rsplit("/", 3)[1]

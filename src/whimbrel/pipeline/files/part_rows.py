@@ -1,6 +1,6 @@
-"""Parts: files of Parquet of a node's log, read row group by row group, each once, in the order of their numbers.
+"""Parts: read the Parquet files of a node's log, each row group once, in the order of their seqs.
 
-Rule: what is read at once has a bounded number of rows, and no more bytes than its footer says that rows have.
+Rule: each read has a bounded number of rows and of bytes, by the sizes in the file's footer.
 """
 
 from __future__ import annotations
@@ -37,46 +37,46 @@ Arrow = Any
 """A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
 
 PIECE_FACTS, PIECE_BYTES = 20_000, 32 << 20
-"""How many facts and bytes are worked on at once."""
+"""Most facts, and about most bytes, of a piece: the chunk of a log that is processed at once."""
 
 
 def found_schema(table: str) -> Arrow:
-    """Return the schema of a table of the log as it may be found: others may have written nulls anywhere."""
+    """Return the schema for reading a table of the log: all nullable, as other writers may have left nulls anywhere."""
     return pa.schema([each.with_nullable(True) for each in TABLES[table].schema])
 
 
 class PartNumbers:
-    """The numbers of a part."""
+    """The seqs of a part's rows."""
 
     def __init__(self, part: Part) -> None:
         self.last = part.last
         self._file = _opened(part.path)
         self.seqs, self.unnumbered = _numbers(self._file, part)
-        """The number of each row, and how many rows have none."""
+        """The seq of each row, and the number of rows without a seq."""
 
 
 class PartCursor(PartNumbers):
-    """A part that is read row group by row group, in the order of its numbers."""
+    """Reader of a part, row group by row group, in the order of its seqs."""
 
     def __init__(self, table: str, part: Part, first: int, most_rows: int, most_bytes: int) -> None:
         super().__init__(part)
         self._table, self._most_rows, self._most_bytes = table, most_rows, most_bytes
         self.reads_from = first
-        """The number from which on its rows were not taken yet."""
+        """The seq from which on rows were not taken yet."""
         self.row_bytes = _row_bytes(self._file, part.path)
         self._row = int(np.searchsorted(self.seqs, first))
         self._whole = None if _is_sorted(self.seqs) else self._sorted_rows(first)
         self._batches: Iterator[Arrow] | None = None
         self._left: Arrow | None = None
-        """What was read and not taken."""
+        """Rows that were read and not taken yet."""
 
     @property
     def next_seq(self) -> int:
-        """The number of the next row; the last there is, if there is none."""
+        """The seq of the next row; ``INT64_MAX`` if no row is left."""
         return int(self.seqs[self._row]) if self._row < self.seqs.size else INT64_MAX
 
     def take(self, last: int) -> list[Arrow]:
-        """Return the rows up to the number *last*."""
+        """Return the next rows, up to the seq *last*."""
         end = int(np.searchsorted(self.seqs, last, side="right"))
         found, count = [], end - self._row
         while count > 0:
@@ -93,7 +93,7 @@ class PartCursor(PartNumbers):
         return next(self._batches)
 
     def _read(self) -> Iterator[Arrow]:
-        """Yield batches from the row that is next, beginning with the row group that has it."""
+        """Yield batches that begin with the next row; earlier row groups are not read."""
         foot, skipped, group = self._file.metadata, self._row, 0
         while group < foot.num_row_groups and skipped >= foot.row_group(group).num_rows:
             skipped -= foot.row_group(group).num_rows
@@ -108,7 +108,7 @@ class PartCursor(PartNumbers):
             skipped = 0
 
     def _sorted_rows(self, first: int) -> list[Arrow]:
-        """Return the batches of a part that others wrote in another order: it is read as a whole."""
+        """Read a whole part whose rows another writer did not sort by seq; return its batches, sorted."""
         order = np.argsort(self.seqs, kind="stable")
         self.seqs = self.seqs[order]
         self._row = int(np.searchsorted(self.seqs, first))
@@ -117,7 +117,7 @@ class PartCursor(PartNumbers):
 
 
 def check_parts_whole(log: Path, node: str, parts: Iterable[Part], first: int, last: int) -> None:
-    """Raise ``UnseenNumbersError`` if a number from *first* to *last* is in none of *parts*, those of all tables."""
+    """Raise ``UnseenNumbersError`` if a seq from *first* to *last* is in none of *parts*, the parts of all tables."""
     found = [PartNumbers(part) for part in parts if part.first <= last and part.last >= first]
     spare = sum(numbers.unnumbered for numbers in found)
     unseen = first_unseen(first, last, [numbers.seqs for numbers in found], spare=spare)
@@ -133,9 +133,9 @@ def _opened(path: Path) -> Arrow:
 
 
 def _numbers(file: Arrow, part: Part) -> tuple[Any, int]:  # a numpy array
-    """Return the number of each row, and how many rows have none.
+    """Return the seq of each row, and the number of rows without a seq.
 
-    One without has the number of the row before it, so that it is told once.
+    A row without a seq gets the seq of the row before it, so that it is read once, and reported once.
     """
     column = file.read(["seq"], use_threads=False).column("seq").combine_chunks()
     unnumbered = column.null_count
@@ -149,7 +149,7 @@ def _is_sorted(seqs: Any) -> bool:
 
 
 def _fitted(table: str, batch: Arrow) -> Arrow:
-    """Return a batch of a part with the columns and types of today: those that an older Whimbrel lacks are null."""
+    """Return a batch of a part with the current columns and types; columns that an older Whimbrel lacks are null."""
     schema = found_schema(table)
     if batch.schema.equals(schema):
         return batch
@@ -157,13 +157,13 @@ def _fitted(table: str, batch: Arrow) -> Arrow:
     return rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], schema=schema)
 
 
-# -- one table, for who needs no order -------------------------------------------------------------------------------
+# -- one table, for callers that need no order -----------------------------------------------------------------------
 
 
 def part_batches(
     table: str, path: Path, groups: range | None = None, columns: tuple[str, ...] | None = None
 ) -> Iterator[Arrow]:
-    """Yield the rows of a part, or of some of its row groups, as they were found; all columns, or some."""
+    """Yield the rows of a part in file order, unchecked: of all row groups or *groups*, all columns or *columns*."""
     file = _opened(path)
     chosen = None if groups is None else list(groups)
     size = PIECE_FACTS if columns is not None else _rows_at_once(file, path, groups)
@@ -172,12 +172,12 @@ def part_batches(
 
 
 def _rows_at_once(file: Arrow, path: Path, groups: range | None) -> int:
-    """Return how many rows of a file have about as many bytes as a piece may have."""
+    """Return the number of rows that fit the limits of a piece in rows and bytes."""
     return max(1, min(PIECE_FACTS, PIECE_BYTES // _row_bytes(file, path, groups)))
 
 
 def _row_bytes(file: Arrow, path: Path, groups: range | None = None) -> int:
-    """Return how many bytes a row has in memory, on average of the row group whose rows have most."""
+    """Return the size of a row in memory, in bytes: the average of the row group with the largest rows."""
     foot = file.metadata
     largest = 1
     for number in range(foot.num_row_groups) if groups is None else groups:
@@ -191,9 +191,9 @@ _DICTIONARY = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
 
 
 def _repeated_bytes(group: Arrow, number: int, path: Path) -> int:
-    """Return what bodies of a row group have in memory; none where the footer says it.
+    """Return the size of a row group's bodies in memory, if they are dictionary-encoded; else 0: the footer has it.
 
-    Parquet may keep a value that comes again once, in a dictionary: a megabyte of file can be gigabytes of bodies.
+    Parquet may store a repeated value once, in a dictionary: a megabyte of file can be gigabytes of bodies.
     """
     columns = (group.column(place) for place in range(group.num_columns))
     if not any(each.path_in_schema == "body" and _DICTIONARY & set(each.encodings) for each in columns):
@@ -204,7 +204,7 @@ def _repeated_bytes(group: Arrow, number: int, path: Path) -> int:
 
 
 def judged_batches(table: str, batches: Iterator[Arrow], *, node: str, now: int) -> Iterator[Arrow]:
-    """Yield the rows that keep the contract."""
+    """Yield the valid rows of *batches*; drop the others."""
     for batch in batches:
         found = judged(table, batch, node=node, now=now)
         if found.good.num_rows:

@@ -1,7 +1,7 @@
-"""Spark's schemas of the tables, made from the neutral ones in ``model.tables``.
+"""Spark's schemas of the tables, made from the neutral schemas in ``model.tables``.
 
-Rule: one truth. Types and nullability are taken over as they are, descriptions become the comments of the columns,
-so that ``DESCRIBE`` in any catalogue says what our documents say.
+Rule: ``model.tables`` is the only definition. Types and nullability stay the same, and descriptions become comments of
+the columns. So ``DESCRIBE`` in any catalogue shows the text of our documents.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from whimbrel.model.tables import TABLES, Table
 __all__ = ["SCHEMAS", "TIMES", "log_table", "spark_schema"]
 
 TIMES = {name: spec.columns[2].name for name, spec in LOG_SPECS.items()}
-"""The column of each of the log's tables that says when the node accepted the fact."""
+"""Name of the column with the time when the node accepted the fact, per table of the log."""
 
 
 def spark_schema(table: str) -> StructType:
-    """Return the schema of *table*, with the descriptions as comments."""
+    """Return Spark's schema of *table*, with the descriptions as comments."""
     arrow = TABLES[table].schema
-    # pyspark keeps of Arrow's metadata only its own; the comments are put in by hand.
+    # pyspark drops Arrow's metadata except its own, so the comments are added here.
     return StructType(
         [
             StructField(
@@ -37,11 +37,11 @@ def spark_schema(table: str) -> StructType:
 
 
 SCHEMAS = {name: spark_schema(name) for name in TABLES}
-"""All schemas by the name of their table."""
+"""Spark's schemas of all tables, by name."""
 
 
 def log_table(name: str) -> Table:
-    """Return the table *name* of the log, or raise ``InvalidValueError`` naming those that there are."""
+    """Return the table *name* of the log, or raise ``InvalidValueError`` with the names of all tables."""
     table = TABLES.get(name)
     if table is None or not table.is_log:
         raise InvalidValueError("table of the log", name, ", ".join(TIMES))

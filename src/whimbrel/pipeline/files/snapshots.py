@@ -1,8 +1,8 @@
-"""Snapshots: which numbers of a log there are at one moment, and where they are to be read.
+"""Snapshots: the seqs that a log has at one moment, and whether each is read from Parquet or from segments.
 
-Rule: every row once. Parquet is the truth up to what the node says is exported, its segments after that; a part that
-an export is still making, or that a larger one has replaced, is not looked at.
-Rule: nothing that a crash could take back is read from segments.
+Rule: every row is read once. Up to the seq that the node states as exported, rows are read from Parquet; after it, from
+segments. A part that an export is still writing, or that a larger part has replaced, is ignored.
+Rule: only records that are proven durable are read from segments.
 """
 
 from __future__ import annotations
@@ -40,50 +40,50 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What there is of a log at one moment: every table read at it ends at the same number of each node."""
+    """Extent of a log at one moment: all tables that are read at a snapshot end at the same seq of each node."""
 
     settled: dict[str, int]
-    """By node, up to which number Parquet is the truth."""
+    """Last seq to read from Parquet, per node."""
     last: dict[str, int]
-    """By node, the last number there is."""
+    """Last seq of the log, per node."""
     begins: dict[str, int] = field(default_factory=dict)
-    """By node whose log was cut, the first number that tables are made of (``start_state``)."""
+    """First seq that tables cover (``start_state``), per node whose log was cut."""
 
 
 def snapshot(directory: Path, watch: LogWatch | None = None) -> Snapshot:
-    """Return what there is now; facts that come later, and exports that move them, change nothing that reads it.
+    """Return a snapshot of the log as of now; later facts and exports do not change what is read at it.
 
-    *watch* is for callers that ask repeatedly, and want only what is new to be looked at.
+    *watch* is for callers that take snapshots repeatedly: unchanged files are not read again.
     """
     found = list((LogWatch(directory) if watch is None else watch).look())
     return Snapshot({node: settled for node, settled, _ in found}, {node: last for node, _, last in found})
 
 
 def settled_seq(directory: Path, node: str) -> int:
-    """Return up to which number Parquet is the truth of *node*: what came before its segments, or was exported."""
+    """Return the last seq of *node* to read from Parquet: it was exported, or is before the segments."""
     live = segments(directory, node)
     return max(exported_seq(directory, node), live[0][0] - 1) if live else INT64_MAX
 
 
 def parts_up_to(directory: Path, table: str, node: str, settled: int) -> list[Part]:
-    """Return the parts of *node* that hold numbers up to *settled*; what an export is still making begins after it."""
+    """Return the parts of *node* that begin up to the seq *settled*; parts of an unfinished export begin after it."""
     return [part for part in parts(directory, table, node) if part.first <= settled]
 
 
 def first_number(directory: Path, node: str) -> int:
-    """Return the first number of a node's log that is there: what came before it may have been cut (``retention``)."""
+    """Return the first seq that exists in a node's log; earlier facts may have been removed (``retention``)."""
     return undisturbed(partial(_first_number, directory, node))
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Numbers of a node that were given, and are in no table."""
+    """A range of seqs of a node that were given, but are in no table."""
 
     node: str
     first: int
     last: int
     checkpoint: str = ""
-    """The checkpoint that the tables begin at instead, if there is one."""
+    """File name of the checkpoint at which the tables start instead; empty if there is none."""
 
     def __str__(self) -> str:
         if self.checkpoint:
@@ -95,15 +95,15 @@ class Missing:
 
 
 def missing_numbers(directory: Path, node: str, first: int | None = None) -> list[Missing]:
-    """Return what is not there of a node: what was cut from the beginning, and what was lost before its segments.
+    """Return the ranges of missing seqs of a node: cut from the beginning, or lost between Parquet and segments.
 
-    *first* is the node's ``first_number``, if that is known.
+    *first* is the node's ``first_number``, if the caller knows it.
     """
     found: list[Missing] = []
     first = first_number(directory, node) if first is None else first
     if first > 1:
         found.append(Missing(node, 1, first - 1))
-    live = segments(directory, node)  # first: an export that goes on meanwhile makes the gap smaller, never larger
+    live = segments(directory, node)  # read first: a concurrent export can only make the gap smaller
     exported = exported_seq(directory, node)
     if live and max(exported, first - 1) < live[0][0] - 1:
         found.append(Missing(node, max(exported + 1, first), live[0][0] - 1))
@@ -113,25 +113,25 @@ def missing_numbers(directory: Path, node: str, first: int | None = None) -> lis
 def _first_number(directory: Path, node: str) -> int:
     settled = settled_seq(directory, node)
     oldest = [own[0] for table in TIMES if (own := parts_up_to(directory, table, node, settled))]
-    # A segment whose facts are exported does not count: they are read from Parquet, and that may have been cut.
+    # Ignore segments whose facts are exported: these are read from Parquet, which may have been cut.
     return min(map(_least_number, oldest), default=0 if settled == INT64_MAX else settled + 1)
 
 
 def _least_number(part: Part) -> int:
-    """Return the first number in a part; its name says that of an export, of which this may be a later day."""
+    """Return the first seq in a part; its name has the first seq of the export, which may be on an earlier day."""
     _, found = statistics(part.path, ("seq",))
     return int(found["seq"][0]) if "seq" in found else part.first
 
 
 def last_date(directory: Path, table: str) -> date | None:
-    """Return the last day of which *table* has a part."""
+    """Return the last date for which *table* has a part; None if it has no parts."""
     return max((part.date for part in parts(directory, table)), default=None)
 
 
 def undisturbed(read: Callable[[], T]) -> T:
-    """Return what *read* does, again if a file goes meanwhile: an export, a merge or retention went on.
+    """Return the result of *read*; repeat it if an export, a merge or retention removed a file meanwhile.
 
-    None of them goes on for ever; what is still missing after many tries is missing.
+    After many tries the error of a missing file is raised.
     """
     for _ in range(_TRIES):
         with suppress(FileNotFoundError):

@@ -1,13 +1,15 @@
-"""Spans: some numbers of one node's log, read and judged in Arrow, in pieces of bounded size.
+"""Spans: read a range of seqs of one node's log into Arrow, validated, in pieces (chunks) of bounded size.
 
-All jobs read a log here: no row passes through Java. Parquet is read row group by row group, each once, and
-segments record by record; what cannot be read is kept aside as dead letters (``dead_letters``).
+All jobs read a log here, so no row passes through Java. Parquet is read row group by row group, each once; segments are
+read record by record. Invalid rows become dead letters (``dead_letters``).
 
-Rule: every row once. Parquet is the truth up to what the node says is exported, its segments after that.
-Rule: a span is read whole. What is not to be seen yet is waited for, and then an error (``visibility``).
-Rule: a piece has a bounded number of rows, and no more bytes than one record, or the rows of Parquet that have as many
-as its footer says that rows have.
-Rule: files are immutable. One that goes while it is looked for was merged or exported, and is looked for again.
+Rule: every row is read once. Up to the seq that the node states as exported, rows are read from Parquet; after it, from
+segments.
+Rule: a span is read whole. The reader waits for seqs that it does not see yet, and then raises an error
+(``visibility``).
+Rule: a piece has a bounded number of rows and about a bounded number of bytes. It may exceed the bytes by one record,
+or by what a Parquet footer understates.
+Rule: files are immutable. If a file vanishes during a read, it was merged or exported, and its rows are found again.
 """
 
 from __future__ import annotations
@@ -44,25 +46,25 @@ Arrow = Any
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What stands in the log of *node* from *first* to *last*."""
+    """The rows of *node*'s log with the seqs *first* to *last*: one chunk of a span."""
 
     node: str
     first: int
     last: int
     tables: dict[str, Arrow] = field(default_factory=dict)
-    """By table, the rows that keep the contract, ordered by number; only those that have any."""
+    """Valid rows, ordered by seq, per table that has rows."""
     dead: list[Arrow] = field(default_factory=list)
     """Rows of ``dead_letters``."""
 
     def table(self, name: str, columns: tuple[str, ...] | None = None) -> Arrow:
-        """Return rows of a table, also if there are none."""
+        """Return the rows of the table *name*, all columns or *columns*; an empty table if there are none."""
         found = self.tables.get(name)
         found = TABLES[name].schema.empty_table() if found is None else found
         return found if columns is None else found.select(list(columns))
 
     @property
     def ends_at(self) -> int | None:
-        """The time of the last fact, in microseconds."""
+        """The time of the last fact, in microseconds; None if the piece has no valid rows."""
         times = (_last_time(rows.column(TIMES[name])) for name, rows in self.tables.items())
         return max(times, default=None)
 
@@ -73,7 +75,7 @@ def _last_time(column: Arrow) -> int:
 
 
 class SpanReader:
-    """The log of one node, for a reader that goes on where it stopped."""
+    """Reader of one node's log, which keeps files open so that it can continue where it stopped."""
 
     def __init__(
         self,
@@ -93,18 +95,18 @@ class SpanReader:
         self._segments: LogReader | None = None
         self._cursors: dict[Path, PartCursor] = {}
         self._numbers: dict[Path, PartNumbers] = {}
-        """The numbers of parts of tables that are not read."""
+        """Seqs of the parts of tables that are not read."""
         self._parts: dict[str, list[Part]] = {}
-        """By table, where Parquet is: as it was when it was looked for last."""
+        """Parts per table, as of the last look at the folders."""
         self._settled = -1
-        """Up to which number it goes."""
+        """Last seq to read from Parquet, as of the last look."""
         self._place: tuple[object, ...] = ()
-        """Which folders were read."""
+        """Identities of the folders that were read."""
         self.digest: str | None = None
-        """The digest of the last fact that was read; None if its number was missing."""
+        """Digest of the last fact that was read; None if that fact is missing."""
 
     def only(self, tables: Iterable[str]) -> SpanReader:
-        """Return a reader of the same log that reads some tables."""
+        """Return a reader of the same log that reads only *tables*."""
         return SpanReader(
             self._log,
             self.node,
@@ -115,10 +117,10 @@ class SpanReader:
         )
 
     def pieces(self, first: int, last: int, *, now: int, missing: Sequence[Missing] = ()) -> Iterator[Piece]:
-        """Yield all numbers from *first* to *last*, in order; *now* is when dead letters are found.
+        """Yield the seqs from *first* to *last*, in order, as pieces; *now* is the time that dead letters get.
 
-        Those that are *missing* from the log need not be there. Where others are not to be seen, wait for them; then
-        raise ``UnseenNumbersError``.
+        Seqs that are *missing* from the log may be absent. If other seqs are absent, wait for them; then raise
+        ``UnseenNumbersError``.
         """
         self._look()
         while first <= last:
@@ -128,30 +130,30 @@ class SpanReader:
             if first > last:
                 self.digest = fact_digest(last, piece.tables, piece.dead)
             yield piece
-            del piece, read  # before the next one is read
+            del piece, read  # frees memory before the next piece is read
 
     def digest_at(self, seq: int) -> str | None:
-        """Return the digest of the fact *seq*; what follows it is read next without looking for it."""
+        """Read the fact *seq* and return its digest; the next read after *seq* continues from there."""
         for _ in self.pieces(seq, seq, now=0):
             pass
         return self.digest
 
     @property
     def is_where_it_was(self) -> bool:
-        """Whether something was read, and from the folders that are there now."""
+        """Whether the folders that were read still exist and were not replaced by others."""
         return self._place == self._places()
 
     def _places(self) -> tuple[object, ...]:
         return tuple(map(_identity, (self._log, segments_folder(self._log, self.node))))
 
     def _look(self) -> None:
-        """Find out where the numbers are."""
+        """Find the parts, and the last seq to read from Parquet; drop readers of files that no longer exist."""
         place = self._places()
-        if place != self._place:  # nothing that was read of another folder is of use
+        if place != self._place:  # nothing that was read from another folder is valid
             self._forget()
             self._place = place
         settled = settled_seq(self._log, self.node)
-        if settled != self._settled or settled == INT64_MAX:  # without segments nothing tells of what is added
+        if settled != self._settled or settled == INT64_MAX:  # without segments, no seq shows that parts were added
             self._parts = {table: parts_up_to(self._log, table, self.node, settled) for table in TIMES}
             self._settled = settled
         there = {part.path for own in self._parts.values() for part in own}
@@ -164,7 +166,7 @@ class SpanReader:
 
     def _forget(self) -> None:
         self._settled, self._segments = -1, None
-        self._cursors.clear()  # one of them may have been read further than the others
+        self._cursors.clear()  # after an error, one may have been read further than the others
         self._numbers.clear()
 
     def _undisturbed_piece(self, first: int, last: int, now: int, missing: Sequence[Missing]) -> Piece:
@@ -185,7 +187,7 @@ class SpanReader:
             raise
 
     def _check_whole(self, piece: Piece, missing: Sequence[Missing]) -> None:
-        """Raise if a number of a piece is in no part of any table."""
+        """Raise ``UnseenNumbersError`` if a seq of *piece* is neither in a part of any table nor *missing*."""
         found: list[PartNumbers] = []
         for table, own in self._parts.items():
             for part in own:
@@ -214,10 +216,10 @@ class SpanReader:
         cursors = [(table, self._cursor(table, part, first)) for table, part in own_parts if part.first <= end]
         later = min((part.first for _, part in own_parts if part.first > end), default=INT64_MAX)
         begin = min((cursor.next_seq for _, cursor in cursors), default=INT64_MAX)
-        if begin > end:  # numbers that were cut, or never were
+        if begin > end:  # these seqs were cut, or no wanted table has them
             piece = Piece(self.node, first, min(last, begin - 1, later - 1))
             for _, cursor in cursors:
-                cursor.take(piece.last)  # so that it is of use for the next one
+                cursor.take(piece.last)  # keeps the cursor valid for the next piece
             return piece
         facts = min(max(1, self._most_bytes // cursor.row_bytes) for _, cursor in cursors)
         piece = Piece(self.node, first, min(end, begin + facts - 1))
@@ -259,7 +261,7 @@ class SpanReader:
         return piece
 
     def _tables(self, records: RecordColumns, first: int, last: int) -> dict[str, list[Arrow]]:
-        """Return records as rows of tables; where that is not possible, raise ``CorruptLogError``."""
+        """Return the rows of *records* per table; raise ``CorruptLogError`` if a record cannot be decoded."""
         try:
             return records.tables()
         except UNREADABLE:
@@ -283,7 +285,7 @@ class SpanReader:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return which folder has this path now; None if there is none."""
+    """Return device and inode of the folder at this path; None if there is none."""
     try:
         found = os.stat(folder)  # noqa: PTH116 # a batch of one fact should take microseconds here
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""Suspects: rows of the log that may break its contract, found in whole Arrow columns.
+"""Suspects: a fast check of whole Arrow columns that finds all rows of the log that may be invalid.
 
-Rule: every row that ``model.rows.fact_of`` refuses is a suspect, and few others are; ``dead_letters`` asks each.
-Rule: the bounds of each column are those of ``model.columns``; the rules between columns stand here.
+Rule: every row that ``model.rows.fact_of`` refuses is a suspect, and few valid rows are. ``dead_letters`` then checks
+each suspect on its own.
+Rule: the bounds of each column are those of ``model.columns``; rules between columns are in this module.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _NODE = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _SCHEMES = pa.array([scheme.value for scheme in Scheme])
 _DIGEST_BYTES = pa.array(sorted(DIGEST_BYTES), pa.int32())
 _DATA_BUFFER = 2
-"""Which buffer of a text column has its bytes."""
+"""Index of the buffer of an Arrow text column that has its bytes."""
 
 
 def suspects(table: str, rows: Arrow, node: str | None) -> Mask:
-    """Return which rows of a batch may break the contract: every one that does, and few others."""
+    """Return a mask of the rows of a batch that may be invalid: every invalid row, and few valid ones."""
     found = _Suspects(rows, TABLES[table].schema)
     own, *others = LOG_SPECS[table].columns
     found.nodes(own.name, node)
@@ -53,7 +54,7 @@ def suspects(table: str, rows: Arrow, node: str | None) -> Mask:
 
 
 class _Suspects:
-    """Rows of one batch on which suspicion has fallen; each method looks at one column as a whole."""
+    """Mask of the suspect rows of one batch; each method checks one column and adds its suspects."""
 
     def __init__(self, rows: Arrow, schema: Arrow) -> None:
         self._rows = rows
@@ -63,23 +64,23 @@ class _Suspects:
                 self.flag(column.is_null())
 
     def column(self, name: str) -> Arrow:
-        """Return a column as one array."""
+        """Return the column *name* as one Arrow array."""
         column = self._rows.column(name)
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
     def flag(self, is_suspect: Arrow) -> None:
-        """Suspect where an Arrow array is true; null is not."""
+        """Mark the rows as suspect where *is_suspect* is true; null is not suspect."""
         if is_suspect.true_count:
             self.mask |= is_suspect.fill_null(False).to_numpy(zero_copy_only=False)
 
     def unless(self, is_fine: Arrow) -> None:
-        """Suspect where an Arrow array is false; null is not."""
+        """Mark the rows as suspect where *is_fine* is false; null is not suspect."""
         self.flag(pc.invert(is_fine))
 
     # -- kinds of columns ----------------------------------------------------------------------------------------------
 
     def rank(self, name: str, least: int, most: int) -> None:
-        """Expect whole numbers."""
+        """Expect integers from *least* to *most*."""
         column = self.column(name)
         if column.null_count < len(column):
             extremes = pc.min_max(column).as_py()
@@ -87,17 +88,17 @@ class _Suspects:
                 self.flag(pc.or_(pc.less(column, least), pc.greater(column, most)))
 
     def between(self, name: str, least: float, most: float) -> None:
-        """Expect numbers that are none of NaN and infinity."""
+        """Expect real numbers from *least* to *most*, not NaN."""
         self.flag(_outside(self.column(name), least, most))
 
     def times(self, name: str, least: int, most: int) -> None:
-        """Expect times within bounds: those that every calendar has, or all."""
+        """Expect times from *least* to *most*, in microseconds; the full range of int64 needs no check."""
         if (least, most) != (INT64_MIN, INT64_MAX):
             column = self.column(name).cast(TIME_TYPE).cast(pa.int64())
             self.flag(pc.or_(pc.less(column, least), pc.greater(column, most)))
 
     def nodes(self, name: str, only: str | None) -> None:
-        """Expect the names of nodes, or *only* one."""
+        """Expect valid names of nodes, or only the name *only*."""
         column = self.column(name)
         values = _valid_text(column, self)
         if values is None:
@@ -108,7 +109,7 @@ class _Suspects:
             self.flag(pc.is_in(values, pa.array(bad, pa.string())))
 
     def text(self, name: str, max_bytes: int, *, min_bytes: int, without: bytes) -> None:
-        """Expect text of some length, without some characters."""
+        """Expect UTF-8 of *min_bytes* to *max_bytes*, without the characters in *without*."""
         column = self.column(name)
         if column.null_count == len(column) or _valid_text(column, self) is None:
             return
@@ -121,7 +122,7 @@ class _Suspects:
                 self.flag(pc.match_substring(column, chr(byte)))
 
     def size(self, name: str, least: int, most: int) -> None:
-        """Expect bytes, from *least* to *most* of them."""
+        """Expect binary values of *least* to *most* bytes."""
         column = self.column(name)
         if column.null_count == len(column):
             return
@@ -131,13 +132,13 @@ class _Suspects:
             self.flag(pc.less(sizes, least))
 
     def words(self, name: str, allowed: Sequence[str]) -> None:
-        """Expect one of some words."""
+        """Expect one of the words *allowed*."""
         column = self.column(name)
         if column.null_count < len(column) and _valid_text(column, self) is not None:
             self.flag(pc.and_(pc.invert(pc.is_in(column, pa.array(allowed))), column.is_valid()))
 
     def fields(self, name: str, bounds: Mapping[str, tuple[float, float]]) -> None:
-        """Expect, where there is a structure, numbers in all of its fields."""
+        """Expect structs whose fields are all numbers within *bounds*, or null structs."""
         column = self.column(name)
         if column.null_count == len(column):
             return
@@ -147,7 +148,7 @@ class _Suspects:
             self.flag(_outside(values, least, most))
 
     def keys(self, name: str) -> None:
-        """Expect hashes of keys, and not too many."""
+        """Expect lists of valid key hashes, at most ``MAX_KEYS`` each."""
         column = self.column(name)
         owners, each = _entries(column)
         if not owners.size:
@@ -158,7 +159,7 @@ class _Suspects:
         self.flag(pc.greater(pc.list_value_length(column), MAX_KEYS))
 
     def identities(self, name: str) -> None:
-        """Expect identities of subscriptions."""
+        """Expect lists of valid identities of subscriptions."""
         owners, each = _entries(self.column(name))
         if not owners.size:
             return
@@ -169,7 +170,7 @@ class _Suspects:
             self.mask[owners[is_odd]] = True
 
     def attributes(self, name: str) -> None:
-        """Expect each name once, and with each the value that its type says."""
+        """Expect attributes: each name once in a row, and each value of its stated type."""
         column = self.column(name)
         offsets = column.offsets.to_numpy()
         begin, count = int(offsets[0]), int(offsets[-1] - offsets[0])
@@ -192,7 +193,7 @@ class _Suspects:
         self.mask[twice // (len(encoded.dictionary) + 1)] = True
 
     def filters(self, name: str, check: Callable[[str], object]) -> None:
-        """Expect texts that *check* takes; each distinct one is looked at once."""
+        """Expect texts that *check* accepts; each distinct text is checked once."""
         column = self.column(name)
         if column.null_count == len(column) or _valid_text(column, self) is None:
             return
@@ -203,14 +204,14 @@ class _Suspects:
 
 
 def _outside(values: Arrow, least: float, most: float) -> Arrow:
-    """Return where numbers are less, more or none at all; null is not."""
+    """Return where numbers are below *least*, above *most* or NaN; null stays null."""
     if values.null_count == len(values):
         return pa.nulls(len(values), pa.bool_())
     return pc.invert(pc.and_(pc.greater_equal(values, least), pc.less_equal(values, most)))
 
 
 def _entries(column: Arrow) -> tuple[NDArray[np.int64], Arrow]:
-    """Return the entries of a column of lists, and of each the row that it is in."""
+    """Return the row number of each entry of a column of lists, and the entries."""
     return pc.list_parent_indices(column).to_numpy(), column.flatten()
 
 
@@ -220,13 +221,13 @@ def _true(values: Arrow) -> Mask:
 
 
 def _has_byte(column: Arrow, byte: int) -> bool:
-    """Return whether a byte is anywhere in a text column's memory, perhaps beside what the column shows of it."""
+    """Return whether *byte* is anywhere in a text column's buffer, also outside the column's slice of it."""
     data = column.buffers()[_DATA_BUFFER]
     return data is not None and bool((np.frombuffer(data, np.uint8) == byte).any())
 
 
 def _suspicious_bytes(column: Arrow, *, is_zero_fine: bool = False) -> bool:
-    """Return whether a text column may have empty texts, U+0000 or what is no Unicode in it."""
+    """Return whether a text column may contain empty texts, U+0000 or invalid UTF-8."""
     if not is_zero_fine:
         sizes = pc.min(pc.binary_length(column)).as_py()
         if sizes == 0 or _has_byte(column, 0):
@@ -243,12 +244,12 @@ def _is_text(column: Arrow) -> bool:
 
 
 def _are_no_text(column: Arrow) -> Mask:
-    """Return which values of a text column are no Unicode."""
+    """Return a mask of the values of a text column that are not valid UTF-8."""
     return np.array([not _is_unicode(value) for value in column.cast(pa.binary()).to_pylist()], np.bool_)
 
 
 def _are_odd_names(column: Arrow) -> Mask:
-    """Return which names of attributes are missing, empty, no Unicode or have a U+0000."""
+    """Return a mask of attribute names that are missing, empty or not valid UTF-8, or contain U+0000."""
     values = column.cast(pa.binary()).to_pylist()
     return np.array([not value or b"\0" in value or not _is_unicode(value) for value in values], np.bool_)
 
@@ -261,16 +262,16 @@ def _is_unicode(value: bytes | None) -> bool:
 
 
 def _valid_text(column: Arrow, found: _Suspects) -> Arrow | None:
-    """Return a text column; None, and the rows suspected, if something in it is no Unicode."""
+    """Return a text column, or None if it contains invalid UTF-8; then all rows are marked as suspect."""
     if _is_text(column):
         return column
     found.mask |= _are_no_text(column)
-    found.mask |= True  # what else is wrong with the others is not looked for in whole columns
+    found.mask |= True  # Arrow's functions need valid text, so every row is checked on its own
     return None
 
 
 def _have_values(kinds: Arrow, fields: Sequence[Arrow]) -> Mask:
-    """Return which attributes have the value that their type says."""
+    """Return a mask of the attributes that have a value of their stated type."""
     kind = kinds.fill_null(0).to_numpy()
     integers = fields[0].fill_null(INT64_MAX).to_numpy()
     places = {AttributeType.INT32: 0, AttributeType.INT64: 0, AttributeType.REAL64: 1}
@@ -299,7 +300,7 @@ _SCREEN = {"width_px": (0, INT32_MAX), "height_px": (0, INT32_MAX)}
 
 
 def _look(found: _Suspects, column: Column) -> None:
-    """Suspect the rows whose value of *column* is none of its kind, or beyond its bounds."""
+    """Mark the rows whose value of *column* may have the wrong kind or exceed the column's bounds."""
     name, least, most = column.name, int(column.least or 0), int(column.most or 0)
     match column.kind:
         case Kind.TEXT if column.words:
@@ -326,9 +327,9 @@ def _look(found: _Suspects, column: Column) -> None:
             found.fields(name, _SCREEN)
         case Kind.SUBSCRIPTIONS:
             found.identities(name)
-        case Kind.TEXTS:  # few have any: each is asked
+        case Kind.TEXTS:  # few rows have any: each is a suspect
             found.flag(pc.greater(pc.list_value_length(found.column(name)), 0))
-        case Kind.AREA | Kind.CORNERS:  # likewise
+        case Kind.AREA | Kind.CORNERS:  # few rows have any: each is a suspect
             found.flag(found.column(name).is_valid())
         case Kind.FLAG:
             pass
@@ -340,7 +341,7 @@ def _publications(found: _Suspects) -> None:
 
 
 def _interests(found: _Suspects) -> None:
-    for name in ("around_m", "hears_anywhere"):  # at most one of four columns: each row with one is asked
+    for name in ("around_m", "hears_anywhere"):  # at most one of four columns may be set: mark each row with one
         found.flag(found.column(name).is_valid())
     found.filters("subject_filter", check_topic_filter)
     found.filters("filter_text", check_stored)
@@ -350,7 +351,7 @@ def _presence(found: _Suspects) -> None:
     change = found.column("change")
 
     def belongs(name: str, *changes: PresenceChange, is_needed: bool) -> None:
-        """Expect a value where the change is one of some, and else none."""
+        """Expect a value only in rows whose change is one of *changes*; in all of these if *is_needed*."""
         may = pc.is_in(change, pa.array([each.value for each in changes]))
         has = found.column(name).is_valid()
         found.flag(pc.xor(may, has) if is_needed else pc.and_not(has, may))
@@ -396,4 +397,4 @@ _BETWEEN: dict[str, Callable[[_Suspects], None]] = {
     "policies": _policies,
     "decisions": _decisions,
 }
-"""The rules between columns of a table."""
+"""Check of the rules between columns, per table."""

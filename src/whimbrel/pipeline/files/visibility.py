@@ -1,8 +1,8 @@
-"""Visibility: a worker on another machine may see files of a log later than the driver, or a part of them only.
+"""Visibility: wait until a worker on another machine sees the same files of a log as the driver.
 
-The numbers of a node are dense, so a span that the driver saw has exactly the numbers from its first to its last. A
-worker that sees fewer waits and looks again, and fails with an error that names what is not to be seen.
-Rule: no span is ever taken shorter than it is.
+The seqs of a node have no gaps, so a span that the driver saw has every seq from its first to its last. A worker that
+sees fewer seqs waits and looks again. In the end it raises an error that names the seqs that it does not see.
+Rule: a span is never processed without some of its seqs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 _NUMBERS_AT_ONCE = 1 << 20
 _PATIENCE_S = 90.0
-"""Longer than clients of NFS keep what they know of a folder (``acdirmax``, a minute)."""
+"""Time to wait, in seconds: longer than NFS clients cache a folder (``acdirmax``, a minute)."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
 class UnseenNumbersError(WhimbrelError):
-    """A worker does not see numbers of a log that the driver saw. Reaction: look at the folder there; start again."""
+    """A worker does not see seqs of a log that the driver saw. Reaction: check the folder on that machine; restart."""
 
     def __init__(self, log: Path, node: str, first: int, last: int) -> None:
         super().__init__(log, node, first, last)
@@ -47,16 +47,16 @@ class UnseenNumbersError(WhimbrelError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a worker waits for numbers that it does not see yet, in seconds."""
+    """Time for which a worker waits for seqs that it does not see yet, in seconds."""
 
     seconds: float = _PATIENCE_S
     sleep: Callable[[float], object] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
     def wait_for(self, read: Callable[[], T], again: Callable[[], object] = lambda: None) -> T:
-        """Return what *read* does; while it sees too little, wait, call *again* and try it again.
+        """Return the result of *read*; while seqs are not visible, wait, call *again* and repeat the read.
 
-        A file of which only the beginning is to be seen looks damaged.
+        ``CorruptLogError`` is repeated too: a file of which only the beginning is visible looks damaged.
         """
         began_s, pause_s = self.clock(), _FIRST_PAUSE_S
         while True:
@@ -77,10 +77,10 @@ PATIENT, NO_PATIENCE = Patience(), Patience(seconds=0)
 def first_unseen(
     first: int, last: int, seqs: Iterable[Any], *, missing: Sequence[Missing] = (), spare: int = 0
 ) -> int | None:
-    """Return the first number from *first* to *last* that is in none of *seqs* (numpy arrays); None if all are.
+    """Return the first seq from *first* to *last* that is in none of *seqs* (numpy arrays); None if all are seen.
 
-    Numbers that are known to be *missing* from the log count as seen, and so do *spare* ones: as many rows do not say
-    their number. Numbers begin with 1.
+    Seqs that are known to be *missing* from the log count as seen. So do *spare* further seqs, because that many rows
+    lack their seq. Seqs begin with 1.
     """
     arrays = list(seqs)
     unseen: list[int] = []

@@ -1,4 +1,4 @@
-"""The fold of a log: events through a node's core, the state that a cut log starts with, shards, contacts."""
+"""The fold of a log (event sourcing): apply its events, in order, to a node's core; start states, shards, contacts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Components: sessions that share a device or divide work among them, in one group, so that they are folded together.
+"""Components: groups of sessions that must be folded together, because they have a device or a share in common.
 
-A device in two sessions gets one copy of what matches in both (Elvin proxy, 4.6), so neither can be folded without the
-other; and of all sessions with the same share (``$share/…``) only one is given each notification. Everything else about
-a session is its own affair: groups are folded side by side.
+A device in two sessions gets one copy of a notification that matches in both (Elvin proxy, 4.6), so these sessions must
+be folded together. Of all sessions with the same share (``$share/…``) only one gets each notification, so these must be
+folded together, too. Sessions depend on each other in no other way, so groups can be folded in parallel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Components"]
 
 
 class Components:
-    """The groups of one node's sessions, from (device, session) pairs and (share, session) pairs."""
+    """The groups of one node's sessions, computed from (device, session) pairs and (share, session) pairs."""
 
     def __init__(
         self, pairs: Iterable[tuple[str, str]], shares: Iterable[tuple[str, str]] = (), *, groups: int
@@ -34,7 +34,7 @@ class Components:
         root = session
         while (above := parents.get(root, root)) != root:
             root = above
-        while session != root:  # so that no later search walks this path
+        while session != root:  # path compression: later searches are short
             parents[session], session = root, parents.get(session, session)
         return root
 
@@ -44,10 +44,10 @@ class Components:
             self._parents[high] = low
 
     def group(self, session: str) -> int:
-        """Return the group of *session*: the same for all that share devices or work, directly or not."""
+        """Return the group of *session*: the same for all sessions that are linked by devices or shares."""
         return crc32(self._root(session).encode()) % self._groups
 
     def group_of_device(self, device: str) -> int | None:
-        """Return the group of the sessions of *device*; None if it is in none."""
+        """Return the group of the sessions of *device*; None if it is in no session."""
         session = self._of_device.get(device)
         return None if session is None else self.group(session)

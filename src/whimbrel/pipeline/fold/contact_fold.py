@@ -1,14 +1,15 @@
-"""Contacts of one node: reports of places, in order, become times that two devices were within range of each other.
+"""Contacts of one node: compute from position reports, in order, when two devices were within range of each other.
 
-Rule: a place holds until the next report of its device, or until it is stale; of two of one instant the later counts.
-Rule: a contact has ended once time has passed its end. What is cut at the end of a slice of time goes on in the next.
-Rule: it does not matter how time is sliced; a batch job slices it to spread the work, a stream with its batches.
-Rule: two devices that were apart for more than ``MAX_APART_US`` meet anew: that gap does not count, so a stream may
-forget the pair.
-Rule: a log that was cut begins at a checkpoint, with the places that held there: a contact that was going on begins
-there.
-Rule: what a slice costs follows the devices that reported or went stale in it, and those near them. Two others are
-together at its end if they were at its beginning.
+Time is processed in slices. A batch run slices it to spread the work; a stream has one slice per batch.
+Rule: the slicing does not change the contacts. A contact that lasts beyond a slice continues in the next slice.
+Rule: a place is valid until its device's next report, or until it is stale. Of two reports at the same time the later
+in the log counts.
+Rule: a contact has ended once time has passed its end.
+Rule: a gap between two contacts of more than ``MAX_APART_US`` is not counted. So a stream may forget the pair.
+Rule: a log that was cut starts at a checkpoint, with the places that were valid there. A contact that was under way
+begins at that time.
+Rule: the cost of a slice depends on the devices that reported or went stale in it, and on devices near them. Two other
+devices are in contact at its end if they were in contact at its beginning.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __all__ = [
 
 RANGE_M = 50.0
 MAX_APART_US = 30 * 86_400_000_000
-"""The longest time apart that counts as one: 30 days."""
+"""Longest time apart that counts as a gap between two contacts: 30 days, in microseconds."""
 CONTACT = pa.schema(
     [
         ("device_low", pa.string()),
@@ -58,15 +59,15 @@ CONTACT = pa.schema(
 Pair = tuple[str, str]
 _SLICE, _POSITION, _CONTACT, _BEFORE = "contact slice", "contact position", "contact", "contact before"
 CONTACT_KINDS = frozenset({_SLICE, _POSITION, _CONTACT, _BEFORE})
-"""The kinds of rows in which a ``ContactFold`` is kept."""
+"""Kinds of the rows that store the state of a ``ContactFold``."""
 _MOVED_OF = 4
-"""Where more than one of so many devices moved, all are looked at: finding those that are near costs as much."""
+"""If more than one in this many devices moved, all are searched: finding the devices near the moved ones costs more."""
 _FEW = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContactPlan:
-    """What a contact is."""
+    """Options of contacts: range in metres, and longest age of a place."""
 
     range_m: float = RANGE_M
     stale_us: int = DEFAULT_STALE_US
@@ -77,7 +78,7 @@ class ContactPlan:
 
 
 class Meeting(NamedTuple):
-    """What two devices' contacts add up to, in microseconds."""
+    """Sums over the contacts of two devices, and over the gaps between them; times in microseconds."""
 
     contacts: int = 0
     together: int = 0
@@ -85,19 +86,20 @@ class Meeting(NamedTuple):
     apart: int = 0
     apart_squared: int = 0
     cycles: int = 0
-    """The gaps, each with the contact before it."""
+    """Sum of the gaps, each with the length of the contact before it."""
 
     def plus(self, other: Meeting) -> Meeting:
-        """Return both together."""
+        """Return the sums of both."""
         return Meeting(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 def slice_contacts(
     names: Sequence[str], device: Any, began: Any, ended: Any, places: Any, *, range_m: float, settled: int = 0
 ) -> Any:  # a pyarrow.Table of CONTACT
-    """Return the contacts of positions that hold from *began* until *ended*; *device* is which of *names* each is.
+    """Return the contacts between positions that are valid from *began* until *ended*.
 
-    None begins before the first *settled* ones; contacts between these are left out.
+    *device* has the index in *names* of each position's device. No position begins before the first *settled*
+    positions; contacts among these are left out.
     """
     order = np.argsort(np.array(names, object), kind="stable") if names else np.empty(0, np.int64)
     rank = np.empty(len(names), np.int64)
@@ -112,34 +114,34 @@ def slice_contacts(
 
 
 class _Open(NamedTuple):
-    """A contact that touched the end of the last slice."""
+    """A contact that was under way at the end of the last slice."""
 
     began: int
     closest_m: float
 
 
 class ContactFold:
-    """The contacts of one node, as far as its time was sliced."""
+    """State of the contacts of one node, up to the end of the last slice of time."""
 
     def __init__(self, plan: ContactPlan) -> None:
         self._plan = plan
         self.until = INT64_MIN
-        """The end of the last slice."""
+        """End of the last slice."""
         self._held = HeldPlaces(reach_m=ball_m(plan.range_m), stale_us=plan.stale_us)
-        """The places that held there."""
+        """Places that were valid at the end of the last slice."""
         self.open: dict[Pair, _Open] = {}
         self._pairs: dict[str, set[Pair]] = {}
-        """By device, those of ``open``."""
+        """Pairs of ``open``, per device."""
         self.last: dict[Pair, tuple[int, int]] = {}
-        """Of pairs that have met: when their last contact ended, and how long it was."""
+        """End and length of the last contact, per pair of devices that have met."""
         self._ends: list[tuple[int, Pair]] = []
-        """A heap of when these contacts ended, and of some that are not the last any more."""
+        """Heap of (end, pair) of the contacts in ``last``, and of some contacts that are no longer the last."""
         self._left: set[str] = set()
-        """Devices whose place held until there and no longer."""
+        """Devices whose place was no longer valid at the end of the last slice."""
         self._is_whole = False
-        """Whether ``open`` has all pairs that were together there: a checkpoint has the places only."""
+        """Whether ``open`` has all pairs in contact at the end of the last slice; False after ``begin``."""
         self._reported: list[tuple[Any, Any, Any]] = []
-        """Reports of later times: devices, times and places."""
+        """Reports that wait for the next slice: devices, times and places."""
         self.waiting = 0
         self.touched = TouchedRows(
             {
@@ -149,18 +151,18 @@ class ContactFold:
                 _BEFORE: lambda *pair: _listed(self.last.get(pair)),
             }
         )
-        """The rows that have changed since the owner cleared this last."""
+        """Rows that have changed since the owner last cleared this."""
         self.touched.touch((_SLICE,))
 
     @property
     def positions(self) -> Mapping[str, Seen]:
-        """Of devices, when they reported it, latitude and longitude: those that held at the end of the last slice."""
+        """Time of report, latitude and longitude, per device with a valid place at the end of the last slice."""
         return self._held.places
 
     # -- the state ---------------------------------------------------------------------------------------------------
 
     def rows(self) -> dict[tuple[str, ...], Any]:
-        """Return everything that must be kept, by key."""
+        """Return all rows of the state, by key."""
         found: dict[tuple[str, ...], Any] = {(_SLICE,): [self.until, self._told()]}
         found |= {(_POSITION, device): list(seen) for device, seen in self.positions.items()}
         found |= {(_CONTACT, *pair): list(begun) for pair, begun in self.open.items()}
@@ -168,7 +170,7 @@ class ContactFold:
         return found
 
     def restore(self, key: Sequence[Any], value: Any) -> None:
-        """Take over a row that was kept."""
+        """Restore one row of the state."""
         kind, *pair = key
         if kind == _SLICE:
             self.until, told = value
@@ -183,7 +185,7 @@ class ContactFold:
             self._ended_last((pair[0], pair[1]), *value)
 
     def begin(self, at: int, places: Mapping[str, Sighting]) -> None:
-        """Start at the time *at*, with devices at *places*: the log starts at a checkpoint."""
+        """Start at the time *at*, with devices at *places*, for a log that starts at a checkpoint."""
         self.until = at
         for device, (_, reported_at, place) in places.items():
             self._held.places[device] = (reported_at, place.latitude, place.longitude)
@@ -206,7 +208,7 @@ class ContactFold:
     # -- a slice -----------------------------------------------------------------------------------------------------
 
     def take(self, reports: Any) -> None:  # a pyarrow.Table, ordered by seq
-        """Take in reports that follow the last ones."""
+        """Add *reports*, which follow those added before, for the next slice."""
         rows = reports.filter(reports.column("place").is_valid()).combine_chunks()
         if rows.num_rows:
             places = [pc.struct_field(rows.column("place"), name).to_numpy() for name in ("latitude", "longitude")]
@@ -216,7 +218,7 @@ class ContactFold:
             self.touched.touch((_SLICE,))
 
     def advance(self, now: int) -> tuple[Any, dict[Pair, Meeting]]:
-        """Let time have passed up to *now*; return the contacts that ended, and what they add to meetings."""
+        """Process the slice of time up to *now*; return the contacts that ended, and their sums per pair."""
         if now <= self.until:
             return CONTACT.empty_table(), {}
         devices, times, places = self._waiting()
@@ -248,7 +250,7 @@ class ContactFold:
         return over, met
 
     def _looked_at(self, reported: Any, where: Any, now: int) -> tuple[list[str], list[str], bool]:
-        """Return the devices that stay where they are near others that do not, these others, and whether it is all."""
+        """Return unmoved devices near moved ones, the moved ones, and whether these are all devices."""
         held, names = self._held.places, reported.unique()
         if self._is_whole and _MOVED_OF * len(names) <= len(held):
             self._held.index(self.until)
@@ -259,7 +261,7 @@ class ContactFold:
         return [], list(held), True
 
     def _ended(self, code: Any, began: Any) -> Any:
-        """Return until when positions hold, which are in order: until the device's next, or until they are stale."""
+        """Return the end of each position, given in order: its device's next position, or when it is stale."""
         order = np.argsort(code, kind="stable")
         ended = began + self._plan.stale_us
         same = code[order][1:] == code[order][:-1]
@@ -270,13 +272,14 @@ class ContactFold:
     def _keep(
         self, names: Sequence[str], code: Any, now: int, positions: tuple[Any, Any, Any], *, settled: int | None
     ) -> None:
-        """Keep the positions that hold at the end of the slice.
+        """Store the positions that are valid at the end of the slice, *now*.
 
-        The first *settled* devices stay where they are, as do all that are not named; None: these are all devices.
+        The first *settled* of *names* have not moved, nor has any device that is not in *names*. None: *names* has all
+        devices.
         """
         began, ended, where = positions
         last = np.full(len(names), -1, np.int64)
-        last[code] = np.arange(code.size)  # of several the last one stays
+        last[code] = np.arange(code.size)  # of several positions of a device the last one stays
         holds = ended[last] > now
         if settled is None:
             kept = zip(
@@ -293,7 +296,7 @@ class ContactFold:
             self.touched.touch((_POSITION, device))
 
     def _over(self, found: Any, now: int, moved: Iterable[str] | None) -> Any:
-        """Return the contacts that have ended, joined with those that *moved*, or all, had when the slice began."""
+        """Return the ended contacts; join them with those under way before, of *moved* or (None) of all devices."""
         pairs = list(zip(found.column("device_low").to_pylist(), found.column("device_high").to_pylist(), strict=True))
         began, ended = (found.column(name).cast(pa.int64()).to_numpy().copy() for name in ("began_at", "ended_at"))
         closest = found.column("closest_m").to_numpy().copy()
@@ -340,7 +343,7 @@ class ContactFold:
         heappush(self._ends, (ended, pair))
 
     def _forget(self, long_ago: int) -> None:
-        """Forget the last contacts that ended before, but of pairs that are together: they get another one."""
+        """Forget last contacts that ended before *long_ago*, except of pairs that are in contact now."""
         while self._ends and self._ends[0][0] < long_ago:
             ended, pair = heappop(self._ends)
             if pair in self.last and self.last[pair][0] == ended and pair not in self.open:
@@ -351,7 +354,7 @@ class ContactFold:
             heapify(self._ends)
 
     def _met(self, over: Any) -> dict[Pair, Meeting]:
-        """Return what contacts that ended add to meetings."""
+        """Return the sums over ended contacts per pair, and record each as the last contact of its pair."""
         found: dict[Pair, Meeting] = {}
         times = (over.column(name).cast(pa.int64()).to_pylist() for name in ("began_at", "ended_at"))
         pairs = (over.column(name).to_pylist() for name in ("device_low", "device_high"))
@@ -371,7 +374,7 @@ def _listed(row: tuple[Any, ...] | None) -> list[Any] | None:
 
 
 def meetings_table(sums: Mapping[Pair, Meeting], schema: Any) -> Any:  # a pyarrow.Table
-    """Return rows of ``meetings``: one for each pair, and one for all of them together."""
+    """Return the rows of ``meetings``: one for each pair, and one for all pairs together."""
     total = Meeting()
     for each in sums.values():
         total = total.plus(each)

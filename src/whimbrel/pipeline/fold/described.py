@@ -1,7 +1,7 @@
-"""Described notifications: the form in which a worker keeps a notification while any device is owed it.
+"""Described notifications: the form in which a worker stores a notification while it is owed to any device.
 
-A worker writes rows of ``deliveries`` about notifications and never sends them, so it keeps the hash of a body instead
-of the body, unless a policy reads bodies.
+A worker writes rows of ``deliveries`` about notifications, but never sends them. So it stores the hash of a body, and
+the body itself only if a policy reads bodies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Described", "Known", "known_of"]
 
 
 class Known(NamedTuple):
-    """The values of a notification that its rows of ``deliveries`` have; times in microseconds."""
+    """Values of a notification that go to its rows of ``deliveries``; times in microseconds."""
 
     body_hash: bytes
     published_at: int
@@ -28,12 +28,12 @@ class Known(NamedTuple):
 
 
 def known_of(fact: Notification) -> Known:
-    """Return the values that rows about a notification have."""
+    """Return the values of a notification that go to its rows of ``deliveries``."""
     return Known(hashlib.sha256(fact.body).digest(), fact.published_at, fact.subject, fact.deadline_at)
 
 
 class Described:
-    """A notification: the values that the rules ask for, those of its rows, and what policies made of it."""
+    """A notification in a worker: values for the rules of the hold and for its rows, and the results of policies."""
 
     __slots__ = (
         "body_hash",
@@ -63,17 +63,17 @@ class Described:
         self.seq, self.expires_at, self.qos, self.publisher = seq, expires_at, qos, publisher
         self.body_hash, self.published_at, self.subject, self.deadline_at = known
         self.content = content
-        """The content that policies can read; None where nothing is kept for them."""
+        """The content that policies can read; None if none is stored."""
         self.shaped: dict[str, bytes] | None = None
-        """By device, the hash of the body that a policy decided to deliver."""
+        """Hash of the body that a policy decided to deliver, per device."""
         self.differences: dict[str, str] | None = None
-        """By device, how a decision of the log differs from what its policy decides."""
+        """How a decision in the log differs from the policy's own result, per device."""
         self.is_written = False
-        """Whether the store may have its row."""
+        """Whether the store may have a row of the notification."""
 
     @property
     def known(self) -> Known:
-        """The values that its rows have."""
+        """The values that go to its rows of ``deliveries``."""
         return Known(self.body_hash, self.published_at, self.subject, self.deadline_at)
 
     def body_hash_for(self, device: str | None) -> bytes:
@@ -82,18 +82,18 @@ class Described:
         return self.body_hash if shaped is None or device is None else shaped.get(device, self.body_hash)
 
     def difference_for(self, device: str | None) -> str | None:
-        """Return how the decision about a device's copy differs from what its policy decides; None if it does not."""
+        """Return how the logged decision for *device* differs from the policy's own result; None if it does not."""
         differences = self.differences
         return None if differences is None or device is None else differences.get(device)
 
     def readable(self) -> Content | None:
-        """Return the content that policies may read; None if none is kept for them."""
+        """Return the content that policies may read; None if none is stored."""
         return None if self.content is None else self.content.read(self.subject)
 
     # -- its row in a worker's state; the hold has the rest ----------------------------------------------------------
 
     def row(self) -> bytes:
-        """Return its row: the values of ``Known``, and as far as there are any, content, bodies and differences."""
+        """Encode the row: the values of ``Known``, then content, body hashes and differences if there are any."""
         values: list[Any] = [*self.known]
         content = None if self.content is None else [*self.content]
         more = [content, self.shaped, self.differences]
@@ -103,7 +103,7 @@ class Described:
 
     @classmethod
     def restored(cls, seq: int, row: bytes) -> Described:
-        """Return the notification *seq* that has a *row*."""
+        """Decode the *row* of the notification with the seq *seq*."""
         *known, content, shaped, differences = [*cbor2.loads(row), None, None, None][: len(Known._fields) + 3]
         found = cls(seq, Known(*known), content=None if content is None else KeptContent(*content))
         found.shaped, found.differences = shaped, differences

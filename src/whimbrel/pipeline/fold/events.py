@@ -1,7 +1,7 @@
-"""Events: rows of the log, in Arrow, as the fold takes them (``folds``), and the facts that some of them stand for.
+"""Events: convert Arrow rows of the log to the input of the fold (``folds``).
 
-A publication is an event only if a session wants it, with the seqs of the interests that do; a receipt always. Each
-row of the other tables is a fact, and its event says only which one.
+A publication is an event only if a subscription matched it; the event has the seqs of the matching interests. Each
+receipt is an event. Each row of the other tables becomes a fact, and its event has only the fact's seq.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ _MOVES = pa.array(
         PresenceChange.RECEIPTS.value,
     ]
 )
-"""What devices do that changes who is owed what."""
+"""Changes of presence that affect which device is owed which notification."""
 
 
 EVENT_TABLES = ("interests", "presence", "sessions", "receipts", "reports", "policies", "decisions")
-"""The tables whose rows are events, beside publications."""
+"""Tables whose rows become events, in addition to ``publications``."""
 _RECEIPT = {
     "handed_at": "at",
     **{name: name for name in ("seq", "session", "device", "notification_seq", "via", "outcome")},
 }
-"""By column of ``receipts``, the field that an event has it in; ``_RETAINED_ONLY`` has more."""
+"""Field of an event for each column of ``receipts``; ``_RETAINED_ONLY`` has further columns."""
 
 
 def receipt_events(rows: Arrow) -> Arrow:
-    """Return *rows* of ``receipts``, a batch, as events."""
+    """Convert *rows*, a batch of ``receipts``, to events."""
     given = {new: rows.column(old) for old, new in _RECEIPT.items()} | _of_retained(rows)
     return _events({**given, "kind": pa.repeat(RECEIPT, rows.num_rows)}, rows.num_rows)
 
 
 def fact_events(name: str, rows: Arrow) -> tuple[Arrow, dict[int, Fact]]:
-    """Return *rows* of a table, an Arrow table, as events, and by seq the facts that they stand for."""
+    """Convert *rows* of the table *name* to facts; return one event per fact, and the facts by seq."""
     if name == "presence":
         rows = rows.filter(pc.is_in(rows.column("change"), _MOVES))
     given = {"seq": rows.column("seq"), "kind": pa.repeat(FACT, rows.num_rows)}
@@ -63,12 +63,12 @@ def fact_events(name: str, rows: Arrow) -> tuple[Arrow, dict[int, Fact]]:
 
 
 _RETAINED_ONLY = ("published_at", "subject", "body_hash", "subscriptions")
-"""What the fold asks receipts of retained notifications for, and no others."""
+"""Columns of receipts that the fold needs only for retained messages."""
 
 
 def _of_retained(rows: Arrow) -> dict[str, Arrow]:
-    """Return the columns that only receipts of retained notifications need: null in nearly all rows."""
-    is_retained = pc.fill_null(pc.equal(rows.column("via"), RETAINED), False)  # Arrow's own
+    """Return the columns that only receipts of retained messages need; they are null in all other rows."""
+    is_retained = pc.fill_null(pc.equal(rows.column("via"), RETAINED), False)  # an Arrow function
     if not pc.any(is_retained).as_py():
         return {each: pa.nulls(rows.num_rows, EVENT.field(each).type) for each in _RETAINED_ONLY}
     places = pc.if_else(is_retained, pa.array(np.arange(rows.num_rows)), None)
@@ -78,11 +78,11 @@ def _of_retained(rows: Arrow) -> dict[str, Arrow]:
 _CARRIED = {"publisher": "device", "published_at": "at"} | {
     name: name for name in ("seq", "expires_at", "deadline_at", "subject", "body", "qos")
 }
-"""By column of ``publications``, the field that an event has it in."""
+"""Field of an event for each column of ``publications``."""
 
 
 class Seen(Enum):
-    """What policies may have to see of publications."""
+    """Content of publications that policies may have to read."""
 
     NOTHING = 0
     ATTRIBUTES = 1
@@ -92,9 +92,9 @@ class Seen(Enum):
 def published_events(
     batch: Arrow, found: PackedVersions, rows: Any, handles: Any, *, seen: Seen = Seen.NOTHING
 ) -> Iterator[Arrow]:
-    """Yield one event per publication that any interest wants, with the numbers of these.
+    """Yield one event per publication that any interest matches, with the seqs of the matching interests.
 
-    *rows* of *batch* and *handles* of versions are as ``PackedVersions.match`` finds them.
+    *rows* (row numbers in *batch*) and *handles* (versions in *found*) are the result of ``PackedVersions.match``.
     """
     wanted, starts = np.unique(rows, return_index=True)
     offsets = np.append(starts, rows.size).astype(np.int32)
@@ -115,7 +115,7 @@ def _hashes(bodies: Arrow) -> Arrow:
 
 
 def _contents(rows: Arrow, *, has_bodies: bool) -> dict[str, Arrow]:
-    """Return what policies may see of rows."""
+    """Return the columns of *rows* that policies may read: attributes, length of the body and, on request, body."""
     told = attributes_from(rows.column("attributes"))
     attributes = pa.array([attributes_bytes(each or NO_ATTRIBUTES) for each in told], pa.binary())
     bodies = rows.column("body")

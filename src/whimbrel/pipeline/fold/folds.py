@@ -1,7 +1,7 @@
-"""Folds: events of a log, in order, through a node's core, and the outcomes as rows of ``deliveries``.
+"""Folds: apply the events of a log, in order, to a node's core, and write the outcomes as rows of ``deliveries``.
 
-A batch run folds each shard of a node from the start of the log; a stream keeps one fold for each node and continues
-it (``unit.node_share``). This module says, once, what an event means.
+A batch run folds each shard of a node from the start of the log. A stream keeps one fold per node and continues it
+(``unit.node_share``). The effect of each kind of event is defined here, once for both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from whimbrel.pipeline.fold.policies import KeptContent, PolicyChecks
 __all__ = ["EVENT", "FACT", "PUBLISHED", "RECEIPT", "Event", "Fold", "Rows", "events_of", "plain"]
 
 PUBLISHED, RECEIPT, FACT = range(3)
-"""The kinds of events: the frequent ones travel as columns, all others as the facts that they are."""
+"""Kinds of events: publications and receipts, the frequent ones, are columns; all other events are facts."""
 
 EVENT = pa.schema(
     [
@@ -51,7 +51,7 @@ EVENT = pa.schema(
         pa.field("body", pa.binary()),
     ]
 )
-"""The columns of events, for the fold."""
+"""Arrow schema of events."""
 
 
 class Event(NamedTuple):
@@ -72,22 +72,22 @@ class Event(NamedTuple):
     qos: Any
     via: Any
     published_at: Any
-    """For a retained notification; and the subscriptions that it was sent for."""
+    """When a retained message was published; only receipts of retained messages have this and ``subscriptions``."""
     subscriptions: Any
     content: Any
-    """The attributes of a publication, where policies may read them."""
+    """The attributes of a publication; None if no policy may read them."""
     body_bytes: Any
     body: Any
-    """The body of a publication, where policies may read it."""
+    """The body of a publication; None if no policy may read it."""
 
 
 # -- the fold ----------------------------------------------------------------------------------------------------------
 
 
 class Fold:
-    """The sessions of a node, or of a shard of it, folded to rows of ``deliveries``.
+    """Fold of the sessions of a node, or of a shard, which yields rows of ``deliveries``.
 
-    *whose* has, by seq of the interest, the session and identity of each subscription that a publication may match.
+    *whose* has the session and identity of each subscription that a publication may match, by seq of its interest.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Fold:
         self.policies = PolicyChecks(core.policies)
 
     def take(self, event: Event, facts: Mapping[int, Fact], out: Rows) -> None:
-        """Apply the next event; *facts* has, by seq, the facts that events of the kind ``FACT`` stand for."""
+        """Apply the next event, and add the outcomes to *out*; *facts* has the facts of ``FACT`` events by seq."""
         folding = self._folding
         if event.kind == PUBLISHED:
             settled = self._publish(event)
@@ -146,10 +146,10 @@ class Fold:
         return self._folding.answered(self._core.apply(fact))
 
     def _check(self, fact: Decided) -> None:
-        """Note the body that a decision delivered, and how it differs from what its policy decides."""
+        """Store the body hash that a decision delivered, and how the decision differs from the policy's own result."""
         seq = fact.notification.seq
         kept = self.hold.kept(seq)
-        if kept is None:  # it is retained, or has ended
+        if kept is None:  # a retained message, or one that has its outcome already
             return
         if fact.body_hash is not None:
             kept.shaped = {**(kept.shaped or {}), fact.device: fact.body_hash}
@@ -160,7 +160,7 @@ class Fold:
             self._touch(("notification", seq))
 
     def _decide(self, command: HandOver) -> Outcome:
-        """Let policies decide about a hand-over."""
+        """Evaluate the policies for a hand-over, and return its outcome."""
         if not self.policies.are_any:
             return Outcome.DELIVERED
         device, hold, kept = command.device, self.hold, command.kept
@@ -175,8 +175,8 @@ class Fold:
         return decided.outcome
 
     def _add_retained(self, event: Event, out: Rows) -> None:
-        """Add a row for a retained notification: the hold knows nothing of it, and the receipt says all there is."""
-        if event.published_at is None:  # a log from before receipts said so
+        """Add a row for a retained message, from its receipt alone: the hold does not have retained messages."""
+        if event.published_at is None:  # an older log, whose receipts lack this column
             return
         identities = tuple((each["subject_filter"], each["name"]) for each in event.subscriptions or ())
         ends = (event.session, event.device, event.notification_seq, identities, Outcome(event.outcome), event.at)
@@ -184,7 +184,7 @@ class Fold:
         out.add(self.node, Settle(*ends, None, RETAINED, kept))
 
     def close(self, end: int, out: Rows) -> None:
-        """Let time pass to the end of the log: what has lapsed by then has its outcome."""
+        """Advance the time to *end*, so that notifications that lapsed by then get their outcome."""
         self._write(self._folding.tick(end), out)
 
     def _write(self, settled: Settled, out: Rows) -> None:
@@ -196,7 +196,7 @@ _OUTCOMES = {each.value: each for each in Outcome}
 
 
 class Rows:
-    """Rows of ``deliveries`` on their way to Arrow."""
+    """Buffer of rows of ``deliveries``, converted to Arrow in batches."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] = []
@@ -208,7 +208,7 @@ class Rows:
         return len(self._rows)
 
     def add(self, node: str, settled: Settle) -> None:
-        """Add what became of a notification for a device."""
+        """Add the outcome of a notification for a device."""
         session, device, seq, subscriptions, outcome, decided_at, lapses_at, via, kept = settled
         assert isinstance(kept, Described)
         for identity in subscriptions:
@@ -220,7 +220,7 @@ class Rows:
         self._rows.append((node, seq, *what, session, device, *ended))
 
     def batch(self) -> Any:
-        """Return what there is as an Arrow batch, and begin anew."""
+        """Return the buffered rows as an Arrow batch, and clear the buffer."""
         schema = TABLES["deliveries"].schema
         known = list(self._known)
         structs = pa.StructArray.from_arrays(
@@ -243,13 +243,13 @@ _SETTLED += "session device outcome body_hash decided_at lapses_at via differenc
 
 def events_of(batch: Any) -> Iterator[Event]:  # a pyarrow.RecordBatch of EVENT
     """Yield the event of each row."""
-    make = tuple.__new__  # what ``Event`` would do, in a third of the time
+    make = tuple.__new__  # same as ``Event(*row)``, in a third of the time
     for row in zip(*(plain(batch.column(f.name)) for f in EVENT), strict=True):
         yield make(Event, row)
 
 
 def plain(column: Any) -> list[Any]:
-    """Return a column as Python values, times as microseconds; Arrow's own way takes its time over nulls and lists."""
+    """Return a column as Python values, times as microseconds; Arrow's ``to_pylist`` is slow for nulls and lists."""
     count = len(column)
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if column.null_count == count:
@@ -263,7 +263,7 @@ def plain(column: Any) -> list[Any]:
         return [[]] * count
     if pa.types.is_integer(column.type):
         return _numbers(column)
-    if pa.types.is_string(column.type):  # names that come again and again: each is made once
+    if pa.types.is_string(column.type):  # names repeat, so each distinct name is decoded once
         encoded = column.dictionary_encode()
         texts = [*encoded.dictionary.to_pylist(), None]
         return [texts[place] for place in encoded.indices.fill_null(len(texts) - 1).to_numpy().tolist()]

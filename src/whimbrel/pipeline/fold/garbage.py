@@ -1,7 +1,7 @@
-"""Garbage: Python's collector looks for cycles among everything that was made; rows of tables have none.
+"""Garbage collection: pause Python's cycle collector while a piece of the log is folded.
 
-While a piece is folded, hundreds of thousands of values are made that live until its rows are written, and the
-collector would visit them, and the state of the node, again and again: a fifth of the core time.
+Folding a piece creates hundreds of thousands of values that live until its rows are written. They form no cycles, but
+the collector would visit them and the node's state repeatedly, which costs a fifth of the core time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def uncollected(pieces: Iterable[T]) -> Iterator[T]:
-    """Yield *pieces*, each made without the collector; between two of them it may work."""
+    """Yield *pieces*; pause the collector while each piece is made, but not between two of them."""
     iterator = iter(pieces)
     while True:
         with _paused():
@@ -26,7 +26,7 @@ def uncollected(pieces: Iterable[T]) -> Iterator[T]:
             except StopIteration:
                 return
         yield piece
-        del piece  # before the next one is made: it may be large
+        del piece  # frees memory before the next piece is made
 
 
 @contextmanager

@@ -1,13 +1,13 @@
-"""Policies in a worker: decisions of a log are checked, and where a log has none, they are made (SUBLIM, section 4).
+"""Policies in a worker: check the decisions of a log, or make them if the log has none (SUBLIM, section 4).
 
-The state that policies depend on is the node's, as in a broker (``node.policies``). Where a broker decided, each
-decision is evaluated again with the state at its seq, and a difference is reported. Where no broker did (a log that
-was generated or imported), the policies decide here, at each delivery.
+Policies depend on state of the node, as in a broker (``node.policies``). If a broker decided, each decision is
+evaluated again with the state at its seq, and a difference is reported. If no broker decided (the log was generated or
+imported), the policies decide here, at each delivery.
 
-Rule: counted limits are those of the node that decided, which the log does not have: a decision that a limit, a
-time-out or a missing library ended is taken as it is, and an image is not made again by a library that may differ.
-Rule: a notification's attributes are kept while it is held and the node has a policy, its body only if a policy that
-was put before reads bodies. What was published before that, and what is retained, is not evaluated again.
+Rule: the log does not record the limits of the node that decided. So a decision that ended by a limit, a time-out or a
+missing library is accepted unchecked. An image is not made again, because another version of the library may differ.
+Rule: a notification's attributes are stored while it is held, if the node has a policy. Its body is stored only if a
+policy that was put before it reads bodies. Earlier publications, and retained messages, are not evaluated again.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ __all__ = ["Content", "HandedOver", "KeptContent", "PolicyChecks", "attributes_b
 _UNBOUNDED = PolicyLimits(**dict.fromkeys(PolicyLimits.__slots__, INT64_MAX))
 _ANY_ATTRIBUTES = Limits(max_names=INT32_MAX, max_bytes=INT32_MAX, max_name_bytes=INT32_MAX)
 _OWN_REASONS = frozenset({Fault.ATTRIBUTES.value, Fault.UNREADABLE.value})
-"""Why a decision fails wherever it is made."""
+"""Faults of a decision that do not depend on the node where it is made."""
 
 
 class Content(NamedTuple):
-    """What policies can see of a notification."""
+    """Content of a notification that policies can read."""
 
     attributes: Attributes
     subject: str | None
     body_bytes: int
     body: bytes | None
-    """None: it was not kept; b"" also if it is neither an image nor JSON nor CBOR."""
+    """The body; None if it was not stored, b"" if it is neither an image nor JSON nor CBOR."""
     publisher: str | None = None
 
 
 def attributes_bytes(attributes: Attributes) -> bytes:
-    """Return attributes as they are kept."""
+    """Encode attributes, with their types, as CBOR."""
     return cbor2.dumps(to_typed(attributes))
 
 
 def body_seen(body: bytes) -> bytes:
-    """Return what transforms may look at of a body: nothing, if it is neither an image nor JSON nor CBOR."""
+    """Return *body* if transforms can read it (an image, JSON or CBOR), else b""."""
     return b"" if kind_of(body) is BodyKind.OTHER else body
 
 
 class KeptContent(NamedTuple):
-    """What is kept of a notification that policies may see."""
+    """Encoded content of a notification, as it is stored for policies."""
 
     attributes: bytes
     body_bytes: int
@@ -70,49 +70,49 @@ class KeptContent(NamedTuple):
     publisher: str | None = None
 
     def read(self, subject: str | None) -> Content:
-        """Return what a policy may see of it."""
+        """Decode the content for a policy; *subject* is stored elsewhere."""
         attributes = from_typed(cbor2.loads(self.attributes), limits=_ANY_ATTRIBUTES)
         return Content(attributes, subject, self.body_bytes, self.body, self.publisher)
 
 
 class HandedOver(NamedTuple):
-    """What policies decided about a hand-over."""
+    """Result of the policies for a hand-over."""
 
     outcome: Outcome
     body_hash: bytes | None = None
-    """Of another body than the notification's own."""
+    """Hash of the body to deliver; None: the notification's own body."""
 
 
 _AS_IT_IS = HandedOver(Outcome.DELIVERED)
 
 
 class PolicyChecks:
-    """Decides by the *policies* of a node, and checks what its log says that they decided."""
+    """Evaluator of a node's *policies*: makes decisions, or checks the decisions in the node's log."""
 
     def __init__(self, policies: Policies) -> None:
         self._policies, self.shape = policies, policies.shape
         self.needs_bodies = any(self.reads_bodies(each.text) for each in self.shape.policies.values())
-        """Whether any policy that was put reads bodies."""
+        """Whether a policy that was put so far reads bodies."""
 
     @property
     def are_any(self) -> bool:
-        """Whether there is any policy."""
+        """Whether any policy is in force."""
         return bool(self.shape.policies)
 
     def note_put(self, text: str | None) -> None:
-        """Note that a policy with this *text* was put; None: it was removed, or a device chose one."""
+        """Update ``needs_bodies`` for a change of policies; *text* is that of a policy that was put, else None."""
         if text is not None:
             self.needs_bodies = self.needs_bodies or self.reads_bodies(text)
 
     def reads_bodies(self, text: str) -> bool:
-        """Return whether the policy *text* may look at bodies."""
+        """Return whether the policy with this *text* may read bodies."""
         policy = self._policies.agents.of(text)
         return policy is not None and policy.needs_bodies
 
     # -- a log without decisions -------------------------------------------------------------------------------------
 
     def decide(self, device: str, named: Sequence[str | None], content: Content | None, *, now: int) -> HandedOver:
-        """Decide about a hand-over for subscriptions that name policies, and take in what was decided."""
+        """Decide a hand-over to *device*, whose subscriptions name the policies *named*; update the policies' state."""
         outcome, chain = Outcome.DELIVERED, self.shape.asked(device, named)
         if content is None:
             return _AS_IT_IS
@@ -137,9 +137,9 @@ class PolicyChecks:
     # -- a log with decisions ----------------------------------------------------------------------------------------
 
     def difference(self, fact: Decided, content: Content | None, body_hash: bytes) -> str | None:
-        """Return how *fact* differs from what its policy decides with the state before it; None if it does not.
+        """Return how the decision *fact* differs from its policy's result with the state before it; None if equal.
 
-        *body_hash* is that of the notification's own body. A decision that is in the state already is not checked.
+        *body_hash* is that of the notification's own body. A decision that the state already includes is not checked.
         """
         if fact.seq <= self._policies.seq:
             return None
@@ -185,7 +185,7 @@ class PolicyChecks:
 def _compared(
     fact: Decided, decision: Decision, content: Content, own_hash: bytes, *, is_image: bool
 ) -> Iterator[tuple[str, object, object]]:
-    """Yield what is compared: its name, what the log says, and what was evaluated."""
+    """Yield each compared value: its name, the value in the log, and the value that was evaluated here."""
     yield "read", dict(fact.read), dict(decision.read)
     if fact.reason is not None and (is_image or fact.reason not in _OWN_REASONS):
         yield "changed", [dict(fact.changed), sorted(fact.removed)], [{}, []]
@@ -193,7 +193,7 @@ def _compared(
     yield "reason", fact.reason, None if decision.fault is None else decision.fault.value
     yield "outcome", fact.outcome.value, decision.outcome.value
     yield "changed", [dict(fact.changed), sorted(fact.removed)], [dict(decision.changed), sorted(decision.removed)]
-    if fact.steps != decision.plain_steps:  # as an older version counted
+    if fact.steps != decision.plain_steps:  # an older version counted only plain steps
         yield "steps", fact.steps, decision.cost.steps
     if fact.outcome is not Outcome.DELIVERED:
         return
@@ -210,7 +210,7 @@ def _delivery(device: str, content: Content) -> Delivery:
 
 
 def _written(value: object) -> bytes:
-    """Return a value as bytes: a number that is none equals itself so."""
+    """Return a value as canonical CBOR, in which NaN equals NaN."""
     return cbor2.dumps(value, canonical=True)
 
 
@@ -219,7 +219,7 @@ def _hash_of(decision: Decision) -> bytes | None:
 
 
 def _completed(decision: Decision, limits: PolicyLimits) -> Decision:
-    """Return a decision with the body that it waits for."""
+    """Return the decision after its pending transform, if it has one, with the new body or the fault."""
     if decision.work is None:
         return decision
     try:

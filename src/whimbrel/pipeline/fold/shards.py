@@ -1,9 +1,9 @@
-"""Shards: the sessions of a node in parts that share nothing, so that a batch run can fold each in another place.
+"""Shards: partition the sessions of a node, so that a batch run can fold the partitions in parallel.
 
-Sessions that share a device, or divide work among them, are in one shard (``components``). Each shard is folded from
-the node's whole log, of which it takes its own rows; the first shard also takes devices without a session, and the
-rows about the node as a whole (dead letters).
-Rule: all shards of a node together make the rows that one fold of it makes (``test_pipeline_shards``).
+Sessions that have a device or a share in common are in the same shard (``components``). Each shard reads the node's
+whole log and takes its own rows. The first shard also takes devices without a session, and the rows about the node as a
+whole (dead letters).
+Rule: all shards of a node together make the same rows as one fold of the node (``test_pipeline_shards``).
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _OF_DEVICES = ("reports", "policies")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of the parts of a node's sessions."""
+    """One partition of a node's sessions: shard *number* of *of*."""
 
     number: int
     of: int
     components: Components
     has_policies: bool = True
-    """Whether the node's log has any policy: without one, nothing need be kept for policies to see."""
+    """Whether the node's log has any policy; without one, no content is stored for policies."""
 
     @property
     def is_first(self) -> bool:
-        """Whether it has what is about the node as a whole."""
+        """Whether this is the first shard, which also takes rows about the node as a whole."""
         return self.number == 0
 
     def own(self, piece: Piece) -> Piece:
-        """Return what a piece of the log has for this shard; publications are for all."""
+        """Return *piece* with only the rows for this shard; publications are for all shards."""
         if self.of == 1:
             return piece
         tables = dict(piece.tables)
@@ -64,14 +64,14 @@ class Shard:
         return replace(piece, tables=tables, dead=piece.dead if self.is_first else [])
 
     def own_rows(self, begun: StartState) -> dict[Key, bytes]:
-        """Return the rows of a start state that this shard has."""
+        """Return the rows of the start state that belong to this shard."""
         return dict(begun.rows if self.of == 1 else split(begun.rows, self._has))
 
     def _has(self, scope: RowScope, whose: str) -> bool:
         return self._is_own(whose, None) if scope is RowScope.SESSION else self._is_own(None, whose)
 
     def _is_own(self, session: str | None, device: str | None) -> bool:
-        """Return whether a row about a session, or else a device, is for this shard; the first has unknown devices."""
+        """Return whether a row about a session, or else a device, is for this shard (unknown device: the first)."""
         if session is not None:
             return self.components.group(session) == self.number
         group = None if device is None else self.components.group_of_device(device)
@@ -79,7 +79,7 @@ class Shard:
 
     def _are_own(self, table: str, rows: Arrow) -> Arrow:
         devices = rows.column("device").to_pylist() if "device" in rows.column_names else [None] * rows.num_rows
-        if table == "policies":  # one that is put is for all
+        if table == "policies":  # a row that puts a policy has no device, and is for all shards
             return pa.array([device is None or self._is_own(None, device) for device in devices])
         sessions = rows.column("session").to_pylist() if table in _OF_SESSIONS else [None] * rows.num_rows
         known: dict[tuple[str | None, str | None], bool] = {}
@@ -93,13 +93,13 @@ class Shard:
 
 
 class LogPolicies:
-    """The policies of a whole log, for a batch; *rows* of ``policies`` is an Arrow table of ``COLUMNS``, or None."""
+    """Summary of the policies of a whole log, for a batch run; *rows* are ``COLUMNS`` of ``policies``, or None."""
 
     COLUMNS: ClassVar = ("text",)
 
     def __init__(self, rows: Any) -> None:
         self.seen = Seen.NOTHING
-        """What policies may have to see of publications."""
+        """Content of publications that the policies may have to read."""
         agents = Agents()
         for text in () if rows is None else rows.column("text").drop_null().to_pylist():
             policy = agents.of(text)
@@ -109,7 +109,7 @@ class LogPolicies:
 
     @property
     def are_any(self) -> bool:
-        """Whether any was put."""
+        """Whether the log puts any valid policy."""
         return self.seen is not Seen.NOTHING
 
 
@@ -126,7 +126,7 @@ def shard_of(
     begun: StartState | None,
     missing: Sequence[Missing] = (),
 ) -> Shard:
-    """Return a shard of the node whose log *reader* reads, from the number *first* to *last* without the *missing*."""
+    """Return the shard *number* of *of*, from the log of *reader*, seqs *first* to *last* except the *missing* ones."""
     tables = ("policies",) if of == 1 else ("policies", "presence", "sessions", "interests")
     devices: set[tuple[str, str]] = set()
     shares: set[tuple[str, str]] = set()
@@ -134,7 +134,7 @@ def shard_of(
     for piece in reader.only(tables).pieces(first, last, now=0, missing=missing):
         policies.append(piece.table("policies", LogPolicies.COLUMNS))
         devices.update(_pairs(piece.table("presence"), "device"))
-        devices.update(_pairs(piece.table("sessions"), "device"))  # with its own session a device's choices end
+        devices.update(_pairs(piece.table("sessions"), "device"))  # deleting its own session ends a device's choices
         shares.update(_shares(piece.table("interests")))
     if begun is not None:
         policies.append(begun.policy_rows().select(list(LogPolicies.COLUMNS)))

@@ -1,12 +1,14 @@
-"""Start state: the first seq of a node that tables cover and, if its log was cut, the state of a checkpoint before it.
+"""Start state: the first seq of a node that tables cover and, if its log was cut, the checkpoint before that seq.
 
-A log that was cut starts at a checkpoint, as a restart of the broker does: with what sessions held and wanted, where
-devices were, and how good their links were. So tables have everything newer as if nothing had been cut.
-Rule: the oldest sound checkpoint counts after which no seq is missing, so that tables cover as much as possible.
-Rule: a log that was cut and has no checkpoint (imported, or of an old broker) starts empty, at its first seq.
-Rule: the rows of a start state are those of a worker's state, so that both are restored by the same code. Where a
-checkpoint does not say the seq of a subscription (one of format 1), the subscription gets one that no other has, from
-0 up; one whose filter cannot be read keeps none, and matches nothing.
+A log that was cut starts at a checkpoint, as a restarted broker does. The checkpoint has the sessions with their queues
+and subscriptions, the last places of devices, and the quality of their links. So the tables have all newer rows, as if
+nothing had been cut.
+Rule: the checkpoint is the oldest valid one after which no seq is missing, so that tables cover as much as possible.
+Rule: a log that was cut and has no checkpoint (imported, or from an old broker) starts with an empty state, at its
+first seq.
+Rule: a start state has the same rows as a worker's state, so that the same code restores both.
+Rule: a checkpoint of format 1 lacks the seqs of subscriptions. Then each subscription gets an unused seq, from 0 up. A
+subscription whose filter cannot be read gets no seq, and matches nothing.
 """
 
 from __future__ import annotations
@@ -57,14 +59,14 @@ __all__ = [
 ]
 
 STATE_FORMAT = 4
-"""The format of a worker's rows, as its row ``log mark`` says: that of a stream's plan."""
+"""Format of a worker's rows, stored in the row ``log mark``; it is also the format of a stream's plan."""
 _SAME = HOLD_KINDS | POLICY_KINDS | {"link", "place"}
-"""The kinds of rows that workers have as brokers do."""
+"""Kinds of rows that are the same in a broker's checkpoint and in a worker's state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartState:
-    """The state of *node* after the fact *seq*: the next one is the first that is folded."""
+    """The state of *node* after the fact *seq*; the fold starts with the next fact."""
 
     node: str
     seq: int
@@ -110,17 +112,17 @@ class StartState:
         return values_to_arrow("interests", list(in_force_values(self.node, self._hold, self._hold.sessions())))
 
     def left_out(self) -> Missing:
-        """Return the seqs that are in no table because the log starts here."""
+        """Return the range of seqs that are in no table, because the fold starts after them."""
         return Missing(self.node, 1, self.seq, self.name)
 
 
 def begin_of(directory: Path, node: str) -> tuple[int, Path | None]:
-    """Return the first number of *node* that tables are made of, and the checkpoint before it, if that is needed."""
+    """Return the first seq of *node* that tables cover, and the checkpoint before it, or None if none is needed."""
     return undisturbed(partial(_begin_of, directory, node))
 
 
 def first_taken(directory: Path, node: str) -> int:
-    """Return the first number of *node* that tables are made of."""
+    """Return the first seq of *node* that tables cover."""
     return begin_of(directory, node)[0]
 
 
@@ -143,7 +145,7 @@ def _is_sound(path: Path, node: str, seq: int) -> bool:
 
 
 def start_state(directory: Path, node: str) -> StartState | None:
-    """Return the state that a cut log starts with; None for a log that is whole, or has no checkpoint.
+    """Return the start state of a cut log; None for a log that is whole, or has no checkpoint.
 
     A checkpoint that a newer Whimbrel wrote raises ``NewerLogError``.
     """
@@ -159,7 +161,7 @@ def _start_state(directory: Path, node: str) -> StartState | None:
 
 
 def left_out(directory: Path, node: str) -> list[Missing]:
-    """Return the numbers that were given and are in no table: those that are not there, or older than a checkpoint."""
+    """Return the ranges of seqs that were given but are in no table: missing ones, and those before the start state."""
     first, path = begin_of(directory, node)
     if path is None:
         return missing_numbers(directory, node)
@@ -169,10 +171,10 @@ def left_out(directory: Path, node: str) -> list[Missing]:
 def seen_start_state(
     directory: Path, node: str, missing: Sequence[Missing], *, last: int, patience: Patience
 ) -> StartState | None:
-    """Return the ``start_state``, once the seqs *missing* before it are those that the driver saw.
+    """Return the ``start_state``, once this worker finds the same seqs missing before it as the driver (*missing*).
 
-    A worker that sees the log later than the driver would else take what it does not see yet for cut. *last* is the
-    last seq of the batch.
+    A worker may see changes of the log's folder later than the driver. Without waiting, it would mistake files that it
+    does not see yet for cut ones. *last* is the last seq of the batch.
     """
 
     def found() -> StartState | None:
@@ -187,7 +189,7 @@ def seen_start_state(
 
 
 def _restored(node: str, seq: int, at: int, rows: Iterable[tuple[Key, bytes]], path: Path) -> StartState:
-    """Return the state that a broker's checkpoint has the *rows* of."""
+    """Convert the *rows* of a broker's checkpoint to a start state."""
     kept: dict[Key, bytes] = {("time",): cbor2.dumps(at), ("log mark",): cbor2.dumps([None, None, STATE_FORMAT])}
     notifications: list[Notification] = []
     shaped: dict[int, dict[str, bytes]] = {}
@@ -241,7 +243,7 @@ def _fact(node: str, body: bytes) -> Fact:
 
 
 def _numbered(node: str, at: int, rows: dict[Key, bytes]) -> Iterator[tuple[Key, bytes]]:
-    """Yield the rows of subscriptions that lack the seq or time of their fact in *rows*, with both."""
+    """Yield new rows for the subscriptions in *rows* that lack the seq or the time of their fact."""
     hold: Hold[Notification] = Hold.restore(node, [row for row in rows.items() if row[0][0] in HOLD_KINDS])
     wanted = [each for session in hold.sessions() for each in hold.subscriptions(session)]
     taken = {each.seq for each in wanted}

@@ -1,4 +1,4 @@
-"""Spark: the session, the log as a DataFrame, and what a running job tells."""
+"""Spark: the session, the log as a DataFrame, and the progress of running jobs."""
 
 from __future__ import annotations
 

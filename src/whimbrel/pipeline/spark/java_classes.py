@@ -1,9 +1,10 @@
-"""Spark's classes in an archive, made once for this user of this machine (``stream.first_start``): Java starts faster.
+"""Class data sharing (CDS) for Spark: an archive of Spark's Java classes, with which Java starts faster.
 
-Java reads, checks and links each class of Spark's jars whenever it starts: some twenty thousand before the first batch
-of a stream. An archive (class data sharing) has them as they are in memory then.
-Rule: Java uses an archive only if the same Java made it from the same jars; else it does without, and says nothing.
-Rule: code is loaded from it, so its folder must belong to this user and be writable by no other.
+At each start Java reads, verifies and links the classes of Spark's jars: some twenty thousand before the first batch of
+a stream. The archive stores them in the form that they have in memory afterwards. It is made once per user and machine
+(``stream.first_start``).
+Rule: Java uses an archive only if the same Java made it from the same jars; otherwise it silently starts without it.
+Rule: Java loads code from the archive, so its folder must belong to this user, and no other user may write to it.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ __all__ = ["ARCHIVING", "OPTIONS", "archive_file", "java", "started_from_archive
 _NAME = "SPARK_SUBMIT_OPTS"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 OPTIONS = f'-XX:SharedArchiveFile="{{}}" {_QUIET}'
-"""Tell Java to use an archive,"""
+"""Options with which Java uses an archive."""
 ARCHIVING = f'-XX:ArchiveClassesAtExit="{{}}" {_QUIET}'
-"""and to make one as it ends."""
+"""Options with which Java writes an archive when it exits."""
 
 
 def java() -> str | None:
-    """Return the Java that Spark would start."""
+    """Return the path of the Java that Spark would start; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which(str(Path(home) / "bin" / "java") if home else "java")
 
 
 def archive_file() -> Path | None:
-    """Return where the archive of this Spark and this Java is, or would be; None if there is no place or no Java."""
+    """Return the path of the archive for this Spark and Java; None without Java, pyspark or a safe folder."""
     found = java()
     try:
         spark = version("pyspark")
@@ -50,7 +51,7 @@ def archive_file() -> Path | None:
 
 @contextmanager
 def submit_options(options: str) -> Iterator[None]:
-    """Let a Java that Spark starts meanwhile have *options*, beside those that a user gives it."""
+    """Pass *options* to a Java that Spark starts in the ``with`` block, in addition to the user's own options."""
     before = os.environ.get(_NAME)
     os.environ[_NAME] = options if before is None else f"{before} {options}"
     try:
@@ -64,7 +65,7 @@ def submit_options(options: str) -> Iterator[None]:
 
 @contextmanager
 def started_from_archive() -> Iterator[None]:
-    """Let a Java that Spark starts meanwhile use the archive, if there is one and the user has none of their own."""
+    """Use the archive for a Java that Spark starts in the ``with`` block, if it exists and the user set no other."""
     is_told = any(word in os.environ.get(_NAME, "") for word in ("SharedArchiveFile", "ArchiveClassesAtExit"))
     archive = None if is_told else archive_file()
     if archive is None or not archive.exists():

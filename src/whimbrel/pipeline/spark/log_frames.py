@@ -1,10 +1,11 @@
-"""Log frames: a table of the log for Spark, read and judged by the workers that go on with it.
+"""Log frames: a table of the log for Spark, which the workers read and validate themselves.
 
-A ``LogFrame`` stands where a DataFrame of a table would, as far as our transforms need one. What is mapped over it is
-called with Arrow batches in the same worker that read them, so that no row of the log passes through Java: between two
-maps Spark would make rows of Java's of every batch, and of these a batch again.
+A ``LogFrame`` has those methods of a DataFrame that our transforms need. A mapped function is called with Arrow batches
+in the same worker that read them, so no row of the log passes through Java. Otherwise Spark would convert every batch
+to Java rows between two maps, and back.
 
-Rule: what is read is said once, in the driver, at one moment: each row once, however the log goes on (``snapshots``).
+Rule: the driver decides once, at one moment, which rows are read. So each row is read once, even if the log grows
+meanwhile (``snapshots``).
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ __all__ = ["Extent", "LogFrame", "LogRows", "extents", "may_have"]
 Arrow = Any
 """A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
 Work: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
-"""From Arrow batches to Arrow batches."""
+"""A function from Arrow batches to Arrow batches."""
 
 _TASKS_PER_CORE = 4
 _ROWS_PER_TASK = 50_000
 
 
 class _Portion(NamedTuple):
-    """What a worker reads at once: row groups of a part, or numbers that were in segments when it was looked."""
+    """A unit of reading for a worker: row groups of a part, or a range of seqs that was in segments when planned."""
 
     node: str
     first: int
@@ -54,12 +55,12 @@ class _Portion(NamedTuple):
     groups: tuple[int, int] = (0, 0)
     rows: int = 0
     begun: bytes | None = None
-    """Rows that a checkpoint has instead, as a stream of Arrow's."""
+    """Rows that come from a checkpoint instead, as an Arrow IPC stream; None for rows of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFrame:
-    """The good rows of a table of a log, or what is wrong with the others."""
+    """The valid rows of one table of a log, as a lazy frame that the workers read."""
 
     spark: SparkSession
     log: Path
@@ -68,7 +69,7 @@ class LogFrame:
     now: int
     columns: tuple[str, ...] | None = None
     is_judged: bool = True
-    """Whether rows are looked at; who needs only their numbers may do without."""
+    """Whether rows are validated; not needed for a caller that reads only their seqs."""
 
     @classmethod
     def at(
@@ -81,46 +82,46 @@ class LogFrame:
         now: int,
         begun: Mapping[str, Arrow] | None = None,
     ) -> LogFrame:
-        """Return a table as it was at a moment; *begun* has, by node, rows that come before those of the log."""
+        """Return *table* at the snapshot *at*; *begun* has rows per node that come before those of the log."""
         portions = undisturbed(lambda: tuple(_portions(log, table, at)))
         portions = (*(_of_rows(table, node, rows) for node, rows in (begun or {}).items()), *portions)
         return cls(spark=spark, log=log, table=table, portions=portions, now=now)
 
     @property
     def sparkSession(self) -> SparkSession:  # noqa: N802 # as a DataFrame calls it
-        """The session."""
+        """The Spark session."""
         return self.spark
 
     def select(self, *columns: str) -> LogFrame:
-        """Return the frame with these columns."""
+        """Return a frame with only these columns."""
         return replace(self, columns=columns)
 
     def numbers(self) -> LogFrame:
-        """Return node, number and time of every row that has them, good or not: they are had at a tenth of the cost.
+        """Return a frame of node, seq and time of every row that has them, without validation: a tenth of the cost.
 
-        A time that no calendar has is left out: it would end everything that is held.
+        Rows with a time outside the years 1 to 9999 are left out: such a time would expire all held notifications.
         """
         return replace(self, columns=("node", "seq", TIMES[self.table]), is_judged=False)
 
     def of_days(self, first: date, last: date) -> LogFrame:
-        """Return the frame without parts of other days: a cheap first cut and no filter, as the tail is left whole."""
+        """Return the frame without parts of other days: a cheap pruning, not a filter, since the tail stays whole."""
         return replace(self, portions=tuple(p for p in self.portions if p.day is None or first <= p.day <= last))
 
     def mapInArrow(self, work: Work, schema: Any) -> DataFrame:  # noqa: N802 # as a DataFrame calls it
-        """Return what *work* makes of the rows."""
+        """Return the result of *work*, applied to the rows in the workers, as a DataFrame."""
         return self._over(partial(_good, self.log, self.table, self.columns, self.now, self.is_judged, work), schema)
 
     def frame(self) -> DataFrame:
-        """Return the rows as a DataFrame like any other."""
+        """Return the rows as a Spark DataFrame."""
         schema = pa.schema([TABLES[self.table].schema.field(name) for name in self.columns or self._names])
         return self.mapInArrow(iter, from_arrow_schema(schema))
 
     def toArrow(self) -> Arrow:  # noqa: N802 # as a DataFrame calls it
-        """Return the rows, which are few."""
+        """Collect the rows as a ``pyarrow.Table``; only for frames with few rows."""
         return self.frame().toArrow()
 
     def may_have(self, column: str) -> bool:
-        """Return whether a row may have a value in *column*, by what files say of themselves; no row is read."""
+        """Return whether a row may have a value in *column*, by the statistics of the files; no row is read."""
         return any(each.path is None or _has_value(each.path, column) for each in self.portions)
 
     @property
@@ -134,7 +135,7 @@ class LogFrame:
 
 
 LogRows: TypeAlias = DataFrame | LogFrame
-"""A table of the log: as a user's DataFrame, or as our workers read it."""
+"""A table of the log: a user's DataFrame, or a frame that our workers read."""
 
 
 # -- in the driver -----------------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ def _of_part(node: str, first: int, last: int, path: Path, day: date) -> Iterato
 
 
 def _ends_of_groups(groups: Sequence[Any]) -> list[int] | None:
-    """Return the last number of each row group, or None if it is not certain that they follow each other."""
+    """Return the last seq of each row group; None if the statistics do not prove that the groups are in order."""
     ends: list[int] = []
     for group in groups:
         columns = map(group.column, range(group.num_columns))
@@ -189,7 +190,7 @@ def _ends_of_groups(groups: Sequence[Any]) -> list[int] | None:
 
 
 def _divided(portions: Sequence[_Portion], most: int) -> list[list[_Portion]]:
-    """Return what each task reads: neighbours, of about as many rows as the others have."""
+    """Divide *portions* into tasks of neighbouring portions, with about equal numbers of rows."""
     share = max(_ROWS_PER_TASK, -(-sum(each.rows for each in portions) // most))
     tasks: list[list[_Portion]] = []
     room = 0
@@ -203,7 +204,7 @@ def _divided(portions: Sequence[_Portion], most: int) -> list[list[_Portion]]:
 
 
 def _has_value(path: str, column: str) -> bool:
-    """Return whether a file may have a value in a column; one that is gone has been merged with others."""
+    """Return whether a file may have a value in *column*; True for a file that was merged meanwhile."""
     try:
         with pq.ParquetFile(path) as file:
             metadata = file.metadata
@@ -228,12 +229,12 @@ def _task(
     return work([portion for number in numbers if number < len(tasks) for portion in tasks[number]])
 
 
-def _good(  # noqa: PLR0917 # a partial has no names that pickle
+def _good(  # noqa: PLR0917 # ``partial`` passes them by position
     log: Path,
     table: str,
     columns: tuple[str, ...] | None,
     now: int,
-    is_judged: bool,  # noqa: FBT001 # so
+    is_judged: bool,  # noqa: FBT001 # as above
     work: Work,
     portions: Iterable[_Portion],
 ) -> Iterator[Any]:
@@ -250,7 +251,7 @@ def _good(  # noqa: PLR0917 # a partial has no names that pickle
 
 
 def _found(log: Path, table: str, portion: _Portion, columns: tuple[str, ...] | None = None) -> Iterator[Any]:
-    """Yield the rows of a portion as they are."""
+    """Yield the rows of a portion, without validation."""
     if portion.begun is not None:
         rows = pa.ipc.open_stream(portion.begun).read_all()
         yield from (rows if columns is None else rows.select(list(columns))).to_batches()
@@ -262,7 +263,7 @@ def _found(log: Path, table: str, portion: _Portion, columns: tuple[str, ...] | 
         found = part_batches(table, Path(portion.path), range(*portion.groups), columns)
         for batch in found:
             yield _up_to(batch, portion.last, portion.first)
-    except FileNotFoundError:  # it was merged with others since
+    except FileNotFoundError:  # it was merged with other parts meanwhile
         yield from PATIENT.wait_for(partial(undisturbed, partial(_again, log, table, portion)))
 
 
@@ -304,7 +305,7 @@ def may_have(rows: LogRows, column: str) -> bool:
 
 
 class Extent(NamedTuple):
-    """Which numbers there are of a node, and when the last fact was, in microseconds."""
+    """First and last seq of a node, and the time of its last fact in microseconds."""
 
     first: int
     last: int
@@ -315,7 +316,7 @@ _EXTENT = pa.schema([("node", pa.string()), ("first", pa.int64()), ("last", pa.i
 
 
 def extents(tables: Iterable[tuple[LogRows, str]]) -> dict[str, Extent]:
-    """Return, by node, how far tables go, each with the column of its times."""
+    """Return the extent of each node over all *tables*, pairs of rows and the name of their time column."""
     schema = from_arrow_schema(_EXTENT)
     frames = [rows.select("node", "seq", at).mapInArrow(partial(_extents, at), schema) for rows, at in tables]
     found: dict[str, Extent] = {}

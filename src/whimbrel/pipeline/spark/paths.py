@@ -1,8 +1,8 @@
-"""Paths: how Spark is told of files of this machine, and which of its paths are such ones.
+"""Paths: convert paths of local files to Spark's form, and back.
 
-Rule: a path that Spark is told has a scheme; without one it may be anywhere (``fs.defaultFS``), say on HDFS.
-Rule: nothing in it is quoted: to Hadoop ``%20`` is a name like any other, and not a space.
-Rule: what we name is one file, whatever characters its name has: no pattern.
+Rule: a path for Spark has a scheme; without one it could be on another file system (``fs.defaultFS``), such as HDFS.
+Rule: characters are not percent-encoded: for Hadoop ``%20`` is part of a name, not a space.
+Rule: a path names one file, even if it has characters of a glob pattern.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # who only looks at a stream's folder need not load it
+if TYPE_CHECKING:  # code that only reads a stream's folder does not need pyspark
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -22,18 +22,18 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def spark_path(path: str | Path) -> str:
-    """Return a path as Spark is told of it: one of this machine with its scheme, others as they are."""
+    """Return a path in Spark's form: a local path gets the scheme ``file:``, a URL stays as it is."""
     text = str(path)
     return text if _SCHEME.match(text) and not isinstance(path, Path) else f"file://{Path(text).absolute()}"
 
 
 def local_path(text: str) -> Path | None:
-    """Return where on this machine a path of Spark's is; None if it is elsewhere."""
+    """Return the local path of a path in Spark's form; None if it is not on this machine."""
     return Path(text.removeprefix("file:").replace("//", "/", 1)) if text.startswith("file:") else None
 
 
 def read_parquet(spark: SparkSession, schema: StructType, paths: Iterable[Path]) -> DataFrame:
-    """Return the rows of some files; without any, there are none."""
+    """Return the rows of the Parquet files *paths*; an empty DataFrame if there are no files."""
     found = [spark_path(path) for path in paths]
     reader = spark.read.schema(schema).option("__globPaths__", "false")
     return reader.parquet(*found) if found else spark.createDataFrame([], schema)

@@ -1,7 +1,7 @@
-"""Progress: what Spark is doing, asked now and then from beside it.
+"""Progress: poll Spark's running stages from a thread, for progress bars.
 
-Rule: it observes and never disturbs: whatever Spark does not know, or not any more, is passed over. Of a server (Spark
-Connect) nothing is known.
+Rule: polling never disturbs a job: a stage that Spark does not know, or no longer knows, is skipped. With Spark Connect
+there is no progress, because the server does not report stages.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["StageWatch", "Stages"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """The stages that run now, together."""
+    """Totals over the stages that run now."""
 
     names: tuple[str, ...]
     last: int
-    """The number of the newest; Spark counts them from the start of the session."""
+    """Number of the newest stage; Spark counts stages from the start of the session."""
     tasks: int
     done: int
     rows: int
-    """What they have read so far; tasks tell it as they end."""
+    """Rows that finished tasks of these stages have read."""
 
 
 class StageWatch:
-    """Calls *seen* with the running stages, every *every_s*, while the ``with`` block lasts."""
+    """Context manager that calls *seen* with the running stages every *every_s* seconds."""
 
     def __init__(self, spark: SparkSession, seen: Callable[[Stages], None], *, every_s: float = 0.5) -> None:
         self._context = None if is_connect(spark) else spark.sparkContext
@@ -81,10 +81,10 @@ def _stages(context: SparkContext) -> Stages:
 
 
 def _rows(context: SparkContext, stage: int) -> int:
-    """Ask Spark's own book-keeping, which Python's tracker does not show."""
-    store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 # the only way to it
+    """Return the rows that a stage has read, from Spark's status store, which has no Python interface."""
+    store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 # pyspark has no public access
     try:
         data = store.lastStageAttempt(stage)
         return int(data.inputRecords()) + int(data.shuffleReadRecords())
-    except Py4JError:  # a stage that was forgotten meanwhile
+    except Py4JError:  # Spark has dropped the stage meanwhile
         return 0

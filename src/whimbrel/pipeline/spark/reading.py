@@ -1,10 +1,10 @@
-"""Reading: the tables of a log as our own jobs read them, whole or of some numbers.
+"""Reading: a table of a log as a DataFrame, for our own jobs.
 
-Spark gives sources in Python neither column pruning nor vectorised Parquet, and takes a second to ask one. So Spark's
-own reader has the parts, a short tail that is not exported yet is read here, in the driver, and the format ``whimbrel``
-(``source``) is for a long one.
+Spark offers Python data sources neither column pruning nor vectorised Parquet, and needs a second to start one. So
+Spark's own reader reads the Parquet parts. The tail that is not exported yet is read here in the driver if it is short,
+and by the data source ``whimbrel`` (``source``) if it is long.
 
-Rule: what is read here is bounded in rows and in bytes.
+Rule: the driver reads a bounded number of rows and of bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from whimbrel.pipeline.spark.source import Span, read_tail, register
 __all__ = ["read_table"]
 
 SMALL_TAIL, SMALL_BYTES = 50_000, 64 << 20
-"""Tails of no more numbers than this, of all nodes, in segments that are not larger, are read in the driver."""
+"""Most seqs, and most bytes of segments, of all nodes together, for which the driver reads the tails itself."""
 
 
 def read_table(
@@ -41,10 +41,10 @@ def read_table(
     until: int | None = None,
     at: Snapshot | None = None,
 ) -> DataFrame:
-    """Return the *table* of the log in *directory* as it was *at* a moment (now); what is not there is empty.
+    """Return *table* of the log in *directory* at the snapshot *at* (default: now); empty if it has no rows.
 
-    *since* and *until* are times in microseconds that leave out whole days of Parquet: a cheap first cut and no filter,
-    so rows of the first and the last day, and of the tail, may lie outside.
+    *since* and *until* are times in microseconds that leave out whole days of Parquet. This is a cheap pruning, not a
+    filter: rows of the first and the last day, and of the tail, may lie outside.
     """
     directory = directory.absolute()  # Java has a working directory of its own
     check_format(directory)
@@ -55,7 +55,7 @@ def read_table(
     chosen = [part for part in chosen if days[0] <= part.date <= days[1]]
     schema = SCHEMAS[table]
     frames = [read_parquet(spark, schema, [part.path for part in chosen])] if chosen else []
-    for node in {part.node for part in chosen if part.last > _top(at, part.node)}:  # merged with newer ones since
+    for node in {part.node for part in chosen if part.last > _top(at, part.node)}:  # merged since
         frames = [frame.where((F.col("node") != node) | (F.col("seq") <= _top(at, node))) for frame in frames]
     tails = {node: (at.settled[node], last) for node, last in at.last.items() if at.settled[node] < last}
     if not _are_small(directory, tails):
@@ -68,18 +68,18 @@ def read_table(
 
 
 def _are_small(directory: Path, tails: Mapping[str, tuple[int, int]]) -> bool:
-    """Return whether tails fit into the driver's memory, whatever stands in them."""
+    """Return whether the tails surely fit into the driver's memory: few seqs, in small segments."""
     if sum(last - settled for settled, last in tails.values()) > SMALL_TAIL:
         return False
     try:
         sizes = [path.stat().st_size for node in tails for _, path in segments(directory, node)]
-    except FileNotFoundError:  # one was exported meanwhile; the next read finds out
+    except FileNotFoundError:  # exported meanwhile; the data source handles that
         return False
     return sum(sizes) <= SMALL_BYTES
 
 
 def _read_here(spark: SparkSession, directory: Path, table: str, tails: Mapping[str, tuple[int, int]]) -> DataFrame:
-    """Return a table's rows of small tails."""
+    """Read a table's rows of short tails in the driver."""
     schema = SCHEMAS[table]
     target = to_arrow_schema(schema, timezone="UTC")
     batches = undisturbed(
@@ -94,5 +94,5 @@ def _read_here(spark: SparkSession, directory: Path, table: str, tails: Mapping[
 
 
 def _top(at: Snapshot, node: str) -> int:
-    """Return the last number of *node* that is to be read from Parquet."""
+    """Return the last seq of *node* to read from Parquet."""
     return min(at.settled[node], at.last[node])

@@ -1,16 +1,16 @@
-"""The source: the log as a DataFrame, batch or streaming, in any SparkSession.
+"""The data source ``whimbrel``: the log as a DataFrame, batch or streaming, in any SparkSession.
 
 >>> register(spark)                                                                        # doctest: +SKIP
 >>> spark.read.format("whimbrel").option("table", "publications").load("/var/lib/whimbrel")  # doctest: +SKIP
 
-Tables that the pipeline made are read the same way, from the folder that has them, also as a stream (``table_feed``).
+Tables that the pipeline made are read the same way, from their folder, also as a stream (``table_feed``).
 
-Options: ``table`` (``publications`` unless said otherwise), ``since`` and ``until``: of every node only the numbers
-(``seq``) from the one on and below the other. A stream may have ``facts_per_batch``, which bounds its batches.
+Options: ``table`` (default ``publications``); ``since`` and ``until`` limit the seqs of every node to ``since`` and
+above, and below ``until``. For a stream, ``facts_per_batch`` limits the facts of each node in a batch.
 
-Rule: what is read, and from where, is said by ``snapshots``: every row once, and none that a crash could take back.
-Rule: a stream's offset is, by node, the last number read. Numbers only grow, so a restart reads each row once more at
-most as Spark's checkpoint says.
+Rule: ``snapshots`` decides which rows are read, and from where: every row once, and only rows that are proven durable.
+Rule: a stream's offset is the last seq that was read, per node. Seqs only grow, so after a restart only the batch that
+Spark's checkpoint does not record as done is read again.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ _TAIL_ROWS = 10_000
 
 
 def register(spark: SparkSession) -> None:
-    """Let *spark* know the format ``whimbrel``.
+    """Register the data source ``whimbrel`` with *spark*.
 
-    Where no setting says which Python workers run, those of this machine run the one that runs here: a notebook's is
-    seldom the first on the PATH.
+    If no setting names the Python of the workers, local workers run the Python of this process: a notebook's Python is
+    often not the first on the PATH.
     """
     if "PYSPARK_PYTHON" not in os.environ and not is_connect(spark) and is_local(spark.sparkContext.master or "local"):
         spark.sparkContext.pythonExec = sys.executable
@@ -72,11 +72,11 @@ def register(spark: SparkSession) -> None:
 
 
 class WhimbrelSource(DataSource):
-    """The format ``whimbrel``."""
+    """Spark data source of the format ``whimbrel``."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` calls it."""
+        """Return the name of the format."""
         return "whimbrel"
 
     def schema(self) -> StructType:
@@ -85,32 +85,32 @@ class WhimbrelSource(DataSource):
         return SCHEMAS[name if name in TABLES_MADE else log_table(name).name]
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch."""
+        """Return the reader of a batch query."""
         made = _made(self.options)
         return _Reader(_asked(self.options), schema) if made is None else TableReader(*made, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
-        """Return the reader of a stream."""
+        """Return the reader of a streaming query."""
         made = _made(self.options)
         return _StreamReader(_asked(self.options), schema) if made is None else TableStreamReader(*made, schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """The options, checked."""
+    """The checked options of a read."""
 
     directory: Path
     table: str
     first: int = 0
     last: int = INT64_MAX
     most: int = 0
-    """How many numbers of each node a batch of a stream has at most; 0: all there are."""
+    """Most seqs of each node in a batch of a stream; 0: no limit."""
     tails: Snapshot | None = None
-    """If given, nothing but the tails that it has."""
+    """Snapshot whose tails (seqs that are not in Parquet) are read and nothing else; None: read everything."""
 
 
 def _made(options: Mapping[str, str]) -> tuple[Path, str] | None:
-    """Return where a table is that the pipeline made, and which; None if a table of the log is asked for."""
+    """Return folder and name of the table if the options name an output table; None for a table of the log."""
     table = options.get("table", "publications")
     if table not in TABLES_MADE:
         return None
@@ -149,7 +149,7 @@ def _asked(options: Mapping[str, str]) -> _Asked:
 
 
 def _tails(text: str | None) -> Snapshot | None:
-    """Return what ``read_table`` asks for: by node, what is settled and the last number."""
+    """Parse the option ``tails`` of ``read_table``: per node, the last seq in Parquet and the last seq to read."""
     if text is None:
         return None
     found = json.loads(text)
@@ -165,7 +165,7 @@ def _seq(options: Mapping[str, str], name: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """Numbers of one node, to be read from one part, or (without one) from wherever they are by then."""
+    """A range of seqs of one node, to be read from the part *path* or, if None, from wherever it is at that time."""
 
     node: str
     first: int
@@ -181,7 +181,7 @@ class _Reader(DataSourceReader):
         asked = self._asked
         at = asked.tails or snapshot(asked.directory)
         spans = [span for node in at.last for span in _spans(asked, at, node, asked.first, asked.last)]
-        # Spark makes of no partition one whose value is None; of an empty one, an empty read.
+        # Without partitions Spark would call ``read`` with None; an empty span gives an empty read.
         return list(spans) or [Span("", 0, -1)]
 
     def read(self, partition: InputPartition) -> Batches:
@@ -198,7 +198,7 @@ class _StreamReader(DataSourceStreamReader):
         return dict.fromkeys(nodes(self._asked.directory), self._asked.first - 1)
 
     def latestOffset(self, start: dict[str, int] | None = None, limit: object = None) -> dict[str, int]:  # noqa: N802 # Spark's name
-        """Return the last number of each node; Spark before 4.2 passes nothing."""
+        """Return the last seq of each node for the next batch; Spark before 4.2 passes no arguments."""
         asked, known = self._asked, start or {}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else INT64_MAX
         latest = {node: min(last, asked.last) for node, last in snapshot(asked.directory, self._watch).last.items()}
@@ -235,7 +235,7 @@ class _StreamReader(DataSourceStreamReader):
 
 
 def _spans(asked: _Asked, at: Snapshot, node: str, first: int, last: int) -> Iterator[Span]:
-    """Yield what to read of *node* for the numbers *first* to *last*."""
+    """Yield the spans to read for the seqs *first* to *last* of *node*."""
     settled = at.settled[node]
     if asked.tails is None:
         for part in parts_up_to(asked.directory, asked.table, node, settled):
@@ -265,10 +265,10 @@ def read_tail(
     *,
     patience: Patience = PATIENT,
 ) -> Batches:
-    """Yield a table's rows of a span, whole, with the schema *target*.
+    """Yield all of a table's rows of a span, with the schema *target*.
 
-    What was a tail when the read was planned may be Parquet by now, and its segments gone. What is not to be seen yet
-    is waited for; then ``UnseenNumbersError`` is raised.
+    The span was in segments when the read was planned. It may have been exported meanwhile, and its segments removed.
+    Seqs that are not visible yet are waited for; then ``UnseenNumbersError`` is raised.
     """
     exported, parts = patience.wait_for(partial(_exported, directory, table, span))
     for part in parts:
@@ -279,7 +279,7 @@ def read_tail(
 
 
 def _exported(directory: Path, table: str, span: Span) -> tuple[Span, list[Part]]:
-    """Return what of a span is Parquet by now, and the parts that have a table's rows of it."""
+    """Return the part of *span* that is in Parquet by now, and the files that have the table's rows of it."""
     node, settled = span.node, settled_seq(directory, span.node)
     found = Span(node, span.first, min(span.last, settled))
     if found.last < found.first:
@@ -291,9 +291,9 @@ def _exported(directory: Path, table: str, span: Span) -> tuple[Span, list[Part]
 
 
 def _part_batches(path: Path, table: str, span: Span, target: Any) -> Batches:  # a pyarrow.Schema
-    """Read a part; its row groups carry the range of their numbers, so a narrow span is a narrow read."""
+    """Read a part; row groups record the range of their seqs, so only those that overlap the span are read."""
     wanted = (pc.field("seq") >= span.first) & (pc.field("seq") <= span.last)
-    # Parts of an older Whimbrel lack the newest columns; with a schema these are null, as they mean it.
+    # Parts of an older Whimbrel lack the newest columns; with the schema given, these are null.
     source = pads.dataset(path, schema=TABLES[table].schema, format="parquet", partitioning=None)
     for batch in source.to_batches(columns=target.names, filter=wanted, batch_size=_BATCH_ROWS, use_threads=False):
         if batch.num_rows:
@@ -317,7 +317,7 @@ def _segment_batches(
 
 
 def _some_rows(reader: LogReader, directory: Path, last: int) -> list[tuple[str, dict[str, object]]]:
-    """Return the rows that are next, of all tables."""
+    """Return the next rows of *reader*, of all tables; raise ``UnseenNumbersError`` if the next seq is absent."""
     first = reader.next_seq
     found = list(reader.rows())
     if not found or found[0][1]["seq"] != first:
@@ -331,7 +331,7 @@ def _batches(table: Any, target: Any) -> Batches:  # a pyarrow.Table and a pyarr
 
 
 def _fitted(batch: Any, target: Any) -> Any:  # pyarrow's
-    """Return *batch* with the columns, types and nullability that Spark was promised; it compares them exactly."""
+    """Return *batch* with exactly the schema *target*: Spark compares columns, types and nullability."""
     arrays = (batch.column(field.name) for field in target)
     return pa.RecordBatch.from_arrays(
         [

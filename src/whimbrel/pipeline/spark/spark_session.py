@@ -1,8 +1,8 @@
-"""Spark sessions: the only one we make, with the settings that Whimbrel's jobs want and the reason for each.
+"""Spark sessions: create the session of Whimbrel's jobs, with the reason for each setting.
 
-Rule: a caller's own session is not overruled: an active session is returned as it is.
-Rule: a missing pyspark or Java is one sentence that says what to install.
-Rule: what differs where a session is only a line to a server (Spark Connect) is asked here, and nowhere else.
+Rule: a caller's own session is not changed: an active session is returned as it is.
+Rule: if pyspark or Java is missing, the error is one sentence that says what to install.
+Rule: code that depends on Spark Connect (a session on a server) or on the place of the workers is only in this module.
 """
 
 from __future__ import annotations
@@ -49,21 +49,22 @@ __all__ = [
 
 _GIB = 1 << 30
 _BATCH_ROWS = 20_000
-"""Rows of an Arrow batch: a few MB with attributes and bodies, and enough for the matcher to work in batches."""
+"""Rows of an Arrow batch: a few MB with attributes and bodies, and enough rows for the matcher to be efficient."""
 
 
 _OURS = re.compile(r"^(?:whimbrel\.[\w.]+Error): (.+)$", re.MULTILINE)
 _PYTHONS = re.compile(r"^(?!(?:java|org|py4j|scala)\.)([\w.]*(?:Error|Exception): .+)$", re.MULTILINE)
-"""The last line of a traceback of Python, and no line of Java's."""
+"""Pattern of the last line of a Python traceback, which no line of Java matches."""
 _CONNECT = "sc://"
 _LIGHT_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Without the second compiler, which would work for minutes on what runs for moments: the first batch of a stream takes
-half of the time, and the later ones two thirds."""
+"""Java options without the optimising compiler (C2), which would work for minutes on code that runs for moments.
+
+With them the first batch of a stream takes half of the time, and later batches two thirds."""
 _CONNECT_PORT = 15_002
 
 
 class SparkJobError(WhimbrelError):
-    """Spark could not finish a job. Reaction: mend what the reason names and run it again."""
+    """Spark could not finish a job. Reaction: remove the cause that the reason names, and run the job again."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -74,7 +75,7 @@ class SparkJobError(WhimbrelError):
 
 
 class NotThroughConnectError(WhimbrelError):
-    """Spark Connect cannot do this. Reaction: use a session of Spark's own, on this machine or on a cluster."""
+    """Spark Connect does not support this operation. Reaction: use a classic session, on this machine or a cluster."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -87,7 +88,7 @@ class NotThroughConnectError(WhimbrelError):
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Turn a failure of Spark, pages of two languages' stacks, into one sentence; ours, if a worker raised it."""
+    """Replace Spark's errors, pages of Java and Python tracebacks, by one sentence: our own if a worker raised it."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -106,26 +107,26 @@ def local_session(
     has_ui: bool = False,
     is_light: bool = False,
 ) -> SparkSession:
-    """Return the active session, or a quiet one on *master*: by default this machine with all of its cores.
+    """Return the active session, or create one on *master*: by default this machine with all of its cores.
 
-    *memory* is the driver's (``4g``), by default half of the machine's; *partitions* are those of a shuffle. A *master*
-    that begins with ``sc://`` is a server of Spark Connect. With *is_light* Java is set up for many small jobs, as a
-    stream has them, and for company on the machine.
+    *memory* is the driver's (``4g``), by default half of the machine's. *partitions* are those of a shuffle. A *master*
+    that begins with ``sc://`` is a server of Spark Connect. *is_light* tunes Java for the many small jobs of a stream,
+    and for a machine that runs other programs too.
     """
     found = SparkSession.getActiveSession()
     if found is not None:
         return found
-    # Only with a number behind the comma does Spark, on this machine, try again what a worker did not survive.
+    # Local Spark repeats a task whose worker died only if the master states a number of attempts after the comma.
     master = master or ("local[*,4]" if is_light else "local[*]")
     if master.startswith(_CONNECT):
         return _connected(master, partitions=partitions)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the first python3 of the PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first python3 on the PATH
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = SparkConf().setAll(list(_settings(master, app=app, memory=memory, has_ui=has_ui).items()))
     if is_light:
         conf.set("spark.driver.extraJavaOptions", _LIGHT_JAVA)
     if partitions is not None or is_local(master):
-        # Spark's 200 are for clusters: here each would be a task of milliseconds that takes ten to start.
+        # Spark's default of 200 is for clusters: here each task would run for milliseconds and take ten to start.
         conf.set("spark.sql.shuffle.partitions", str(partitions or 2 * (os.cpu_count() or 1)))
     with workers_without_zip() if is_local(master) else nullcontext(), started_from_archive():
         spark = _started(conf)
@@ -135,7 +136,7 @@ def local_session(
 
 def _started(conf: SparkConf) -> SparkSession:
     try:
-        # Java greets on its standard error before any setting for logs is read; what fails comes as an exception.
+        # Java prints a greeting to stderr before it reads any log setting; failures are raised as exceptions.
         gateway = launch_gateway(conf, {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL})  # type: ignore[no-untyped-call]  # pyspark's own
     except (PySparkRuntimeError, OSError):
         raise MissingDependencyError("Spark", "Java 17 or newer", "set JAVA_HOME if it is not on the PATH") from None
@@ -143,13 +144,13 @@ def _started(conf: SparkConf) -> SparkSession:
 
 
 def _connected(url: str, *, partitions: int | None) -> SparkSession:
-    """Return a session on a server, with those of our settings that are a session's own."""
+    """Return a Spark Connect session on the server *url*, with those settings that a session may set."""
     if any(find_spec(module) is None for module in ("grpc", "grpc_status", "zstandard")):
-        # Looked for here, because pyspark without them would end the process, and with success.
+        # Checked here, because without them pyspark would end the process with exit status 0.
         raise MissingDependencyError("Spark Connect", "grpcio", "run: pip install 'whimbrel[connect]'")
     where = urlsplit(url)
     try:
-        # Spark itself would try for many minutes.
+        # Spark itself would retry for many minutes.
         socket.create_connection((where.hostname or "", where.port or _CONNECT_PORT), timeout=5).close()
     except (OSError, ValueError) as error:
         raise SparkJobError(f"{url}: no server answers: {error}") from None
@@ -165,7 +166,7 @@ def _connected(url: str, *, partitions: int | None) -> SparkSession:
 
 
 def ship_package(spark: SparkSession) -> None:
-    """Give the workers of a cluster our package as it is here; local workers import it where we do."""
+    """Send this package to the workers of a cluster; local workers import it from the same place as we do."""
     if _is_here(spark):
         return
     root = Path(whimbrel.__file__).parent
@@ -181,7 +182,7 @@ def ship_package(spark: SparkSession) -> None:
 
 
 def send_file(spark: SparkSession, path: Path) -> str:
-    """Return what the workers find a file by: where it is on this machine, a name (``SparkFiles``) elsewhere."""
+    """Make a file available to the workers; return its path on this machine, or its ``SparkFiles`` name elsewhere."""
     if _is_here(spark):
         return str(path)
     if is_connect(spark):
@@ -192,14 +193,14 @@ def send_file(spark: SparkSession, path: Path) -> str:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return how many tasks can run at once; of a server, which does not say, the partitions of a shuffle."""
+    """Return how many tasks can run at once; for Spark Connect, which does not report it, the shuffle partitions."""
     if is_connect(spark):
         return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     return spark.sparkContext.defaultParallelism
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Return whether *spark* is a line to a server of Spark Connect, which has no ``sparkContext`` for us."""
+    """Return whether *spark* is a Spark Connect session, which has no ``sparkContext``."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -208,7 +209,7 @@ def _is_here(spark: SparkSession) -> bool:
 
 
 def is_local(master: str) -> bool:
-    """Return whether *master* is this process's own machine."""
+    """Return whether *master* runs Spark on this machine (``local`` or ``local[…]``)."""
     return master == "local" or master.startswith("local[")
 
 
@@ -220,15 +221,15 @@ def _settings(master: str, *, app: str, memory: str | None, has_ui: bool) -> dic
         "spark.log.level": "ERROR",
         "spark.ui.enabled": str(has_ui).lower(),
         "spark.ui.showConsoleProgress": "false",  # the command line shows its own
-        # The same day everywhere.
+        # Dates are the same on every machine.
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(_BATCH_ROWS),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Rows that come from here stay Arrow; Spark would make them a part of the plan, and judge them row by row.
+        # Rows from the driver stay Arrow; otherwise Spark copies them into the plan and checks them row by row.
         "spark.sql.execution.arrow.localRelationThreshold": "0",
         # Recording where in Python each column was made takes longer than making it.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
-        # Times in our tables are microseconds; Spark would write Impala's int96.
+        # Times in our tables are microseconds; Spark's default is Impala's int96.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.parquet.compression.codec": "zstd",
     }
@@ -241,9 +242,9 @@ def _settings(master: str, *, app: str, memory: str | None, has_ui: bool) -> dic
 
 
 def _half_of_memory() -> str:
-    """Return half of what the machine has, 1 to 32 GiB: Python's workers need the other half."""
+    """Return half of the machine's memory, within 1 to 32 GiB: Python's workers need the other half."""
     try:
         whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not every system says
+    except (AttributeError, OSError, ValueError):  # not every system reports its memory
         whole = 4 * _GIB
     return f"{min(max(whole // 2, _GIB), 32 * _GIB) // (1 << 20)}m"

@@ -1,13 +1,15 @@
-"""The feed of a table, for Spark's format ``whimbrel``: its rows as they are or, as a stream, each new row once.
+"""Table feed: read an output table with Spark's format ``whimbrel``, whole or as a stream of new rows.
 
-Spark without Delta's jar reads our tables so. A stream's offset is the version of the table: what a commit added is
-new, unless it only copied rows (compaction, the removal of old ones). It begins with the table as it is.
+Spark without Delta's jar can read our tables so. A stream's offset is the version of the Delta table. The first batch
+is the whole table. Then the rows that a commit added are new, unless the commit only copied rows (compaction, removal
+of old rows).
 
-Rule: each row once, also over a compaction and a restart: an offset that was written down is read again as it was, as
-long as the table keeps its commits (a week) and its files (a day after they were replaced).
-Rule: a commit that replaces rows, as a batch run's does, ends the stream with an error: which of its rows are new is
-not known, and rows that a reader already has would come again. So does a commit of an operation that is not ours.
-Rule: an offset names its table. One that was made anew in the same folder has other commits under the same versions.
+Rule: each row is read once, also across a compaction and a restart. An offset in Spark's checkpoint gives the same rows
+again, as long as the table keeps its commits (a week) and its files (a day after they were replaced).
+Rule: a commit that replaces rows, as a batch run does, ends the stream with an error. It is unknown which of its rows
+are new, and the stream would repeat rows. A commit of any operation that is not ours ends it, too.
+Rule: an offset has the id of its table. A table that was recreated in the same folder has other commits under the same
+versions.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ _BATCH_ROWS = 20_000
 _NOTHING = -1
 _ADDS = "WRITE"
 _COPIES = frozenset({"DELETE", "OPTIMIZE"})
-"""Operations after which a table has no row that it did not have before: removal of old rows, and compaction."""
+"""Delta operations that add no new rows: removal of old rows, and compaction."""
 
 
 class LostCommitError(InvalidInputError):
-    """A commit that was not read yet is gone, or is of a table that is gone. Reaction: begin the stream anew."""
+    """A commit that was not read yet, or its table, no longer exists. Reaction: restart with a new checkpoint."""
 
     def __init__(self, folder: str, version: int) -> None:
         super().__init__(folder, version)
@@ -48,7 +50,7 @@ class LostCommitError(InvalidInputError):
 
 
 class ReplacedRowsError(InvalidInputError):
-    """A commit replaced rows of a table that is followed. Reaction: begin the stream anew; read the table whole."""
+    """A commit replaced rows of a table that a stream reads. Reaction: restart with a new checkpoint."""
 
     def __init__(self, folder: str, version: int) -> None:
         super().__init__(folder, version)
@@ -77,23 +79,23 @@ def _batches(path: str, table: str, schema: StructType) -> Iterator[Any]:
 
 
 class TableReader(DataSourceReader):
-    """A table as it is now."""
+    """Batch reader of an output table, as of now."""
 
     def __init__(self, out: Path, table: str, schema: StructType) -> None:
         self._out, self._table, self._schema = out, table, schema
 
     def partitions(self) -> list[InputPartition]:
-        """Return the files; Spark makes of no partition one whose value is None, of an empty one an empty read."""
+        """Return one partition per file, at least one: without partitions Spark would call ``read`` with None."""
         return [_TableFile(str(path)) for path in data_files(self._out, self._table)] or [_TableFile("")]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the rows of a file."""
+        """Yield the rows of one file."""
         assert isinstance(partition, _TableFile)
         return _batches(partition.path, self._table, self._schema)
 
 
 class TableStreamReader(DataSourceStreamReader):
-    """Each row of a table that only grows, once."""
+    """Stream reader of a table to which rows are only added: yields each row once."""
 
     def __init__(self, out: Path, table: str, schema: StructType) -> None:
         if TIME_COLUMNS.get(table, "window_start") == "window_start":
@@ -102,16 +104,16 @@ class TableStreamReader(DataSourceStreamReader):
         self._folder, self._table, self._schema = str(out / table), table, schema
 
     def initialOffset(self) -> dict[str, int | str]:  # noqa: N802 # Spark's name
-        """Return where nothing was read yet."""
+        """Return the offset before the first read."""
         return {"version": _NOTHING}
 
     def latestOffset(self, start: object = None, limit: object = None) -> dict[str, int | str]:  # noqa: ARG002, N802 # Spark's
-        """Return the version of now, and which table it is of; Spark before 4.2 passes nothing."""
+        """Return the table's current version, and its id; Spark before 4.2 passes no arguments."""
         found = DeltaTable(self._folder)
         return {"version": found.version(), "table": str(found.metadata().id)}
 
     def partitions(self, start: Mapping[str, int | str], end: Mapping[str, int | str]) -> list[InputPartition]:
-        """Return the files that are new after a version, up to another."""
+        """Return the files with the rows that were added after the version *start*, up to the version *end*."""
         first, last = int(start["version"]), int(end["version"])
         if first == _NOTHING:
             if DeltaTable(self._folder).version() < last:
@@ -140,6 +142,6 @@ class TableStreamReader(DataSourceStreamReader):
         yield from (str(Path(self._folder, each["path"])) for each in new)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the rows of a file."""
+        """Yield the rows of one file."""
         assert isinstance(partition, _TableFile)
         return _batches(partition.path, self._table, self._schema)

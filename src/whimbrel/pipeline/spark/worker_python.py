@@ -1,9 +1,9 @@
-"""The Python of Spark's workers on this machine: the same as ours, without the copy of PySpark that Spark puts first.
+"""The Python of local Spark workers: start it without ``pyspark.zip``, so that it starts faster.
 
-Spark puts ``pyspark.zip`` before everything else on the path of each Python process that it starts. Python compiles
-each time what it imports from a ZIP: 1.4 core seconds a process against 0.5, for half a dozen processes before the
-first batch of a stream; and Spark gives some of them ten seconds to connect, which a busy machine does not keep.
-Rule: only where the same PySpark is installed beside us, and where we start Java: a cluster has machines of its own.
+Spark puts ``pyspark.zip`` first on the path of each Python process that it starts. Python compiles modules from a ZIP
+at every import: 1.4 core seconds per process instead of 0.5, for half a dozen processes before the first batch of a
+stream. Spark gives some of them only ten seconds to connect, which is too short on a busy machine.
+Rule: this is done only if the same PySpark is installed here and we start Java ourselves; a cluster has its own Python.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
 @contextmanager
 def workers_without_zip() -> Iterator[None]:
-    """Let a Spark that is started meanwhile run its workers so; the user's own ``PYSPARK_PYTHON`` stays as it is."""
+    """Start Spark's workers without ``pyspark.zip`` in the ``with`` block, unless the user set ``PYSPARK_PYTHON``."""
     chosen = {name: os.environ.get(name, sys.executable) for name in _NAMES}
     is_installed = all(_is_file(find_spec(name)) for name in ("py4j", "pyspark"))
     if os.name != "posix" or not is_installed or set(chosen.values()) != {sys.executable}:
@@ -56,5 +56,5 @@ def workers_without_zip() -> Iterator[None]:
 
 
 def _is_file(spec: ModuleSpec | None) -> bool:
-    """Return whether a module is a file, which one in a ZIP is not."""
+    """Return whether a module is a file of its own, not in a ZIP."""
     return spec is not None and spec.origin is not None and Path(spec.origin).is_file()

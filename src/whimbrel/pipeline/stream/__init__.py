@@ -1,4 +1,4 @@
-"""The stream: tables that follow a log which goes on."""
+"""The stream: keep the tables up to date while the log grows."""
 
 from __future__ import annotations
 

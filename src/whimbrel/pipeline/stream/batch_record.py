@@ -1,10 +1,10 @@
-"""The record of the last batch: which numbers it has and which tables it changed, in a file beside the tables.
+"""The record of the last batch: its seqs and the tables that it changed, in a file beside the tables.
 
-Spark's checkpoint says where a stream is; the tables have what was made. The record ties the two together, so that a
-checkpoint that was lost, or is an old copy, and a table that was, are noticed before a row is missing or there twice.
+Spark's checkpoint has the position of a stream; the tables have its output. The record links the two. So a checkpoint
+or a table that was lost, or replaced by an old copy, is detected before a row is missing or duplicated.
 
-Rule: it is written, and synced, before the first commit of a batch, and again when all tables have it.
-Rule: a batch that is made again has the numbers it had; any other batch follows the one in the record.
+Rule: the record is written and fsynced before the first commit of a batch, and again when all tables have the batch.
+Rule: a batch that is repeated has the same seqs; any other batch follows the batch in the record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class LostStateError(InvalidInputError):
-    """What a stream remembers does not fit its tables. Reaction: start it anew, in another folder."""
+    """The state of a stream does not match its tables. Reaction: restart the stream with a new output folder."""
 
     def __init__(self, what: str, found: object, wanted: object) -> None:
         super().__init__(what, found, wanted)
@@ -46,7 +46,7 @@ class LostStateError(InvalidInputError):
 
 
 class LostLogError(InvalidInputError):
-    """The log was cut before the stream had read it. Reaction: start anew, and keep more of the log."""
+    """The log was cut before the stream had read it. Reaction: restart with a new folder, and keep more of the log."""
 
     def __init__(self, node: str, wanted: int) -> None:
         super().__init__(node, wanted)
@@ -60,7 +60,7 @@ class LostLogError(InvalidInputError):
 
 
 class OtherLogError(InvalidInputError):
-    """A log is not the one that the tables are made of. Reaction: name that one, or start anew."""
+    """The log is not the one from which the tables were made. Reaction: name that log, or restart with a new folder."""
 
     def __init__(self, log: Path, node: str, found: str, wanted: str) -> None:
         super().__init__(log, node, found, wanted)
@@ -76,43 +76,43 @@ class OtherLogError(InvalidInputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """A node, as far as the tables have it."""
+    """State of one node after the batch."""
 
     applied: int
-    """Its last number in them."""
+    """The node's last seq in the tables."""
     last_at: int | None
-    """The time of that."""
+    """The time of that fact, in microseconds."""
     size: int
     size_bytes: int
-    """What is remembered of it."""
+    """Size of the node's state, in bytes; ``size`` is its number of items."""
     incarnation: str | None = None
-    """Which log of the node that is; None if it has none, or an older Whimbrel wrote the record,"""
+    """Incarnation of the node's log; None if it has none, or an older Whimbrel wrote the record."""
     digest: str | None = None
-    """and the digest of that fact."""
+    """Digest of the fact ``applied``; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
-    """A batch, as the file has it."""
+    """Record of a batch, as it is stored in the file."""
 
     query: str
-    """The name that Spark gave the query: its checkpoint has it too."""
+    """Spark's id of the query, which its checkpoint has too."""
     batch: int
     spans: Mapping[str, tuple[int, int]]
-    """By node, the first and the last number of the batch."""
+    """First and last seq of the batch, per node."""
     is_done: bool = False
-    """Whether all tables have it."""
+    """Whether all tables have the batch."""
     at: int = 0
-    """When it was written, in microseconds."""
+    """Time when a batch was last recorded as done, in microseconds."""
     written: Mapping[str, int] = field(default_factory=dict)
-    """By table, the last batch that changed it."""
+    """Last batch that changed the table, per table."""
     nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
     windows: tuple[int, int] = (0, 0)
-    """How much is remembered of windows: things and bytes."""
+    """Size of the windows' state: number of items, and bytes."""
 
     @classmethod
     def read(cls, path: Path) -> BatchRecord | None:
-        """Return what a file has; None if there is none."""
+        """Read the record in the file *path*; return None if there is no file."""
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return cls(
@@ -132,14 +132,14 @@ class BatchRecord:
             raise InvalidValueError(f"record {path}", Phrase(f"another content ({error!r})"), allowed) from None
 
     def put(self, path: Path) -> None:
-        """Write it, synced to the disk."""
+        """Write the record to the file *path*, and fsync it."""
         put(path, json.dumps(asdict(self)).encode())
 
 
 def check_same_log(log: Path, nodes: Mapping[str, NodeRecord]) -> None:
-    """Raise if the log of a node has another incarnation than the one that the tables are made of.
+    """Raise ``OtherLogError`` if a node's log has another incarnation than the log from which the tables were made.
 
-    A node without a folder in the log says nothing: everything of it may have been removed because it was old.
+    A node without a folder in the log is not checked: all of its files may have been removed because of their age.
     """
     for node, each in nodes.items():
         found = None if each.incarnation is None else incarnation(log, node)
@@ -155,9 +155,9 @@ def checked_record(
     spans: Mapping[str, tuple[int, int]],
     tables: Mapping[str, int],
 ) -> BatchRecord:
-    """Return the record of a batch that Spark asks for, unless it does not fit what was done *before*.
+    """Return the record of a batch that Spark starts; raise ``LostStateError`` if it does not follow *before*.
 
-    *tables* has, by table, the last batch that changed it.
+    *tables* has the last batch that changed each table, or -1.
     """
     if before is None:
         begun = {table: found for table, found in tables.items() if found >= 0}

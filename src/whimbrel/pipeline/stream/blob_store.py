@@ -1,11 +1,11 @@
-"""The store of a stateful operator: rows as blobs of changes, appended batch by batch and compacted now and then.
+"""The store of a stateful operator: an append-only list of blobs of changed rows, compacted from time to time.
 
-Spark keeps what a stateful operator remembers, and a round trip to it costs more than a row does. So a commit is one
-blob (or a few of bounded size) behind the others; once there are more bytes of changes than of rows, all are put
-together again. What a commit costs follows what changed; compaction adds a constant factor to it.
+Spark stores the state of a stateful operator, and one round trip to it costs more than one row. So a commit appends one
+blob, or a few of bounded size. Once the changes have more bytes than the rows, everything is compacted into new blobs.
+So the cost of a commit depends on what changed; compaction adds a constant factor.
 
-Rule: the operator's own versions make a commit whole: a batch that is made again finds the blobs of the batch before.
-Rule: nothing is kept in memory but for who asks for single rows (``get``).
+Rule: Spark's versions of the state make a commit atomic: a repeated batch finds the blobs of the batch before.
+Rule: rows are not kept in memory, unless single rows are read (``get``).
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ __all__ = ["BlobStore", "Blobs", "Head", "MemoryBlobs", "SparkBlobs"]
 
 _BLOB_BYTES = 1 << 20
 _LEAST_BYTES = 1 << 18
-"""Fewer bytes of changes than these are not worth a compaction."""
+"""Least size of changes that is compacted, in bytes."""
 
 _Encoded = tuple[str, bytes]
 _Rows = dict[_Encoded, bytes]
 
 
 class Head(NamedTuple):
-    """What is known of the blobs without reading them."""
+    """Summary of the blobs, stored beside them."""
 
     applied: int = NOTHING_APPLIED
-    """The number of the last fact, or batch, that is in them."""
+    """Seq of the last fact, or number of the last batch, in the blobs."""
     base_bytes: int = 0
-    """The bytes of the rows when they were put together the last time,"""
+    """Size of the rows at the last compaction, in bytes."""
     changed_bytes: int = 0
-    """and of the changes since."""
+    """Size of the changes since the last compaction, in bytes."""
 
 
 class Blobs(Protocol):
-    """Where blobs are kept, with their head."""
+    """Storage of blobs and their head."""
 
     def head(self) -> Head:
-        """Return the head; that of nothing, if there is none."""
+        """Return the head; the default ``Head()`` if nothing is stored."""
 
     def read(self) -> Iterable[bytes]:
         """Yield the blobs in order."""
 
     def append(self, blobs: list[bytes], head: Head) -> None:
-        """Add blobs behind the others."""
+        """Append blobs, and store the new head."""
 
     def put(self, blobs: list[bytes], head: Head) -> None:
-        """Have these blobs and no others."""
+        """Replace all blobs and the head."""
 
 
 class BlobStore:
-    """A ``Store`` in *blobs*."""
+    """A ``RowStore`` that keeps its rows in *blobs*."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
@@ -66,12 +66,12 @@ class BlobStore:
 
     @property
     def applied(self) -> int:
-        """The number of the last fact in the view; ``NOTHING_APPLIED`` if there is none."""
+        """Seq of the last fact (or number of the last batch) in the store; ``NOTHING_APPLIED`` if there is none."""
         return self._head.applied
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the blobs have."""
+        """Size of the blobs, in bytes."""
         return self._head.base_bytes + self._head.changed_bytes
 
     def rows(self) -> Iterator[tuple[Key, bytes]]:
@@ -86,7 +86,7 @@ class BlobStore:
         return self._rows.get(encode_key(key))
 
     def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
-        """Drop, then put, and be the view up to *applied*."""
+        """Remove the rows *drop*, then store the rows *put*, as the state up to *applied*."""
         whole("applied", applied, self._head.applied, INT64_MAX)
         added = {encode_key(key): bytes(value) for key, value in put.items()}
         dropped = [encode_key(key) for key in drop]
@@ -106,7 +106,7 @@ class BlobStore:
         self._blobs.append(blobs, self._head)
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
-        """Have *rows* and no others, and be the view up to *applied*."""
+        """Replace all rows by *rows*, as the state up to *applied*."""
         whole("applied", applied, self._head.applied, INT64_MAX)
         encoded = {encode_key(key): bytes(value) for key, value in rows.items()}
         if self._rows is not None:
@@ -114,11 +114,11 @@ class BlobStore:
         self._replace(applied, encoded)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Release the rows in memory."""
         self._rows = None
 
     def follow(self, blobs: Blobs) -> None:
-        """Go on with *blobs*, which are the same ones, reached another way."""
+        """Continue with *blobs*, a new handle to the same stored blobs."""
         self._blobs, self._head = blobs, blobs.head()
 
     def _replace(self, applied: int, rows: _Rows) -> None:
@@ -143,7 +143,7 @@ def _change(rows: _Rows, added: _Rows, dropped: Iterable[_Encoded]) -> None:
 
 
 def _packed(added: _Rows, dropped: list[_Encoded]) -> Iterator[bytes]:
-    """Yield changes as blobs of about a megabyte; what is dropped comes first."""
+    """Yield changes as blobs of about a megabyte; removed rows are in the first blob."""
     some: list[list[Any]] = []
     gone: list[list[Any]] = [list(encoded) for encoded in dropped]
     size = 0
@@ -166,7 +166,7 @@ def _unpacked(blob: bytes) -> tuple[_Rows, list[_Encoded]]:
 
 
 class MemoryBlobs:
-    """Blobs in this process."""
+    """Blobs in the memory of this process."""
 
     def __init__(self, blobs: Iterable[bytes] = (), head: Head | None = None) -> None:
         self._blobs, self._head = list(blobs), head or Head()
@@ -180,17 +180,17 @@ class MemoryBlobs:
         return list(self._blobs)
 
     def append(self, blobs: list[bytes], head: Head) -> None:
-        """Add blobs behind the others."""
+        """Append blobs, and store the new head."""
         self._blobs += blobs
         self._head = head
 
     def put(self, blobs: list[bytes], head: Head) -> None:
-        """Have these blobs and no others."""
+        """Replace all blobs and the head."""
         self._blobs, self._head = list(blobs), head
 
 
 class SparkBlobs:
-    """Blobs in the state of a stateful operator, of the key that it works on."""
+    """Blobs in Spark's state of a stateful operator, for the current key."""
 
     LIST, HEAD = "blobs", "head"
     LIST_SCHEMA, HEAD_SCHEMA = "blob binary", "applied long, base_bytes long, changed_bytes long"
@@ -210,12 +210,12 @@ class SparkBlobs:
             yield bytes(blob)
 
     def append(self, blobs: list[bytes], head: Head) -> None:
-        """Add blobs behind the others."""
+        """Append blobs, and store the new head."""
         if blobs:
             self._list.appendList([(blob,) for blob in blobs])
         self._value.update(tuple(head))
 
     def put(self, blobs: list[bytes], head: Head) -> None:
-        """Have these blobs and no others."""
+        """Replace all blobs and the head."""
         self._list.put([(blob,) for blob in blobs])
         self._value.update(tuple(head))

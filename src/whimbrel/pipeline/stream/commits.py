@@ -1,8 +1,8 @@
-"""The commits of a batch, in the driver: what workers have made becomes part of the tables, each in one commit.
+"""The commits of a batch, in the driver: add the workers' output to the tables, one commit per table.
 
-Rule: the driver reads no row that a worker wrote to a file; it names the file. Rows of windows, which replace others,
-it merges into what the table has.
-Rule: a table that has the batch is left alone.
+Rule: the driver does not read the data files of workers; it only commits their names. Only rows of windows, which
+replace older rows, are read and merged into the table.
+Rule: a table that has the batch already is not changed.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ __all__ = ["BatchCommits", "TableCommits", "Taken"]
 _COMPACT_EVERY = 8
 _SMALLEST_BYTES = 1 << 20
 _PARTS_KEPT = 8
-"""Rows that are removed by their age go with those of an eighth of the time that they were kept."""
+"""Old rows are removed in steps of this fraction (an eighth) of the time for which rows are kept."""
 
 
 class TableCommits:
-    """The tables of a stream below *out*."""
+    """The output tables of a stream, in the folder *out*."""
 
     def __init__(self, out: Path, plan: StreamPlan) -> None:
         self._out, self._plan = out, plan
         self._outputs = {table: DeltaOutput(out, table) for table in plan.tables}
 
     def check_begun(self, *, is_new: bool) -> None:
-        """Raise if a new stream finds tables of another one."""
+        """Raise ``InvalidValueError`` if a new stream finds tables with rows that no stream wrote."""
         for table, output in self._outputs.items():
             if is_new and output.last_batch() < 0 and not output.is_of_a_stream():
                 allowed = "a folder without tables of a batch run, or one that a stream made"
                 raise InvalidValueError("directory for the tables", str(self._out / table), allowed)
 
     def create(self) -> None:
-        """Make tables that are not there, empty."""
+        """Create the missing tables, empty."""
         for output in self._outputs.values():
             output.create()
 
     def last_batches(self) -> dict[str, int]:
-        """Return, by table, the last batch that changed it; -1 if none did."""
+        """Return the last batch that changed each table; -1 if none did."""
         return {table: output.last_batch() for table, output in self._outputs.items()}
 
     def commit(self, batch: int, made: Iterable[Made]) -> dict[str, int]:
-        """Commit a batch to each table; return how many rows each has got."""
+        """Commit a batch to each table; return the number of new rows per table."""
         files: dict[str, list[AddAction]] = {}
         windows: dict[str, list[Path]] = {}
         rows = dict.fromkeys(self._outputs, 0)
@@ -91,10 +91,10 @@ class TableCommits:
         return {window: merged(output.window(window), new) for window, new in by_window(rows).items()}
 
     def tidy(self, batch: int, windows: WindowsReport, *, now: int) -> None:
-        """Put small files together, and remove files that no reader needs any more and rows that are too old.
+        """Compact small files, and remove rows that are too old and files that no reader needs any more.
 
-        Small ones often and large ones rarely, each eight times the size in an eighth of the turns, so that a row is
-        written anew a few times and not with every turn. *now* is in microseconds.
+        Small files are compacted often and larger ones more rarely: eight times the size in an eighth of the rounds. So
+        each row is rewritten only a few times. *now* is in microseconds.
         """
         number = batch + 1
         if number % _COMPACT_EVERY:
@@ -106,8 +106,8 @@ class TableCommits:
             before = windows.first_open if table in {"popularity", "latency"} else None
             keep_us = self._plan.keep_us
             if keep_us is not None:
-                # A node whose clock is ahead must not make other nodes' rows old. What has gone by a little is left for
-                # the next time: to remove rows is to write the others of their file anew.
+                # A node whose clock is ahead must not make other nodes' rows old. The horizon advances in steps,
+                # because removing rows means rewriting the other rows of their files.
                 step, horizon = max(1, keep_us // _PARTS_KEPT), min(windows.watermark, now) - keep_us
                 output.expire(horizon - horizon % step, before=before)
             output.compact(target_bytes=min(target, LARGEST_BYTES), before=before)
@@ -115,7 +115,7 @@ class TableCommits:
                 output.sweep()
 
     def clear(self) -> None:
-        """Remove what attempts that failed have left for the driver."""
+        """Remove the files that failed attempts left for the driver to merge."""
         with suppress(FileNotFoundError):
             for path in scratch_of(self._out).iterdir():
                 path.unlink(missing_ok=True)
@@ -130,38 +130,38 @@ def _read(table: str, paths: Iterable[Path]) -> Any:  # a pyarrow.Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What a batch was."""
+    """Summary of one committed batch."""
 
     batch: int
     facts: int
     rows: dict[str, int]
-    """By table, how many rows were written."""
+    """Number of rows that were written, per table."""
     applied: dict[str, int]
-    """By node, the last number that is in the tables."""
+    """Last seq in the tables, per node."""
     done_with: dict[str, int]
-    """By node, the last number that is never read again: this batch is, if the driver dies before Spark knows of it."""
+    """Last seq that is never read again, per node: this batch is, if the driver dies before Spark records it."""
     newest_at: int
-    """The time of the newest fact in them, in microseconds, as far as it is not in the future."""
+    """The time of the newest fact in the tables, in microseconds; not later than the driver's time."""
     state: int
-    """How many things are remembered."""
+    """Number of items in the state of all nodes and windows."""
     state_bytes: int
-    """What these take in Spark's state."""
+    """Size of that state, in bytes."""
     took_s: float
     notes: tuple[str, ...] = ()
-    """What an observer should know."""
+    """Sentences about gaps, late rows and the like, for an observer."""
     late: Mapping[str, int] = field(default_factory=dict)
-    """By table, how much came for windows that are final, and is not counted."""
+    """Number of facts that came after their window was final, and are not counted, per table."""
 
 
 class BatchCommits:
-    """Commits batches to the tables below *out*, one after the other, and keeps the record of the last."""
+    """Commits the batches of a stream to the tables in *out*, in order, and keeps the record of the last batch."""
 
     def __init__(self, out: Path, plan: StreamPlan) -> None:
         self._path = out / "_stream" / "batch.json"
         self._record = BatchRecord.read(self._path)
         self.tables = TableCommits(out, plan)
         self.away: dict[str, dict[str, int]] = {}
-        """By node, how much waits for each device that is away, if nodes tell."""
+        """Number of notifications held for each absent device, per node; empty unless the job asks for it."""
         self.tables.check_begun(is_new=self._record is None)
         if self._record is None:
             checked_record(None, query="", batch=0, spans={}, tables=self.tables.last_batches())
@@ -171,22 +171,22 @@ class BatchCommits:
         self.tables.create()
 
     def _check(self, record: BatchRecord) -> None:
-        """Raise, before any work, if tables do not fit the record."""
+        """Raise ``LostStateError``, before any batch, if the tables do not match the record."""
         checked_record(
             record, query=record.query, batch=record.batch, spans=record.spans, tables=self.tables.last_batches()
         )
 
     def check_log(self, log: Path) -> None:
-        """Raise if *log* is not the one that the tables are made of."""
+        """Raise ``OtherLogError`` if *log* is not the log from which the tables were made."""
         check_same_log(log, {} if self._record is None else self._record.nodes)
 
     @property
     def applied(self) -> dict[str, int]:
-        """By node, the last number that is in the tables."""
+        """Last seq in the tables, per node."""
         return {} if self._record is None else {node: each.applied for node, each in self._record.nodes.items()}
 
     def commit(self, query: str, batch: int, made: Sequence[Made], *, began_s: float) -> Taken:
-        """Commit what was made of a batch; *began_s* is when it began, of the monotonic clock."""
+        """Commit the output of a batch; *began_s* is the monotonic time when the batch began."""
         reports = {each.node: NodeReport(*cbor2.loads(each.told)) for each in made if each.kind == "node"}
         windows = next(WindowsReport(*cbor2.loads(each.told)) for each in made if each.kind == "windows")
         spans = {node: (each.first, each.last) for node, each in sorted(reports.items())}
@@ -219,7 +219,7 @@ class BatchCommits:
         notes = [note for _, each in sorted(reports.items()) for note in each.notes]
         return Taken(
             batch=batch,
-            facts=sum(last - max(first, 1) + 1 for first, last in spans.values()),  # numbers begin with 1
+            facts=sum(last - max(first, 1) + 1 for first, last in spans.values()),  # seqs begin with 1
             rows=rows,
             applied=self.applied,
             done_with=self.applied | {node: first - 1 for node, (first, _) in spans.items()},

@@ -1,8 +1,8 @@
-"""A first start of Spark, to write down the classes that later ones load (``spark.java_classes``).
+"""A first start of Spark, which records the Java classes that later starts load from an archive (``java_classes``).
 
     python -m whimbrel.pipeline.stream.first_start ARCHIVE
 
-It runs all tables of a tiny log, as a batch and as a stream, and has Java write its archive as it ends.
+The program makes all tables of a tiny log, as a batch and as a stream. Java writes the archive when it exits.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["make_archive", "write_archive"]
 
 _PATIENCE_S = 300
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""It runs for moments: Java's second compiler would cost more than it saves."""
+"""Java options for a run of seconds: Java's optimising compiler would cost more time than it saves."""
 
 
 def make_archive(archive: Path) -> bool:
-    """Let a process of its own write *archive*; return whether it did."""
+    """Write *archive* in a separate process; return whether it succeeded."""
     command = [sys.executable, "-m", __name__, str(archive)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=False)  # noqa: S603 # ours
@@ -35,7 +35,7 @@ def make_archive(archive: Path) -> bool:
 
 
 def write_archive(archive: Path) -> None:
-    """Use what the pipeline uses of Spark, a little of each, and have Java write down what it loaded."""
+    """Run a small batch and a small stream, and let Java write the classes that it loaded to *archive*."""
     from whimbrel.pipeline.spark.java_classes import ARCHIVING, submit_options
     from whimbrel.pipeline.spark.spark_session import local_session
 
@@ -48,7 +48,7 @@ def write_archive(archive: Path) -> None:
         try:
             _use(spark)
         finally:
-            gateway = spark.sparkContext._gateway  # noqa: SLF001 # its Java writes the archive as it ends
+            gateway = spark.sparkContext._gateway  # noqa: SLF001 # its Java writes the archive when it exits
             spark.stop()
             if gateway is not None:
                 gateway.shutdown()

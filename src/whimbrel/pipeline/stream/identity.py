@@ -1,6 +1,6 @@
-"""The identity of a stream, ``_stream/stream.json``: its name, how many tasks it has and where its checkpoint is.
+"""The identity of a stream, ``_stream/stream.json``: its name, its number of tasks and the path of its checkpoint.
 
-Rule: a checkpoint beside the tables is found relative to them, so that a copy of the folder has its own.
+Rule: a checkpoint beside the tables is found relative to them, so that a copy of the folder uses its own copy.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _FILE, _CHECKPOINT = "stream.json", "checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamIdentity:
-    """A stream, as it began."""
+    """Properties of a stream that are fixed when it is created."""
 
     name: str
     checkpoint: str
-    """Where Spark keeps its checkpoint, as a path of Spark's."""
+    """Path of Spark's checkpoint, in Spark's form."""
     partitions: int
 
     @classmethod
     def read(cls, folder: Path) -> StreamIdentity | None:
-        """Return the stream that keeps its tables beside *folder* (``_stream``); None if none has begun."""
+        """Read the identity from *folder* (``_stream``, beside the tables); None if no stream was created there."""
         try:
             found = json.loads((folder / _FILE).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -36,7 +36,7 @@ class StreamIdentity:
         told = str(found[_CHECKPOINT])
         own = folder / _CHECKPOINT
         is_own = found.get("is_own")
-        if is_own is None:  # an older Whimbrel wrote the whole path, which a copied folder has too
+        if is_own is None:  # an older Whimbrel wrote an absolute path, which a copied folder has too
             local = local_path(told)
             is_own = local is not None and local.parts[-2:] == (folder.name, _CHECKPOINT) and own.is_dir()
         checkpoint = spark_path(own) if is_own else told
@@ -44,7 +44,7 @@ class StreamIdentity:
 
     @classmethod
     def begun(cls, folder: Path, *, name: str, checkpoint: str | None, partitions: int) -> StreamIdentity:
-        """Write down a new stream, whose checkpoint is beside the tables unless another place was said."""
+        """Write the identity of a new stream; the default *checkpoint* is beside the tables."""
         own = spark_path(folder / _CHECKPOINT)
         place = checkpoint or own
         row = {"name": name, _CHECKPOINT: place, "is_own": place == own, "partitions": partitions}

@@ -1,7 +1,7 @@
-"""Meters: a stream's numbers as Prometheus reads them.
+"""Meters: a stream's metrics for Prometheus.
 
-Rule: what is not known is left out, and no number is made up for it.
-Rule: counters count what was told of; lag is looked up when it is asked for, so that a batch that hangs shows.
+Rule: a metric whose value is unknown is left out.
+Rule: counters count the reported batches. Lag is computed at each scrape, so that a batch that hangs is visible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SECONDS = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Meters:
-    """Takes in what is told of a stream; *look* says how it is now."""
+    """Prometheus collector of a stream's metrics; *look* returns the stream's current status."""
 
     def __init__(self, look: Callable[[], Told]) -> None:
         self._look = look
@@ -38,7 +38,7 @@ class Meters:
         self.registry.register(self)
 
     def take(self, told: Told) -> None:
-        """Count a batch, if it is a new one."""
+        """Count the batch of *told*, if it is a new one."""
         if not told.is_new or told.taken is None:
             return
         with self._lock:
@@ -49,7 +49,7 @@ class Meters:
         self._seconds.observe(told.taken.took_s)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield everything but the histogram, which Prometheus' library keeps itself."""
+        """Yield all metrics except the histogram, which Prometheus' library collects itself."""
         told = self._look()
         with self._lock:
             facts, by_table, too_late, last_at = self._facts, dict(self._rows), dict(self._late), self._last_at

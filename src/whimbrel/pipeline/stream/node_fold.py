@@ -1,10 +1,10 @@
-"""A node's part of a batch, in a worker: its span of the log becomes files of the tables and tallies for the windows.
+"""A node's part of a batch, in a worker: turn its span of the log into data files, and into tallies for the windows.
 
-The stateful operator has one key a node. Its state is Spark's (``blob_store``); a worker's memory is only a cache of
-it, which counts if it is of the number that Spark's state is of.
+The stateful operator has one key per node. Spark stores its state (``blob_store``). A worker's memory is only a cache
+of that state, used if it has the same last seq as Spark's state.
 
-Rule: a span of any size is taken in pieces, so memory is bounded.
-Rule: whatever fails leaves nothing in the cache.
+Rule: a span is processed in pieces (chunks), so memory is bounded even if the span is large.
+Rule: after a failure nothing stays in the cache.
 """
 
 from __future__ import annotations
@@ -50,67 +50,67 @@ _INTERVAL = ("node", "interest_seq", "session", "subject_filter", "began_at", "e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What workers are told of a stream."""
+    """Description of a stream, sent to the workers."""
 
     stream: str
-    """Its name: no two streams have the same."""
+    """The stream's unique name."""
     log: str
     out: str
     plan: StreamPlan
     piece_facts: int = PIECE_FACTS
     piece_bytes: int = PIECE_BYTES
     file_bytes: int = FILE_BYTES
-    """Rows of a table that have so many bytes in memory go to a file."""
+    """Size in memory from which on the rows of a table are written to a file, in bytes."""
     patience: Patience = PATIENT
     tells_away: bool = False
-    """Whether a node tells how much waits for each device that is away: for a small fleet."""
+    """Whether reports have the number of notifications held for each absent device; for small fleets only."""
 
     def files(self, node: str) -> TableFiles:
-        """Return a writer of files for rows of a node."""
+        """Return a new writer of data files for the rows of *node*."""
         return TableFiles(Path(self.out), node, self.plan.tables, self.file_bytes)
 
 
 class Span(NamedTuple):
-    """Numbers of one node in a batch."""
+    """The seqs of one node in a batch."""
 
     first: int
     last: int
     nodes: int
-    """How many nodes the log has."""
+    """Number of nodes that the log has."""
     now: int = INT64_MAX
-    """The driver's time as the batch was begun, in microseconds: no node's time counts as later."""
+    """The driver's time when the batch began, in microseconds: an upper bound of every node's time."""
     missing: tuple[Missing, ...] = ()
-    """Of a node that is new here, the numbers that are not in its log as the driver sees it."""
+    """For a node that is new to the stream: the seqs that its log lacks, as the driver sees it."""
 
 
 def span_of(row: Any) -> Span:  # a row of the source
-    """Return the span that a row of the source tells of (``span_source``)."""
+    """Convert a row of the source (``span_source``) to a span."""
     missing = tuple(Missing(*each) for each in json.loads(row["missing"]))
     return Span(row["first"], row["last"], row["nodes"], row["now"], missing)
 
 
 class NodeReport(NamedTuple):
-    """How a node is after a batch."""
+    """Report of a node to the driver after a batch."""
 
     first: int
     last: int
     nodes: int
     last_at: int | None
-    """The time of its last fact, in microseconds, or the driver's if that is earlier."""
+    """The time of the node's last fact, or the driver's time if that is earlier, in microseconds."""
     oldest_at: int
-    """When the oldest notification was published of which something is held."""
+    """Publication time of the oldest notification that is still held."""
     size: int
     size_bytes: int
-    """What is remembered of it."""
+    """Size of the node's state, in bytes; ``size`` is its number of items."""
     is_cached: bool
-    """Whether its state was in the worker's memory."""
+    """Whether the state was in the worker's memory."""
     notes: tuple[str, ...]
     away: dict[str, int] | None
     now: int
     """The driver's time, in microseconds."""
     incarnation: str | None
     digest: str | None
-    """The ``LogMark`` of its last fact."""
+    """Incarnation and digest of the ``LogMark`` after the last fact."""
 
 
 @dataclass(slots=True)
@@ -122,21 +122,21 @@ class _Kept:
 
 
 _kept: dict[tuple[str, str, str, str], _Kept] = {}
-"""By stream, its log, its tables and the node, what this process remembers."""
+"""Cache of this process; keys: stream, path of the log, path of the tables, node."""
 _folder: list[Path] = []
 
 
 def scratch() -> Path:
-    """Return a folder of this process for matchers; Spark removes it with its own."""
+    """Return this process's temporary folder for matchers; Spark removes it with its own files."""
     if not _folder:
         _folder.append(Path(tempfile.mkdtemp(prefix="matchers-", dir=SparkFiles.getRootDirectory())))
     return _folder[0]
 
 
 def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> Iterator[Made]:
-    """Take a span into the state of a node that *blobs* have; yield what was made of it.
+    """Apply a span to the state of a node, which is stored in *blobs*; yield the output.
 
-    The state is that of the span's end once everything was yielded.
+    Once all output was yielded, *blobs* have the state at the end of the span.
     """
     key = (job.stream, job.log, job.out, node)
     kept, is_cached = _kept.pop(key, None), True
@@ -154,7 +154,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
         with _named_trouble(log, node, span):
             begun = seen_start_state(log, node, span.missing, last=span.last, patience=job.patience)
     if begun is not None:
-        if begun.seq > span.last:  # the log was cut since the batch was begun
+        if begun.seq > span.last:  # the log was cut after the batch began
             raise LostLogError(node, span.last)
         span = span._replace(first=begun.seq + 1)
         kept.store.replace(begun.seq, dict(begun.rows))
@@ -207,21 +207,21 @@ def _restored(job: Job, node: str, blobs: Blobs, folder: Path) -> _Kept:
 
 
 def _check_same_log(kept: _Kept, log: Path, node: str) -> None:
-    """Raise if the log is another one than that which the state of a node is of."""
+    """Raise ``OtherLogError`` if the log is not the one from which the node's state was folded."""
     mark, found, applied = kept.state.mark, incarnation(log, node), kept.store.applied
     if mark.incarnation not in {None, found}:
         raise OtherLogError(log, node, f"incarnation {found or 'none'}", f"incarnation {mark.incarnation}")
     if mark.digest is None or kept.reader.is_where_it_was:
         return
     if any(each.first <= applied <= each.last for each in missing_numbers(log, node)):
-        return  # what was read may be cut
+        return  # the fact that was read last may have been cut
     if kept.reader.digest_at(applied) != mark.digest:
         raise OtherLogError(log, node, f"another fact with the number {applied}", "the one that was read")
 
 
 @contextmanager
 def _named_trouble(log: Path, node: str, span: Span) -> Iterator[None]:
-    """Say why a log cannot be read on: another has its place, or numbers were cut; a stream never goes over a gap."""
+    """Replace errors of a read by their cause: another log is in its place, or seqs were cut before they were read."""
     try:
         yield
     except ReplacedSegmentError:
@@ -237,7 +237,7 @@ def _named_trouble(log: Path, node: str, span: Span) -> Iterator[None]:
 
 
 class _Tallies:
-    """What windows are made of, of some pieces together."""
+    """Buffer of the counts, tallies, intervals and meetings of several pieces, for the windows."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -246,7 +246,7 @@ class _Tallies:
         self._size = 0
 
     def add(self, piece: TakenPiece) -> Iterator[Made]:
-        """Take in what a piece has; yield it with others, once these are many."""
+        """Add the tallies of a piece; once the buffer is large, yield its content."""
         parts = (piece.counts, piece.tally, piece.intervals.select(list(_INTERVAL)))
         if any(part.num_rows for part in parts):
             self._parts.append(parts)
@@ -257,7 +257,7 @@ class _Tallies:
             yield from self.end()
 
     def end(self) -> Iterator[Made]:
-        """Yield what is left."""
+        """Yield the buffered content, and clear the buffer."""
         if self._parts:
             tables = [pa.concat_tables(column) for column in zip(*self._parts, strict=True)]
             self._parts, self._size = [], 0
@@ -269,7 +269,7 @@ class _Tallies:
 
 
 def unpacked_tallies(told: bytes) -> tuple[Any, Any, Any]:
-    """Return counts, the tally and intervals as Arrow tables."""
+    """Decode the output of the kind ``tallies``: counts, tally and intervals, as Arrow tables."""
     counts, tally, intervals = (pa.ipc.open_stream(part).read_all() for part in cbor2.loads(told))
     return counts, tally, intervals
 

@@ -1,7 +1,8 @@
-"""The operators of the stream's query, as Spark knows them: a fold a node, and a fold of the windows.
+"""The stateful operators of the stream's Spark query: a fold per node, and a fold of the windows.
 
-Before the first batch Spark starts a Python process for each operator, in the driver, to ask which state it has.
-Rule: this module loads nothing but what that takes; the folds are loaded where rows come, which takes two seconds.
+Before the first batch Spark starts a Python process per operator, on the driver's machine, to find its state variables.
+Rule: this module imports only what that needs. The folds, whose import takes two seconds, are imported with the first
+rows.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ __all__ = ["NodeFold", "WindowFold"]
 
 
 class _Fold(StatefulProcessor):
-    """What both have: a job, which is read with the first rows, and where the state is."""
+    """Base of both operators: the job, which is unpickled with the first rows, and the handle of the state."""
 
     def __init__(self, job: Job) -> None:
         self._packed = pickle.dumps(job)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Find the state."""
+        """Open the state variables."""
         self._blobs = SparkBlobs(handle)
 
     def close(self) -> None:
-        """Have nothing to let go of."""
+        """Do nothing: there is nothing to release."""
 
     def _job(self) -> Job:
         job: Job = pickle.loads(self._packed)  # noqa: S301 # ours
@@ -40,10 +41,10 @@ class _Fold(StatefulProcessor):
 
 
 class NodeFold(_Fold):
-    """``fold_node`` as an operator of Spark's."""
+    """``fold_node`` as a stateful operator of Spark; its key is the node."""
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 # Spark's names
-        """Fold the spans of the node *key*; there is one in a batch."""
+        """Fold the spans of the node *key*; a batch has one span per node."""
         from whimbrel.pipeline.stream.node_fold import fold_node, scratch, span_of
 
         del timerValues
@@ -54,10 +55,10 @@ class NodeFold(_Fold):
 
 
 class WindowFold(_Fold):
-    """``fold_windows`` as an operator of Spark's."""
+    """``fold_windows`` as a stateful operator of Spark; it has one key."""
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 # Spark's names
-        """Take in what was made of all nodes."""
+        """Fold the output of all nodes in a batch."""
         from whimbrel.pipeline.stream.window_fold import fold_windows
         from whimbrel.pipeline.unit.made import Made
 

@@ -1,8 +1,9 @@
-"""The source of a stream: which numbers of each node's log a batch has. Its offsets are numbers, in Spark's checkpoint.
+"""The source of a stream: decides which seqs of each node's log are in a batch.
 
-A row is a span of one node; the log itself is read where it is worked on (``node_fold``).
-Rule: a batch has at most so many facts of all nodes together, and each node that has something new gets its share.
-Rule: what a batch has follows from its two offsets alone, so that a batch that is made again is the same batch.
+A row is a span of one node; the worker that folds the node reads the log itself (``node_fold``). An offset is the last
+seq per node, stored in Spark's checkpoint.
+Rule: a batch has at most ``facts_per_batch`` facts of all nodes together, and each node with new facts gets a share.
+Rule: the two offsets of a batch determine its seqs, so that a repeated batch is the same batch.
 """
 
 from __future__ import annotations
@@ -28,24 +29,25 @@ __all__ = ["SpanReader", "SpanSource", "next_ends", "spans"]
 
 SCHEMA = "node string, first long, last long, nodes long, now long, missing string"
 Row: TypeAlias = tuple[str, int, int, int, int, str]
-"""The columns of ``SCHEMA``: a span, how many nodes there are, the driver's time in microseconds and, as JSON, which
-numbers of a node that is new are not there as the driver sees it."""
+"""Columns of ``SCHEMA``: node, first and last seq, number of nodes, the driver's time in microseconds, missing seqs.
+
+Only a node that is new to the stream has missing seqs: those that its log lacks as the driver sees it, as JSON."""
 
 
 class SpanSource(DataSource):
-    """The format ``whimbrel-spans``; options: path, facts_per_batch and, by node, the last number (``until``)."""
+    """Data source ``whimbrel-spans``; options: ``path``, ``facts_per_batch`` and ``until`` (last seq per node)."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` calls it."""
+        """Return the name of the format."""
         return "whimbrel-spans"
 
     def schema(self) -> str:
-        """Return the columns."""
+        """Return the schema of the rows."""
         return SCHEMA
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 # Spark's name
-        """Return the reader, which is asked in the driver."""
+        """Return the reader, which runs in the driver."""
         del schema
         until = self.options.get("until")
         return SpanReader(
@@ -56,7 +58,7 @@ class SpanSource(DataSource):
 
 
 class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Looks how far the log goes."""
+    """Reader that finds the last seq of each node, and divides new seqs into batches."""
 
     def __init__(
         self,
@@ -70,25 +72,25 @@ class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watch = LogWatch(log)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 # Spark's name
-        """Begin with nothing of any node."""
+        """Return the offset before the first batch: no node was read."""
         return {}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 # Spark's name
-        """Go as far as the log goes now."""
+        """Limit the query to the seqs that the log has now."""
         self._until = self._ends()
 
     def read(self, start: dict[str, int]) -> tuple[Iterator[Row], dict[str, int]]:
-        """Return the next batch after *start*, and where it ends."""
+        """Return the rows of the next batch after *start*, and the offset at its end."""
         end = next_ends(start, self._ends(), self._most, partial(first_taken, self._log))
         return self.readBetweenOffsets(start, end), end
 
     def readBetweenOffsets(  # noqa: N802 # Spark's name
         self, start: dict[str, int], end: dict[str, int]
     ) -> Iterator[Row]:
-        """Return a batch that was begun."""
+        """Return the rows of the batch between two offsets."""
         now = self._clock_ns() // 1_000
         rows = [(*span, now, self._missing(span)) for span in spans(start, end)]
-        return iter(rows)  # PySpark copies it, and no generator can be
+        return iter(rows)  # PySpark copies the iterator, and a generator cannot be copied
 
     def _missing(self, span: tuple[str, int, int, int]) -> str:
         node, first, _, _ = span
@@ -103,7 +105,7 @@ class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def spans(start: Mapping[str, int], end: Mapping[str, int]) -> list[tuple[str, int, int, int]]:
-    """Return, of each node with something between two offsets, its first and last number and how many nodes are."""
+    """Return node, first seq, last seq and number of nodes, for each node with new seqs between two offsets."""
     return [
         (node, start.get(node, NOTHING_APPLIED) + 1, last, len(end))
         for node, last in sorted(end.items())
@@ -114,10 +116,10 @@ def spans(start: Mapping[str, int], end: Mapping[str, int]) -> list[tuple[str, i
 def next_ends(
     start: Mapping[str, int], last: Mapping[str, int], most: int, first_of: Callable[[str], int] | None = None
 ) -> dict[str, int]:
-    """Return where a batch ends that follows *start*: at most *most* facts of all nodes, shared as fairly as can be.
+    """Return the end offset of the batch after *start*: at most *most* facts of all nodes, shared fairly.
 
-    *last* has the last number of each node that there is. *first_of* returns the first one of a node that is new here:
-    what was cut from the beginning of a log does not count, and a node of which nothing after it is there has to wait.
+    *last* has the last seq of each node. *first_of* returns the first seq that the tables cover, of a node that is new
+    to the stream: seqs that were cut before it are not counted. A node without any seq after the cut has to wait.
     """
     begin: dict[str, int] = {}
     for node, seq in last.items():
@@ -129,7 +131,7 @@ def next_ends(
     new = {node: max(1, last[node] - first + 1) for node, first in begin.items()}
     end = {node: start.get(node, NOTHING_APPLIED) for node in {**start, **last}}
     left = most
-    # The nodes with least go first: what they leave is shared among those that have more.
+    # Nodes with the fewest new facts come first: the rest of their shares goes to the nodes with more.
     for place, node in enumerate(sorted(new, key=lambda each: (new[each], each))):
         share = max(1, -(-left // (len(new) - place)))
         taken = min(new[node], share)

@@ -1,19 +1,19 @@
-"""The stream: the tables of the pipeline, kept up to date from a log that goes on, by a query of Spark's own.
+"""The stream: a Structured Streaming query that keeps the pipeline's tables up to date while the log grows.
 
-    spans of each node  →  a fold a node  →  a fold of the windows  →  a commit of each table
-    (``span_source``)      (``node_fold``)   (``window_fold``)         (``commits``)
+    spans of each node  →  a fold per node  →  a fold of the windows  →  a commit of each table
+    (``span_source``)      (``node_fold``)     (``window_fold``)         (``commits``)
 
-| what | where |
+| data | stored in |
 |---|---|
-| which numbers a batch has | offsets in Spark's checkpoint, written before anything is made of them |
-| what is remembered of each node, and of windows | the state of the two operators, in Spark's checkpoint |
+| the seqs of each batch | offsets in Spark's checkpoint, written before the batch is processed |
+| the state of each node, and of the windows | the state of the two operators, in Spark's checkpoint |
 | the rows | files that workers write, and a commit of each table with (stream, batch) as its transaction |
-| which batch the tables have, and of which query | ``_stream/batch.json`` (``batch_record``) |
+| the last batch in the tables, and its query | ``_stream/batch.json`` (``batch_record``) |
 
-Rule: a batch that is made again, wherever it was interrupted, has the numbers it had, begins with the state it began
-with, and leaves tables alone that have it.
-Rule: the driver decides nothing about rows and keeps nothing that counts.
-Rule: a stream needs a classic session of Spark: the commits are made where the query is driven.
+Rule: a repeated batch has the same seqs and starts from the same state, wherever it was interrupted. It does not change
+tables that have the batch already.
+Rule: the driver decides nothing about rows, and keeps no state that must survive it.
+Rule: a stream needs a classic Spark session, not Spark Connect: the process that runs the query makes the commits.
 """
 
 from __future__ import annotations
@@ -57,27 +57,28 @@ __all__ = ["LostLogError", "LostStateError", "OtherLogError", "Stream", "StreamP
 
 _POLL_S, _GLANCE_S, _CHECK_S = 0.05, 1.0, 10.0
 _CLOCK_NS = 1_000_000_000
-"""By how much the time of a file may be behind the clock."""
+"""Largest lag of a file's modification time behind the clock, in nanoseconds."""
 _NODES_OPERATOR = 1
-"""The number that Spark gives the operator of the nodes: it counts from the end of the query."""
+"""Spark's id of the operator that folds nodes: Spark counts operators from the end of the query."""
 _SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # A batch writes its changes, and not the whole state.
+    # A batch writes only its changes, not the whole state.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # What a batch has is made again from the last version; older ones are for time travel.
+    # A repeated batch needs only the last version of the state; older ones are for time travel.
     "spark.sql.streaming.minBatchesToRetain": "10",
-    # Without anything new there is nothing to do.
+    # No batches without new facts.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
 }
 
 
 class Stream:
-    """The tables of *log* below *out*; what it needs to go on is in *checkpoint*, by default ``_stream`` there.
+    """The stream that makes the tables of *log* in the folder *out*.
 
-    *checkpoint* is a path of Spark's own file systems, with its scheme, or one of this machine.
+    Spark stores its offsets and state in *checkpoint*, by default in ``_stream`` below *out*. *checkpoint* is a URL of
+    a file system of Spark's, or a local path.
     """
 
     def __init__(
@@ -103,18 +104,18 @@ class Stream:
         self._is_busy = False
         """Whether a batch is under way."""
         self._asked: tuple[float | None, Mapping[str, int] | None] = (None, None)
-        """How the query was started."""
+        """The arguments with which ``start`` was called."""
         self._restarts = Restarts()
         self._checked_s = 0.0
-        """When the log was last found to be the same, of the monotonic clock."""
+        """Monotonic time of the last check that the log is still the same."""
         self._synced_ns = 0
-        """What Spark wrote before is on the disk."""
+        """Time before which all of Spark's writes to the checkpoint are fsynced, in nanoseconds."""
         self._failure: BaseException | None = None
-        """What went wrong in the driver."""
+        """The error that a batch raised in the driver."""
         self.last: Taken | None = None
-        """The last batch."""
+        """The last committed batch."""
         self.listeners: list[Callable[[Taken], None]] = []
-        """Called with each batch, in the thread that made it."""
+        """Functions that are called with each committed batch, in the thread that committed it."""
         self._lock: int | None = lock_folder(self.folder, "keeping these tables")
         try:
             self.plan = settled_plan(
@@ -128,11 +129,11 @@ class Stream:
             raise
 
     def _identity(self, checkpoint: str | None) -> tuple[str, str, int]:
-        """Return the stream's name, where its checkpoint is and how many tasks it has: as it began."""
+        """Return the stream's name, checkpoint and number of tasks, which are fixed when it is created."""
         asked = None if checkpoint is None else spark_path(checkpoint)
         found = StreamIdentity.read(self.folder)
         if found is None:
-            # A node is folded in one task. More tasks than nodes have nothing to do.
+            # A node is folded in one task, so more tasks than nodes would be idle.
             partitions = max(1, min(parallelism(self._spark), len(nodes(self._log))))
             found = StreamIdentity.begun(self.folder, name=uuid4().hex, checkpoint=asked, partitions=partitions)
         elif asked not in {None, found.checkpoint}:
@@ -142,9 +143,9 @@ class Stream:
     # -- the query ---------------------------------------------------------------------------------------------------
 
     def start(self, *, every_s: float | None = None, until: Mapping[str, int] | None = None) -> StreamingQuery:
-        """Begin, or go on: look for what is new *every_s*, or, if not said, go to where the log ends now.
+        """Start the query: process new facts *every_s* seconds or, if None, up to the current end of the log.
 
-        *until* has, by node, the numbers to go to at most.
+        *until* has the last seq to process, per node.
         """
         self._commits.check_log(self._log)
         self._checked_s = time.monotonic()
@@ -171,7 +172,7 @@ class Stream:
         return self._query
 
     def take(self, ends: Mapping[str, int]) -> None:
-        """Make everything that is new up to the numbers *ends*, by node, in one batch or several."""
+        """Process all new facts up to the seqs *ends*, per node, in one batch or several, and wait for the end."""
         self.start(until=ends)
         with clear_errors():
             try:
@@ -183,27 +184,27 @@ class Stream:
                 raise
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait a while; tell whether the query has ended, or raise what ended it (see ``restarts``)."""
+        """Wait up to *timeout_s*; return whether the query has ended, or raise its error (see ``restarts``)."""
         assert self._query is not None
         self._check_log()
         try:
-            return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]  # parts of a second work as well
+            return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]  # fractions work, too
         except StreamingQueryException as error:
             if not self._restarts.may_restart(str(error)):
                 raise
-            # The processes that were too slow are still starting, and must not be joined by ever more.
+            # The slow processes are still starting; wait, so that their number does not grow.
             self._is_ending.wait(self._restarts.pause_s)
             every_s, until = self._asked
             self.start(every_s=every_s, until=until)
             return False
 
     def _check_log(self) -> None:
-        """Stop, and raise, if the log is another one by now: its numbers may never reach those that were read."""
+        """Stop, and raise ``OtherLogError``, if the log was replaced: its seqs may stay below those that were read."""
         if time.monotonic() - self._checked_s < _CHECK_S:
             return
         self._checked_s = time.monotonic()
         try:
-            with suppress(OSError):  # a file system that does not answer now may do so the next time
+            with suppress(OSError):  # a file system that fails now may answer at the next check
                 self._commits.check_log(self._log)
         except OtherLogError:
             if self._query is not None:
@@ -211,28 +212,28 @@ class Stream:
             raise
 
     def end(self, is_enough: Callable[[], bool] = lambda: False) -> None:
-        """Begin no other batch, and wait for the one under way, until it is over or *is_enough*.
+        """Start no further batch, and wait until the batch under way is done or *is_enough* returns True.
 
-        Then the query may be stopped. A batch that is cut short is made again; nothing is lost, but time.
+        Then the query may be stopped. An interrupted batch is repeated at the next start; only time is lost.
         """
         self._is_ending.set()
         while self._is_busy and not is_enough() and self._query is not None and self._query.isActive:
             time.sleep(_POLL_S)
 
     def stop(self) -> None:
-        """Stop the query; raise what ended it before."""
+        """Stop the query; if it has failed before, raise its error."""
         if self._query is None:
             return
-        failure = self._query.exception()  # before we stop it, which may look like one
+        failure = self._query.exception()  # read before the stop, which may look like a failure
         if failure is not None:
             raise failure
         self._query.stop()
 
     def _on_batch(self, frame: DataFrame, batch: int) -> None:
-        while self._query is None:  # it begins before ``start`` returns
+        while self._query is None:  # a batch may begin before ``start`` returns
             time.sleep(_POLL_S)
         self._is_busy = not self._is_ending.is_set()
-        while self._is_ending.is_set() and self._query.isActive:  # it will be stopped, and this batch made again
+        while self._is_ending.is_set() and self._query.isActive:  # being stopped; this batch will be repeated
             time.sleep(_POLL_S)
         try:
             began_s = time.monotonic()
@@ -250,7 +251,7 @@ class Stream:
             self._is_busy = False
 
     def _sync_checkpoint(self) -> None:
-        """Have on the disk what Spark wrote for this batch, which syncs nothing, before any table has its rows."""
+        """Fsync the files that Spark wrote for this batch, before any table gets its rows: Spark does not fsync."""
         place = local_path(self.checkpoint)
         if place is None:
             return
@@ -266,14 +267,14 @@ class Stream:
                 sync_file(folder)
         self._synced_ns = now_ns - _CLOCK_NS
 
-    # -- what is remembered ------------------------------------------------------------------------------------------
+    # -- the state ---------------------------------------------------------------------------------------------------
 
     def held(self) -> list[Held]:
-        """Return everything that was wanted and has no outcome yet, as of the last batch."""
+        """Return all notifications that matched and have no outcome yet, as of the last batch."""
         return [held for state in self._states() for held in state.held()]
 
     def away(self) -> dict[str, int]:
-        """Return, for each device that is away, how many notifications wait for it, if nodes tell."""
+        """Return the number of notifications held for each absent device; empty unless *tells_away* was set."""
         found: dict[str, int] = {}
         for own in list(self._commits.away.values()):
             for device, count in own.items():
@@ -281,7 +282,7 @@ class Stream:
         return found
 
     def _states(self) -> Iterator[NodeShare]:
-        """Yield the state of each node as Spark has it."""
+        """Yield the state of each node, read from Spark's checkpoint."""
         if not self._commits.applied:
             return
         reader = self._spark.read.format("statestore").option("path", self.checkpoint)
@@ -294,7 +295,7 @@ class Stream:
             yield NodeShare(node, store, retention=self.plan.retention, assume_receipts=bool(self.plan.assume_receipts))
 
     def close(self) -> None:
-        """Let go of the tables; what was committed is kept."""
+        """Release the lock of the tables; committed rows stay."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -302,7 +303,7 @@ class Stream:
 
 @contextmanager
 def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Have settings for a query that is started meanwhile; the session's own stay as they are."""
+    """Set the settings *wanted* for a query that is started in the ``with`` block; restore the session's own after."""
     before = {name: spark.conf.get(name, None) for name in wanted}
     try:
         for name, value in wanted.items():

@@ -1,8 +1,8 @@
-"""Watching: what a stream does, told after each batch, and how far it is behind the log.
+"""Watching: report the progress of a stream after each batch, with its lag behind the log.
 
-Spark tells of each tick, the stream what a batch was, the log where it ends. ``told`` puts them together.
-Rule: it observes and never disturbs: whatever cannot be read at the moment is told as it was the last time.
-Rule: time is an argument of what decides; only the watch has a clock.
+Spark reports each trigger, the stream reports each batch, and the log has its last seqs. ``told`` combines them.
+Rule: watching never disturbs the stream: if the log cannot be read now, the last known end is reported.
+Rule: functions that compute the report get the time as an argument; only ``StreamWatch`` has a clock.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ __all__ = ["StreamWatch", "Told", "told"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A stream at one moment."""
+    """Status of a stream at one moment."""
 
     at: int
-    """When that was, in microseconds."""
+    """Time of the status, in microseconds."""
     taken: Taken | None
     """The last batch; None if there was none since the stream was started."""
     is_new: bool
-    """Whether it was not told of before."""
+    """Whether the last batch was not reported before."""
     rows_per_s: float
-    """How many rows of the log were read, since it was told of the last time."""
+    """Facts of the log that the last batch processed, per second since the report before it."""
     lag: Mapping[str, int | None]
-    """By node, how many numbers of the log are not in the tables; None if its log ends before what they have."""
+    """Number of seqs that are in the log but not in the tables, per node; None if the log ends before the tables."""
     lag_s: float | None
-    """How long the oldest of them may have waited; None if that is not known of a node."""
+    """Longest time, in seconds, for which such a fact may have waited; None if a node's lag is unknown."""
 
     @property
     def lag_facts(self) -> int:
-        """How many numbers are not in the tables, of all nodes of which that is known."""
+        """Number of seqs that are not in the tables, of all nodes whose lag is known."""
         return sum(behind or 0 for behind in self.lag.values())
 
     @property
     def unknown(self) -> list[str]:
-        """The nodes whose lag is not known."""
+        """The nodes whose lag is unknown."""
         return [node for node, behind in self.lag.items() if behind is None]
 
     def line(self) -> str:
-        """Return it in one line, for people."""
+        """Return the status as one line of text."""
         taken = self.taken
         if taken is None:
             return "no batch yet"
@@ -75,7 +75,7 @@ class Told:
         return lag_text(self.lag_facts, _duration(self.lag_s or 0.0))
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the status as values that JSON can hold."""
         taken = self.taken
         batch: dict[str, Any] = {}
         if taken is not None:
@@ -105,7 +105,7 @@ class Told:
 
 
 def lag_text(records: int, time: str) -> str:
-    """Return how far tables are behind the log, in words."""
+    """Return the lag of the tables behind the log, as text."""
     if not records:
         return "up to date"
     return f"{records:,} log record{'' if records == 1 else 's'} ({time}) behind"
@@ -120,11 +120,11 @@ def told(
     rows_per_s: float = 0.0,
     caught_up_at: int | None = None,
 ) -> Told:
-    """Put together the last batch and, by node, the *last* number of the log.
+    """Compute the status from the last batch and the *last* seq of each node's log.
 
-    The tables have waited since the newest fact in them, or since they were last known to have everything
-    (*caught_up_at*), whichever is later: a log that was silent for an hour is not an hour ahead with its next fact.
-    How far they are behind a node that is not there, or ends before what was read of it, is not known.
+    The lag in seconds counts from the newest fact in the tables, or from the time when the tables last had everything
+    (*caught_up_at*), whichever is later. So after an hour without facts, the next fact does not show an hour of lag.
+    The lag of a node is unknown if its log is missing, or ends before the last seq in the tables.
     """
     lag: dict[str, int | None] = {}
     lag_s: float | None = 0.0
@@ -141,17 +141,17 @@ def told(
 
 
 class Watched(Protocol):
-    """What is asked of a stream."""
+    """The part of a stream that a watch needs."""
 
     last: Taken | None
     listeners: list[Callable[[Taken], None]]
 
 
 class StreamWatch(StreamingQueryListener):
-    """Calls *seen* after each batch, and now and then when there is none, while the ``with`` block lasts.
+    """Context manager that calls *seen* with the status after each batch, and from time to time without a batch.
 
-    Spark and the stream call it in threads of their own; ``look`` may be called in any. Between two calls of Spark
-    there may be many batches, of which the stream tells.
+    Spark and the stream call the watch from their own threads; ``look`` may be called from any thread. Several batches
+    may pass between two reports of Spark; the stream reports each of them.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class StreamWatch(StreamingQueryListener):
         self._last: dict[str, int] = {}
         self._batch: int | None = None
         self._batch_of_tick: int | None = None
-        """The last one when Spark told of a tick the last time."""
+        """The last batch at the time of Spark's last report."""
         self._told_at: float | None = None
         self._caught_up_at: int | None = None
         self._rows_per_s = 0.0
@@ -187,33 +187,33 @@ class StreamWatch(StreamingQueryListener):
         self._stream.listeners.remove(self._on_taken)
 
     def look(self) -> Told:
-        """Return how it is now; nothing is new by that."""
+        """Return the current status; this does not mark a batch as reported."""
         with self._lock:
             return self._look(is_new=False)
 
     def onQueryStarted(self, event: object) -> None:  # noqa: N802 # Spark's name
-        """Have nothing to tell yet."""
+        """Do nothing: there is no batch yet."""
 
     def onQueryProgress(self, event: object) -> None:  # noqa: N802 # Spark's name
-        """Tell of the tick that is over, in which there may have been nothing to do."""
+        """Report the status after a trigger of Spark, which may have had no new facts."""
         del event
         self._tell(is_tick=True)
 
     def onQueryIdle(self, event: object) -> None:  # noqa: N802 # Spark's name
-        """Tell that nothing came."""
+        """Report the status after a trigger without new facts."""
         del event
         self._tell(is_tick=True)
 
     def onQueryTerminated(self, event: object) -> None:  # noqa: N802 # Spark's name
-        """Leave it to the code that awaits the query."""
+        """Do nothing: the code that waits for the query handles its end."""
 
     def _on_taken(self, taken: Taken) -> None:
-        """Tell of each batch; a tick of Spark's may have many."""
+        """Report the status after each batch; a trigger of Spark may have many."""
         del taken
         self._tell(is_tick=False)
 
     def _tell(self, *, is_tick: bool) -> None:
-        with self._lock:  # also while it is told: one at a time, and in order
+        with self._lock:  # held during the call of *seen*: one report at a time, in order
             taken, now = self._stream.last, self._clock()
             is_new = taken is not None and taken.batch != self._batch
             is_idle = is_tick and (taken is None or taken.batch == self._batch_of_tick)
@@ -232,9 +232,9 @@ class StreamWatch(StreamingQueryListener):
     def _look(self, *, is_new: bool) -> Told:
         try:
             self._last = snapshot(self._log, self._watch).last
-        except NotALogError:  # it is gone
+        except NotALogError:  # the log was removed
             self._last = {}
-        except (OSError, WhimbrelError):  # an export moves what is looked at; the next look finds it
+        except (OSError, WhimbrelError):  # an export moves files meanwhile; the next look finds them
             pass
         now = int(self._clock() * US_PER_S)
         found = told(

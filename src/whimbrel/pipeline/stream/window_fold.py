@@ -1,9 +1,9 @@
-"""The windows' part of a batch, in a worker: tallies of all nodes become rows of ``popularity`` and ``latency``.
+"""The windows' part of a batch, in a worker: turn the tallies of all nodes into rows of ``popularity`` and ``latency``.
 
-The stateful operator has one key. What it is sent of the nodes it sends on to the driver, but for tallies.
-Rule: what a window has follows from tallies that add up, so it does not matter who made them.
-Rule: rows that changed go to a file of their own, which the driver merges into the table as it is then.
-Rule: where the tallies say that a span has a census of a campus, its publications are read again for it.
+The stateful operator has one key. It passes the other output of the nodes on to the driver.
+Rule: the content of a window is a sum of tallies, so it does not matter which worker made them.
+Rule: changed rows go to a separate file, which the driver merges into the current table.
+Rule: if the tallies show that a span has a census of a campus, the span's publications are read again for the census.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from whimbrel.pipeline.unit.made import Made
 __all__ = ["WINDOWS", "WindowsReport", "fold_windows", "scratch_of"]
 
 WINDOWS = "$windows"
-"""The operator's key; no node is called so."""
+"""The operator's key, which is not a valid name of a node."""
 _LATE = {
     "latency": "{:,} outcomes came too late and are not counted in latency",
     "popularity": "{:,} publications came too late and are not counted in popularity",
@@ -46,17 +46,17 @@ _LATE = {
 
 
 class WindowsReport(NamedTuple):
-    """How the windows are after a batch."""
+    """Report of the windows to the driver after a batch."""
 
     watermark: int
     """The time that all nodes have passed, in microseconds."""
     first_open: int
-    """The beginning of the first window that may still change."""
+    """Begin of the first window that may still change, in microseconds."""
     size: int
     size_bytes: int
     notes: tuple[str, ...]
     late: dict[str, int]
-    """By table, how much came for windows that are final."""
+    """Number of facts that came after their window was final, per table."""
 
 
 @dataclass(slots=True)
@@ -66,16 +66,16 @@ class _Kept:
 
 
 _kept: dict[tuple[str, str], _Kept] = {}
-"""By stream and its tables, what this process remembers."""
+"""Cache of this process; keys: stream, path of the tables."""
 
 
 def scratch_of(out: Path) -> Path:
-    """Return where rows of windows lie that the driver has not merged yet."""
+    """Return the folder of the files that the driver has to merge into the tables of windows."""
     return out / "_stream" / "windows"
 
 
 def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]:
-    """Take what was made of all nodes in a batch into the windows; yield it, and what is made of these."""
+    """Add the tallies of all nodes in a batch to the windows; yield changed rows of windows, and all other output."""
     key = (job.stream, job.out)
     kept = _kept.pop(key, None)
     if kept is not None and kept.store.applied == blobs.head().applied:
@@ -85,7 +85,7 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
         kept = _Kept(store, Windows(store, window_us=job.plan.window_us, horizon_us=job.plan.horizon_us))
     windows = kept.windows
     late: list[Late] = []
-    # In the order of the nodes, however Spark sends them: what is late, and its row, is the same each time.
+    # Sorted by node, because Spark's order varies: so late facts and their rows are the same in a repeated batch.
     tallies: list[tuple[str, int, bytes]] = []
     nodes, now = 0, INT64_MAX
     reports: dict[str, NodeReport] = {}
@@ -129,7 +129,7 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
 
 
 def _take_census(job: Job, windows: Windows, node: str, report: NodeReport | None) -> None:
-    """Read the last census in the span of a node in this batch, unless that was done."""
+    """Read the last census in the node's span of this batch; do nothing without a *report*: it was read already."""
     if report is None:
         return
     log = Path(job.log)
@@ -153,7 +153,7 @@ def _planned(job: Job, windows: Windows, notes: list[str]) -> Iterator[Made]:
 
 
 def _changed(job: Job, table: str, windows: dict[int, Any]) -> Iterator[Made]:  # of pyarrow.Tables
-    """Write rows that changed, for the driver to merge."""
+    """Write changed rows of *table* to a file, which the driver merges."""
     if not windows or table not in job.plan.tables:
         return
     rows = pa.concat_tables(windows.values())

@@ -1,13 +1,14 @@
-"""Windows: what a stream remembers of time: how much there was in windows that may still change, and who subscribes.
+"""Windows: a stream's state of the time windows that may still change, and of the subscriptions in force.
 
-Everything in here adds up (counts, histograms), so it does not matter how the log was cut into batches.
-Rule: a window is final once every node's time has passed its end (``watermark``), and for latency once nothing that was
-published in it is held any more. A final window is forgotten here; its rows stay in the tables.
-Rule: no node's time counts as later than the driver's (``node_fold``): one whose clock is ahead makes no window final.
-Rule: a node that is silent does not hold the others up for ever: they wait for it at most ``lateness_us``. What
-comes for a window that is final is told, in the notes of the batch and as a dead letter; nothing is dropped silently.
-Rule: bounded by the windows that are not final, the subjects in them and who subscribes. Histograms stay in the store
-until they are touched.
+The state consists of sums (counts, histograms), so it does not matter how the log was divided into batches.
+Rule: a window is final once every node's time has passed its end (``watermark``). For latency, no notification that was
+published in it may be held any more, either. A final window is removed from the state; its rows stay in the tables.
+Rule: a node's time never counts as later than the driver's (``node_fold``). So a node whose clock is ahead does not
+make windows final too early.
+Rule: windows wait for an idle node at most ``lateness_us``. A fact that comes after its window was final is reported,
+in the notes of the batch and as a dead letter; nothing is dropped silently.
+Rule: the size depends on the windows that are not final, the subjects in them, and the subscriptions. Histograms stay
+in the store until they change.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _INTERVAL_SCHEMA = pa.schema(
     [("session", pa.string()), ("subject_filter", pa.string()), ("began_at", TIME_TYPE), ("ended_at", TIME_TYPE)]
 )
 SMALL = 8
-"""The wishes of all sessions are at least so many times those of sessions that have changed."""
+"""Least ratio of the intervals of all sessions to those of changed sessions; below it, the index is rebuilt."""
 _COUNTED = pa.schema(
     [
         ("subject", pa.string()),
@@ -52,7 +53,7 @@ _COUNTED = pa.schema(
 
 
 class Late(NamedTuple):
-    """Something that came for a window that is final."""
+    """Facts that came after their window was final: table, begin of the window, subject, and number of facts."""
 
     table: str
     window: int
@@ -67,7 +68,11 @@ class Late(NamedTuple):
 
 
 def watermark(times: Mapping[str, int | None], *, lateness_us: int) -> int:
-    """Return the time that all nodes have passed; *times* has the last of each, None of one that has said nothing."""
+    """Return the time that all nodes have passed, in microseconds.
+
+    *times* has the time of each node's last fact, None for a node without facts. Nodes are waited for at most
+    *lateness_us*.
+    """
     known = [at for at in times.values() if at is not None]
     if not known:
         return INT64_MIN
@@ -76,34 +81,34 @@ def watermark(times: Mapping[str, int | None], *, lateness_us: int) -> int:
 
 
 class Windows:
-    """The windows that are not final; *store* has what was known when it was committed last."""
+    """The windows that are not final; *store* has the state of the last commit."""
 
     def __init__(self, store: RowStore, *, window_us: int, horizon_us: int) -> None:
         self._store, self._window_us, self._horizon_us = store, window_us, horizon_us
         self._counts: dict[int, dict[str, int]] = {}
         self._tallied: dict[int, set[str]] = {}
-        """Which histograms there are."""
+        """Subjects that have a latency histogram, per window."""
         self._tallies: dict[tuple[int, str], dict[int, int]] = {}
-        """Those that were touched in this batch."""
+        """Histograms that were changed in this batch, by window and subject."""
         self._intervals: dict[tuple[str, int], tuple[str, str | None, int, int | None]] = {}
-        """Of subscriptions, by node and number: session, subject filter, from and until when; None: it goes on."""
+        """Session, subject filter, begin and end (None: still in force) of each subscription, by node and seq."""
         self._ended: dict[tuple[str, int], int] = {}
-        """Those that have ended, and when."""
+        """End of the intervals that have ended."""
         self._nodes: dict[str, tuple[int | None, int]] = {}
-        """By node, the time of its last fact, and when the oldest notification was published that it holds."""
+        """Time of the last fact, and publication time of the oldest held notification, per node."""
         self.latest: dict[str, tuple[int, int]] = {}
-        """By subject, the end of its last window and how many subscribed then."""
+        """End of the subject's last window, and number of subscribers in it, per subject."""
         self._final = (INT64_MIN, INT64_MIN)
-        """Up to when windows of popularity and of latency are final."""
+        """Times up to which windows of popularity and of latency are final."""
         self._of_session: dict[str, set[tuple[str, int]]] = {}
-        """By session, which of them are its own."""
+        """Keys of the intervals of each session."""
         self._changed: set[str] = set()
-        """The sessions that have changed since ``_wishes``."""
+        """Sessions that have changed since ``_wishes`` was built."""
         self._wishes_size = 0
         self._over: Wishes | None = None
         self._is_over_stale = False
         self._wishes: Wishes | None = None
-        """Who wanted what and when, as long as no subscription changes: to make it takes all that are subscribed."""
+        """Index of the subscription intervals of all sessions; building it reads every subscription."""
         self._touched = TouchedRows(
             {
                 _COUNT: lambda window, subject: self._counts.get(window, {}).get(subject),
@@ -116,12 +121,12 @@ class Windows:
             }
         )
         self.meetings: dict[tuple[str, str], Meeting] = {}
-        """By pair of devices, what its contacts add up to."""
+        """Sums over the contacts of each pair of devices."""
         self.has_met = False
-        """Whether one has ended, in this batch."""
+        """Whether a contact has ended in this batch."""
         self._census: LoggedCensus | None = None
         self._has_changed = False
-        """Whether a subscription has, in this batch."""
+        """Whether a subscription has changed in this batch."""
         self._counted_now: set[tuple[int, str]] = set()
         for key, value in store.rows():
             self._restore(key, cbor2.loads(value))
@@ -151,24 +156,24 @@ class Windows:
 
     @property
     def applied(self) -> int:
-        """The last batch that is in the state that was committed."""
+        """Number of the last batch in the committed state."""
         return self._store.applied
 
     @property
     def size(self) -> int:
-        """How many things are remembered."""
+        """Number of items in the state: counts, histograms, intervals, subjects and pairs."""
         windows = sum(map(len, self._counts.values())) + sum(map(len, self._tallied.values()))
         return windows + len(self._intervals) + len(self.latest) + len(self.meetings)
 
     @property
     def first_open(self) -> int:
-        """The beginning of the first window that may still change, of either table."""
+        """Begin of the first window that may still change, of popularity or latency; ``INT64_MAX`` if there is none."""
         return min([*self._counts, *self._tallied], default=INT64_MAX)
 
-    # -- taking in ---------------------------------------------------------------------------------------------------
+    # -- adding ------------------------------------------------------------------------------------------------------
 
     def count(self, rows: Iterable[tuple[int, str, int]]) -> list[Late]:
-        """Take in how many publications windows and subjects had; return what came too late."""
+        """Add numbers of publications per window and subject; return the facts that came too late."""
         late = []
         for window, subject, count in rows:
             if window + self._window_us <= self._final[0]:
@@ -181,7 +186,7 @@ class Windows:
         return late
 
     def tally(self, rows: Any) -> list[Late]:  # a pyarrow.Table of TALLY
-        """Take in how long notifications took; return what came too late."""
+        """Add latency histograms per window and subject; return the facts that came too late."""
         late = []
         columns = [rows.column("window_start").cast(pa.int64()), *(rows.column(name) for name in TALLY.names[1:])]
         for window, subject, what, count in zip(*(column.to_pylist() for column in columns), strict=True):
@@ -203,7 +208,7 @@ class Windows:
         return found
 
     def change(self, intervals: Any) -> None:  # a pyarrow.Table
-        """Take in when subscriptions were in force that were begun, changed or ended."""
+        """Add the intervals of subscriptions that were added, changed or removed."""
         times = [
             intervals.column(name).cast(TIME_TYPE).cast(pa.int64()).to_pylist() for name in ("began_at", "ended_at")
         ]
@@ -211,7 +216,7 @@ class Windows:
         for node, seq, session, subject_filter, began, until in zip(*names, *times, strict=True):
             known = self._intervals.get((node, seq))
             found = (session, subject_filter, began, until)
-            if known != found and (known is None or known[3] is None):  # what has ended does not go on again
+            if known != found and (known is None or known[3] is None):  # an interval that has ended never continues
                 self._changed.add(session)
                 self._has_changed = self._is_over_stale = True
                 self._put((node, seq), found)
@@ -224,14 +229,14 @@ class Windows:
             self._ended[key] = interval[3]
 
     def meet(self, sums: Iterable[tuple[tuple[str, str], Meeting]]) -> None:
-        """Take in what contacts that ended add up to."""
+        """Add sums over contacts that ended, per pair of devices."""
         for pair, each in sums:
             self.meetings[pair] = self.meetings.get(pair, Meeting()).plus(each)
             self._touched.touch((_MEETING, *pair))
             self.has_met = True
 
     def take_census(self, found: LoggedCensus) -> None:
-        """Plan from the census that was *found*, unless a later one is known."""
+        """Use the census *found* for the plan of replicas, unless a later census is known."""
         if self._census is None or found[:3] > self._census[:3]:
             self._census = found
             self._touched.touch((_CENSUS,))
@@ -243,14 +248,14 @@ class Windows:
         return [at, node, seq, totals.nodes, totals.places, dict(totals.subscribers)]
 
     def hear(self, node: str, last_at: int | None, oldest_at: int) -> None:
-        """Note the time of a node's last fact, and when the oldest notification was published that it holds."""
+        """Record the time of a node's last fact, and the publication time of its oldest held notification."""
         self._nodes[node] = (last_at, oldest_at)
         self._touched.touch((_NODE, node))
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def popularity(self) -> dict[int, Any]:  # pyarrow.Tables
-        """Return the new rows, by window: of all windows if subscriptions changed, else of what was counted."""
+        """Return the new rows of ``popularity``, by window: all rows if subscriptions changed, else the counted."""
         if self._has_changed:
             wanted = [(window, subject) for window, counts in self._counts.items() for subject in counts]
         else:
@@ -276,9 +281,10 @@ class Windows:
         return by_window(found)
 
     def _layers(self) -> tuple[Wishes, Wishes | None]:
-        """Return who wanted what and when: of all sessions, and over it of those that have changed since.
+        """Return the index of the subscription intervals in two layers: all sessions, and those changed since.
 
-        To make the first takes all that are subscribed, and a device subscribes in nearly every batch of a large fleet.
+        Building the first layer reads every subscription, and in a large fleet a device subscribes in nearly every
+        batch. So it is rebuilt only when the second layer has grown too large.
         """
         changed = [key for session in self._changed for key in self._of_session.get(session, ())]
         if self._wishes is None or SMALL * max(len(changed), len(self._changed)) > self._wishes_size:
@@ -292,7 +298,7 @@ class Windows:
         return self._wishes, self._over
 
     def latency(self) -> dict[int, Any]:  # of pyarrow.Tables
-        """Return the rows that are new, by window."""
+        """Return the new rows of ``latency``, by window."""
         rows = [
             (window, subject, what, count)
             for (window, subject), tally in self._tallies.items()
@@ -311,7 +317,7 @@ class Windows:
 
     @property
     def subscribers(self) -> dict[str, int] | None:
-        """By subject, how many subscribed when it was published last; None: neither that nor the census has changed."""
+        """Number of subscribers in the last window of each subject; None if neither this nor the census has changed."""
         if not any(key[0] in {_LATEST, _CENSUS} for key in self._touched):
             return None
         return {subject: subscribers for subject, (_, subscribers) in self.latest.items()}
@@ -319,20 +325,20 @@ class Windows:
     # -- the passage of time -----------------------------------------------------------------------------------------
 
     def forget(self, *, now: int = INT64_MAX) -> None:
-        """Let go of subjects that were silent for longer than the horizon; *now* is the driver's time."""
+        """Remove subjects without publications for longer than the horizon; *now* is the driver's time."""
         newest = window_end(now, self._window_us)
         for subject in silent(self.latest, newest_at=newest, horizon_us=self._horizon_us):
             del self.latest[subject]
             self._touched.touch((_LATEST, subject))
 
     def watermark(self, nodes: int, *, lateness_us: int) -> int:
-        """Return the time that all of so many *nodes* have passed."""
+        """Return the time that all *nodes* (their number) have passed; nodes that never reported count as idle."""
         times: dict[str, int | None] = {node: last_at for node, (last_at, _) in self._nodes.items()}
         silent_nodes = {f"$silent{number}": None for number in range(nodes - len(times))}
         return watermark(times | silent_nodes, lateness_us=lateness_us)
 
     def advance(self, mark: int) -> None:
-        """Let windows be final that end by *mark*, and for latency also before the oldest that is held by any node."""
+        """Make windows final that end by *mark*; windows of latency wait for the oldest held notification, too."""
         oldest_at = min((oldest for _, oldest in self._nodes.values()), default=INT64_MAX)
         self._final = (max(self._final[0], mark), max(self._final[1], min(mark, oldest_at)))
         for window in [window for window in self._counts if window + self._window_us <= self._final[0]]:
@@ -353,7 +359,7 @@ class Windows:
                 self._touched.touch((_INTERVAL, *key))
 
     def commit(self, batch: int) -> None:
-        """Keep the state as that of a batch."""
+        """Commit the state to the store, as the state after *batch*."""
         put, drop = self._touched.rows()
         put[(_FINAL,)] = cbor2.dumps(list(self._final))
         self._store.commit(batch, put, drop)
@@ -363,7 +369,7 @@ class Windows:
         self._has_changed = self.has_met = False
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         self._store.close()
 
 
@@ -374,7 +380,7 @@ def _table(intervals: Iterable[tuple[Any, ...]]) -> Any:  # a pyarrow.Table
 
 
 def merged(before: Any | None, rows: Any) -> Any:  # pyarrow.Tables
-    """Return the rows of a window, those of *before* replaced that are about the same subjects."""
+    """Return *rows* of a window together with those rows of *before* whose subjects are not in *rows*."""
     if before is None:
         return rows
     stays = pc.invert(pc.is_in(before.column("subject"), rows.column("subject").combine_chunks()))

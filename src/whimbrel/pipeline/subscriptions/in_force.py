@@ -1,4 +1,4 @@
-"""Subscriptions in force, as Arrow rows of ``interests``: those of the hold, which knows each with its seq and time.
+"""Subscriptions in force: convert the subscriptions of a node's hold to Arrow rows of ``interests``.
 
 Rule: a subscription without a seq is not in force: its filter cannot be read, and it matches nothing.
 """
@@ -26,13 +26,13 @@ _COLUMNS = [COLUMNS["interests"].index(name) for name in CHANGED]
 
 
 def changed_schema() -> Any:  # a pyarrow.Schema
-    """Return the schema of the columns ``CHANGED``."""
+    """Return the Arrow schema of the columns ``CHANGED`` of ``interests``."""
     schema = TABLES["interests"].schema
     return pa.schema([schema.field(name) for name in CHANGED])
 
 
 def in_force_values(node: str, hold: Hold[Any], sessions: Iterable[str]) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of ``interests`` that put the subscriptions of *sessions* in force."""
+    """Yield a row of ``interests`` (change: added) for each subscription in force of *sessions*."""
     for session in sessions:
         for subscription in hold.subscriptions(session):
             if subscription.seq is not None:
@@ -45,7 +45,7 @@ def _values(node: str, subscription: Subscription) -> tuple[object, ...]:
 
 
 class InForce:
-    """The subscriptions of the *node* that *hold* has, for the matchers and windows of a worker."""
+    """The subscriptions in *hold* of one *node*, for the matchers and windows of a worker."""
 
     def __init__(self, node: str, hold: Hold[Any]) -> None:
         self._node, self._hold = node, hold
@@ -55,18 +55,18 @@ class InForce:
             for each in hold.subscriptions(session)
             if each.seq is not None
         }
-        """By seq of the interest that put it: the session and identity of a subscription."""
+        """Session and identity of each subscription, by the seq of its interest."""
         self._ended: list[int] = []
-        """The keys of ``whose`` that ended in the piece that is being folded."""
+        """Keys of ``whose`` that end in the piece of the log that is being folded."""
         self._tables: tuple[Any, Any] | None = None
-        """``rows`` and ``intervals``, until a subscription changes."""
+        """Cache of ``rows`` and ``intervals``; None after a change."""
 
     def rows(self) -> Any:  # a pyarrow.Table
-        """Return all as the rows of ``interests`` that put them in force, with the columns ``CHANGED``."""
+        """Return all subscriptions in force as rows of ``interests`` (change: added), with the columns ``CHANGED``."""
         return self._current()[0]
 
     def intervals(self) -> Any:  # a pyarrow.Table
-        """Return the validity intervals of all."""
+        """Return the validity intervals of all subscriptions in force."""
         return self._current()[1]
 
     def _current(self) -> tuple[Any, Any]:
@@ -76,13 +76,13 @@ class InForce:
         return self._tables
 
     def rows_of(self, sessions: Iterable[str]) -> Any:  # a pyarrow.Table
-        """Return those of some sessions, as ``rows`` does."""
+        """Return the subscriptions in force of *sessions*, in the form of ``rows``."""
         return _table(in_force_values(self._node, self._hold, sessions))
 
     def changing(self, interests: Any, sessions: Any) -> Any:  # pyarrow.Tables
-        """Return the intervals of the subscriptions that a piece of the log begins, changes or ends.
+        """Return the validity intervals of the subscriptions that a piece of the log adds, changes or removes.
 
-        Called before the piece is folded, with its rows of ``interests`` and ``sessions``; ``changed`` follows.
+        Call this before the piece is folded, with its rows of ``interests`` and ``sessions``; call ``changed`` after.
         """
         if not touched(interests, sessions):
             return self.no_intervals()
@@ -98,7 +98,7 @@ class InForce:
         return found
 
     def changed(self) -> None:
-        """Forget what ended in a piece, once it is folded."""
+        """Remove the subscriptions that ended in a piece; call this after the piece is folded."""
         for seq in self._ended:
             del self.whose[seq]
         self._ended.clear()
@@ -106,11 +106,11 @@ class InForce:
 
     @staticmethod
     def no_intervals() -> Any:  # a pyarrow.Table
-        """Return the intervals of no subscription."""
+        """Return an empty table of validity intervals."""
         return open_intervals(changed_schema().empty_table())
 
     def _replaced(self, interests: Any, sessions: Any) -> Iterator[Subscription]:  # pyarrow.Tables
-        """Yield the subscriptions in force that rows of these tables change or end, each once."""
+        """Yield the subscriptions in force that these rows change or remove, each once."""
         hold, found = self._hold, set[int]()
         names = ("session", "subject_filter", "name")
         changed = [

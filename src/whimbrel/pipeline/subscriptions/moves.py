@@ -1,7 +1,7 @@
-"""Moves: where devices were and whose members they were, from rows of the log to the tracks that kernels follow.
+"""Moves: convert position reports and memberships of the log to tracks, the arrays that matching by place reads.
 
-A batch job packs the moves of the whole log once and ships them with the matcher; a stream keeps them from piece to
-piece (``node_state``). Both say the same to ``version_places``.
+A batch job packs the moves of the whole log once and ships them with the matcher. A stream keeps them from piece to
+piece (``node_share``). Both give ``version_places`` the same tracks.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from whimbrel.model.tables import PLACE_TYPE, TIME_TYPE
 __all__ = ["MEMBERS", "NOWHERE", "SEEN", "Moves", "ShippedMoves"]
 
 SEEN = ("node", "seq", "reported_at", "device", "place")
-"""The columns of ``reports`` that say where devices are."""
+"""Columns of ``reports`` with the places of devices."""
 MEMBERS = ("node", "seq", "device", "session", "change")
-"""The columns of ``presence`` that say whose members they are."""
+"""Columns of ``presence`` with the memberships of devices in sessions."""
 _JOINED, _LEFT = PresenceChange.JOINED.value, PresenceChange.LEFT.value
 
 _NONE, _NO_PLACE, _START = np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(1, np.int64)
 _NO_ARRAYS = TrackArrays(_START, _NONE, _NONE, _NONE, _START, _NONE, _START, _NONE, _NONE, _NO_PLACE, _NONE)
 NOWHERE = Tracks(_NO_ARRAYS)
-"""The tracks of a log in which no device was ever anywhere."""
+"""Tracks of a log without any place of a device."""
 
 
 class Moves:
-    """The devices and sessions of one node; ``tracks`` are those of the span that was taken last."""
+    """Places and memberships of the devices of one node; ``tracks`` has those of the last span."""
 
     def __init__(self) -> None:
         self.keeper = TrackKeeper()
         self.tracks = NOWHERE
 
     def restore(self, members: Iterable[tuple[str, str]]) -> None:
-        """Restore, as session and device, whose members devices were before the first span."""
+        """Restore the memberships before the first span, as pairs of session and device."""
         for session, device in members:
             self.keeper.restore_member(session, device)
 
     def take(self, reports: Any, presence: Any, sessions: Any) -> None:
-        """Take in the rows of a span of the node's log: Arrow tables with the columns above, in any order."""
+        """Add the rows of the next span and compute its ``tracks``; arguments are Arrow tables, rows in any order."""
         changes = sorted(_changes(presence, sessions))
         self.tracks = self.keeper.take(_reports(reports), changes)
 
     def numbers(self, sessions: Iterable[str]) -> Any:
-        """Return by which number the tracks know each session."""
+        """Return the number that each session has in the tracks."""
         return self.keeper.numbers(sessions)
 
     def arrays(self) -> dict[str, Any]:
@@ -60,14 +60,14 @@ class Moves:
 
 
 class ShippedMoves(NamedTuple):
-    """Moves as a file has them, with the numbers of the sessions of its versions."""
+    """Tracks that were read from a matcher's file, with the session number of each version."""
 
     tracks: Tracks
     numbers: Any
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], numbers: Any, *, versions: int) -> ShippedMoves:
-        """Return what ``Moves.arrays`` gave; every number that kernels follow is looked at."""
+        """Restore the result of ``Moves.arrays``, and check every index that the kernels will follow."""
         found = TrackArrays(*(arrays[f"tracks.{name}"] for name in TrackArrays._fields))
         if numbers.size != versions or (versions and numbers.min() < 0):
             raise InvalidValueError("numbers of sessions", numbers.size, f"{versions}, one for each version")
@@ -75,7 +75,7 @@ class ShippedMoves(NamedTuple):
 
 
 def _reports(table: Any) -> Reports:
-    """Return the reports that say where a device is, in order."""
+    """Return the reports that have a place, ordered by seq."""
     place = table.column("place")
     table = table.filter(place.is_valid()).sort_by("seq").combine_chunks()
     place = table.column("place").cast(PLACE_TYPE)
@@ -88,7 +88,7 @@ def _reports(table: Any) -> Reports:
 
 
 def _changes(presence: Any, sessions: Any) -> Iterator[MemberChange]:
-    """Yield who joined and left, and which sessions were deleted."""
+    """Yield the changes of membership: devices that joined or left, and deleted sessions."""
     some = presence.filter(pc.is_in(presence.column("change"), pa.array([_JOINED, _LEFT])))
     columns = (some.column(name).to_pylist() for name in ("seq", "session", "device", "change"))
     for seq, session, device, change in zip(*columns, strict=True):

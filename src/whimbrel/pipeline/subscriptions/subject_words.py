@@ -1,9 +1,9 @@
-"""Words of subjects: those that no subject filter names are all the same to a matcher.
+"""Words of subjects: replace the words that no subject filter names by one word, so that few subjects are distinct.
 
-A fleet publishes to a subject for each of its devices, and filters ask for ``car/+``. To match a subject takes Python
-microseconds, once for each that is different; so words that no filter names become one word, and few are different.
-Rule: a subject has the same levels as before, and the same words wherever a filter names one; which filters admit it
-does not change. A word that begins with ``$`` stays: wildcards do not admit it at the beginning (MQTT 5.0, 4.7.2).
+A fleet publishes to one subject per device, while filters say ``car/+``. Matching takes Python microseconds per
+distinct subject. A matcher cannot distinguish words that no filter names, so they can be replaced.
+Rule: a subject keeps its levels, and each word that a filter names, so the same filters match it. A word that begins
+with ``$`` stays too, because wildcards do not match it at the beginning (MQTT 5.0, 4.7.2).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from whimbrel.hold.private import asked_for
 __all__ = ["SubjectWords"]
 
 _FASTER = 4
-"""So many times the words of filters are looked at by Arrow as those of subjects are by Python, in the same time."""
+"""Number of filter words that Arrow scans in the time in which Python looks up one subject word."""
 
 
 class SubjectWords:
-    """The words that some subject filters name."""
+    """The words in a set of subject filters."""
 
     def __init__(self, subject_filters: Iterable[str | None]) -> None:
         words = {word for each in subject_filters if each is not None for word in (asked_for(each) or "").split("/")}
@@ -36,7 +36,7 @@ class SubjectWords:
         self._other = pa.scalar(other)
 
     def plain(self, subjects: Any) -> Any:  # Arrow arrays
-        """Return *subjects* with all words alike that no filter names."""
+        """Return *subjects* with every word that no filter names replaced by the same word."""
         coded = subjects.dictionary_encode()
         lists = pc.split_pattern(coded.dictionary, "/")
         words = lists.flatten()
@@ -46,13 +46,13 @@ class SubjectWords:
         return joined.take(coded.indices)
 
     def _are_named(self, words: Any) -> Any:
-        """Tell which words filters name; Arrow reads all of theirs each time, so for few words Python is faster."""
+        """Return which words a filter names; Arrow scans all filter words per call, so for few words use Python."""
         if len(words) * _FASTER > len(self._array):
             return pc.is_in(words, self._array)
         return pa.array([word in self._words for word in words.to_pylist()], pa.bool_())
 
 
 def _offsets(lists: Any) -> Any:
-    """Return where lists begin in what ``flatten`` returns."""
+    """Return the offsets of the lists in the array that ``flatten`` returns."""
     lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))

@@ -1,8 +1,9 @@
-"""Places of versions: what subscriptions of a log say of places, and who of those that match heard a publication.
+"""Places of versions: decide which of the matching versions are within range of a publication.
 
-Subscriptions of a fleet say few things: versions with the same subject filter, content filter and keys share a *wish*,
-which the matcher holds once. Who of them heard is decided by ``match.proximity.past``.
-Rule: places make a difference where a version has a near, or a publication an area; all else takes no notice of them.
+The subscriptions of a fleet are much alike. Versions with the same subject filter, content filter and keys share one
+*wish* (a distinct filter), which the matcher has once. ``match.proximity.past`` decides which of these versions are
+within range.
+Rule: places matter only if a version has a near, or a publication has an area; all other matches ignore them.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from whimbrel.pipeline.subscriptions.moves import NOWHERE, Moves, ShippedMoves
 __all__ = ["BOUNDS", "PLACED", "VersionPlaces", "distinct_wishes"]
 
 PLACED = ("near", "around_m", "corners", "hears_anywhere", "stale_us")
-"""The columns of ``interests`` that say something of places."""
+"""Columns of ``interests`` about places."""
 BOUNDS = PastBounds()
 _SAVED = ("kind", "stale_us", "circle", "corner_start", "corners")
 
 
 def distinct_wishes(table: Any) -> tuple[Any, Any]:
-    """Return which wish each row of *table* has, and the wishes: the first row of each."""
+    """Return the number of each row's wish (distinct filter), and a table with the first row of each wish."""
     count = table.num_rows
     found = np.zeros(count, np.int64)
     keys = table.column("keys")
@@ -58,11 +59,11 @@ def _spelled(key: Mapping[str, Any]) -> tuple[str, bytes]:
 
 @dataclass(slots=True, kw_only=True)
 class VersionPlaces:
-    """The versions of one packed matcher; *shipped* says where devices were, if the file does."""
+    """Places of the versions of one packed matcher; *shipped* has the tracks of devices if the file has them."""
 
     columns: PlaceColumns
     sessions: Any
-    """An Arrow column: whose each is."""
+    """Session of each version, an Arrow column."""
     wishes: Any
     past: PastVersions
     shipped: ShippedMoves | None = None
@@ -70,7 +71,7 @@ class VersionPlaces:
 
     @classmethod
     def of_table(cls, table: Any, *, wishes: Any, wish_count: int) -> VersionPlaces:
-        """Return those of a table of versions."""
+        """Build the places of the versions in *table*, whose wishes are the numbers *wishes*."""
         return cls._of(table, _place_columns(table), wishes, wish_count)
 
     @classmethod
@@ -81,13 +82,13 @@ class VersionPlaces:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no version says anything of places."""
+        """Whether no version depends on places."""
         return self.columns.is_plain
 
     # -- files -------------------------------------------------------------------------------------------------------
 
     def arrays(self, moves: Moves | None) -> dict[str, Any]:
-        """Return everything as flat arrays, with where devices were if *moves* says so."""
+        """Return everything as flat arrays, with the tracks of *moves* if given."""
         found = {f"places.{name}": np.ascontiguousarray(getattr(self.columns, name)).reshape(-1) for name in _SAVED}
         found["wishes"] = self.wishes
         if moves is not None:
@@ -97,7 +98,7 @@ class VersionPlaces:
 
     @classmethod
     def of_arrays(cls, table: Any, arrays: Mapping[str, Any], *, wish_count: int) -> VersionPlaces:
-        """Return what ``arrays`` gave, of the versions in *table*; every number that kernels follow is looked at."""
+        """Restore the result of ``arrays`` for the versions in *table*, and check every index that kernels follow."""
         saved = [arrays[f"places.{name}"] for name in _SAVED]
         kind, stale_us, circle, corner_start, corners = saved
         count, wishes = table.num_rows, arrays["wishes"]
@@ -115,10 +116,10 @@ class VersionPlaces:
             found.shipped = ShippedMoves.of(arrays, arrays["numbers"], versions=count)
         return found
 
-    # -- who heard ---------------------------------------------------------------------------------------------------
+    # -- which versions are within range -----------------------------------------------------------------------------
 
     def heard(self, rows: Any, wishes: Any, batch: Any, moves: Moves | None) -> tuple[Any, Any]:
-        """Return rows and versions, of publications of *batch* and the wishes that they fulfil."""
+        """Expand matches of *wishes* to versions, and keep those within range; return rows of *batch* and versions."""
         seqs = np.ascontiguousarray(batch.column("seq").to_numpy(), np.int64)
         where = self._published(batch)
         if where is None:
@@ -132,7 +133,7 @@ class VersionPlaces:
         return self.past.heard(rows, wishes, where, seqs, np.full(self.wishes.size, -1, np.int64), NOWHERE)
 
     def _published(self, batch: Any) -> Publications | None:
-        """Return where publications were made and for which area; None where that makes no difference."""
+        """Return places, areas and times of the publications; None if they make no difference."""
         if "place" not in batch.schema.names or batch.column("place").null_count == batch.num_rows:
             return None
         radius = batch.column("radius_m")
@@ -148,12 +149,12 @@ class VersionPlaces:
 
 
 def _reals(column: Any) -> Any:
-    """Return numbers, NaN where there is none."""
+    """Return a column as float64, with NaN for null."""
     return column.to_numpy(zero_copy_only=False).astype(np.float64)
 
 
 def _place_columns(table: Any) -> PlaceColumns:
-    """Return what versions say of places."""
+    """Convert the columns ``PLACED`` of versions to flat arrays."""
     count = table.num_rows
     near, around, corners, anywhere, stale = (_whole(table.column(name)) for name in PLACED)
     kind = np.full(count, PLAIN, np.int64)

@@ -1,11 +1,12 @@
-"""Versions of subscriptions: when each was in force, and the matcher of all that overlap a batch.
+"""Versions of subscriptions: when each was in force, and one packed matcher of all versions that overlap a batch.
 
-A subscription is in force for a publication if its seq is lower, and no later change of it came before: clocks never
-decide. ``validity_intervals`` says it, for matching and counting alike. One packed matcher holds every version that
-overlaps the batch; which of the matches were in force is decided afterwards, on whole arrays.
+A version is a subscription between two changes. It is in force for a publication if its seq is lower, and no later
+change of the subscription came before the publication: seqs decide, never clocks. ``validity_intervals`` computes this
+for matching and for counting. One packed matcher has every version that overlaps the batch; a filter on whole arrays
+then keeps the matches that were in force.
 
-To pack many takes long, so what changes often is a layer of its own: a small matcher that lies over a large one, and
-covers in it all that the changed sessions had (``Over``).
+Packing many versions takes long, so frequent changes go to a separate layer. This small matcher lies over a large one,
+and hides all versions of the changed sessions in the large one (``Over``).
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ __all__ = [
 
 _INTEREST = ("session", "subject_filter", "name", "filter_text", "keys", "accept_insecure", *PLACED)
 CHANGED = ("node", "seq", "changed_at", "change", *_INTEREST, "qos", "no_local")
-"""The columns of ``interests`` that matchers are made of,"""
+"""Columns of ``interests`` that are needed to build matchers."""
 DELETED = ("node", "seq", "changed_at", "change", "session")
-"""and those of ``sessions``."""
+"""Columns of ``sessions`` that are needed to build matchers."""
 
 VERSIONS_SCHEMA = pa.schema(
     [
@@ -68,13 +69,13 @@ VERSIONS_SCHEMA = pa.schema(
 
 
 def validity_intervals(interests: Any, sessions: Any = None) -> Any:
-    """Return when each subscription was in force, in the order of node and seq.
+    """Return the interval for which each version of a subscription was in force, in the order of node and seq.
 
     *interests* and *sessions* are Arrow tables of rows of one node or several, at least with node, seq, changed_at,
-    change and what identifies; without *sessions* none was ever deleted. The seq and the time that end an interval are
-    those of the next change, or of the session's deletion.
-    out: node, session, subject_filter, name, interest_seq, ended_seq (``INT64_MAX`` if it goes on), began_at, ended_at
-    (null if it goes on), then the other columns of *interests*
+    change and the identifying columns. Without *sessions*, no session was ever deleted. The next change, or the
+    deletion of the session, ends an interval with its seq and time.
+    out: node, session, subject_filter, name, interest_seq, ended_seq (``INT64_MAX`` if still in force), began_at,
+    ended_at (null if still in force), then the other columns of *interests*
     """
     changes = interests.sort_by([("node", "ascending"), ("seq", "ascending")])
     deleted = [] if sessions is None else _deletions(sessions)
@@ -102,7 +103,7 @@ def validity_intervals(interests: Any, sessions: Any = None) -> Any:
 
 
 def open_intervals(interests: Any) -> Any:
-    """Return the ``validity_intervals`` of subscriptions none of which was changed or deleted, all at once."""
+    """Return the ``validity_intervals`` of subscriptions that were never changed or deleted, computed column-wise."""
     changes = interests.sort_by([("node", "ascending"), ("seq", "ascending")])
     count = changes.num_rows
     others = [name for name in changes.column_names if name not in (*_PLACE, "seq", "changed_at")]
@@ -118,18 +119,18 @@ def open_intervals(interests: Any) -> Any:
 
 
 def touched(interests: Any, sessions: Any) -> set[str]:
-    """Return the sessions of one node whose subscriptions were changed by rows of these tables."""
+    """Return the sessions of one node whose subscriptions these rows change."""
     is_gone = pc.equal(sessions.column("change"), SessionChange.DELETED.value)
     return {*interests.column("session").to_pylist(), *sessions.filter(is_gone).column("session").to_pylist()}
 
 
 _PLACE = ("node", "session", "subject_filter", "name")
 _Place: TypeAlias = tuple[Any, ...]
-"""Values of these: what identifies a subscription."""
+"""Values of the columns ``_PLACE``, which identify a subscription."""
 
 
 class _Endings:
-    """By row of the sorted changes, the seq and the time at which what it began was over."""
+    """Ends of the intervals: per row of the sorted changes, the seq and time at which its version ended."""
 
     def __init__(self, count: int) -> None:
         self.seqs = np.full(count, INT64_MAX, np.int64)
@@ -139,7 +140,7 @@ class _Endings:
         self._by_session: dict[tuple[str, str], set[_Place]] = {}
 
     def change(self, row: int, place: _Place, seq: int, at: int, *, is_over: bool) -> None:
-        """Take in a change of a subscription: the version before is over, and mostly there is a new one."""
+        """Apply a change of a subscription: its version before ends, and unless *is_over* a new version begins."""
         self._close(place, seq, at)
         if not is_over:
             self._open[place] = row
@@ -147,7 +148,7 @@ class _Endings:
             self.is_interval[row] = True
 
     def delete(self, node: str, seq: int, session: str, at: int) -> None:
-        """Take in that a session is gone, and with it its subscriptions; one of the same name begins anew."""
+        """Apply the deletion of a session: all its versions end; a later session of that name has none of them."""
         for place in self._by_session.pop((node, session), ()):
             self._close(place, seq, at)
 
@@ -158,7 +159,7 @@ class _Endings:
 
 
 def _deletions(sessions: Any) -> list[tuple[str, int, str, int]]:
-    """Return node, seq, session and time of each, in order."""
+    """Return node, seq, session and time of each deletion of a session, in order."""
     columns = [sessions.column(name).to_pylist() for name in ("node", "session", "change")]
     numbers = [_numbers(sessions.column(name)) for name in ("seq", "changed_at")]
     rows = zip(*columns, *numbers, strict=True)
@@ -167,7 +168,7 @@ def _deletions(sessions: Any) -> list[tuple[str, int, str, int]]:
 
 
 def _numbers(column: Any) -> list[int]:
-    """Return numbers, or times in microseconds."""
+    """Return a column as integers; times are in microseconds."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(TIME_TYPE).cast(pa.int64())
     found: list[int] = column.to_pylist()
@@ -175,9 +176,9 @@ def _numbers(column: Any) -> list[int]:
 
 
 def versions(interests: Any, sessions: Any, *, first: int, last: int) -> Any:
-    """Return the versions of one node's subscriptions that a publication from *first* to *last* may meet.
+    """Return the versions of one node's subscriptions that are in force for any seq from *first* to *last*.
 
-    *interests* and *sessions* are Arrow tables of the node's rows, as ``validity_intervals`` wants them.
+    *interests* and *sessions* are Arrow tables of the node's rows, in the form for ``validity_intervals``.
     """
     found = validity_intervals(interests, sessions)
     begun, ended = (found.column(name).to_numpy() for name in ("interest_seq", "ended_seq"))
@@ -186,31 +187,31 @@ def versions(interests: Any, sessions: Any, *, first: int, last: int) -> Any:
 
 
 def keys_of(value: Sequence[Mapping[str, Any]] | None) -> KeyHashes:
-    """Return the key hashes of a value of a ``keys`` column."""
+    """Convert a value of a ``keys`` column to key hashes."""
     if not value:
         return NO_KEYS
     return KeyHashes(frozenset(KeyHash(Scheme(each["scheme"]), each["digest"]) for each in value))
 
 
 class Over(NamedTuple):
-    """What a layer lies over."""
+    """The base layer of a small matcher, and the sessions that it hides there."""
 
     path: str
-    """Another packed matcher, which is itself no layer;"""
+    """File of the base: a packed matcher that does not lie over another."""
     sessions: Collection[str]
-    """and whose versions in it are covered, because the layer has all there is of these."""
+    """Sessions whose versions in the base are hidden, because the small matcher has all their versions."""
 
 
 def packed(path: Path, table: Any, *, over: Over | None = None, moves: Moves | None = None) -> set[str]:
-    """Write the matcher of the versions in *table* to *path*, with what the workers need of them beside it.
+    """Write the matcher of the versions in *table*, with all data that workers need, to *path*.
 
-    *moves* says where devices were, where that makes a difference. Return the columns of a publication, beside those
-    that are always needed, that make a difference to it; what lies below may want others.
+    *moves* has the tracks of devices if places matter. Return the columns of a publication that this matcher needs, in
+    addition to those that are always needed; the base layer may need others.
     """
     wishes, distinct = distinct_wishes(table)
     try:
         matcher = Matcher.load(_interests(distinct))
-    except FilterError:  # the state of a stream has a filter that only an older version could read
+    except FilterError:  # a stream's state has a filter that only an older version could read
         matcher = Matcher.load(_interests(distinct, read=_readable))
     places = VersionPlaces.of_table(table, wishes=wishes, wish_count=distinct.num_rows)
     extra = places.arrays(moves) | {
@@ -236,7 +237,7 @@ def _interests(
 
 
 def _readable(text: str | None) -> str | None:
-    """Return *text*, or a filter that matches nothing where it cannot be read."""
+    """Return *text*, or a filter that matches nothing if *text* cannot be parsed."""
     try:
         check_stored(text)
     except FilterError:
@@ -257,7 +258,7 @@ def _from_bytes(data: Any) -> Any:
 
 @dataclass(frozen=True)
 class PackedVersions:
-    """A mapped matcher of versions; every worker of a machine shares one copy of the file."""
+    """A memory-mapped matcher of versions; all workers of a machine share one copy of the file."""
 
     path: str
     matcher: Matcher
@@ -265,27 +266,27 @@ class PackedVersions:
     begun: Any
     ended: Any
     places: VersionPlaces
-    """What the versions of this layer say of places,"""
+    """Places of the versions of this layer."""
     words: SubjectWords
-    """and of subjects."""
+    """Words in the subject filters of this layer."""
     below: PackedVersions | None = None
-    """What it lies over: its versions come first, in all arrays."""
+    """The base layer, if there is one; its versions come first in ``table``, ``begun`` and ``ended``."""
     is_seen: Any = None
-    """Which of the versions below are not covered."""
+    """Mask of the versions of the base layer that are not hidden."""
 
     @classmethod
     def map(cls, path: str, node: str) -> PackedVersions:
-        """Map the file at *path*, the matcher of *node*; a process maps it once, and keeps the last of each node."""
+        """Map the file at *path*, the matcher of *node*; a process keeps the last mapped matcher of each node."""
         kept = _last.get(node)
         if kept is None or kept.path != path:
             kept = _last[node] = _mapped(path, [] if kept is None else [kept, kept.below])
         return kept
 
     def match(self, batch: Any, moves: Moves | None = None) -> tuple[Any, Any]:
-        """Return rows of *batch* and versions in force that want them, rows ascending.
+        """Return the matches: rows of *batch*, ascending, and for each the version in force that matches it.
 
         *batch* is an Arrow batch of publications of one node: seq, attributes, deliver_insecure, and subject, keys,
-        place and radius_m where these make a difference. *moves* says where devices were, unless the file does.
+        place and radius_m if the matcher needs them. *moves* has the tracks of devices, unless the file has them.
         """
         rows, handles = self._match(batch, moves)
         if self.below is not None:
@@ -300,7 +301,7 @@ class PackedVersions:
         return (rows, handles) if in_force.all() else (rows[in_force], handles[in_force])
 
     def _match(self, batch: Any, moves: Moves | None) -> tuple[Any, Any]:
-        """Return rows and versions of this layer alone, in force or not."""
+        """Return the matches of this layer alone, also of versions that were not in force."""
         count = batch.num_rows
         subjects = self.words.plain(batch.column("subject")).to_pylist() if self.matcher.needs_subjects else None
         allowed = batch.column("deliver_insecure")
@@ -313,7 +314,7 @@ class PackedVersions:
 
 
 _last: dict[str, PackedVersions] = {}
-"""By node: matchers are large, and what was replaced is not asked for again."""
+"""Last matcher per node: matchers are large, and a replaced one is not used again."""
 
 
 def _mapped(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions:

@@ -1,4 +1,4 @@
-"""One file a table: its transform from DataFrames, and what a stream shares with it."""
+"""Output tables, one file per table: its transform of DataFrames, and functions that the stream shares with it."""
 
 from __future__ import annotations
 

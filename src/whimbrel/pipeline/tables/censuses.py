@@ -1,8 +1,8 @@
-"""The last census of a campus in a log, which ``replicas`` plans for.
+"""Censuses: find the last census of a campus in a log, for the plan of ``replicas``.
 
-Rule: ``popularity`` says whether there is one, and in which window: a log without one is not read again.
-Rule: a publication under its subject that is not a census is passed over, and the one before it counts.
-Rule: the last one has the latest time; of those at one time, the greatest node and seq.
+Rule: ``popularity`` shows whether the log has a census, and in which window; a log without one is not read again.
+Rule: a publication under the census's subject that is not a valid census is skipped, and an earlier census counts.
+Rule: the last census is the one with the latest time; of several at that time, the one with the greatest node and seq.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SCHEMA = pa.schema([("at", pa.int64()), ("node", pa.string()), ("seq", pa.int64
 
 
 class LoggedCensus(NamedTuple):
-    """A census and its place in the order of all."""
+    """A census in a log, with the time, node and seq that order censuses."""
 
     at: int
     node: str
@@ -40,7 +40,7 @@ class LoggedCensus(NamedTuple):
 
 
 def census_of_span(reader: SpanReader, first: int, last: int, *, missing: Sequence[Missing]) -> LoggedCensus | None:
-    """Return the last census that a node's log has from *first* to *last*, or None."""
+    """Return the last census in a node's log with a seq from *first* to *last*; None if there is none."""
     found: LoggedCensus | None = None
     for piece in reader.only(["publications"]).pieces(first, last, now=0, missing=missing):
         rows = piece.table("publications", ("published_at", "seq", "subject", "body"))
@@ -54,7 +54,7 @@ def census_of_span(reader: SpanReader, first: int, last: int, *, missing: Sequen
 
 
 def last_census(publications: LogFrame, popularity: DataFrame, *, window_us: int) -> CensusTotals | None:
-    """Return the last census among *publications*, which *popularity* counts in windows of *window_us*; or None."""
+    """Return the last census among *publications*, or None; *popularity*, in windows of *window_us*, tells its date."""
     seen = popularity.where(F.col("subject") == CENSUS_SUBJECT).agg(F.unix_micros(F.max("window_end"))).first()
     if seen is None or seen[0] is None:
         return None

@@ -1,14 +1,14 @@
 """``contacts`` and ``meetings``: when devices were within range of each other, and how often they meet (Campus++, 3.2).
 
-Positions hold until the device's next report, or until they are stale. Time is cut into slices; of each slice of each
-node a worker finds the pairs within range, by a grid and the exact distance (``match.proximity.encounters``), and what
-touches at the cuts is put together afterwards.
+A position is valid until the device's next report, or until it is stale. Time is cut into slices. For each slice of
+each node a worker finds the pairs within range, by a grid and the exact distance (``match.proximity.encounters``).
+Contacts that touch at a cut are joined afterwards.
 
-Rule: a node's reports decide; what a device reports to another node is that one's affair.
-Rule: a contact goes on until time has passed its end; ``meetings`` counts those that have ended.
-Rule: where time is cut makes no difference.
-Rule: a log that was cut begins at a checkpoint, with the places that held there: a contact that was going on begins
-there.
+Rule: only reports to the same node count; a device's reports to another node count there.
+Rule: a contact has ended once time has passed its end; ``meetings`` counts only contacts that have ended.
+Rule: the cuts between slices do not change the result.
+Rule: a log that was cut starts at a checkpoint, with the places that were valid there. A contact that was under way
+begins at that time.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def node_contacts(
 ) -> DataFrame:
     """Return the contacts of each node, with its name.
 
-    in:  the table ``reports``; *ends* says by node when its last fact was, in microseconds, and *begun* at which
-         checkpoint its log begins, if it was cut
+    in:  the table ``reports``; *ends* has the time of each node's last fact, in microseconds, and *begun* the start
+         state of each node whose log was cut
     out: node string, and the columns of ``contacts``
     """
     placed = reports.where(F.col("place").isNotNull() & F.col("node").isin(list(ends)))
@@ -58,7 +58,7 @@ def node_contacts(
     after = F.lead("at").over(Window.partitionBy("node", "device").orderBy("seq"))
     until = F.least(F.coalesce(after, F.lit(2**62)), F.col("at") + plan.stale_us, _end(ends))
     held = seen.withColumn("until", until)
-    if begun:  # what is older is in no table
+    if begun:  # tables do not cover older times
         held = held.withColumn("at", F.greatest("at", _end({node: each.at for node, each in begun.items()})))
     held = held.where("at < until")
     cuts = F.sequence(F.expr(f"at div {slice_us}"), F.expr(f"(until - 1) div {slice_us}"))
@@ -69,7 +69,7 @@ def node_contacts(
 
 
 def _seen_before(spark: SparkSession, begun: Mapping[str, StartState]) -> DataFrame:
-    """Return where devices were at the checkpoints, as reports."""
+    """Return the places of devices at the checkpoints, in the form of reports."""
     rows = [
         (node, seq, device, (place.latitude, place.longitude), reported_at)
         for node, each in begun.items()
@@ -80,19 +80,19 @@ def _seen_before(spark: SparkSession, begun: Mapping[str, StartState]) -> DataFr
 
 
 def no_contacts(spark: SparkSession) -> DataFrame:
-    """Return what ``node_contacts`` finds where no device is anywhere."""
+    """Return an empty result of ``node_contacts``, for a log without places."""
     return spark.createDataFrame([], from_arrow_schema(_PIECE))
 
 
 def contacts(found: DataFrame) -> DataFrame:
-    """Return what ``node_contacts`` found as the table ``contacts``."""
+    """Return the table ``contacts`` from *found*, the result of ``node_contacts``."""
     return found.select(*TABLES["contacts"].schema.names)
 
 
 def meetings(found: DataFrame) -> DataFrame:
-    """Return how often pairs meet, and all pairs together.
+    """Compute how often each pair of devices meets, and all pairs together.
 
-    in:  what ``node_contacts`` found
+    in:  the result of ``node_contacts``
     out: the table ``meetings``
     """
     over = found.where(F.col("ended_at").isNotNull())
@@ -116,19 +116,19 @@ def meetings(found: DataFrame) -> DataFrame:
 
 
 def _slice_us(seen: DataFrame) -> int:
-    """Return how long slices are that have enough to do each."""
+    """Return a length of slices, in microseconds, with about ``_ROWS_A_SLICE`` reports per slice."""
     first, last, count = seen.agg(F.min("at"), F.max("at"), F.count("*")).collect()[0]
     return 1 if not count else int((last - first) // max(1, count // _ROWS_A_SLICE) + 1)
 
 
 def _end(ends: Mapping[str, int]) -> Column:
-    """Return when the last fact of a row's node was."""
+    """Return a column: the time in *ends* of the row's node, in microseconds."""
     pairs = chain.from_iterable((F.lit(node), F.lit(at)) for node, at in ends.items())
     return F.create_map(*pairs)[F.col("node")] if ends else F.lit(0)
 
 
 def _found(slice_us: int, range_m: float, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield the contacts within each slice of a node's time; slices stand together."""
+    """Yield the contacts within each slice of a node's time; rows are ordered by node and slice."""
     held: list[Any] = []
     for batch in batches:
         for part in _slices(batch):
@@ -173,7 +173,7 @@ def _contacts_within(table: Any, slice_us: int, range_m: float) -> Iterator[Any]
 
 
 def _joined(pieces: DataFrame, ends: Mapping[str, int]) -> DataFrame:
-    """Return pieces that touch as one; one that touches the end of the log goes on."""
+    """Join contacts that touch at a cut; a contact that touches the end of the log has no end."""
     order = Window.partitionBy("node", *_PAIR).orderBy("began_at", "ended_at")
     before = F.max("ended_at").over(order.rowsBetween(Window.unboundedPreceding, -1))
     is_new = F.coalesce(F.col("began_at") > before, F.lit(True))

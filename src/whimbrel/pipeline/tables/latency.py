@@ -1,14 +1,13 @@
-"""``latency``: per subject and window of publication, how long notifications took to arrive, from ``deliveries`` alone.
+"""``latency``: delivery times of notifications per subject and window of publication, from ``deliveries`` alone.
 
-Rule: however the rows are cut, the result is the same: times are counted in fixed buckets (a *tally*), and tallies add
-up. Bucket 0 is no time at all, and less, as clocks may have it. Each other bucket reaches 2 % further than the one
-before it, and a percentile is told as the longest time of the bucket it falls into: never too short, and at most 2 %
-too long.
-Rule: percentiles are of the nearest rank: the least time within which at least so many of a hundred arrived. They are
-of those with a receipt: what is its own receipt (quality 0) was delivered at a time that no record has.
-Rule: a retained copy tells how old the notification was when a device subscribed, not how long it took: left out.
-Rule: a deadline is kept by what was decided before it (alive iff ``now < deadline_at``). What expired unseen, at its
-deadline or later, missed it too.
+Rule: the result does not depend on how the rows are divided. Times are counted in a histogram with fixed buckets (a
+*tally*), and tallies add up. Bucket 0 is a time of 0 or, because clocks differ, less. Each other bucket ends 2 % above
+the one before. A percentile is the longest time of its bucket: never too short, and at most 2 % too long.
+Rule: percentiles are of the nearest rank: p90 is the least time within which at least 90 of 100 arrived. They include
+only deliveries with a receipt. A delivery without one (QoS 0) happened at a time that no record has.
+Rule: a retained message is left out: its time tells how old it was when a device subscribed, not how long it took.
+Rule: a deadline is met by a decision before it (alive iff ``now < deadline_at``). A notification that expired unseen at
+its deadline or later missed it, too.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from whimbrel.pipeline.files.schemas import SCHEMAS
 __all__ = ["EXPIRED", "MISSED", "TALLY", "UNTIMED", "latency", "measured", "tallied"]
 
 EXPIRED, MISSED, UNTIMED = -1, -2, -3
-"""What is counted beside buckets: expired unseen, deadlines missed, delivered without a receipt."""
+"""Values of ``what`` that are not buckets: expired unseen, deadline missed, delivered without a receipt."""
 
 TALLY = pa.schema(
     [
@@ -44,7 +43,7 @@ TALLY = pa.schema(
         pa.field("count", pa.int64(), nullable=False),
     ]
 )
-"""How often each bucket, or ``EXPIRED``, ``MISSED`` or ``UNTIMED``, was seen of a window and subject."""
+"""Histogram of latencies: count per window, subject and ``what`` (a bucket, ``EXPIRED``, ``MISSED`` or ``UNTIMED``)."""
 
 _DELIVERY = ("subject", "published_at", "deadline_at", "outcome", "decided_at", "via")
 _KEY = ["window_start", "subject", "what"]
@@ -52,7 +51,7 @@ _PERCENTS = {"p50_us": 50, "p90_us": 90, "p99_us": 99}
 
 
 def _longest_times() -> NDArray[np.int64]:
-    """Return the longest whole microseconds of each bucket: 1.02 to the power of its number, in exact arithmetic."""
+    """Return the longest time of each bucket in microseconds: 1.02 ** number, rounded down from the exact value."""
     longest = [0]
     over, under = 51, 50
     while longest[-1] < INT64_MAX:
@@ -65,7 +64,7 @@ _LONGEST = _longest_times()
 
 
 def latency(deliveries: DataFrame, *, window_us: int) -> DataFrame:
-    """Measure how long notifications took, by subject and windows of *window_us* of their publication.
+    """Compute the delivery times of notifications by subject and by windows of *window_us* of their publication.
 
     in:  the table ``deliveries``
     out: the table ``latency``
@@ -74,7 +73,7 @@ def latency(deliveries: DataFrame, *, window_us: int) -> DataFrame:
     told = deliveries.select(*_DELIVERY).where(F.col("subject").isNotNull())
     tally = told.mapInArrow(partial(_tallied, window_us=window_us), from_arrow_schema(TALLY))
     summed = tally.groupBy(*_KEY).agg(F.sum("count").alias("count"))
-    # One row has all of a subject and window, so that no batch of rows cuts it in two.
+    # One row has the whole tally of a subject and window, so that no batch boundary divides it.
     together = summed.groupBy("window_start", "subject").agg(F.collect_list(F.struct("what", "count")).alias("tally"))
     return together.mapInArrow(partial(_measured, window_us=window_us), SCHEMAS["latency"])
 
@@ -95,7 +94,7 @@ def _measured(batches: Iterable[Any], *, window_us: int) -> Iterator[Any]:
 
 
 def tallied(deliveries: Any, *, window_us: int) -> Any:
-    """Return the tally of *deliveries*, an Arrow table or batch, without retained copies and what has no subject."""
+    """Return the tally of *deliveries* (Arrow table or batch), without retained messages and rows without subject."""
     via = deliveries.column("via")
     is_retained = pc.fill_null(pc.equal(via, RETAINED), False)
     rows = deliveries.filter(pc.and_(pc.is_valid(deliveries.column("subject")), pc.invert(is_retained)))
@@ -125,7 +124,7 @@ def tallied(deliveries: Any, *, window_us: int) -> Any:
 
 
 def measured(tally: Any, *, window_us: int) -> Any:
-    """Return the table ``latency`` of a tally, ordered by window and subject; what is there twice adds up."""
+    """Compute the table ``latency`` from a tally, ordered by window and subject; repeated keys of the tally add up."""
     schema = TABLES["latency"].schema
     if not tally.num_rows:
         return schema.empty_table()
@@ -148,13 +147,13 @@ def measured(tally: Any, *, window_us: int) -> Any:
     }
     for name, percent in _PERCENTS.items():
         rank = -(-timed * percent // 100)
-        place = np.searchsorted(running, before + rank)  # the first row with as many up to it
+        place = np.searchsorted(running, before + rank)  # the first row whose running count reaches the rank
         columns[name] = pa.array(_LONGEST[what[place].clip(0)], mask=timed == 0)
     return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 def _starts(rows: Any) -> NDArray[np.int64]:
-    """Return where sorted rows begin a window or subject."""
+    """Return the indices at which sorted rows begin a new window or subject."""
     subjects = rows.column("subject").combine_chunks().dictionary_encode().indices.to_numpy()
     is_new = np.diff(_micros(rows.column("window_start")), prepend=0) != 0
     is_new |= np.diff(subjects, prepend=-1) != 0
@@ -163,12 +162,12 @@ def _starts(rows: Any) -> NDArray[np.int64]:
 
 
 def _tally(grouped: Any) -> Any:
-    """Return what was grouped by key as a tally."""
+    """Return an aggregated table, whose last column is the count, as a tally."""
     columns = zip((grouped.column(name) for name in (*_KEY, grouped.column_names[-1])), TALLY, strict=True)
     return pa.table([column.cast(field.type) for column, field in columns], schema=TALLY)
 
 
 def _micros(column: Any) -> NDArray[np.int64]:
-    """Return times in microseconds; what is null is never."""
+    """Return times in microseconds, with ``INT64_MAX`` for null."""
     found: NDArray[np.int64] = column.cast(TIME_TYPE).cast(pa.int64()).fill_null(INT64_MAX).to_numpy()
     return found

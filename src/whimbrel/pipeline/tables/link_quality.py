@@ -1,9 +1,9 @@
-"""``link_quality``: received / sent of a device, report to report: SUBLIM's automatic variable NetworkConnection (6.2).
+"""``link_quality``: received / sent of a device between reports: SUBLIM's automatic variable NetworkConnection (6.2).
 
-Rule: a node's reports decide, in the order of their seqs; reports of a device to another node do not count here.
-Rule: a report without counts, or an interval in which nothing was sent, keeps the value before; at first it is unknown.
-The first report of a device ends no interval and makes no row, but its counts are remembered.
-Rule: a device that was silent for ``SILENCE_US`` starts again, so that nothing need be remembered of one that is gone.
+Rule: only reports to the same node count, in the order of their seqs; reports to another node count there.
+Rule: after a report without counts, or an interval in which nothing was sent, the value stays; at first it is unknown.
+The first report of a device makes no row, but its counts are stored.
+Rule: after ``SILENCE_US`` without a report a device starts again, so that the state of a lost device can be removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["link_rows"]
 
 
 def link_rows(node: str, links: LinkQuality, reports: Any) -> Any:
-    """Apply a node's next *reports* to *links*; return their rows of ``link_quality``.
+    """Apply a node's next *reports* to *links*; return the new rows of ``link_quality``.
 
     *reports* is an Arrow table or batch in the order of seq; the rows are an Arrow batch.
     """

@@ -1,7 +1,7 @@
-"""``matches``: who wants each publication, by the packed matcher inside Arrow workers.
+"""``matches``: the subscriptions that match each publication, found by the packed matcher in Arrow workers.
 
-One matcher per node and batch is packed in the driver and shipped as a file, which the workers of a machine map and so
-share. A worker matches a whole Arrow batch at a time; no row is looked at in Python.
+The driver packs one matcher per node and batch, and ships it as a file. The workers of a machine memory-map the file,
+so they share one copy. A worker matches a whole Arrow batch at a time; no row is handled in Python.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ __all__ = [
 
 _ALWAYS = ("seq", "published_at", "attributes", "deliver_insecure")
 _SOMETIMES = ("node", "subject", "keys", "place", "radius_m")
-"""Columns that travel to the workers only where they make a difference: the way there is most of the work."""
+"""Columns that are sent to the workers only if matching needs them: the transport is most of the cost."""
 
 
 class MovingRows(NamedTuple):
-    """The tables of a log that say where sessions are: where devices are, and whose members they are."""
+    """Tables of a log that determine where sessions are: places of devices, and memberships in sessions."""
 
     reports: LogRows
     presence: LogRows
     begun: Mapping[str, StartState] = MappingProxyType({})
-    """By node whose log was cut, the checkpoint that it begins at."""
+    """Start state, per node whose log was cut."""
 
 
 def matching(
@@ -62,10 +62,10 @@ def matching(
     numbers: LogRows | None = None,
     moving: MovingRows | None = None,
 ) -> tuple[LogRows, Matching]:
-    """Return rows, and the work that makes of them one row per publication and subscription in force that wants it.
+    """Return input rows, and the function that maps them to ``matches``: one row per publication and subscription.
 
-    *numbers* has at least the node and seq of every publication, where these can be had at less cost. Without *moving*
-    no session is anywhere.
+    *numbers* has at least node and seq of every publication, if these can be read at less cost. Without *moving* no
+    session has a place.
     """
     shipped = ship(publications, interests, sessions, numbers=numbers, moving=moving)
     return publications.select(*shipped.columns), Matching(shipped, exploded)
@@ -73,18 +73,18 @@ def matching(
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """Matchers that the workers will find."""
+    """Matchers that were made available to the workers."""
 
     files: dict[str, str]
-    """By node."""
+    """File of the matcher, per node."""
     columns: tuple[str, ...]
-    """Of a publication, that decide who wants it."""
+    """Columns of a publication that the matchers need."""
     has_mqtt: bool = False
-    """Whether quality of service or the publisher makes a difference to any subscription."""
+    """Whether any subscription has a maximum QoS or ``no_local``."""
 
     @classmethod
     def together(cls, parts: Sequence[Shipped]) -> Shipped:
-        """Return the matchers of several nodes as one."""
+        """Combine the matchers of several nodes."""
         files = {node: file for part in parts for node, file in part.files.items()}
         needed = {name for part in parts for name in part.columns} | ({"node"} if len(files) > 1 else set())
         columns = (*_ALWAYS, *(name for name in _SOMETIMES if name in needed))
@@ -99,9 +99,10 @@ def ship(
     numbers: LogRows | None = None,
     moving: MovingRows | None = None,
 ) -> Shipped:
-    """Pack a matcher for each node of *publications*, of which only the numbers are looked at (*numbers*, if given).
+    """Pack a matcher for each node of *publications*, of which only the seqs are read (from *numbers*, if given).
 
-    Where devices were travels along if a subscription asks for it, or a publication may be for an area.
+    The matchers include the tracks of devices if a subscription is around its devices, or a publication may be for an
+    area.
     """
     spark = publications.sparkSession
     found = extents([(publications if numbers is None else numbers, "published_at")])
@@ -125,14 +126,14 @@ _SEEN, _MEMBERS = (
 
 
 def _moved(moving: MovingRows) -> tuple[Any, Any]:
-    """Return where devices were and whose members they became, as Arrow tables: what else was reported stays behind."""
+    """Collect the places of devices and the memberships as Arrow tables; all other reports stay in the workers."""
     seen = moving.reports.select(*SEEN).mapInArrow(partial(_valid, "place"), from_arrow_schema(_SEEN))
     members = moving.presence.select(*MEMBERS).mapInArrow(partial(_valid, "session"), from_arrow_schema(_MEMBERS))
     return _with_begun(moving.begun, seen.toArrow(), members.toArrow())
 
 
 def _with_begun(begun: Mapping[str, StartState], seen: Any, members: Any) -> tuple[Any, Any]:
-    """Add where devices were, and whose members, at the checkpoints that logs begin at."""
+    """Add the places and memberships in the start states, as rows of *seen* and *members*."""
     places = [
         {
             "node": node,
@@ -172,11 +173,11 @@ def pack(
     over: Over | None = None,
     moved: tuple[Any, Any] | None = None,
 ) -> Shipped:
-    """Pack a matcher for each node, first and last number in *ranges* into *folder*, and *send* it to the workers.
+    """Pack a matcher into *folder* for each of *ranges* (node, first and last seq), and *send* it to the workers.
 
-    *changed* and *deleted* are Arrow tables of ``interests`` and ``sessions``, the columns ``CHANGED`` and ``DELETED``;
-    *moved* are those of ``reports`` and ``presence``, the columns ``SEEN`` and ``MEMBERS``.
-    A matcher of one node may lie *over* another one, which the workers find at the same path.
+    *changed* and *deleted* are Arrow tables of ``interests`` and ``sessions``, the columns ``CHANGED`` and ``DELETED``.
+    *moved* are tables of ``reports`` and ``presence``, the columns ``SEEN`` and ``MEMBERS``.
+    A matcher of one node may lie *over* a base matcher, which the workers find at the same path.
     """
     ranges = list(ranges)
     files: dict[str, str] = {}
@@ -187,7 +188,7 @@ def pack(
         moves = None
         if moved is not None:
             moves = Moves()
-            moves.numbers(table.column("session").to_pylist())  # before the tracks are made: they have a row for each
+            moves.numbers(table.column("session").to_pylist())  # must come first: tracks have a row per session
             moves.take(_of_node(moved[0], node), _of_node(moved[1], node), deletions)
         path = folder / f"{uuid4().hex}.matcher"
         needed |= packed(path, table, over=over, moves=moves)
@@ -203,20 +204,20 @@ def _of_node(table: Any, node: str) -> Any:
 
 @cache
 def scratch() -> Path:
-    """Return where matchers are kept until this process ends: Spark may ask for a file again and again."""
+    """Return the folder of matchers, which stays until this process ends: Spark may fetch a file repeatedly."""
     directory = tempfile.TemporaryDirectory(prefix="whimbrel-matchers-")
     atexit.register(directory.cleanup)
     return Path(directory.name)
 
 
 class Matching:
-    """What a worker does with the batches of publications it is given."""
+    """Function for workers: matches batches of publications, and converts the matches with *shape*."""
 
     def __init__(self, shipped: Shipped, shape: Callable[[Any, PackedVersions, Any, Any], Any]) -> None:
         self._files, self._shape = shipped.files, shape
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield what becomes of each batch."""
+        """Yield the converted matches of each batch."""
         for batch in batches:
             for node, part in self._by_node(batch):
                 sent = self._files[node]
@@ -226,7 +227,7 @@ class Matching:
                     yield from self._shape(part, found, rows, handles)
 
     def _by_node(self, batch: Any) -> Iterator[tuple[str, Any]]:
-        """Split a batch by node; nearly always there is one."""
+        """Split a batch by node; most batches have only one."""
         if "node" not in batch.schema.names:
             (node,) = self._files
             yield node, batch.append_column("node", pa.repeat(node, batch.num_rows))
@@ -238,11 +239,11 @@ class Matching:
 
 
 _MOST = 200_000
-"""Rows of an Arrow batch that goes back to Spark: what a batch of events explodes to may be large."""
+"""Most rows of an Arrow batch that is returned to Spark: one batch of publications may have very many matches."""
 
 
 def exploded(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Any]:
-    """Yield rows of ``matches``."""
+    """Yield the matches of a batch as rows of ``matches``."""
     schema = TABLES["matches"].schema
     for begin in range(0, rows.size, _MOST):
         some_rows, some_handles = pa.array(rows[begin : begin + _MOST]), pa.array(handles[begin : begin + _MOST])

@@ -1,12 +1,12 @@
-"""``popularity``: per subject and window, how many sessions want it and how much of it there is.
+"""``popularity``: number of subscribed sessions and of publications, per subject and window.
 
-Rule: a subscription counts from its number on until it is changed or removed, as everywhere; a window asks what was in
-force at its end. One with a content filter counts: it is interested in the subject, if not in every notification. A
-share counts for the subjects behind it: each of its sessions may be given any of them.
+Rule: a subscription counts from its seq until it is changed or removed, as everywhere. A window counts the
+subscriptions that were in force at its end. A subscription with a content filter counts too: it is for the subject, if
+not for every notification. A share counts for its subjects: each of its sessions may get any of them.
 
-Publications are only counted, in one scan (``counted``). Subject filters with wildcards cannot be joined on:
-the counts meet a ``TopicIndex`` of the distinct filters, window by window, in numpy (``popular``), which is the same
-for the batch job and for callers that have counted already.
+Publications are only counted, in one scan (``counted``). Spark cannot join on subject filters with wildcards. So
+``popular`` matches the subjects of each window against a ``TopicIndex`` of the distinct filters, in numpy. Batch runs
+and callers that have the counts already share this code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["COUNT", "Wishes", "counted", "counts_of", "popular", "popularity"]
 Numbers: TypeAlias = NDArray[np.integer[Any]]
 
 COUNT = pa.schema([("window_start", pa.int64()), ("subject", pa.string()), ("publications", pa.int64())])
-"""How many publications a window, by its beginning in microseconds, and a subject had."""
+"""Schema of counts: number of publications per subject and window; ``window_start`` is in microseconds."""
 _CHANGED = ("node", "seq", "changed_at", "change", "session", "subject_filter", "name")
 _DELETED = ("node", "seq", "changed_at", "change", "session")
 _INTERVAL = ("session", "subject_filter", "began_at", "ended_at")
@@ -47,7 +47,7 @@ _INTERVAL = ("session", "subject_filter", "began_at", "ended_at")
 def popularity(
     publications: LogRows, interests: LogRows, sessions: LogRows | None = None, *, window_us: int
 ) -> DataFrame:
-    """Count publications and subscribers of each subject in windows of *window_us* that have any publication.
+    """Count publications and subscribers of each subject, in windows of *window_us* that have publications of it.
 
     in:  the tables ``publications``, ``interests`` and, if sessions are ever deleted, ``sessions``
     out: the table ``popularity``
@@ -55,7 +55,7 @@ def popularity(
     counts = counted(publications, window_us=window_us)
     deleted = None if sessions is None else sessions.select(*_DELETED).toArrow()
     in_force = validity_intervals(interests.select(*_CHANGED).toArrow(), deleted).select(_INTERVAL)
-    # A window is worked on in one place, and one after the other.
+    # A worker gets whole windows, one after the other.
     windows = counts.repartition("window_end").sortWithinPartitions("window_end", "subject")
     return windows.mapInArrow(partial(_popular, intervals=in_force, window_us=window_us), SCHEMAS["popularity"])
 
@@ -81,7 +81,7 @@ def _counts(window_us: int, batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def counts_of(publications: Any, window_us: int) -> Any:
-    """Return how many publications each window, by its beginning in microseconds, and subject has, as ``COUNT``.
+    """Count publications per window and subject; return a table with the schema ``COUNT``.
 
     *publications* is an Arrow table or batch with published_at and subject.
     """
@@ -94,11 +94,11 @@ def counts_of(publications: Any, window_us: int) -> Any:
 
 
 def popular(counted: Any, intervals: Any, *, window_us: int) -> Any:
-    """Return the table ``popularity``, ordered by window and subject, of counts and of who wanted what, when.
+    """Compute the table ``popularity``, ordered by window and subject, from counts and subscription intervals.
 
-    *counted* is an Arrow table as ``counted`` makes it, of windows of *window_us*, a subject and window once;
-    *intervals* one of at least the columns session, subject_filter, began_at and ended_at, as
-    ``versions.validity_intervals`` makes it.
+    *counted* is an Arrow table in the form of the result of ``counted``, with each subject and window of *window_us*
+    once. *intervals* has at least the columns session, subject_filter, began_at and ended_at of
+    ``versions.validity_intervals``.
     """
     return Wishes(intervals).met(counted, window_us)
 
@@ -110,13 +110,13 @@ def _popular(batches: Iterable[Any], *, intervals: Any, window_us: int) -> Itera
 
 
 _ANY = 0
-"""The number of the filter that is none: it admits every subject."""
+"""Number that stands for a missing subject filter, which matches every subject."""
 _NONE = -1
-"""Of what is no topic filter: it admits nothing, and the table of interests reports it as a dead letter."""
+"""Number that stands for an invalid subject filter: it matches nothing, and its row is a dead letter."""
 
 
 class Wishes:
-    """Intervals as numbers, and an index of their filters; a caller that asks repeatedly makes it once."""
+    """Index of subscription intervals, to count the subscribers of subjects at a time; built once, used repeatedly."""
 
     def __init__(self, intervals: Any) -> None:
         filters, people = (_encoded(intervals.column(name)) for name in ("subject_filter", "session"))
@@ -136,15 +136,15 @@ class Wishes:
         self._sessions = people.dictionary
         self._is_covered: Any = None
         self._at: tuple[int, Numbers, Numbers] | None = None
-        """The last moment that was asked for: who wanted something then, by filter, and where each filter begins."""
+        """Cache of the last result: the time, its subscribed sessions ordered by filter, and each filter's offset."""
 
     def cover(self, sessions: Collection[str]) -> None:
-        """Leave out what some sessions wanted: others say it."""
+        """Ignore the intervals of *sessions*: another index over this one has them."""
         covered = pc.is_in(self._sessions, pa.array(sorted(sessions), pa.string())).to_numpy(zero_copy_only=False)
         self._is_covered, self._at = covered[self._who], None
 
     def met(self, counted: Any, window_us: int, over: Wishes | None = None) -> Any:
-        """Return the rows of ``popularity`` that *counted* makes; *over* has what covered sessions want."""
+        """Return the rows of ``popularity`` for *counted*; *over* is the index of the sessions ignored here."""
         counts = counted.sort_by([("window_end", "ascending"), ("subject", "ascending")])
         subjects = counts.column("subject").to_pylist()
         ends = counts.column("window_end").cast(TIME_TYPE).cast(pa.int64()).to_pylist()
@@ -162,7 +162,7 @@ class Wishes:
         return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
     def subscribers(self, subjects: list[str], end: int) -> list[int]:
-        """Count for each subject the sessions that want it at *end*, which is no part of the window itself."""
+        """Count the sessions subscribed to each subject at *end*, the exclusive end of a window."""
         if self._at is None or self._at[0] != end:
             is_in_force = (self._began < end) & (self._ended >= end) & (self._filter != _NONE)
             if self._is_covered is not None:
@@ -174,10 +174,11 @@ class Wishes:
         return self._counts(len(subjects), *self._index.match_many(subjects), starts, who)
 
     def _counts(self, count: int, rows: Numbers, handles: Numbers, starts: Numbers, who: Numbers) -> list[int]:
-        """Count the distinct sessions of each row's filters; those of a filter are a part of *who*.
+        """Count the distinct sessions of each row's filters; a filter's sessions are a slice of *who*, from *starts*.
 
-        Subjects that the same wildcards admit are counted together: many people may want a wildcard, and pairs of
-        them with every subject would be many more. A filter without wildcards is of one subject only.
+        Subjects that match the same filters with wildcards are counted together. Many sessions may have a filter with a
+        wildcard, and listing them for every subject would be far more work. A filter without wildcards is for one
+        subject only.
         """
         is_seen = np.zeros(self._people, np.bool_)
         is_seen[who[: starts[_ANY + 1]]] = True
@@ -204,7 +205,7 @@ class Wishes:
 
 
 def _alike(count: int, rows: Numbers, handles: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield each set of handles that rows have, and the rows of 0 to *count* that have it; *rows* ascend."""
+    """Group the rows 0 to *count* - 1 by their set of handles (filters); yield each set and its rows; *rows* ascend."""
     ends = np.searchsorted(rows, np.arange(count + 1)).tolist()
     alike: dict[bytes, list[int]] = {}
     for row, (begin, end) in enumerate(pairwise(ends)):
@@ -214,5 +215,5 @@ def _alike(count: int, rows: Numbers, handles: Numbers) -> Iterator[tuple[Number
 
 
 def _encoded(column: Any) -> Any:
-    """Return a column as numbers of its distinct values, of which null may be one."""
+    """Return a column dictionary-encoded, with null as a value of its own."""
     return column.combine_chunks().dictionary_encode("encode")

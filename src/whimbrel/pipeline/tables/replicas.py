@@ -1,10 +1,10 @@
-"""``replicas``: how many copies of each subject's samples the way-servers should spread (Campus++, section 3.3).
+"""``replicas``: number of copies of each subject's samples that the way-servers should spread (Campus++, section 3.3).
 
-The formula and its bounds are ``model.replicas``; here the subscribers come from ``popularity``, and from the last
-census of a campus in the log (``model.census``), where there is one.
+The formula and its bounds are in ``model.replicas``. The numbers of subscribers come from ``popularity``, and from the
+last census of a campus in the log (``model.census``) if there is one.
 
-Rule: a subject of the census has the subscribers that the census counts, also if nothing was published on it for long.
-Rule: subjects of the backbone of a campus, and those that the filter does not admit, are not planned for.
+Rule: a subject in the census has the census's number of subscribers, even if nothing was published on it for long.
+Rule: the plan leaves out subjects of the backbone of a campus, and subjects that the topic filter does not match.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from whimbrel.pipeline.files.schemas import SCHEMAS
 __all__ = ["HORIZON_US", "SAMPLE_BYTES", "chosen", "planned", "replicas", "silent", "window_end"]
 
 SAMPLE_BYTES = 100
-"""The size of a sample in the paper: ten of them fit a chip of 8 KiB."""
+"""Size of a sample in the paper, in bytes: about ten samples fit a chip with 8 kB of RAM."""
 HORIZON_US = 7 * 24 * 3_600 * 1_000_000
-"""A subject that was silent for a week is planned for no more; else a plan would need a place for everything ever."""
+"""Time without publications after which a subject is left out: a week, in microseconds; else plans would only grow."""
 
 
 def replicas(
@@ -44,10 +44,10 @@ def replicas(
     subject_filter: str = "#",
     census: CensusTotals | None = None,
 ) -> DataFrame:
-    """Return the plan for the subjects of *popularity*, with the subscribers of each one's last window.
+    """Return the plan for the subjects of *popularity*, with the number of subscribers in each subject's last window.
 
-    Subjects of a *census* have the subscribers that it counts. Only those are planned for that *subject_filter* admits.
-    A subject counts if that window ends within *horizon_us* of the newest, or of *newest_at* if that is earlier.
+    Subjects in a *census* have the census's numbers of subscribers. The plan has only subjects that *subject_filter*
+    matches, and whose last window ends within *horizon_us* of the newest window, or of *newest_at* if that is earlier.
 
     in:  the table ``popularity``
     out: the table ``replicas``
@@ -55,7 +55,7 @@ def replicas(
     last = popularity.groupBy("subject").agg(
         F.unix_micros(F.max("window_end")), F.max_by("subscribers", "window_end").alias("subscribers")
     )
-    # One task sees all subjects: each one's share depends on all the others'.
+    # One task gets all subjects, because the share of each depends on all others.
     made = partial(
         _planned,
         horizon_us=horizon_us,
@@ -71,16 +71,17 @@ def replicas(
 
 
 def window_end(at: int, window_us: int) -> int:
-    """Return when the window ends that the time *at* is in."""
+    """Return the end of the window that contains the time *at*, in microseconds."""
     return min(at - at % window_us + window_us, INT64_MAX)
 
 
 def silent(
     latest: Mapping[str, tuple[int, int]], *, newest_at: int = INT64_MAX, horizon_us: int = HORIZON_US
 ) -> list[str]:
-    """Return the subjects whose last window, whose end stands first, ended before the horizon of the newest.
+    """Return the subjects whose last window ended at least *horizon_us* before the newest window.
 
-    No window counts as newer than *newest_at*: a node whose clock is ahead must not make other subjects old.
+    *latest* has the end of each subject's last window, and its subscribers. No window counts as newer than *newest_at*:
+    a node whose clock is ahead must not make other subjects old.
     """
     newest = min(max((end for end, _ in latest.values()), default=0), newest_at)
     return [subject for subject, (end, _) in latest.items() if end <= newest - horizon_us]
@@ -89,7 +90,7 @@ def silent(
 def chosen(
     subscribers: Mapping[str, int], *, subject_filter: str = "#", census: CensusTotals | None = None
 ) -> dict[str, int]:
-    """Return the subscribers of the subjects that are planned for, those of a *census* as it counts them."""
+    """Return the numbers of subscribers of the subjects in the plan; numbers of a *census* replace those given."""
     counts = {**subscribers, **(census.subscribers if census is not None else {})}
     return {
         subject: count
@@ -106,7 +107,7 @@ def planned(
     target: float = TARGET,
     sample_bytes: int = SAMPLE_BYTES,
 ) -> Any:
-    """Return the plan for *subscribers*, which counts S_i of each subject, as an Arrow batch of ``replicas``."""
+    """Return the plan for *subscribers* (the paper's S_i, per subject) as an Arrow batch of ``replicas``."""
     copies = plan(subscribers, nodes=nodes, slots_per_node=slots_per_node, target=target)
     columns = {
         "subject": list(copies),

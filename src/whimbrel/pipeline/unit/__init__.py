@@ -1,4 +1,4 @@
-"""The unit of work: a span of one node's log becomes rows of tables, for the batch run and for the stream."""
+"""The unit of work: turn a span of one node's log into rows of tables, for the batch run and for the stream."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What workers make of spans: files of the tables, which count once the driver commits them, and what they report.
+"""Output of workers: data files of the tables, which the driver commits, and reports to the driver.
 
-Rule: rows go to a file as soon as they are many, so memory is bounded, however much a span becomes.
-Rule: a file of an attempt that failed is in no commit, and is swept away with others.
+Rule: rows are written to a file as soon as they reach a size, so memory is bounded even for a large span.
+Rule: a file of a failed attempt is in no commit; ``files.delta`` removes such files later.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from whimbrel.pipeline.files.delta import written_file
 __all__ = ["FILE_BYTES", "MADE", "Made", "TableFiles"]
 
 MADE = "kind string, node string, table string, rows long, told binary"
-"""The columns of ``Made``."""
+"""Spark schema of ``Made``."""
 FILE_BYTES = 64 << 20
 
 
 class Made(NamedTuple):
-    """Something that was made: a row that workers send on."""
+    """One output of a worker, as a row for the next operator or the driver."""
 
     kind: str
-    """``file`` of a table, ``tallies`` and ``meetings`` for the windows, ``node``: the report of one; ``window`` and
-    ``windows``."""
+    """``file``: a data file of a table; ``tallies``, ``meetings``: input of the windows; ``node``: report of a node;
+    ``window``, ``windows``: results of the windows."""
     node: str
     table: str | None
     rows: int
     told: bytes
-    """What the kind says: JSON of a file's commit, Arrow of tallies, CBOR of a report."""
+    """Content, by kind: JSON of a file's commit, Arrow of tallies, CBOR of a report."""
 
 
 @dataclass(slots=True)
 class TableFiles:
-    """Rows of *tables* of a node on their way to files below *out*."""
+    """Buffer of a node's rows of *tables*, written to files below *out*."""
 
     out: Path
     node: str
     tables: Collection[str]
     file_bytes: int = FILE_BYTES
-    """Rows of a table that have so many bytes in memory go to a file."""
+    """Size in memory from which on the rows of a table are written to a file, in bytes."""
     folder: str = ""
-    """In which folder of each table its files are."""
+    """Folder within each table's folder that gets the files."""
 
     _batches: dict[str, list[Any]] = field(default_factory=dict, init=False)
     _bytes: dict[str, int] = field(default_factory=dict, init=False)
 
     def add(self, table: str, batches: Iterable[Any]) -> Iterator[Made]:  # of pyarrow.RecordBatches
-        """Take rows in; yield the file that they fill."""
+        """Buffer rows of *table*; if they fill a file, write and yield it."""
         if table not in self.tables:
             return
         for batch in batches:
@@ -64,7 +64,7 @@ class TableFiles:
             yield self._written(table)
 
     def end(self) -> Iterator[Made]:
-        """Yield files of what is left."""
+        """Write the buffered rows; yield one file per table."""
         for table in list(self._batches):
             yield self._written(table)
 
@@ -75,6 +75,6 @@ class TableFiles:
         return self.write(table, rows)
 
     def write(self, table: str, rows: Any) -> Made:  # a pyarrow.Table
-        """Write rows as a file of a table."""
+        """Write *rows* as a data file of *table*, and return the file."""
         file = written_file(self.out, table, rows, folder=self.folder)
         return Made("file", self.node, table, rows.num_rows, json.dumps(asdict(file)).encode())

@@ -1,9 +1,9 @@
-"""Matchers of a stream: of each node, one of the subscriptions in force, kept from batch to batch.
+"""Matchers of a stream: one matcher of the subscriptions in force per node, reused from batch to batch.
 
-A device subscribes in nearly every batch of a large fleet, and to pack a hundred thousand subscriptions takes longer
-than all the rest of the batch. So there are two layers (``versions``): a large one that stays, and a small one, made
-anew, of the sessions that have changed since. When the small one is no longer small, all is packed again.
-Rule: each request for a batch's matcher brings all changes of that batch; so a matcher is valid until the next.
+In a large fleet some device subscribes in nearly every batch, and packing a hundred thousand subscriptions takes longer
+than the rest of the batch. So a matcher has two layers (``versions``): a large one that stays, and a small one for the
+sessions that changed since, which is rebuilt. When the small layer has grown too large, everything is packed again.
+Rule: each call for a batch's matcher gets all changes of that batch; so a matcher is valid until the next change.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from whimbrel.pipeline.unit.node_share import NodeShare
 __all__ = ["SMALL", "Matchers"]
 
 SMALL = 8
-"""The large layer has at least so many times the subscriptions of the small one."""
+"""Least ratio of the sizes of the large and the small layer; below it, everything is packed again."""
 
 
 @dataclass(slots=True)
 class _Kept:
     below: Shipped
     size: int
-    """How many subscriptions that has."""
+    """Number of subscriptions in the large layer, ``below``."""
     shipped: Shipped
-    """The same, or what lies over it."""
+    """The large layer, with the small layer over it if there is one."""
     changed: set[str] = field(default_factory=set)
-    """The sessions that have changed since."""
+    """Sessions that changed since the large layer was packed."""
     is_stale: bool = False
-    """Whether some have that are not in what lies over it."""
+    """Whether some of these changes are not in the small layer yet."""
 
 
 class Matchers:
@@ -46,10 +46,10 @@ class Matchers:
         self._kept: dict[str, _Kept] = {}
 
     def shipped(self, state: NodeShare, first: int, changed: Any, deleted: Any) -> Shipped:
-        """Return the matcher for a batch of one node that begins with the number *first*.
+        """Return the matcher for a batch of one node that begins with the seq *first*.
 
-        It holds what was in force before (*state*), and the changes of the batch: pyarrow.Tables of ``interests``
-        and ``sessions``.
+        The matcher has the subscriptions in force before the batch (*state*) and the changes of the batch: *changed*
+        and *deleted* are pyarrow.Tables of ``interests`` and ``sessions``.
         """
         now = touched(changed, deleted)
         kept = self._kept.get(state.node)
@@ -73,7 +73,7 @@ class Matchers:
         return everything
 
     def note(self, state: NodeShare, changed: Any, deleted: Any) -> None:
-        """Take in the changes of a batch that needs no matcher, for the next one that does."""
+        """Record the changes of a batch that needs no matcher, for the next batch that needs one."""
         kept = self._kept.get(state.node)
         now = touched(changed, deleted)
         if kept is not None and now:
@@ -87,7 +87,7 @@ class Matchers:
             _remove(kept.below)
 
     def forget(self) -> None:
-        """Remove everything."""
+        """Remove the matchers of all nodes, and their files."""
         for node in list(self._kept):
             self._forget(node)
 

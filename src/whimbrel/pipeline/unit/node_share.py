@@ -1,10 +1,11 @@
-"""A node's share of a worker: its core, and what tables need beside it, kept from batch to batch in rows.
+"""The state of one node in a worker: its core, and further state that tables need, stored as rows between batches.
 
-A node's log is one sequence and its core is a fold over it, so a node is folded in one place (``take``). The state is
-kept in memory and, in small steps, in a store of its own.
-Rule: the state is that of the seq it says (``applied``), and is committed after everything that was made of a batch
-has been written. A batch that is repeated starts from the same state and makes the same.
-Rule: it is bounded by what is held, who subscribes and which devices report, not by the length of the log.
+A node's log is one sequence and its core is a fold over it, so one worker folds a node (``take``). The state is in
+memory; a store of its own gets the changed rows at each commit.
+Rule: the stored state is the state after the seq ``applied``. It is committed after all output of a batch has been
+written. So a batch that is repeated starts from the same state and makes the same output.
+Rule: the state's size depends on the held notifications, the subscriptions and the reporting devices, not on the length
+of the log.
 """
 
 from __future__ import annotations
@@ -54,16 +55,16 @@ class Held(NamedTuple):
 
 
 class LogMark(NamedTuple):
-    """The place in a log that a state is of, beside its number."""
+    """Identity of the log that a state was folded from, to detect that another log has the same seqs."""
 
     incarnation: str | None = None
-    """That of the log; None if it has none."""
+    """Incarnation of the log; None if the log has none."""
     digest: str | None = None
-    """That of the last fact."""
+    """Digest of the last fact."""
 
 
 class LogPosition:
-    """The part of the state that says how far the log was folded: the time of the last fact, and its mark."""
+    """The part of the state that records how far the log was folded: the time of the last fact, and its ``LogMark``."""
 
     kinds = frozenset({"time", "log mark"})
 
@@ -76,11 +77,11 @@ class LogPosition:
         yield from (("time",), ("log mark",))
 
     def row(self, key: Key) -> bytes:
-        """Return the row of the time, or of the mark, which also says the format of all rows."""
+        """Return the row of the time, or of the mark; the mark's row also has the format of all rows."""
         return cbor2.dumps(self.last_at if key[0] == "time" else [*self.mark, STATE_FORMAT])
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Restore both from *rows*."""
+        """Restore time and mark from *rows*."""
         for key, value in rows.items():
             found = cbor2.loads(value)
             if key[0] == "time":
@@ -90,7 +91,7 @@ class LogPosition:
 
 
 class NodeShare:
-    """One node, as far as its log was folded; *store* has the state that was committed last."""
+    """State of one node as far as its log was folded; *store* has the state of the last commit."""
 
     def __init__(
         self,
@@ -109,13 +110,13 @@ class NodeShare:
         self._core = core = NodeCore(node, hold, held, policies)
         self._position = LogPosition()
         self.moves = Moves()
-        """The places of devices, and the sessions whose members they are."""
+        """Places of the devices, and the sessions whose members they are."""
         self.links = LinkQuality(core.rows.touch, MemoryCount(), most=INT64_MAX)
         core.add([self._position, LastPlaces(self.moves.keeper), self.links])
         core.restore(own)
         self.moves.restore((name, device) for name in hold.sessions() for device in hold.members(name))
         self.contacts = None if contact is None else ContactFold(contact)
-        """The contacts between devices that have not ended; None where no table of them is made."""
+        """Contacts between devices that have not ended; None if the table ``contacts`` is not made."""
         if self.contacts is not None:
             for key, row in of_contacts:
                 self.contacts.restore(key, cbor2.loads(row))
@@ -125,7 +126,7 @@ class NodeShare:
         self._decides = assume_receipts
         self._fold = Fold(core, assume_receipts=assume_receipts, whose=self.in_force.whose)
         self._held_since = [(kept.published_at, seq) for seq, kept in hold.all_kept() if kept is not None]
-        """A heap: when each held notification was published, and some that are held no more."""
+        """Heap of (publication time, seq) of the held notifications, and of some that are no longer held."""
         heapify(self._held_since)
 
     @property
@@ -135,7 +136,7 @@ class NodeShare:
 
     @property
     def mark(self) -> LogMark:
-        """The mark of the last fact; to be set before a commit."""
+        """The mark of the last fact; the caller sets it before a commit."""
         return self._position.mark
 
     @mark.setter
@@ -144,31 +145,31 @@ class NodeShare:
 
     @property
     def applied(self) -> int:
-        """The number of the last fact that is in the state that was committed."""
+        """The seq of the last fact in the committed state."""
         return self._store.applied
 
     @property
     def size(self) -> int:
-        """How many things are remembered, as of the last commit."""
+        """Number of items in the state: subscriptions, rows of the hold, links and places."""
         held = sum(self._core.hold.counts().values())
         return len(self.in_force.whose) + held + len(self.links.state) + self.moves.keeper.size
 
     @property
     def oldest_at(self) -> int:
-        """When the oldest notification was published of which something is still held."""
+        """Publication time of the oldest notification that is still held; ``INT64_MAX`` if none is."""
         hold, since = self._core.hold, self._held_since
         while since and not hold.is_stored(since[0][1]):
             heappop(since)
         return since[0][0] if since else INT64_MAX
 
     def held(self) -> Iterator[Held]:
-        """Yield what has no outcome yet."""
+        """Yield the notifications that have no outcome yet, per session and device that has them in flight."""
         for session, seq, devices in self._core.hold.pending():
             for device in devices or (None,):
                 yield Held(self.node, session, seq, device)
 
     def away(self) -> dict[str, int]:
-        """Return, for each device that is away from a session, how many notifications wait there for it."""
+        """Return the number of notifications that are held for each absent device, over all its sessions."""
         found: dict[str, int] = {}
         hold = self._core.hold
         for session in hold.sessions():
@@ -180,7 +181,7 @@ class NodeShare:
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     def seen(self, put: Any) -> Seen:  # a pyarrow.Table
-        """Return how much of publications policies may read: those in force, and those *put*, rows with their texts."""
+        """Return which content of publications policies may read: those in force, and those of the rows *put*."""
         policies = self._fold.policies
         texts = put.column("text").drop_null().to_pylist()
         if self._decides or policies.needs_bodies or any(map(policies.reads_bodies, texts)):
@@ -188,9 +189,9 @@ class NodeShare:
         return Seen.ATTRIBUTES if texts or policies.are_any else Seen.NOTHING
 
     def fold(self, batches: Iterable[Any], facts: Mapping[int, Fact], end: int | None) -> Iterator[Any]:
-        """Apply events, in the order of seq, advance the time to *end*, and yield rows of ``deliveries``.
+        """Apply events in the order of their seqs, advance the time to *end*, and yield rows of ``deliveries``.
 
-        *facts* has, by seq, the facts that some events stand for.
+        *facts* has the facts of events of the kind ``FACT``, per seq.
         """
         out = Rows()
         for batch in batches:
@@ -205,7 +206,7 @@ class NodeShare:
             yield out.batch()
 
     def commit(self, last: int) -> None:
-        """Write the changes since the last commit, as the state of the seq *last*."""
+        """Write the rows that changed since the last commit to the store, as the state after the seq *last*."""
         if self.last_at is not None:
             self.links.forget(self.last_at)
         rows, keeper = self._core.rows, self.moves.keeper
@@ -231,12 +232,12 @@ class NodeShare:
             self.contacts.touched.clear()
 
     def discard_changes(self) -> None:
-        """Forget the changes since the last commit: there will be none."""
+        """Forget which rows changed since the last commit, because no further commit follows."""
         self._core.rows.discard_changes()
         self.moves.keeper.changed.clear()
 
     def _note_held(self, put: Iterable[Key]) -> None:
-        """Remember when the notifications of *put* rows were published; drop the others once they are the most."""
+        """Add the notifications of *put* rows to ``_held_since``; rebuild it once most of its entries are obsolete."""
         hold = self._core.hold
         for key in put:
             if key[0] == "notification" and (kept := hold.kept(int(str(key[1])))) is not None:

@@ -1,7 +1,7 @@
-"""Rows of streams of plan format 3, as a worker of format 4 has them.
+"""Upgrade of stored state: convert rows of format 3 to rows of format 4.
 
-Format 3 kept subscriptions twice (in the hold without their filters, and as rows of ``interests``), what policies made
-of a notification in rows of its own, and the last places of devices under another name.
+Format 3 stored subscriptions twice: in the hold without their filters, and as rows of ``interests``. It stored the
+results of policies for a notification in separate rows, and the last places of devices under another kind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OF_NOTIFICATIONS = frozenset({"notification", "shaped body", "difference", "con
 
 
 def upgraded(node: str, rows: _Rows) -> tuple[_Rows, bool]:
-    """Return the *rows* of the node as this version has them, and whether an older one wrote them."""
+    """Return the *rows* of the node in the format of this version, and whether an older version wrote them."""
     if not rows or _format_of(rows) >= STATE_FORMAT:
         return rows, False
     return [*_upgraded(node, rows)], True

@@ -1,10 +1,10 @@
-"""The unit of work: ``take`` reads, judges, matches and folds a span of one node's log, in Arrow, in one place.
+"""The unit of work: ``take`` reads, validates, matches and folds a span of one node's log, as Arrow tables.
 
-Its driver (a stream, a worker, one process) gives it the node's state and a span that follows it, and gets rows
-of the tables and what windows are made of; then it commits the state, in whose store the changes are the state delta.
+The caller (a stream's operator or a batch worker) passes the node's state and the span of seqs that follows it. It gets
+rows of the tables and the counts for windows. Then it commits the state, which writes only the changed rows.
 
-Rule: a span is taken in pieces of bounded size (``spans``), however many numbers it has; how it is cut changes nothing.
-Rule: what a piece costs follows what stands in it, not how much is subscribed.
+Rule: a span is processed in pieces (chunks) of bounded size (``spans``). How it is cut does not change the rows.
+Rule: the cost of a piece depends on its facts, not on the number of subscriptions.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ Arrow = Any
 """A ``pyarrow`` batch, table or schema; pyarrow ships no types."""
 
 _REPORTS_AT_ONCE = 50_000
-"""So many reports are looked at together for contacts: each time, all devices that are anywhere are."""
+"""Reports that are collected before contacts are searched, because each search may look at all devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenPiece:
-    """What a piece of a node's log has become."""
+    """Output of one piece of a node's log."""
 
     last: int
-    """The number that it ends with."""
+    """The last seq of the piece."""
     rows: dict[str, list[Arrow]] = field(default_factory=dict)
-    """By table, Arrow batches: ``matches``, ``deliveries``, ``link_quality``, ``dead_letters``."""
+    """Arrow batches per table: ``matches``, ``deliveries``, ``link_quality``, ``contacts``, ``dead_letters``."""
     counts: Arrow
-    """Of ``COUNT``."""
+    """Publications per subject and window, with the schema ``popularity.COUNT``."""
     tally: Arrow
-    """How long notifications took, of ``latency.TALLY``."""
+    """Latencies per subject and window, with the schema ``latency.TALLY``."""
     intervals: Arrow
-    """When subscriptions were in force that were begun, changed or ended."""
+    """Times in force of the subscriptions that this piece added, changed or removed."""
     meetings: dict[tuple[str, str], Meeting] = field(default_factory=dict)
-    """By pair of devices, what its contacts that ended add up to."""
+    """Sums over the contacts that ended, per pair of devices."""
 
 
 def begun_piece(state: NodeShare, seq: int) -> TakenPiece:
-    """Return what a state that begins at a checkpoint says of itself: the subscriptions that are in force."""
+    """Return the output for a state that starts at a checkpoint: the intervals of its subscriptions, and no rows."""
     counts, tally = COUNT.empty_table(), TALLY.empty_table()
     return TakenPiece(last=seq, counts=counts, tally=tally, intervals=state.in_force.intervals())
 
 
-def take(  # what, from where, to what
+def take(  # input, state, options
     reader: SpanReader,
     first: int,
     last: int,
@@ -78,13 +78,13 @@ def take(  # what, from where, to what
     folds: bool = True,
     missing: Sequence[Missing] = (),
 ) -> Iterator[TakenPiece]:
-    """Take the numbers *first* to *last* of a node's log into its *state*, and yield what they become, piece by piece.
+    """Apply the seqs *first* to *last* of a node's log to its *state*, and yield the output, piece by piece.
 
-    *window_us* is the length of windows, None where nothing is counted for them, and *now* the time at which dead
-    letters are found, in microseconds. Nothing is committed: ``NodeShare.commit`` does, once what was yielded is safe.
-    With a *shard*, the state has the sessions of that one, and rows are about them. Where nothing is matched and folded
-    (not *folds*), there are the rows of ``link_quality``, ``contacts`` and ``dead_letters``. All numbers must be there
-    but for those that are known to be *missing*.
+    *window_us* is the length of windows, or None if nothing is counted for windows. *now* is the time that dead letters
+    get. Both are in microseconds. Nothing is committed: the caller calls ``NodeShare.commit`` once the output is safe.
+    With a *shard*, the state has only the sessions of that shard, and the rows are about them. Without *folds*, nothing
+    is matched and folded: only ``link_quality``, ``contacts`` and ``dead_letters`` get rows. Every seq must be present,
+    except those that are known to be *missing*.
     """
     for whole in reader.pieces(first, last, now=now, missing=missing):
         piece = whole if shard is None else shard.own(whole)
@@ -97,7 +97,7 @@ def take(  # what, from where, to what
             events, facts = _events(piece, rows["matches"], state, matchers, has_policies=has_policies)
             intervals = state.in_force.changing(changed, deleted)
             rows["deliveries"] = list(state.fold(events.to_batches(), facts, whole.ends_at))
-            del events, facts  # before the next one is read: a piece is as large as memory allows
+            del events, facts  # frees memory before the next piece is read: a piece is as large as memory allows
             if intervals.num_rows or deleted.num_rows:
                 state.in_force.changed()
         rows["link_quality"] = [link_rows(state.node, state.links, piece.table("reports"))]
@@ -115,7 +115,7 @@ def take(  # what, from where, to what
 
 
 def _contacts(piece: Piece, state: NodeShare, *, is_last: bool) -> tuple[list[Arrow], dict[tuple[str, str], Meeting]]:
-    """Return the contacts that ended, and what they add to meetings; at the end of a span, or once there are many."""
+    """Return the contacts that ended and their meetings; search only at the end of a span, or after many reports."""
     if state.contacts is None:
         return [], {}
     state.contacts.take(piece.table("reports", ("seq", "reported_at", "device", "place")).sort_by("seq"))
@@ -128,9 +128,9 @@ def _contacts(piece: Piece, state: NodeShare, *, is_last: bool) -> tuple[list[Ar
 def _events(
     piece: Piece, matched: list[Arrow], state: NodeShare, matchers: Matchers, *, has_policies: bool
 ) -> tuple[Arrow, dict[int, Fact]]:
-    """Return all events of a piece in order, and the facts that some stand for; add what matched to *matched*.
+    """Return all events of a piece in order, and the facts of some events; append the matches to *matched*.
 
-    If there is no policy in the whole log (not *has_policies*), none will ask for reports or for what was published.
+    If the whole log has no policy (not *has_policies*), reports and the content of publications are left out.
     """
     changed, deleted = piece.table("interests", CHANGED), piece.table("sessions", DELETED)
     events: list[Arrow] = []

@@ -2,8 +2,8 @@
 
 Rule: the head is always the oldest by ``seq``. With two queues, one for each kind (5.4.2), the heads of both are
 looked up against the open events at the same time, when the older of them is due; acting on them stays in the order of
-arrival. So no outcome changes: what the younger head found early is kept up to date by ``add_candidate`` and filtered
-when its turn comes.
+arrival. So no outcome changes: the candidates that the younger head found early are kept up to date by
+``add_candidate``, and filtered when its turn comes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ArrivalQueue"]
 
 
 class ArrivalQueue:
-    """One queue, or two."""
+    """Events that wait to be processed, in one queue or in one per kind."""
 
     def __init__(self, look_up: Callable[[Record], list[Record]], *, has_two: bool) -> None:
         self._look_up = look_up
@@ -27,7 +27,7 @@ class ArrivalQueue:
         self._has_two = has_two
         self._early: dict[Kind, tuple[Record, list[Record]]] = {}
         self.look_ups = 0
-        """How often the open events were gone through; both heads at once count once."""
+        """Number of look-ups of the open events; both heads at once count as one."""
 
     def push(self, record: Record) -> None:
         """Append *record*."""
@@ -55,20 +55,20 @@ class ArrivalQueue:
         return self._early.get(record.kind, (None,))[0] is record
 
     def add_candidate(self, record: Record) -> None:
-        """Add *record*, which has just been opened, to what a head of the other kind found early."""
+        """Add *record*, which has just been opened, to the early candidates of a head of the other kind."""
         for kind, (head, found) in self._early.items():
             if kind is not record.kind and record not in found and is_pair(head, record):
                 found.append(record)
 
     def pop(self, record: Record) -> None:
-        """Take the head out."""
+        """Remove *record*, which is the head of its queue."""
         popped = self._queue(record.kind).popleft()
         assert popped is record
         self._early.pop(record.kind, None)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether anything is in a queue; it may turn out to have been removed meanwhile."""
+        """Whether a queue has an entry; its event may have been removed meanwhile."""
         return bool(self._publications or self._subscriptions)
 
     def __len__(self) -> int:

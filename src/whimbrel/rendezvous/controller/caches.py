@@ -1,7 +1,7 @@
-"""Caches: what a controller remembers for a while (Huang, 4.1.3 and 5.4.1).
+"""Caches with a time to live: data that a controller keeps for a while (Huang, 4.1.3 and 5.4.1).
 
-Rule: alive iff ``now < expires_at``. All entries of a cache live equally long, so the oldest is always the next to go,
-and a full cache gives up its oldest entry.
+Rule: an entry is alive iff ``now < expires_at``. All entries of a cache have the same time to live, so the oldest
+expires first, and a full cache drops its oldest entry.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ V = TypeVar("V")
 
 
 class TimedCache(Generic[K, V]):
-    """At most *capacity* entries, each alive for *ttl_us* from when it was put or, with ``touch``, last used."""
+    """At most *capacity* entries, each alive for *ttl_us* after ``put`` or, with ``touch``, after its last use."""
 
     def __init__(self, ttl_us: int, capacity: int) -> None:
         self._ttl_us, self._capacity = ttl_us, capacity
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
     def put(self, key: K, value: V, *, now: int) -> None:
-        """Remember *value* from *now* on."""
+        """Store *value* for *key*, alive from *now*."""
         self._entries[key] = value, now + self._ttl_us
         self._entries.move_to_end(key)
         if len(self._entries) > self._capacity:
@@ -47,7 +47,7 @@ class TimedCache(Generic[K, V]):
         self._entries.pop(key, None)
 
     def clean(self, *, now: int, work: int) -> int:
-        """Forget at most *work* entries that are dead, and return how many."""
+        """Remove at most *work* expired entries, and return how many."""
         done = 0
         while done < work and self._entries and next(iter(self._entries.values()))[1] <= now:
             self._entries.popitem(last=False)
@@ -56,7 +56,7 @@ class TimedCache(Generic[K, V]):
 
     @property
     def next_due(self) -> int | None:
-        """When the next entry dies."""
+        """Time at which the next entry expires."""
         return next(iter(self._entries.values()))[1] if self._entries else None
 
     def __len__(self) -> int:

@@ -1,1 +1,1 @@
-"""Campus++ in a made-up world: carriers that meet by contacts, topics with subscribers, and what comes of it."""
+"""Campus++ in a simulated world: carriers that meet by contacts, topics with subscribers, and the figures of a run."""

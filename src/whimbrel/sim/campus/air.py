@@ -1,4 +1,4 @@
-"""The air of a made-up campus: frames between transports in memory, along the contacts that there are now."""
+"""An in-memory radio medium for Campus++: passes frames between the nodes that are in contact at the moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["MemoryAir", "MemoryTransport"]
 
 
 class MemoryAir:
-    """Which nodes hear each other."""
+    """The radio medium: knows which nodes hear each other now."""
 
     def __init__(self) -> None:
         self._transports: dict[int, MemoryTransport] = {}
@@ -20,16 +20,16 @@ class MemoryAir:
         """The nodes that each node hears."""
 
     def join(self, transport: MemoryTransport) -> None:
-        """Let *transport* be met."""
+        """Register *transport*, so that its node can be in contact with others."""
         self._transports[transport.address] = transport
 
     def meet(self, one: int, other: int) -> None:
-        """Let two nodes hear each other from now on."""
+        """Start a contact between two nodes: each hears the other from now on."""
         self._contacts.setdefault(one, set()).add(other)
         self._contacts.setdefault(other, set()).add(one)
 
     def part(self, one: int, other: int) -> None:
-        """Let two nodes hear each other no more."""
+        """End the contact of two nodes."""
         self._contacts.get(one, set()).discard(other)
         self._contacts.get(other, set()).discard(one)
 
@@ -40,7 +40,7 @@ class MemoryAir:
 
 
 class MemoryTransport:
-    """The node at *address* in *air*."""
+    """Transport of the node at *address* over *air*."""
 
     def __init__(self, address: int, air: MemoryAir, *, profile: Profile = LINK) -> None:
         self.address, self.host = address, f"host {address:x}"
@@ -52,14 +52,14 @@ class MemoryTransport:
         air.join(self)
 
     def say(self, hello: Hello) -> None:
-        """Send *hello* to all in reach."""
+        """Send *hello* to all neighbours."""
         for frame in encode(self.address, hello, profile=self._profile):
             self._count_sent(frame)
             for neighbour in self._air.neighbours(self.address):
                 neighbour.put(frame, came_to_all=True, host=self.host)
 
     def send(self, address: int, message: Message | Part) -> bool:
-        """Send *message* to the node at *address*; return whether it is known: on the air nobody sees it arrive."""
+        """Send *message* to the node at *address*; return False, and send nothing, if that node was never heard."""
         if address not in self._known:
             return False
         for frame in encode(self.address, message, profile=self._profile):
@@ -74,7 +74,7 @@ class MemoryTransport:
         self.counts["bytes sent"] += len(frame)
 
     def put(self, data: bytes, *, came_to_all: bool, host: str = "stranger") -> None:
-        """Queue a datagram from the air; those that no transport sends come from one host unless *host* names it."""
+        """Put a received datagram into the inbox; without *host*, it comes from one that is no node."""
         self._inbox.append((data, came_to_all, host))
 
     def receive(self) -> Heard | None:

@@ -1,4 +1,4 @@
-"""One simulation of Campus++ by the kernel: arrays in, progress on the way, the outcome out."""
+"""One simulation of Campus++ in the numba kernel: takes arrays, reports progress, returns the outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHUNK = 200_000
 def simulate(
     contacts: Contacts, campus: Campus, world: World, *, on_progress: Callable[[float], None] | None = None
 ) -> CampusOutcome:
-    """Replay *contacts*; *on_progress* is told how much of the trace is done, from 0 to 1."""
+    """Replay *contacts*; call *on_progress* with the part of the trace that is done, from 0 to 1."""
     state = campus_state(contacts, campus, world)
     total = 2 * len(contacts) + len(world.publications)
     done = 0
@@ -33,7 +33,7 @@ def simulate(
 
 
 def outcome_of(state: CampusState) -> CampusOutcome:
-    """Return what has come of a simulation so far."""
+    """Return the outcome of a simulation so far."""
     count = int(state.counters[CURSORS - 1])
     return CampusOutcome(
         delivered_s=state.delivered_s[:count],
@@ -46,7 +46,7 @@ def outcome_of(state: CampusState) -> CampusOutcome:
 
 
 def campus_state(contacts: Contacts, campus: Campus, world: World) -> CampusState:
-    """Return the state before the first event."""
+    """Return the kernel's arrays as they are before the first event."""
     nodes, topics, samples = contacts.nodes, campus.topics, len(world.publications)
     subscribes = np.zeros((nodes, topics), np.uint8)
     for topic, subscribers in enumerate(world.subscribers):

@@ -1,6 +1,7 @@
-"""What came of a simulation of Campus++, event by event, and the recorder that gathers it from the reference.
+"""The outcome of a simulation of Campus++, event by event, and the recorder that collects it.
 
-The kernel fills the same record; that the two are equal is what the differential test says.
+The recorder is a report of the reference simulator. The kernel fills the same record; a differential test asserts that
+both are equal.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ __all__ = ["CampusOutcome", "Recorder"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampusOutcome:
-    """Retrievals in the order of time, when each sample had its L copies, messages and lost copies."""
+    """Retrievals in the order of time, the time at which each sample had its L copies, messages, and lost copies."""
 
     delivered_s: NDArray[np.float64]
     subscriber: NDArray[np.int32]
     sample: NDArray[np.int32]
-    """The number of its publication."""
+    """Position of the sample's publication in the world's list."""
     replicas: NDArray[np.int32]
-    """How many nodes stored the sample when it was retrieved."""
+    """Number of nodes that stored the sample when it was retrieved."""
     sprayed_s: NDArray[np.float64]
-    """When the last of the L copies of each sample was stored; not a number: never."""
+    """Time at which the last of a sample's L copies was stored; NaN if it never was."""
     counters: dict[str, int]
 
 
 class Recorder:
-    """A report that keeps what the kernel keeps."""
+    """A report that records the same figures as the kernel, from the reference simulator."""
 
     def __init__(self, world: World) -> None:
         self._number = {each.sample: number for number, each in enumerate(world.publications)}
@@ -46,10 +47,10 @@ class Recorder:
         self._counters: Counter[str] = Counter()
 
     def published(self, publication: Publication, copies: int, *, now: float) -> None:
-        """Count nothing: the source's own copy is stored."""
+        """Ignore a publication: the source's own copy is counted when it is stored."""
 
     def done(self, node: int, step: Step, *, now: float) -> None:
-        """Take note of what a carrier did."""
+        """Record a step of a carrier."""
         match step:
             case Deliver(sample):
                 number = self._number[sample]
@@ -71,12 +72,12 @@ class Recorder:
         self._counters[message] += 1
 
     def lost(self, answer: Answer, *, now: float) -> None:
-        """Count the copies that were on their way."""
+        """Count the copies of an answer that was lost when its contact ended."""
         del now
         self._counters["broken"] += answer.copies
 
     def outcome(self) -> CampusOutcome:
-        """Return what was recorded."""
+        """Return the recorded outcome."""
         names = ("hello", "request", "answer", "replaced", "displaced", "outdated", "no_place", "broken")
         columns = list(zip(*self._delivered, strict=True)) or [(), (), (), ()]
         return CampusOutcome(

@@ -1,8 +1,9 @@
 """The figures of one simulation of Campus++: delays, spray time, replicas seen, messages, and what was lost.
 
-Rule: a sample counts if it was published after the warm-up and a newer one of its topic came before the end: only then
-is it known who never retrieved it. A source that subscribes to its own topic is no subscriber of that sample.
-Rule: a mean over retrievals alone flatters, so those who never retrieved are counted beside it.
+Rule: a sample counts if it was published after the warm-up and a newer sample of its topic came before the end, because
+only then is it certain which subscribers never retrieved it. A source that subscribes to its own topic does not count
+as a subscriber of that sample.
+Rule: a mean over retrievals alone flatters, so subscribers that never retrieved a sample are counted beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["campus_report", "counted_samples", "delays"]
 
 
 def counted_samples(campus: Campus, world: World) -> NDArray[np.bool_]:
-    """Return which publications count."""
+    """Return a mask of the publications that count."""
     is_counted = np.zeros(len(world.publications), bool)
     last: dict[int, int] = {}
     for number, publication in enumerate(world.publications):
@@ -37,7 +38,7 @@ def delays(outcome: CampusOutcome, world: World, is_counted: NDArray[np.bool_]) 
 
 
 def campus_report(outcome: CampusOutcome, campus: Campus, world: World) -> dict[str, float | int | None]:
-    """Return the figures by name; None where nothing was retrieved or sprayed."""
+    """Return the figures by name; a figure is None if nothing was retrieved or sprayed."""
     is_counted = counted_samples(campus, world)
     delay_s = delays(outcome, world, is_counted)
     kept = is_counted[outcome.sample] if len(outcome.sample) else np.zeros(0, bool)

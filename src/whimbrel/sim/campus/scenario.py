@@ -1,12 +1,12 @@
-"""A scenario of Campus++: how many topics, who subscribes, who publishes when, and how many copies the plan gives.
+"""A scenario of Campus++: number of topics, subscribers, publications, and the copies that the replica plan gives.
 
-The paper fixes nodes, memory, topics, workload and popularity (section 3.3). It leaves open how many subscribers a
-topic has, how often it is published on, how often Hello is said and whether a transfer takes time: settings here, which
-every report repeats.
+The paper fixes nodes, memory, topics, workload and popularity (section 3.3). It leaves open the number of subscribers
+of a topic, the interval of its publications, the period of Hello, and whether a transfer takes time. These are settings
+here, and every report repeats them.
 
-Rule: same seed, same subscriptions and publications, whatever the workload and the allocation: figures compare plans,
-not draws.
-Rule: publications come in the order of (time, publisher, topic), which is the order of the samples' ids.
+Rule: the same seed gives the same subscriptions and publications for every workload and allocation, so that figures
+compare plans, not random draws.
+Rule: publications are ordered by (time, publisher, topic), which is the order of the samples' ids.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ __all__ = ["Allocation", "Campus", "Publication", "World", "share_by_power"]
 Allocation = Literal["sqrt", "flat"]
 _MAX_PUBLICATIONS = 20_000_000
 _MAX_CELLS = 50_000_000
-"""Nodes × topics, of each of which the simulator keeps some numbers."""
+"""Limit of nodes × topics; the simulator keeps several numbers for each such pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campus:
-    """The settings of one simulation; the paper says nothing of those from ``exponent`` on."""
+    """The settings of one simulation; the paper does not fix those from ``exponent`` on."""
 
     topics: int = 100
     memory: int = PLACES
     workload: float = TARGET
-    """The part of all places that the copies of all topics take: ΣL / (nodes × memory)."""
+    """Part of all buffer slots that the copies of all topics fill: ΣL / (nodes × memory)."""
     zipf_exponent: float = 0.0
-    """How unequal popularity is: the i-th topic has subscribers in proportion to i to the minus this; 0: equal."""
+    """Inequality of popularity: the i-th topic has subscribers in proportion to 1 / i to this power; 0: all equal."""
     allocation: Allocation = "sqrt"
-    """By formula (1), or the same number of copies for every topic."""
+    """``sqrt``: copies by formula (1); ``flat``: the same number of copies for every topic."""
     exponent: float | None = None
-    """Copies in proportion to subscribers to this power, beyond the paper; ``allocation`` says 0.5 or 0."""
+    """Copies in proportion to subscribers to this power, beyond the paper; None: 0.5 for ``sqrt``, 0 for ``flat``."""
     subscribers: float = 5.0
-    """Subscribers of a topic, in the mean over topics."""
+    """Mean number of subscribers of a topic."""
     interval_s: float = 4_000.0
-    """Seconds between two publications on a topic, in the mean; they come as a Poisson process."""
+    """Mean seconds between two publications on a topic; they form a Poisson process."""
     hello_s: float | None = None
-    """The period of Hello; None: at the beginning of a contact and whenever the list changes during it."""
+    """The period of Hello; None: at the start of a contact and after each change of the list during it."""
     transfer_s: float = 0.0
-    """How long it takes from a request until its answer has come."""
+    """Seconds from a request until its answer arrives."""
     shows_retrieved: bool = False
-    """Whether subscribers show what they have retrieved to other subscribers."""
+    """Whether subscribers show retrieved samples to other subscribers."""
     warmup_s: float | None = None
-    """Samples published before this do not count in reports; None: two intervals."""
+    """Reports ignore samples published before this time; None: two intervals."""
 
     def __post_init__(self) -> None:
         whole("topics", self.topics, 1, MAX_TOPIC)
@@ -77,21 +77,21 @@ class Campus:
 
     @property
     def measured_from_s(self) -> float:
-        """The time from which on publications count."""
+        """Time from which publications count."""
         return 2 * self.interval_s if self.warmup_s is None else self.warmup_s
 
     def assumptions(self) -> dict[str, object]:
-        """Return every setting, for reports."""
+        """Return every setting with its value, for reports."""
         return asdict(self) | {"warmup_s": self.measured_from_s}
 
     def subscribers_of_topics(self, nodes: int) -> list[int]:
-        """Return how many subscribers each topic has, the most popular first: at least one, at most all nodes."""
+        """Return the number of subscribers of each topic, most popular first: at least one, at most all nodes."""
         weights = [(rank + 1) ** -self.zipf_exponent for rank in range(self.topics)]
         unit = self.subscribers * self.topics / math.fsum(weights)
         return [min(max(round(weight * unit), 1), nodes) for weight in weights]
 
     def copies(self, nodes: int) -> list[int]:
-        """Return L of each topic; a workload that gives a topic less than one copy is refused."""
+        """Return L, the number of copies, of each topic; refuse a workload that leaves a topic without a copy."""
         counts = self.subscribers_of_topics(nodes)
         exponent = self.exponent if self.exponent is not None else 0.5 if self.allocation == "sqrt" else 0.0
         names = [f"{topic:05}" for topic in range(self.topics)]
@@ -105,7 +105,7 @@ class Campus:
         return [found[name] for name in names]
 
     def world(self, *, nodes: int, seconds: float, seed: int) -> World:
-        """Draw who subscribes and who publishes when."""
+        """Draw the subscribers of each topic, and the time and publisher of each publication."""
         if self.topics * seconds / self.interval_s > _MAX_PUBLICATIONS:
             raise InvalidValueError(
                 "interval_s", self.interval_s, f"one that makes at most {_MAX_PUBLICATIONS} samples"
@@ -128,7 +128,7 @@ class Campus:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A node publishes on a topic, at a time in microseconds from the beginning."""
+    """One publication of a node on a topic; the time is in microseconds from the start."""
 
     published_at: int
     publisher: int
@@ -136,18 +136,18 @@ class Publication:
 
     @property
     def time_s(self) -> float:
-        """The same time in seconds."""
+        """Time of the publication in seconds."""
         return self.published_at / US_PER_S
 
     @property
     def sample(self) -> Sample:
-        """What is published; its body does not matter here."""
+        """The published sample; the simulation ignores its body."""
         return Sample(topic=self.topic, published_at=self.published_at, publisher=self.publisher)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What was drawn: the subscribers of each topic, all publications in order, and L of each topic."""
+    """The random draw: the subscribers of each topic, all publications in order, and L of each topic."""
 
     nodes: int
     subscribers: list[list[int]]
@@ -156,7 +156,7 @@ class World:
 
 
 def share_by_power(counts: list[int], exponent: float) -> list[int]:
-    """Return counts for the plan, which takes their square root, so that copies follow subscribers to *exponent*."""
+    """Rescale counts so that the plan, which takes square roots, gives copies in proportion to count ** *exponent*."""
     if exponent == 0.5:
         return counts
     return [round(1e12 * (count / max(counts)) ** (2 * exponent)) or 1 for count in counts]

@@ -1,1 +1,1 @@
-"""Contacts: which nodes can hear each other, from when until when; made from walks, read from traces, or drawn."""
+"""Contacts: intervals in which two nodes hear each other; computed from walks, read from traces, or drawn at random."""

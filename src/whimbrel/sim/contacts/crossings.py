@@ -1,9 +1,9 @@
-"""Contacts of walks, by exact crossing: the moments at which the distance of two nodes passes the radio range.
+"""Contacts of walks, by exact crossing: the instants at which the distance of two nodes crosses the radio range.
 
-While both walk straight, their difference is p + v·t, and |p + v·t|² = r² is a quadratic equation: no time step, and no
-contact is too short to be found. This is the plain reference; ``sim.kernels.crossings`` is its fast twin.
+While both walk straight, their difference is p + v·t, and |p + v·t|² = r² is a quadratic equation. There is no time
+step, so no contact is too short to be found. This is the reference; ``sim.kernels.crossings`` is its fast twin.
 
-Rule: pieces of a contact that meet at a corner are one contact, also if rounding leaves up to a microsecond between.
+Rule: parts of a contact that join at a corner are one contact, even if rounding leaves a microsecond between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOUCH_S = 1e-6
 
 
 def contacts_of(walks: Walks, *, range_m: float) -> Contacts:
-    """Return all contacts of *walks*, pair by pair."""
+    """Return all contacts of *walks*, ordered by start and pair."""
     corners = [walks.corners(node) for node in range(walks.nodes)]
     found = [
         (start, end, low, high)
@@ -34,7 +34,7 @@ def contacts_of(walks: Walks, *, range_m: float) -> Contacts:
 def pair_contacts(
     one: Sequence[Corner], other: Sequence[Corner], *, range_m: float, seconds: float
 ) -> list[tuple[float, float]]:
-    """Return the contacts of two walks."""
+    """Return the contacts of two walks, as (start, end)."""
     found: list[tuple[float, float]] = []
     for start, end in _pieces(one, other, range_m, seconds):
         if found and start <= found[-1][1] + TOUCH_S:
@@ -47,7 +47,7 @@ def pair_contacts(
 def _pieces(
     one: Sequence[Corner], other: Sequence[Corner], range_m: float, seconds: float
 ) -> Iterator[tuple[float, float]]:
-    """Yield when they are in range, for each span of time in which both walk straight."""
+    """Yield (start, end) in range for each stretch in which both walk straight."""
     i = j = 0
     now = 0.0
     while now < seconds:
@@ -64,7 +64,7 @@ def _pieces(
 
 
 def _difference(a: Corner, a_next: Corner, b: Corner, b_next: Corner, now: float) -> tuple[float, float, float, float]:
-    """Return position and velocity of the second walk, seen from the first, at *now*."""
+    """Return position and velocity of the second walk relative to the first, at *now*."""
     avx, avy = (a_next[1] - a[1]) / (a_next[0] - a[0]), (a_next[2] - a[2]) / (a_next[0] - a[0])
     bvx, bvy = (b_next[1] - b[1]) / (b_next[0] - b[0]), (b_next[2] - b[2]) / (b_next[0] - b[0])
     ax, ay = a[1] + avx * (now - a[0]), a[2] + avy * (now - a[0])
@@ -75,7 +75,7 @@ def _difference(a: Corner, a_next: Corner, b: Corner, b_next: Corner, now: float
 def _inside(
     place: tuple[float, float], velocity: tuple[float, float], range_m: float, length_s: float
 ) -> tuple[float, float] | None:
-    """Return from when to when |place + velocity·t| ≤ range within 0 ≤ t ≤ length; None if never."""
+    """Return start and end of |place + velocity·t| ≤ range within 0 ≤ t ≤ length, or None if it is never true."""
     (x, y), (vx, vy) = place, velocity
     speed2 = vx * vx + vy * vy
     closing = x * vx + y * vy

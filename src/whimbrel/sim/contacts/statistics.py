@@ -1,8 +1,9 @@
-"""What the contacts of a world are like: how often, how long, and how long until two given nodes meet.
+"""Statistics of the contacts of a world: how often, how long, and how long until two given nodes meet.
 
-Rule: *inter-contact* is from the end of a contact to the beginning of the pair's next; *meeting time* (E_mm) is from a
-random instant to the next contact, 0 within one: long gaps count by their square, because more instants fall into them.
-Rule: only gaps between two contacts are counted; what comes before the first and after the last is not known.
+Rule: *inter-contact* is the time from the end of a contact to the start of the pair's next one. *Meeting time* (E_mm)
+is the time from a random instant to the next contact, 0 during one. Long gaps count by their square, because more
+instants fall into them.
+Rule: only gaps between two contacts count; the time before the first contact and after the last one is unknown.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ __all__ = ["ContactStatistics", "contact_statistics"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContactStatistics:
-    """Means over all pairs; None where there is nothing to take a mean of."""
+    """Means over all pairs; None if there is nothing to average."""
 
     contacts: int
     contact_rate_s: float | None
-    """Seconds for which a pair waits for a contact, contacts included: pairs × seconds / contacts."""
+    """Mean seconds per contact of a pair: pairs × seconds / contacts."""
     contact_mean_s: float | None
     intercontact_mean_s: float | None
     meeting_time_s: float | None
@@ -40,7 +41,7 @@ def contact_statistics(contacts: Contacts) -> ContactStatistics:
     pair, start, end = pair[order], contacts.start[order], contacts.end[order]
     is_gap = pair[1:] == pair[:-1]
     gaps = (start[1:] - end[:-1])[is_gap]
-    lengths = (end - start)[:-1][is_gap]  # each gap with the contact before it is a whole cycle
+    lengths = (end - start)[:-1][is_gap]  # each gap together with the contact before it is one whole cycle
     pairs = contacts.nodes * (contacts.nodes - 1) / 2
     cycle_s = float(gaps.sum() + lengths.sum())
     return ContactStatistics(

@@ -1,7 +1,7 @@
-"""Contacts without a world: every pair meets at random, for an instant, and forgets when it met last.
+"""Random contacts without a world: every pair meets for an instant, independently of its earlier meetings.
 
-It is what the theory of spray and wait assumes (Campus++, section 3.3, after Spyropoulos and others, 2008), so that a
-simulator can be held against an exact chain.
+The theory of spray and wait assumes such contacts (Campus++, section 3.3, after Spyropoulos and others, 2008), so a
+simulator can be compared with an exact Markov chain.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["exponential_contacts"]
 
 
 def exponential_contacts(*, nodes: int, meeting_s: float, seconds: float, seed: int) -> Contacts:
-    """Return contacts of no length; each pair's come *meeting_s* apart in the mean, exponentially."""
+    """Return contacts of zero length; the gaps of each pair are exponential with the mean *meeting_s*."""
     whole("nodes", nodes, 2, 10_000)
     real("meeting_s", meeting_s, 1e-3, 1e9)
     real("seconds", seconds, 1e-3, 1e9)
     generator = np.random.Generator(np.random.PCG64(random.Random(f"{seed}/exponential").getrandbits(64)))
     pairs = nodes * (nodes - 1) // 2
-    # All pairs together are one Poisson process, of which each event is any pair's.
+    # All pairs together are one Poisson process; each event belongs to a random pair.
     count = int(generator.poisson(pairs * seconds / meeting_s))
     time = np.sort(generator.random(count) * seconds)
     low = generator.integers(0, nodes, count)

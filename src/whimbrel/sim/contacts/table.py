@@ -1,7 +1,7 @@
-"""The contacts of a world: intervals in which two nodes can hear each other, made once and replayed at will.
+"""The contacts of a world: intervals in which two nodes hear each other, computed once and replayed as often as needed.
 
-Rule: a contact has low < high and start ≤ end; contacts of one pair neither overlap nor touch; one of no length is one.
-Rule: contacts stand in the order of (start, low, high); nothing else decides which of two simultaneous ones is first.
+Rule: a contact has low < high and start ≤ end; contacts of one pair neither overlap nor touch; zero length is allowed.
+Rule: contacts are ordered by (start, low, high); nothing else decides which of two simultaneous contacts comes first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIELDS = ("start", "end", "low", "high")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contacts:
-    """The contacts among *nodes*, numbered from 0, in the time from 0 to *seconds*."""
+    """The contacts among *nodes* nodes, numbered from 0, from time 0 to *seconds*."""
 
     nodes: int
     seconds: float
@@ -31,7 +31,7 @@ class Contacts:
 
     @classmethod
     def of(cls, contacts: Iterable[tuple[float, float, int, int]], *, nodes: int, seconds: float) -> Contacts:
-        """Return a table of (start, end, low, high) in any order."""
+        """Build a table from (start, end, low, high) rows in any order."""
         rows = sorted(contacts, key=lambda row: (row[0], row[2], row[3]))
         columns = list(zip(*rows, strict=True)) if rows else [(), (), (), ()]
         return cls(
@@ -51,11 +51,11 @@ class Contacts:
         return list(zip(*(getattr(self, name).tolist() for name in _FIELDS), strict=True))
 
     def end_order(self) -> NDArray[np.int64]:
-        """Return the numbers of the contacts in the order in which they end."""
+        """Return the row numbers of the contacts, ordered by end."""
         return np.argsort(self.end, kind="stable")
 
     def looked_at(self, every_s: float) -> Contacts:
-        """Return the contacts as radios see them that look only every *every_s*: later, and the shortest not at all."""
+        """Return the contacts that radios see which scan only every *every_s*: later starts, no short contacts."""
         if every_s <= 0:
             return self
         seen = np.ceil(self.start / every_s) * every_s
@@ -71,7 +71,7 @@ class Contacts:
         )
 
     def save(self, path: Path) -> None:
-        """Write the table to a file; it appears whole or not at all."""
+        """Write the table to a file, atomically: the file is complete or absent."""
         unfinished = path.with_name(f".{path.name}.tmp.npz")
         shape = np.array([self.nodes, self.seconds])
         np.savez(unfinished, shape=shape, start=self.start, end=self.end, low=self.low, high=self.high)
@@ -79,7 +79,7 @@ class Contacts:
 
     @classmethod
     def load(cls, path: Path) -> Contacts:
-        """Return what ``save`` wrote."""
+        """Read a table that ``save`` wrote."""
         with np.load(path) as saved:
             nodes, seconds = saved["shape"].tolist()
             start, end, low, high = (saved[name] for name in _FIELDS)

@@ -1,12 +1,12 @@
-"""Contact traces in the format of the ONE: ``time CONN a b up`` and ``time CONN a b down``, one event a line.
+"""Contact traces in the format of the ONE: ``time CONN a b up`` and ``time CONN a b down``, one event per line.
 
-Many traces are of directed sightings, a saw b and b saw a: a pair is in contact while either lasts. A trace of links
-has one direction only, and may name the two nodes in another order when the link goes down. Both are read. A sixth word
-names an interface, as the ONE's reader has it: the pair is in contact while any of theirs is.
+Many traces are of directed sightings (a saw b, and b saw a): a pair is in contact while either lasts. A trace of links
+has one direction only, and may swap the two nodes in the line that ends the link. Both kinds can be read. An optional
+sixth word names a radio interface, as in the ONE: the pair is in contact while any of its interfaces is up.
 
-Rule: lines are taken in the order of the file, whose times never run backwards; a contact of no length is kept.
-Rule: a second ``up`` of the same direction changes nothing; what is up at the end lasts until the last time.
-Rule: a line that cannot be, ends the reading with file, line and reason; a node's number or name is a text.
+Rule: lines are read in the order of the file, and their times never decrease; a contact of zero length is kept.
+Rule: a second ``up`` of the same direction changes nothing; a contact still up at the end lasts until the last time.
+Rule: an invalid line ends the reading with an error that names file, line and reason; node names are texts.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _MAX_LINES = 50_000_000
 _MAX_SECONDS = 1e12
 _VERBS = ("up", "down")
 _COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zX", b"\x28\xb5\x2f\xfd")
-"""How files begin that gzip, zip, bzip2, xz and zstd made."""
+"""First bytes of files that gzip, zip, bzip2, xz and zstd wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Contacts, whose nodes are numbered in the order of their names, and those names."""
+    """Contacts whose nodes are numbered in the order of their names, and these names."""
 
     contacts: Contacts
     names: tuple[str, ...]
     first_s: float
-    """The time of the first line, which is 0 in the contacts."""
+    """Time of the first line; the contacts count from there."""
 
 
 def read_trace(path: Path) -> Trace:
@@ -51,7 +51,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def trace_of(lines: Iterable[str], *, source: str) -> Trace:
-    """Return the trace that *lines* are; *source* names them in errors."""
+    """Parse a trace; *source* names it in errors."""
     reader = _Reader(source)
     for number, line in enumerate(lines, start=1):
         reader.take(line, number)
@@ -59,7 +59,7 @@ def trace_of(lines: Iterable[str], *, source: str) -> Trace:
 
 
 def trace_lines(contacts: Contacts) -> Iterator[str]:
-    """Yield *contacts* as lines of a trace, in the order of time; of one time, what begins before what ends."""
+    """Yield *contacts* as lines of a trace, ordered by time; at equal times, starts come before ends."""
     events = [(start, 0, low, high) for start, _, low, high in contacts.rows()]
     events += [(end, 1, low, high) for _, end, low, high in contacts.rows()]
     for time, verb, low, high in sorted(events):
@@ -67,7 +67,7 @@ def trace_lines(contacts: Contacts) -> Iterator[str]:
 
 
 def _bounded(text: io.TextIOWrapper, source: str) -> Iterator[str]:
-    """Yield the lines of *text*, none of them read further than is allowed."""
+    """Yield the lines of *text*; read at most a little more of a line than is allowed."""
     for number, line in enumerate(iter(lambda: text.readline(_MAX_LINE + 2), ""), start=1):
         if len(line.rstrip("\n")) > _MAX_LINE:
             raise MalformedLineError(source, number, _MAX_LINE + 1, f"longer than the {_MAX_LINE} characters allowed")
@@ -79,7 +79,7 @@ def _bounded(text: io.TextIOWrapper, source: str) -> Iterator[str]:
 
 
 class _Reader:
-    """The pairs in contact, line by line."""
+    """Builds the contacts of each pair, line by line."""
 
     def __init__(self, source: str) -> None:
         self._source, self._number = source, 0
@@ -87,12 +87,12 @@ class _Reader:
         self._now = -math.inf
         self._names: set[str] = set()
         self._up: dict[tuple[str, str], set[tuple[str, str]]] = {}
-        """Who of a pair sees the other now, on which interface."""
+        """Sightings that last now, per pair: (the node that sees the other, interface)."""
         self._since: dict[tuple[str, str], float] = {}
         self._found: dict[tuple[str, str], list[tuple[float, float]]] = {}
 
     def take(self, line: str, number: int) -> None:
-        """Read one line; blank ones and those that begin with # say nothing."""
+        """Parse one line; ignore blank lines and those that start with #."""
         self._number = number
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -119,7 +119,7 @@ class _Reader:
             self._end(pair, (one, interface), (other, interface))
 
     def finish(self) -> Trace:
-        """Return what was read."""
+        """Close the open contacts and return the trace."""
         if self._first_s is None:
             self._number = 1
             raise self._wrong("there is no contact in this trace")
@@ -157,7 +157,7 @@ class _Reader:
 
     def _keep(self, pair: tuple[str, str], since: float) -> None:
         spans = self._found.setdefault(pair, [])
-        if spans and since <= spans[-1][1]:  # it ended and began again in one instant
+        if spans and since <= spans[-1][1]:  # it ended and started within one instant
             spans[-1] = (spans[-1][0], self._now)
         else:
             spans.append((since, self._now))

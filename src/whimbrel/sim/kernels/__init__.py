@@ -1,1 +1,1 @@
-"""The fast twins: numba kernels of what its plain reference says, each under a differential test against it."""
+"""The fast twins: numba kernels, each under a differential test against its plain Python reference."""

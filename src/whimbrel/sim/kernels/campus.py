@@ -1,12 +1,14 @@
 """Campus++ fast: the twin of ``carry.node`` and the simulator around it (``tests/reference/campus_simulator.py``).
 
-Samples are numbers in the order of their ids, so that newer is larger. A node's memory is the first ``used`` places of
-its row; ``live`` and ``newest`` say per node and topic where its sample is that is not removable, and which is the
-newest it stores; ``got`` which one its application has, ``asked`` which one it waits for.
+Samples are numbered in the order of their ids, so a newer sample has a larger number. A node's memory is the first
+``used`` slots of its row. Per node and topic, ``live`` is the slot of the sample that is not removable, and ``newest``
+is the newest sample that the node stores. ``got`` is the newest sample that its application has, and ``asked`` the
+sample that it has requested.
 
-It is one loop, because a call that passes forty arrays costs ten times what a Hello does.
+The kernel is one loop, because a call that passes forty arrays costs ten times as much as a Hello.
 
-Rule: same trace, same deliveries, same memory at every event; a differential test stops after each and compares.
+Rule: the same trace gives the same deliveries and the same memory at every event; a differential test stops after each
+event and compares.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from whimbrel.sim.kernels.links import connect, disconnect
 __all__ = ["COUNTERS", "CampusState", "advance"]
 
 COUNTERS = ("hello", "request", "answer", "replaced", "displaced", "outdated", "no_place", "broken")
-"""Messages by kind, then copies by how they were lost."""
+"""Names of the counters: messages by kind, then copies by the way in which they were lost."""
 _HELLO, _REQUEST, _ANSWER, _REPLACED, _DISPLACED, _OUTDATED, _NO_PLACE, _BROKEN = range(8)
 _UPS, _PUBLISHED, _DOWNS, _HELLOS, _SPOKEN, _TO_SPEAK, _ARRIVED, _SENT, _DELIVERED = range(8, 17)
-"""How far each list is."""
+"""Positions, in ``counters``, of the cursors of each list."""
 CURSORS = 17
 
 Floats = NDArray[np.float64]
@@ -33,7 +35,7 @@ Ints = NDArray[np.int32]
 
 
 class CampusState(NamedTuple):
-    """Everything that a simulation reads and changes."""
+    """Arrays that a simulation reads and changes."""
 
     # the world
     start: Floats
@@ -48,9 +50,9 @@ class CampusState(NamedTuple):
     """L of each sample."""
     subscribes: NDArray[np.uint8]
     subscription: Ints
-    """The topics of each node, then -1."""
+    """Topics that each node subscribes to, then -1."""
     settings: Floats
-    """Period of Hello (0: on change), duration of a transfer, 1 if subscribers show what they retrieved, seconds."""
+    """Period of Hello (0: on change), time of a transfer, 1 if retrieved samples are shown, end; times in seconds."""
     # memory
     sample: Ints
     copies: Ints
@@ -71,14 +73,14 @@ class CampusState(NamedTuple):
     is_to_speak: NDArray[np.uint8]
     sent_s: Floats
     sent: Ints
-    """Sender, receiver, sample, copies, whether a place is reserved."""
+    """Transfers under way: sender, receiver, sample, copies, and whether a slot is reserved."""
     wanted: Ints
-    """Scratch: samples and their places at the teller, -1 for what its application has."""
-    # what came of it
+    """Scratch: samples and their slots at the sender of the Hello, -1 for a sample that only its application has."""
+    # results
     counters: NDArray[np.int64]
     delivered_s: Floats
     delivered: Ints
-    """Node, sample, replicas seen."""
+    """Per retrieval: node, sample, number of nodes that stored the sample."""
     holders: Ints
     stores: Ints
     sprayed_s: Floats
@@ -86,7 +88,7 @@ class CampusState(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def advance(s: Any, events: Any) -> Any:
-    """Perform at most so many *events* of the trace; return how many there were, fewer than asked for at the end."""
+    """Process at most *events* events of the trace; return the number processed, which is less only at the end."""
     counters, used, degree, neighbours, since = s.counters, s.used, s.degree, s.neighbours, s.since
     stored, copies, removable, removables, reserved = s.sample, s.copies, s.removable, s.removables, s.reserved
     live, newest, got, asked = s.live, s.newest, s.got, s.asked
@@ -162,12 +164,13 @@ def advance(s: Any, events: Any) -> Any:
             done += 1
             disconnect(neighbours, since, degree, s.low[contact], s.high[contact])
             disconnect(neighbours, since, degree, s.high[contact], s.low[contact])
-        # Hellos: the two of a new contact, then those of each node whose list has changed, until nothing changes.
+        # Hellos: those of both nodes of a new contact, then those of each node whose list has changed, until none
+        # changes.
         while True:
             teller, hearer = -1, receiver
             count = 0
             is_teller_changed = is_hearer_changed = False
-            if receiver >= 0:  # an answer has arrived: no Hello, only what it brings
+            if receiver >= 0:  # an answer has arrived: no Hello, only its sample
                 wanted[0, 0], wanted[0, 1] = taken, taken_copies
                 count = 1
                 receiver = -1
@@ -252,7 +255,7 @@ def advance(s: Any, events: Any) -> Any:
                         sent[end, 3], sent[end, 4] = granted, wants_copies
                         counters[_SENT] += 1
                         continue
-                # The answer is here.
+                # The answer arrives.
                 is_current = (
                     newest[hearer, topic] < sample and got[hearer, topic] <= sample and asked[hearer, topic] < sample
                 )
@@ -277,7 +280,7 @@ def advance(s: Any, events: Any) -> Any:
                             live, newest, stored, removable, removables, copies, used, holders, topic_of, hearer
                         )
                         counters[_REPLACED] += gone
-                        # What the application has stays in the list, as what was removable stood there.
+                        # A retrieved sample stays in the list, because the removable sample was listed too.
                         is_hearer_changed |= not (shows_retrieved and got[hearer, topic_of[removed]] == removed)
                     _store(live, newest, stored, removable, copies, used, holders, topic, hearer, sample, granted)
                     stores[sample] += 1
@@ -294,7 +297,7 @@ def advance(s: Any, events: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _enqueue(to_speak: Any, is_to_speak: Any, counters: Any, node: Any) -> None:
-    """Let a node say Hello to all its neighbours, if it is not about to anyhow."""
+    """Queue a Hello of a node to all its neighbours, unless one is queued already."""
     if not is_to_speak[node]:
         is_to_speak[node] = 1
         to_speak[counters[_TO_SPEAK] % len(to_speak)] = node
@@ -303,7 +306,7 @@ def _enqueue(to_speak: Any, is_to_speak: Any, counters: Any, node: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def _outdate(live: Any, stored: Any, removable: Any, removables: Any, copies: Any, node: Any, topic: Any, sample: Any) -> Any:  # noqa: E501 # fmt: skip
-    """Make the node's sample of *topic* removable if it is older; tell whether that changes its list."""
+    """Make the node's sample of *topic* removable if older than *sample*; return whether its list changes."""
     at = live[node, topic]
     if at < 0 or stored[node, at] >= sample:
         return False
@@ -325,7 +328,7 @@ def _store(live: Any, newest: Any, stored: Any, removable: Any, copies: Any, use
 
 @njit(cache=True, nogil=True)
 def _remove(live: Any, newest: Any, stored: Any, removable: Any, removables: Any, copies: Any, used: Any, holders: Any, topic_of: Any, node: Any) -> Any:  # noqa: E501 # fmt: skip
-    """Remove the oldest sample of those that are removable, or of all if none is; return it and its copies."""
+    """Remove the oldest removable sample, or the oldest if none is removable; return it and its copies."""
     is_removable = removables[node] > 0
     victim = -1
     for at in range(used[node]):

@@ -1,10 +1,11 @@
 """Contacts of walks, fast: the twin of ``sim.contacts.crossings``.
 
-Few nodes: every pair's two lists of corners are merged. Many: in windows of time, only nodes in neighbouring cells of a
-grid are compared. A cell is as wide as the radio range and the way that two nodes can approach each other in a window,
-so no pair that can meet is left out; a piece of a contact belongs to the window in which it starts.
+With few nodes, the corners of every pair are compared. With many nodes, time is cut into windows, and in each window
+only nodes in neighbouring cells of a grid are compared. A cell is as wide as the radio range plus the distance by which
+two nodes can approach each other in a window, so no pair that can meet is left out. A piece of a contact belongs to the
+window in which it starts.
 
-Rule: both ways compute each piece by the same function from the same corners: the results are the same to the bit.
+Rule: both ways compute each piece with the same function from the same corners, so the results are equal bit by bit.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from whimbrel.sim.mobility.walks import Walks
 __all__ = ["fast_contacts_of", "time_order"]
 
 _GRID_CELLS = 5
-"""With fewer cells a side, comparing all pairs is faster."""
+"""With fewer cells per side, comparing all pairs is faster."""
 _TOUCH_S = TOUCH_S
 
 
 def fast_contacts_of(walks: Walks, *, range_m: float, is_grid: bool | None = None) -> Contacts:
-    """Return all contacts of *walks*; *is_grid* chooses the way, which is else chosen by size."""
-    range_m, seconds = float(range_m), float(walks.seconds)  # numba compiles for each type anew
+    """Return all contacts of *walks*; *is_grid* forces the grid or the comparison of all pairs (None: by size)."""
+    range_m, seconds = float(range_m), float(walks.seconds)  # numba compiles again for each type
     lines, top_speed = _lines(walks)
-    window_s = range_m / max(2 * top_speed, 1e-9)  # two nodes come nearer by at most one range
+    window_s = range_m / max(2 * top_speed, 1e-9)  # two nodes approach each other by at most one range
     cell_m = range_m + 2 * top_speed * window_s
     width_m = float(max(np.ptp(walks.x), np.ptp(walks.y), 1e-9))
     if is_grid is None:
@@ -55,7 +56,7 @@ def fast_contacts_of(walks: Walks, *, range_m: float, is_grid: bool | None = Non
         start, end, low, high = start[order], end[order], low[order], high[order]
         found = _merged(start, end, low, high)
         start, end, low, high = start[:found], end[:found], low[:found], high[:found]
-    order = time_order(start, seconds)  # pair by pair until here, so equal times stay in the order of the pairs
+    order = time_order(start, seconds)  # until here pair by pair, so equal times stay in the order of the pairs
     return Contacts(
         nodes=walks.nodes,
         seconds=walks.seconds,
@@ -67,7 +68,7 @@ def fast_contacts_of(walks: Walks, *, range_m: float, is_grid: bool | None = Non
 
 
 def _lines(walks: Walks) -> tuple[NDArray[np.float64], float]:
-    """Return time, place and velocity at each corner, side by side, and the highest speed."""
+    """Return time, place and velocity at each corner as columns, and the highest speed."""
     took_s = np.diff(walks.time, append=walks.time[-1:])
     is_line = took_s > 0
     is_line[walks.first[1:] - 1] = False  # the last corner of a node
@@ -78,7 +79,7 @@ def _lines(walks: Walks) -> tuple[NDArray[np.float64], float]:
 
 
 def _expected(walks: Walks, range_m: float, speed_m_s: float, width_m: float) -> int:
-    """Return somewhat more than the contacts that random walks have."""
+    """Return an estimate, somewhat too high, of the number of contacts of random walks."""
     pairs = walks.nodes * (walks.nodes - 1) / 2
     share = min(1.0, 4 * range_m * range_m / (width_m * width_m))
     rate = 4 * range_m * speed_m_s / (width_m * width_m)
@@ -87,7 +88,7 @@ def _expected(walks: Walks, range_m: float, speed_m_s: float, width_m: float) ->
 
 @njit(cache=True, nogil=True)
 def time_order(times: Any, seconds: Any) -> Any:
-    """Return the order of *times* from 0 to *seconds*, equal ones as they stand: buckets, because they are spread."""
+    """Return the stable order of *times* from 0 to *seconds*: a bucket sort, because the times are spread evenly."""
     count = len(times)
     buckets = max(count, 1)
     scale = buckets / max(seconds, 1e-300)
@@ -101,7 +102,7 @@ def time_order(times: Any, seconds: Any) -> Any:
         bucket = min(int(times[each] * scale), buckets - 1)
         order[heads[bucket]] = each
         heads[bucket] += 1
-    for place in range(1, count):  # within a bucket there are few
+    for place in range(1, count):  # a bucket has few entries
         mine = order[place]
         back = place
         while back > 0 and times[order[back - 1]] > times[mine]:
@@ -113,11 +114,11 @@ def time_order(times: Any, seconds: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _inside(x: Any, y: Any, vx: Any, vy: Any, range_m: Any, length_s: Any) -> Any:
-    """Return from when to when two nodes are in range; the first above the second: never."""
+    """Return start and end of the time in which two nodes are in range; start > end means never."""
     beyond = x * x + y * y - range_m * range_m
     closing = x * vx + y * vy
     speed2 = vx * vx + vy * vy
-    # The least distance first: one test that almost always says no, and that the processor guesses right.
+    # The least distance first: one test that almost always excludes the pair, and that the processor predicts well.
     nearest_s = min(max(-closing / (speed2 + 1e-30), 0.0), length_s)
     x, y = x + vx * nearest_s, y + vy * nearest_s
     if x * x + y * y > range_m * range_m * (1 + 1e-9):
@@ -138,7 +139,7 @@ def _inside(x: Any, y: Any, vx: Any, vy: Any, range_m: Any, length_s: Any) -> An
 
 @njit(cache=True, nogil=True)
 def _inside_of_lines(lines: Any, i: Any, j: Any, now: Any, length_s: Any, range_m: Any) -> Any:
-    """Return from when to when two nodes on the lines *i* and *j* are in range, counted from *now*."""
+    """Return start and end, counted from *now*, of the time in which nodes on lines *i* and *j* are in range."""
     x = (lines[j, 1] + lines[j, 3] * (now - lines[j, 0])) - (lines[i, 1] + lines[i, 3] * (now - lines[i, 0]))
     y = (lines[j, 2] + lines[j, 4] * (now - lines[j, 0])) - (lines[i, 2] + lines[i, 4] * (now - lines[i, 0]))
     return _inside(x, y, lines[j, 3] - lines[i, 3], lines[j, 4] - lines[i, 4], range_m, length_s)
@@ -146,7 +147,7 @@ def _inside_of_lines(lines: Any, i: Any, j: Any, now: Any, length_s: Any, range_
 
 @njit(cache=True, nogil=True)
 def _pairs(first: Any, lines: Any, seconds: Any, range_m: Any, start: Any, end: Any, low: Any, high: Any) -> Any:
-    """Compare all pairs; write contacts pair by pair, as many as there is room for, and return how many there are."""
+    """Compare all pairs; write contacts, pair by pair, while the arrays have room; return the number of all."""
     found = 0
     room = len(start)
     nodes = len(first) - 1
@@ -178,14 +179,14 @@ def _pairs(first: Any, lines: Any, seconds: Any, range_m: Any, start: Any, end: 
 
 @njit(cache=True, nogil=True)
 def _grid(first: Any, lines: Any, seconds: Any, range_m: Any, window_s: Any, cell_m: Any, x0: Any, y0: Any, width_m: Any, start: Any, end: Any, low: Any, high: Any) -> Any:  # noqa: E501 # fmt: skip
-    """Compare neighbours in windows of time; write pieces in any order, return how many there are."""
+    """Compare nodes of neighbouring cells, window by window; write pieces in any order, return their number."""
     nodes = len(first) - 1
     room = len(start)
     found = 0
     side = int(width_m / cell_m) + 1
     cell = np.empty(nodes, np.int64)
     members = np.empty(nodes, np.int64)
-    line = first[:nodes].copy()  # the line on which each node is at the beginning of the window
+    line = first[:nodes].copy()  # the line that each node walks when the window begins
     for window in range(math.ceil(seconds / window_s)):
         begin = window * window_s
         finish = (window + 1) * window_s
@@ -237,7 +238,7 @@ def _grid(first: Any, lines: Any, seconds: Any, range_m: Any, window_s: Any, cel
 
 @njit(cache=True, nogil=True)
 def _merged(start: Any, end: Any, low: Any, high: Any) -> Any:
-    """Put pieces that touch together, in place; they stand pair by pair and in the order of time."""
+    """Merge pieces that touch, in place; the input is ordered by pair and time. Return the number of contacts."""
     found = 0
     for piece in range(len(start)):
         is_same = found > 0 and low[found - 1] == low[piece] and high[found - 1] == high[piece]

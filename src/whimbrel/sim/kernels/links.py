@@ -1,4 +1,4 @@
-"""Contacts between nodes, as flat arrays: the neighbours of each node, the lowest first."""
+"""Contacts between nodes as flat arrays: the neighbours of each node, in ascending order."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from whimbrel.sim.contacts.table import Contacts
 
 __all__ = ["connect", "disconnect", "link_room", "most_neighbours"]
 
-_MOST_LINKS = 50_000_000
+_MAX_LINKS = 50_000_000
 
 
 def link_room(contacts: Contacts, end_order: NDArray[np.int64]) -> int:
-    """Return how many neighbours there must be room for; a crowd that would fill the memory is refused."""
+    """Return the columns that a table of neighbours needs; refuse a crowd whose table would fill the memory."""
     columns = (contacts.start, contacts.end, contacts.low, contacts.high, end_order)
     most = int(most_neighbours(contacts.nodes, *columns)) + 1
-    if most * contacts.nodes > _MOST_LINKS:
-        allowed = f"at most {_MOST_LINKS:,}: fewer nodes, or fewer of them in contact at once"
+    if most * contacts.nodes > _MAX_LINKS:
+        allowed = f"at most {_MAX_LINKS:,}: fewer nodes, or fewer of them in contact at once"
         raise InvalidValueError("nodes × neighbours at once", most * contacts.nodes, allowed)
     return most
 
 
 @njit(cache=True, nogil=True)
 def most_neighbours(nodes: Any, start: Any, end: Any, low: Any, high: Any, end_order: Any) -> Any:
-    """Return how many neighbours a node has at most, at any time."""
+    """Return the largest number of neighbours that any node has at any time."""
     degree = np.zeros(nodes, np.int64)
     most = 1
     ended = 0
@@ -45,7 +45,7 @@ def most_neighbours(nodes: Any, start: Any, end: Any, low: Any, high: Any, end_o
 
 @njit(cache=True, nogil=True)
 def connect(neighbours: Any, since: Any, degree: Any, a: Any, b: Any, now: Any) -> None:
-    """Make *b* a neighbour of *a*."""
+    """Add *b* to the neighbours of *a*, in order."""
     place = degree[a]
     while place > 0 and neighbours[a, place - 1] > b:
         neighbours[a, place] = neighbours[a, place - 1]
@@ -58,7 +58,7 @@ def connect(neighbours: Any, since: Any, degree: Any, a: Any, b: Any, now: Any) 
 
 @njit(cache=True, nogil=True)
 def disconnect(neighbours: Any, since: Any, degree: Any, a: Any, b: Any) -> None:
-    """Make *b* no neighbour of *a*."""
+    """Remove *b* from the neighbours of *a*."""
     place = 0
     while neighbours[a, place] != b:
         place += 1

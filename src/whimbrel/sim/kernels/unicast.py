@@ -1,7 +1,7 @@
 """Unicast routing, fast: the twin of ``tests/reference/unicast_routing.py``.
 
-Messages that are not delivered have a row each of copies by node; rows stand in the order of creation, so that the
-oldest message is tried first, and close up when one is delivered.
+Each undelivered message has one row with its copies per node. Rows are ordered by creation, so that the oldest message
+is tried first; the row of a delivered message is removed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["route_all"]
 
 @njit(cache=True, nogil=True)
 def route_all(start: Any, end: Any, low: Any, high: Any, end_order: Any, seconds: Any, nodes: Any, room: Any, created_s: Any, source: Any, destination: Any, limit: Any, transfer_s: Any) -> Any:  # noqa: E501 # fmt: skip
-    """Return when each message was delivered, and transfers started, done and aborted; a limit of 0 is epidemic."""
+    """Return the delivery time of each message, and transfers started, done and aborted; *limit* 0 means epidemic."""
     delivered_s = np.full(len(created_s), np.nan)
     counts = np.zeros(3, np.int64)
     neighbours = np.zeros((nodes, room), np.int32)
@@ -158,7 +158,7 @@ def _send(sent: Any, sent_s: Any, is_busy: Any, begun: Any, sender: Any, receive
 
 @njit(cache=True, nogil=True)
 def _hand_over(copies: Any, message_of: Any, row_of: Any, delivered_s: Any, destination: Any, counts: Any, active: Any, limit: Any, sender: Any, receiver: Any, message: Any, now: Any) -> Any:  # noqa: E501 # fmt: skip
-    """Let *receiver* have a message; return how many are still to be delivered."""
+    """Copy a message to *receiver*; return the number of messages that are still undelivered."""
     row = row_of[message]
     if copies[row, receiver] > 0:
         return active

@@ -1,4 +1,4 @@
-"""The board: a few numbers in a file that the processes of a generator share."""
+"""The board: a few numbers in a memory-mapped file, through which the generator's processes share their progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Board"]
 
 
 class Board:
-    """Numbers that several processes see, each written by one of them."""
+    """Numbers shared by several processes; each number has one writer."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -20,24 +20,24 @@ class Board:
 
     @staticmethod
     def made(folder: Path) -> Path:
-        """Return the path of a new one, all zero."""
+        """Create a board file with all numbers 0; return its path."""
         path = folder / f"board-{secrets.token_hex(4)}"
         path.write_bytes(bytes(32))
         return path
 
     def arrived(self, count: int) -> None:
-        """Note how many came, and that it was now."""
+        """Record the number of arrivals so far, and the current time."""
         self._numbers[1] = time.monotonic_ns()
         self._numbers[0] = count
 
     @property
     def count(self) -> int:
-        """How many have arrived."""
+        """Number of publications that have arrived."""
         return self._numbers[0]
 
     @property
     def last_ns(self) -> int:
-        """When the last arrived."""
+        """Time of the last arrival, in monotonic nanoseconds."""
         return self._numbers[1]
 
     @property
@@ -46,14 +46,14 @@ class Board:
         return bool(self._numbers[2])
 
     def ready(self) -> None:
-        """Say so."""
+        """Record that all subscribers have subscribed."""
         self._numbers[2] = 1
 
     @property
     def is_over(self) -> bool:
-        """Whether subscribers may go."""
+        """Whether the subscribers may disconnect."""
         return bool(self._numbers[3])
 
     def over(self) -> None:
-        """Say so."""
+        """Record that the subscribers may disconnect."""
         self._numbers[3] = 1

@@ -1,4 +1,4 @@
-"""The generator: two processes that make load, used for one measurement after the other."""
+"""The generator: two processes that publish and subscribe, reused for all measurements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["Generator"]
 
 
 class Generator:
-    """Two processes that make load, used for one measurement after the other."""
+    """Two processes that publish and subscribe, reused for all measurements."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -50,7 +50,7 @@ class Generator:
     def throughput(
         self, load: Load, *, rounds: int = 1, pid: int | None = None, once_subscribed: Callable[[], None] | None = None
     ) -> Throughput:
-        """Send *load* as often as there are *rounds*, as fast as it is taken; *pid* is the broker's, if it is known."""
+        """Send *load* once per round, as fast as the broker accepts it; measure the CPU time of process *pid*."""
         path = Board.made(self._folder)
         board = Board(path)
         subscribers = self._pool.submit(receive_all, path, load) if load.subscribers else None
@@ -81,12 +81,12 @@ class Generator:
     def _published(subscribers: Future[float] | None, publishers: Future[Published]) -> Published:
         while not publishers.done():
             if subscribers is not None and subscribers.done():
-                subscribers.result()  # it ended before its time: raises
+                subscribers.result()  # it ended too early: raises
             time.sleep(0.01)
         return publishers.result()
 
     def latency(self, load: Load, *, rate: float) -> Latency:
-        """Send *load* at *rate* a second, and tell how long publications were on their way."""
+        """Send *load* at *rate* per second, and return percentiles of the delivery times."""
         if load.size_bytes < STAMP.size:
             raise InvalidValueError("length of bodies", load.size_bytes, f"at least {STAMP.size} bytes, for the time")
         times = sorted(self._pool.submit(publish_paced, load, rate).result())
@@ -101,13 +101,13 @@ class Generator:
         )
 
     def leave(self, load: Load, client_id: str) -> None:
-        """Let a subscriber go whose session stays."""
+        """Subscribe in a persistent session and disconnect."""
         self._pool.submit(subscribe_and_leave, load, client_id).result()
 
     def collect(self, load: Load, client_id: str) -> tuple[int, float]:
-        """Let it come back; return how many it was given, and how many seconds until all were acknowledged."""
+        """Reconnect that subscriber; return the number of deliveries, and the seconds until all were acknowledged."""
         return self._pool.submit(come_back, load, client_id).result()
 
     def idle(self, load: Load, *, connections: int, pid: int) -> Idle:
-        """Tell what *connections* that say nothing take of the memory of the process *pid*."""
+        """Measure the memory that the process *pid* needs for *connections* idle clients."""
         return self._pool.submit(stay_connected, load, connections, pid).result()

@@ -1,4 +1,4 @@
-"""Connections to a broker: blocking sockets that speak as little MQTT as measuring takes."""
+"""Connections to a broker: blocking sockets that speak only the MQTT that measuring needs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from whimbrel.sim.load.tally import Tally
 __all__ = ["PATIENCE_S", "READ_BYTES", "connect", "read_packet", "subscribe", "take"]
 
 PATIENCE_S = 20
-"""How long one read, write or answer may take."""
+"""Timeout of one read, write or answer."""
 READ_BYTES = 1 << 18
 _AT_A_TIME = 200
-"""Subscriptions under way at a time."""
+"""Most SUBSCRIBE packets in flight."""
 _TIMEVAL = struct.pack("ll", PATIENCE_S, 0)
 
 
@@ -34,7 +34,7 @@ def _exactly(link: socket.socket, size: int) -> bytes:
 
 
 def read_packet(link: socket.socket, version: int) -> Packet:
-    """Read one packet and not a byte more: what follows is counted, not read."""
+    """Read exactly one packet; the bytes after it are left to be counted."""
     first, length = _exactly(link, 2)
     shift = 7
     more = length & 0x80
@@ -52,7 +52,7 @@ def connect(load: Load, client_id: str = "", *, is_clean: bool = True) -> socket
     name = client_id or f"bench-{secrets.token_hex(8)}"
     link = socket.create_connection((load.host, load.port), timeout=PATIENCE_S)
     try:
-        # A timeout of Python's would ask the system before every read and write; these ask nothing.
+        # A timeout of Python costs a system call before every read and write; these socket options cost none.
         link.settimeout(None)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL)
@@ -70,7 +70,7 @@ def connect(load: Load, client_id: str = "", *, is_clean: bool = True) -> socket
 
 
 def subscribe(link: socket.socket, load: Load, filters: Sequence[str] = ()) -> None:
-    """Subscribe to the topic of *load*, once for each of the filters by content if there are any."""
+    """Subscribe to the topic of *load*, once per content filter if there are any."""
     requests = (SubscriptionRequest(load.topic, load.qos),)
     options = [Properties(user=(("filter", text), ("name", f"n{number}"))) for number, text in enumerate(filters)] or [
         NO_PROPERTIES
@@ -85,7 +85,7 @@ def subscribe(link: socket.socket, load: Load, filters: Sequence[str] = ()) -> N
 
 
 def take(link: socket.socket, tally: Tally) -> int:
-    """Read and acknowledge what has arrived; return how many have in all."""
+    """Read and acknowledge publications; return the number received so far."""
     data = link.recv(READ_BYTES)
     if not data:
         raise LoadError("a closed connection", "publications")

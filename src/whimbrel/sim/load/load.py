@@ -1,4 +1,4 @@
-"""What is sent through a broker, and what came of it."""
+"""A load to send through a broker, and the results of measuring it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from whimbrel.errors import InvalidValueError, WhimbrelError
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, V311, Publish
 
-__all__ = ["MOST_IDS", "Idle", "Latency", "Load", "LoadError", "Throughput", "publications"]
+__all__ = ["MAX_IDS", "Idle", "Latency", "Load", "LoadError", "Throughput", "publications"]
 
-MOST_IDS = 65_535
-"""Packet identifiers, and so publications at QoS 1 that can be under way at a time."""
+MAX_IDS = 65_535
+"""Number of packet identifiers, and so of QoS 1 publications that can be in flight."""
 
 
 class LoadError(WhimbrelError):
-    """A broker did not do what it must for being measured. Reaction: look at the broker, then measure again."""
+    """A broker did not behave as the measurement needs. Reaction: check the broker, then measure again."""
 
     def __init__(self, found: object, wanted: str) -> None:
         super().__init__(found, wanted)
@@ -28,7 +28,7 @@ class LoadError(WhimbrelError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is sent through a broker: *count* publications at a time, of bodies that are sent in turn."""
+    """A load: *count* publications in each round, whose bodies are sent in turn."""
 
     port: int
     host: str = "127.0.0.1"
@@ -39,50 +39,50 @@ class Load:
     publishers: int = 1
     subscribers: int = 1
     filters: tuple[tuple[str, ...], ...] = ()
-    """The filters by content of each subscriber; with them, every publication must be for exactly one subscriber."""
+    """Content filters of each subscriber; with them, every publication must match exactly one subscriber."""
     window: int = 4_000
-    """How many may be under way at a time."""
+    """Most publications in flight."""
     limit_s: float = 20.0
-    """How long sending may take; what is not sent by then is not sent."""
+    """Longest time of sending; publications that are left then are not sent."""
 
     def __post_init__(self) -> None:
         if len({len(body) for body in self.bodies}) != 1:
             raise InvalidValueError("bodies", sorted({len(body) for body in self.bodies}), "bodies of one length")
         if self.qos not in {0, 1}:
             raise InvalidValueError("QoS", self.qos, "0 or 1")
-        if not 0 < self.window <= MOST_IDS // 2:
-            raise InvalidValueError("window", self.window, f"1 to {MOST_IDS // 2}")
+        if not 0 < self.window <= MAX_IDS // 2:
+            raise InvalidValueError("window", self.window, f"1 to {MAX_IDS // 2}")
         if self.filters and len(self.filters) != self.subscribers:
             raise InvalidValueError("filters", len(self.filters), f"{self.subscribers}, one for each subscriber")
 
     @property
     def version(self) -> int:
-        """The version of MQTT that is spoken."""
+        """Version of MQTT that the load uses."""
         return V5 if self.filters else V311
 
     @property
     def copies(self) -> int:
-        """How many subscribers every publication is for."""
+        """Number of subscribers that receive each publication."""
         return min(1, self.subscribers) if self.filters else self.subscribers
 
     @property
     def size_bytes(self) -> int:
-        """The length of a body."""
+        """Length of a body in bytes."""
         return len(self.bodies[0])
 
     def encoded(self, number: int) -> bytes:
-        """Return the publication of *number*, counted from 0; its packet identifier is one more."""
+        """Encode publication *number*, counted from 0; its packet identifier is *number* + 1."""
         body = self.bodies[number % len(self.bodies)]
         return encode(Publish(self.topic, body, self.qos, packet_id=number + 1 if self.qos else 0), self.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """How many went through, and how long each round of them took."""
+    """Numbers sent and arrived, and the duration of each round."""
 
     sent: int
     expected: int
-    """Deliveries, or acknowledgements where there are no subscribers."""
+    """Expected deliveries, or acknowledgements if there are no subscribers."""
     arrived: int
     seconds: tuple[float, ...]
     broker_cpu_s: float | None
@@ -90,23 +90,23 @@ class Throughput:
 
     @property
     def lost(self) -> int:
-        """How many did not arrive."""
+        """Number that did not arrive."""
         return self.expected - self.arrived
 
     @property
     def rate(self) -> float:
-        """How many arrived a second, in the median of the rounds."""
+        """Arrivals per second, for the median duration of a round."""
         return self.arrived / len(self.seconds) / statistics.median(self.seconds)
 
     @property
     def cpu_us(self) -> float | None:
-        """How much of a processor the broker took for each that arrived."""
+        """Processor time of the broker per arrival, in microseconds."""
         return None if self.broker_cpu_s is None or not self.arrived else self.broker_cpu_s / self.arrived * 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """How long publications were on their way, at a rate the broker is not strained by."""
+    """Delivery times at a rate that the broker sustains easily."""
 
     rate: float
     expected: int
@@ -116,25 +116,25 @@ class Latency:
 
     @property
     def lost(self) -> int:
-        """How many did not arrive."""
+        """Number that did not arrive."""
         return self.expected - self.arrived
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """What a broker takes for clients that say nothing."""
+    """Memory that a broker needs for idle clients."""
 
     connections: int
     answered: int
-    """How many of them it still answered in the end."""
+    """Number of connections that were still answered at the end."""
     before_bytes: int
     after_bytes: int
 
 
 def publications(load: Load, block: int) -> list[bytes]:
-    """Return the publications of *load* as they are written, *block* packets at a time, to be sent again and again.
+    """Encode the publications of *load* in blocks of *block* packets, which are sent repeatedly.
 
-    There are so many that a packet identifier does not come again before it was answered.
+    There are enough of them that a packet identifier is not reused before it was acknowledged.
     """
     needed = max(len(load.bodies), 2 * load.window if load.qos else 1)
     encoded = [load.encoded(number) for number in range(-(-needed // block) * block)]

@@ -1,4 +1,4 @@
-"""A broker in a process of its own, and what the system tells about a process."""
+"""Run a broker in its own process, and read a process's CPU time and memory from the system."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from whimbrel.sim.load.load import LoadError
 
 __all__ = ["Served", "cpu_s", "raise_file_limit", "resident_bytes", "serve"]
 
-_START_S = 300.0  # the first on a machine compiles the matcher; one that ends is noticed at once
+_START_S = 300.0  # the first start on a machine compiles the matcher; a broker that ends is noticed at once
 _STOP_S = 20
-"""How long a broker may take to end."""
+"""Timeout of a broker's shutdown."""
 _SCHEDULED = 2
-"""Which of a process's clocks counts what the scheduler gave it: CPUCLOCK_SCHED of Linux."""
+"""Number of the clock that counts a process's scheduled time: CPUCLOCK_SCHED of Linux."""
 _PORT = re.compile(r"\bmqtt=([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A broker of ours in a process of its own."""
+    """A Whimbrel broker that runs in its own process."""
 
     port: int
     pid: int
@@ -66,7 +66,7 @@ def _listening(process: subprocess.Popen[bytes], log: Path) -> int:
 
 
 def cpu_s(pid: int | None) -> float | None:
-    """Return the processor time of a process; None where the system does not tell.
+    """Return the processor time of a process, or None if the system cannot report it.
 
     Linux has a clock for each process, which counts nanoseconds; ``/proc`` has ticks of 10 ms.
     """
@@ -79,13 +79,13 @@ def cpu_s(pid: int | None) -> float | None:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory a process has now; 0 where the system does not tell."""
+    """Return the memory that a process has now, or 0 if the system cannot report it."""
     statm = Path(f"/proc/{pid}/statm")
     return int(statm.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 def raise_file_limit(count: int) -> int:
-    """Let this process, and those it starts from now on, have *count* files open if they may; return how many."""
+    """Raise the limit of open files to *count* for this process and its later children; return what is allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         soft = count if hard == resource.RLIM_INFINITY else min(count, hard)

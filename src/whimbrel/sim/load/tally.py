@@ -1,4 +1,4 @@
-"""Counting publications in a stream of bytes, without taking packets apart."""
+"""Counting publications in a stream of bytes, without parsing packets."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from whimbrel.sim.load.load import Load, LoadError
 __all__ = ["STAMP", "Stamps", "Tally"]
 
 STAMP = struct.Struct(">q")
-"""The time of sending, at the beginning of a body."""
+"""The time of sending, in the first bytes of a body."""
 
 
 class Tally:
-    """Counts the publications of one subscriber, in a stream of nothing else, and acknowledges them."""
+    """Counts and acknowledges the publications of one subscriber; the stream may have no other packets."""
 
     __slots__ = ("_heads", "_identifier_at", "_rest", "_stride", "count")
 
     def __init__(self, load: Load) -> None:
         packet = load.encoded(0)
         self._stride = len(packet)
-        self._heads = bytes((packet[0], packet[0] | 0x08))  # what comes again is marked
+        self._heads = bytes((packet[0], packet[0] | 0x08))  # a retransmission has the DUP flag
         after_topic = len(packet) - load.size_bytes - (load.version == V5)
         self._identifier_at = after_topic - 2 if load.qos else 0
         self._rest = b""
         self.count = 0
 
     def receive(self, data: bytes) -> bytes:
-        """Count what *data* completes, and return its acknowledgements; none at QoS 0."""
+        """Count the publications that *data* completes; return their acknowledgements, empty at QoS 0."""
         if self._rest:
             data = self._rest + data
         stride = self._stride
@@ -48,7 +48,7 @@ class Tally:
 
 
 class Stamps:
-    """Reads the times of sending from a stream of publications."""
+    """Reads the sending times from a stream of publications."""
 
     def __init__(self, load: Load) -> None:
         self._stride = len(load.encoded(0))
@@ -56,7 +56,7 @@ class Stamps:
         self._rest = b""
 
     def receive(self, data: bytes) -> list[int]:
-        """Return the times that stand in the publications that *data* completes."""
+        """Return the sending times of the publications that *data* completes."""
         data = self._rest + data
         end = len(data) // self._stride * self._stride
         self._rest = data[end:]

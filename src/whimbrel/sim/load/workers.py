@@ -1,4 +1,4 @@
-"""What the two processes of a generator do: one is all publishers, the other all subscribers."""
+"""The work of the generator's two processes: one runs all publishers, the other all subscribers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import Disconnect, Pingreq, Pingresp, Publish
 from whimbrel.sim.load.board import Board
 from whimbrel.sim.load.links import READ_BYTES, connect, read_packet, subscribe, take
-from whimbrel.sim.load.load import MOST_IDS, Idle, Load, LoadError, publications
+from whimbrel.sim.load.load import MAX_IDS, Idle, Load, LoadError, publications
 from whimbrel.sim.load.processes import raise_file_limit, resident_bytes
 from whimbrel.sim.load.tally import STAMP, Stamps, Tally
 
@@ -31,15 +31,15 @@ __all__ = [
 ]
 
 _BLOCK = 50
-"""Packets in one write of a single publisher."""
+"""Packets per write of a single publisher."""
 _POLL_S = 0.000_2
 _GRACE_S = 5.0
-"""How long nothing may arrive, after the last was sent, before what is missing counts as lost."""
+"""Seconds without an arrival, after the last publication was sent, until the missing ones count as lost."""
 _PUBACK_BYTES = 4
 
 
 def receive_all(path: Path, load: Load) -> float:
-    """Be all subscribers until it is over; return the processor time that took."""
+    """Run all subscribers until the measurement is over; return the processor time used."""
     board, began = Board(path), time.process_time()
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         for number in range(load.subscribers):
@@ -60,7 +60,7 @@ def receive_all(path: Path, load: Load) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the publishers sent, what was acknowledged, and how long it took."""
+    """Numbers sent and acknowledged by the publishers, and the duration of each round."""
 
     sent: int
     acknowledged: int
@@ -76,7 +76,7 @@ class _Publishers:
         self._block = _BLOCK if len(links) == 1 else 1
         blocks = publications(load, self._block)
         self._packet_bytes = len(blocks[0]) // self._block
-        # In a round of the links all send the same block, so identifiers are used in order by each.
+        # In each turn of the links all send the same block, so that each link uses its identifiers in order.
         self._turns = cycle([(link, block) for block in blocks for link in links])
         self._poll = select.poll()
         for link in links:
@@ -88,11 +88,11 @@ class _Publishers:
 
     @property
     def acknowledged(self) -> int:
-        """How many were acknowledged."""
+        """Number of acknowledged publications."""
         return self._answered_bytes // _PUBACK_BYTES
 
     def round(self, count: int) -> float:
-        """Send *count* and wait until all are through; return the seconds that took."""
+        """Send *count* publications and wait until all have arrived; return the seconds used."""
         load, board = self._load, self._board
         began = time.monotonic_ns()
         deadline = time.monotonic() + load.limit_s
@@ -125,7 +125,7 @@ class _Publishers:
 
     @property
     def _through(self) -> tuple[int, int]:
-        """What arrived so far: acknowledgements, and copies."""
+        """Progress so far: bytes of acknowledgements, and copies that arrived."""
         return self._answered_bytes, self._board.count
 
     def _is_through(self) -> bool:
@@ -144,7 +144,7 @@ class _Publishers:
 
 
 def publish_all(path: Path, load: Load, rounds: int) -> Published:
-    """Be all publishers; send everything in *rounds*, each when the one before is through."""
+    """Run all publishers: send *load* in *rounds* rounds, each after the one before has arrived."""
     with ExitStack() as stack:
         links = [stack.enter_context(connect(load)) for _ in range(load.publishers)]
         publishers = _Publishers(Board(path), load, links)
@@ -154,7 +154,7 @@ def publish_all(path: Path, load: Load, rounds: int) -> Published:
 
 
 def publish_paced(load: Load, rate: float) -> list[int]:
-    """Publish at *rate* and return the nanoseconds that each delivery took; publisher and subscribers are one."""
+    """Publish at *rate*; return the nanoseconds of each delivery. One process publishes and subscribes."""
     times: list[int] = []
     with ExitStack() as stack:
         receivers = [stack.enter_context(connect(load)) for _ in range(load.subscribers)]
@@ -170,7 +170,7 @@ def publish_paced(load: Load, rate: float) -> list[int]:
             ahead = (begin + sent * 1e9 / rate - time.monotonic_ns()) / 1e9 if sent < load.count else 0.1
             if ahead <= 0:
                 body = STAMP.pack(time.monotonic_ns()) + padding
-                packet_id = sent % MOST_IDS + 1 if load.qos else 0
+                packet_id = sent % MAX_IDS + 1 if load.qos else 0
                 publisher.sendall(encode(Publish(load.topic, body, load.qos, packet_id=packet_id), load.version))
                 sent += 1
                 ahead = 0.0
@@ -189,27 +189,27 @@ def publish_paced(load: Load, rate: float) -> list[int]:
 
 
 def subscribe_and_leave(load: Load, client_id: str) -> None:
-    """Subscribe in a session that stays, and go."""
+    """Subscribe in a persistent session and disconnect."""
     with connect(load, client_id, is_clean=False) as link:
         subscribe(link, load)
         link.sendall(encode(Disconnect(), load.version))
-        link.recv(1)  # it closes when it has read that we leave
+        link.recv(1)  # the broker closes when it has read the DISCONNECT
 
 
 def come_back(load: Load, client_id: str) -> tuple[int, float]:
-    """Come back; return how many of ``load.count`` were handed over, and the seconds that took, answers included."""
+    """Reconnect and receive ``load.count`` deliveries; return their number, and the seconds until acknowledged."""
     tally, began = Tally(load), time.monotonic()
     with connect(load, client_id, is_clean=False) as link:
         while tally.count < load.count and time.monotonic() < began + load.limit_s:
             take(link, tally)
-        link.sendall(encode(Pingreq(), load.version))  # answered when all that came before it was taken in
+        link.sendall(encode(Pingreq(), load.version))  # answered after the broker has handled all earlier packets
         if tally.count == load.count and not isinstance(read_packet(link, load.version), Pingresp):
             raise LoadError("another packet", "PINGRESP after the last publication")
         return tally.count, time.monotonic() - began
 
 
 def stay_connected(load: Load, count: int, pid: int) -> Idle:
-    """Hold *count* connections, look at the memory of the process *pid*, and see that all are still answered."""
+    """Open *count* idle connections, measure the memory of the process *pid*, and check that all still answer."""
     raise_file_limit(count + 100)
     before = resident_bytes(pid)
     with ExitStack() as stack:

@@ -1,1 +1,1 @@
-"""Made-up logs: a log of any size from a seed, made on Spark."""
+"""Generated logs: a log of any size from a seed, written on Spark."""

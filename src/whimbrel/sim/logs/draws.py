@@ -1,9 +1,9 @@
-"""Draws: randomness that a row's number decides, so that a made-up log is the same however Spark divides it.
+"""Draws: random numbers that depend on a row's number only, so that a generated log is the same for any partitioning.
 
-Rule: a draw is a function of (seed, names, row) alone; nothing is drawn in an order.
+Rule: a draw is a function of (seed, names, row); the order of the draws does not matter.
 
-The function is the finaliser of SplitMix64, twice, keyed by a hash of the seed and the names: vectorised over rows by
-numpy, a few nanoseconds a draw, and good enough for worlds (not for secrets).
+The function is the finaliser of SplitMix64, applied twice and keyed by a hash of the seed and the names. numpy computes
+it for whole columns in a few nanoseconds per draw. It is good enough for simulated worlds, not for secrets.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ _UNIT = 2.0**-53
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """A family of draws, one for each row; ``of`` gives an independent family by name."""
+    """A family of draws, one per row; ``of`` derives an independent family by name."""
 
     path: tuple[object, ...]
 
     def of(self, *names: object) -> Draws:
-        """Return the family that *names* are, below this one."""
+        """Return the family that is named *names* below this one."""
         return Draws((*self.path, *names))
 
     def uniform(self, rows: Integers) -> Reals:
-        """Return a number from [0, 1) for each of *rows*."""
+        """Draw a number from [0, 1) for each of *rows*."""
         return (self._bits(rows) >> np.uint64(11)).astype(np.float64) * _UNIT
 
     def below(self, rows: Integers, bound: int) -> Integers:
-        """Return an integer from 0 to *bound* - 1 for each of *rows*."""
+        """Draw an integer from 0 to *bound* - 1 for each of *rows*."""
         return (self.uniform(rows) * bound).astype(np.int64)
 
     def chance(self, rows: Integers, probability: float) -> Flags:
-        """Return true for that part of *rows*."""
+        """Draw true with *probability* for each of *rows*."""
         return self.uniform(rows) < probability
 
     def drift(self, who: Integers, at: Integers, period_us: int) -> Reals:
         """Return a smooth curve in [0, 1] of the time *at* for each of *who*, with a new bend every *period_us*.
 
-        One moment can be asked about without the moments before it, as a random walk could not.
+        A value can be computed without those of earlier moments, unlike that of a random walk.
         """
         step, rest = np.divmod(at, period_us)
         part = rest / period_us
         part = part * part * (3 - 2 * part)
-        first = who * (1 << 34) + step  # enough steps for centuries of seconds
+        first = who * (1 << 34) + step  # enough steps for centuries of one-second periods
         return self.uniform(first) * (1 - part) + self.uniform(first + 1) * part
 
     def _bits(self, rows: Integers) -> NDArray[np.uint64]:

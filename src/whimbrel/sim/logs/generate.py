@@ -1,13 +1,13 @@
-"""Generate: a log of any size from a seed, made on Spark.
+"""Generate a log of any size from a seed, on Spark.
 
-Rule: the same seed and numbers give the same log, whatever the cluster: rows are decided by their numbers (``draws``),
-files by chunks of a fixed size, and partitions only say who makes them.
-Rule: a fact of every number from 1 to N is there exactly once on each node, and times never run backwards.
+Rule: the same seed and numbers give the same log on every cluster. A row depends on its number (``draws``), a file on
+its chunk, whose size is fixed; partitions only decide which worker writes which chunk.
+Rule: each seq from 1 to N occurs exactly once per node, and times never decrease.
 
-The driver makes what is small and has a history (``histories``); it tells the workers which numbers are taken. A worker
-makes the publications and reports of a chunk, whole columns at a time, and writes the parts itself, under the names
-that the log's layout asks for; what comes back to Spark is one line a part. The directory must therefore be one that
-all workers see.
+The driver makes the facts that are few and depend on each other (``histories``), and tells the workers which seqs they
+use. A worker makes the publications and reports of a chunk, in whole columns, and writes the Parquet parts itself,
+under the names of the log's layout. Spark gets back one row per part. All workers must therefore see the same
+directory.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ ArrowTable: TypeAlias = Any
 """A ``pyarrow.Table``; pyarrow ships no types."""
 
 MONDAY = 1_767_571_200_000_000
-"""2026-01-05 00:00 UTC: a made-up log needs no real date, and must not depend on today's."""
+"""2026-01-05 00:00 UTC: a generated log needs no real date, and must not depend on today's."""
 CHUNK_ROWS = 100_000
 _WRITTEN = pa.schema([("table", pa.string()), ("rows", pa.int64())])
 _DISPLAYS = np.array([(1_170, 2_532), (2_560, 1_440), (1_620, 2_160), (396, 484)])
-"""Width and height of the screens of ``KINDS``."""
+"""Width and height of the screen of each of ``KINDS``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a log is made from; equal recipes make equal logs."""
+    """The parameters of a log; equal recipes give equal logs."""
 
     world: str
     events: int
     seed: int = 1
     devices: int | None = None
-    """Of all nodes together; the world knows how many are usual."""
+    """Number of devices on all nodes together; None: the world's usual number."""
     nodes: Sequence[str] = ("node-1",)
     start: int = MONDAY
     hours: int = 24
@@ -75,14 +75,14 @@ class Recipe:
             whole("devices", self.devices, len(self.nodes), 10_000_000)
 
     def shares(self, whole: int) -> list[int]:
-        """Return how *whole* is divided among the nodes."""
+        """Divide *whole* evenly among the nodes."""
         count = len(self.nodes)
         return [whole // count + (place < whole % count) for place in range(count)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NodeDay:
-    """All that a worker must know of a node; it is shipped to every one of them."""
+    """Everything that a worker needs to know about a node; every worker gets a copy."""
 
     node: str
     world: World
@@ -94,16 +94,16 @@ class _NodeDay:
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     place: int
-    """Of the node."""
+    """Index of the node."""
     first: int
     last: int
 
 
 def generate(spark: SparkSession, recipe: Recipe, out: Path, *, partitions: int | None = None) -> dict[str, int]:
-    """Write the log of *recipe* to *out*, which must not hold one yet; return how many rows each table has."""
+    """Write the log of *recipe* to *out*, which must not hold a log yet; return the rows per table."""
     if nodes(out):
         raise InvalidValueError("directory for a new log", str(out), "one that holds no log yet")
-    out = out.absolute()  # workers have a working directory of their own
+    out = out.absolute()  # workers have another working directory
     days = _days(recipe)
     create(out, has_receipts=False)
     counts: dict[str, int] = {}
@@ -127,7 +127,7 @@ def generate(spark: SparkSession, recipe: Recipe, out: Path, *, partitions: int 
     for row in numbers.mapInArrow(make, "table string, rows bigint").groupBy("table").sum("rows").collect():
         counts[row[0]] = row[1]
     for day in days:
-        # As if a node had written and exported all of it: one of that name goes on with the next number.
+        # As if a node had written and exported all of it: a broker with this node name goes on with the next seq.
         make_folder(segments_folder(out, day.node))
         set_exported_seq(out, day.node, day.calendar.events)
     return dict(sorted(counts.items()))
@@ -147,7 +147,7 @@ def _days(recipe: Recipe) -> list[_NodeDay]:
 
 
 def _usual(world: World, recipe: Recipe) -> int:
-    """Return how many devices are usual: the world's own number, unless the log is too small for so many."""
+    """Return the default number of devices: the world's own, or fewer in a small log."""
     return max(1, min(world.devices, recipe.events // len(recipe.nodes) // 40)) * len(recipe.nodes)
 
 
@@ -155,12 +155,12 @@ def _usual(world: World, recipe: Recipe) -> int:
 
 
 def _made(day: _NodeDay, chunk: _Chunk) -> dict[str, ArrowTable]:
-    """Return the publications and reports of *chunk*: all of its numbers that no history has taken."""
+    """Return the publications and reports of *chunk*: all of its seqs that no history uses."""
     low, high = np.searchsorted(day.history.seq, [chunk.first, chunk.last + 1])
     seq = np.setdiff1d(np.arange(chunk.first, chunk.last + 1), day.history.seq[low:high], assume_unique=True)
     rows = Rows(seq=seq, at=day.calendar.at(seq), draws=day.calendar.draws)
     device = rows.below(len(day.people.devices), "reporter")
-    # Only who is connected can report; the others' turn is one more publication.
+    # Only a connected device can report; the seq of another device becomes one more publication.
     reports = rows.chance(day.world.reports, "report") & day.history.is_connected(device, seq)
     return {
         "publications": _publications(day, _some(rows, ~reports)),
@@ -221,7 +221,7 @@ def _times(at: Integers, later_us: Integers) -> Any:  # a pyarrow.Array
 
 
 def _places(latitude: Reals, longitude: Reals) -> Any:  # a pyarrow.Array
-    degrees = [pa.array(np.round(each, 6)) for each in (latitude, longitude)]  # a decimetre
+    degrees = [pa.array(np.round(each, 6)) for each in (latitude, longitude)]  # rounded to a decimetre
     return pa.StructArray.from_arrays(degrees, fields=list(PLACE_TYPE))
 
 
@@ -229,7 +229,7 @@ def _places(latitude: Reals, longitude: Reals) -> Any:  # a pyarrow.Array
 
 
 def _write(out: Path, name: str, node: str, table: ArrowTable) -> int:
-    """Write *table*, ordered by number and so by time, as one part a day; return its rows."""
+    """Write *table*, which is ordered by seq and so by time, as one part per day; return its number of rows."""
     days = pc.floor_temporal(table.column(2), unit="day").cast(pa.int64()).to_numpy()
     cuts = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), table.num_rows]
     for begin, end in pairwise(cuts):
@@ -239,7 +239,7 @@ def _write(out: Path, name: str, node: str, table: ArrowTable) -> int:
             first, last = seq[begin].as_py(), seq[end - 1].as_py()
             path = part_path(out, name, day=day, node=node, first=first, last=last)
             path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(f"_{path.name}.{os.getpid()}")  # a task that is tried twice must not meet itself
+            beside = path.with_name(f"_{path.name}.{os.getpid()}")  # two attempts of a task must not write one file
             pq.write_table(table.slice(begin, end - begin), beside, compression="zstd")
             beside.replace(path)
     return int(table.num_rows)

@@ -1,12 +1,12 @@
-"""Histories: the people of a made-up node, their devices and interests, as facts with numbers.
+"""Histories: the sessions of a generated node, their devices and subscriptions, as facts with a seq.
 
-Rule: histories are consistent by construction. A device joins only while it is connected, leaves only what it joined,
-and a subscription is modified or removed only while it is there.
-Rule: all facts of a node share its numbers, 1 to N without a gap. The facts made here take the numbers nearest to
-their times; publications and reports (``generate``) take all the others.
+Rule: histories are consistent by construction. A device joins only while it is connected, and leaves only a session
+that it joined. A subscription is modified or removed only while it exists.
+Rule: all facts of a node share its seqs, 1 to N without a gap. The facts made here get the seqs nearest to their times;
+publications and reports (``generate``) get all the others.
 
-A fact's time is first a fraction of the log, 0 to 1. Sorted by it (and by rank, where one causes the other) the facts
-take strictly rising numbers, and a number tells the exact time (``Calendar``).
+The time of a fact is first a fraction of the log, 0 to 1. Facts are sorted by it, and by rank where one fact causes the
+other. They then get strictly ascending seqs, and the seq determines the exact time (``Calendar``).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ ArrowTable: TypeAlias = Any
 """A ``pyarrow.Table``; pyarrow ships no types."""
 
 KINDS = ("phone", "desk", "tablet", "watch")
-"""The devices of a session, in the order in which people get them."""
+"""Kinds of devices of a session, in the order in which people get them."""
 
 _SIZES = np.array([1, 2, 2, 3, 4])
 _HOUR_US = 3_600_000_000
 _SHARE = 0.15
-"""The part of a node's facts that may be made here; the rest is traffic."""
+"""Largest part of a node's facts that is made here; the rest is traffic."""
 _FACTS_A_CYCLE = 6
 _MAX_INTERESTS = 4
 
@@ -45,7 +45,7 @@ _CREATED, _ADDED, _MODIFIED, _REMOVED, _CONNECTED, _JOINED, _ALSO_JOINED, _LEFT,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calendar:
-    """When each number of a node was given: busier by day, and never backwards."""
+    """Time of each seq of a node: seqs are denser in busy hours, and times never decrease."""
 
     start: int
     hours: int
@@ -54,8 +54,8 @@ class Calendar:
     draws: Draws
 
     def at(self, seq: Integers) -> Integers:
-        """Return the times of *seq* in microseconds."""
-        # Hour by hour as the rhythm says; its knots are whole microseconds, so rounding cannot turn time back.
+        """Return the time of each *seq* in microseconds."""
+        # Hours get seqs by the rhythm. Hour bounds are whole microseconds, so that rounding cannot turn time back.
         busy = np.resize(np.asarray(self.rhythm, np.float64), self.hours)
         known = np.concatenate([[0.0], np.cumsum(busy) / busy.sum()])
         fraction = (seq - 1 + self.draws.of("time").uniform(seq)) / self.events
@@ -66,39 +66,39 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crowd:
-    """Who there is on a node."""
+    """The sessions and devices of a node."""
 
     sessions: Sequence[str]
     devices: Sequence[str]
     session: Integers
-    """Of each device."""
+    """Session of each device."""
     second: Integers
-    """The other session of a device that is in two, else -1."""
+    """The second session of a device that is in two sessions, else -1."""
     kind: Integers
-    """Of each device, an index of ``KINDS``."""
+    """Kind of each device, as an index of ``KINDS``."""
     created: Reals
-    """When each session was created, as a fraction of the log."""
+    """Creation of each session, as a fraction of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The facts of a node that are no traffic."""
+    """The facts of a node except its traffic (publications and reports)."""
 
     tables: dict[str, ArrowTable]
     seq: Integers
-    """Their numbers, ascending."""
+    """Seqs of these facts, ascending."""
     connected: Integers
-    """By device and cycle, the number of its connection; the device is there until *disconnected*."""
+    """Seq of the connection, for each device and cycle; the device is present until *disconnected*."""
     disconnected: Integers
 
     def is_connected(self, device: Integers, seq: Integers) -> Flags:
-        """Tell whether each *device* was connected when *seq* was given."""
+        """Return whether each *device* was connected at each *seq*."""
         began, ended = self.connected[device], self.disconnected[device]
         return np.asarray(((began < seq[:, None]) & (seq[:, None] < ended)).any(axis=1))
 
 
 def crowd(world: World, draws: Draws, devices: int, *, place: int, nodes: int) -> Crowd:
-    """Return the people of the node that is the *place*-th of *nodes*; each has one to four of its *devices*."""
+    """Make the sessions and devices of node *place* of *nodes*; a session has one to four of the *devices*."""
     sizes = _SIZES[draws.of("size").below(np.arange(devices), len(_SIZES))]
     ends = np.cumsum(sizes)
     count = int(np.searchsorted(ends, devices)) + 1
@@ -122,7 +122,7 @@ def crowd(world: World, draws: Draws, devices: int, *, place: int, nodes: int) -
 
 @dataclass(slots=True)
 class _Facts:
-    """Facts before they have numbers: when, which of them, and what they are about, an array each."""
+    """Facts before they have a seq, as arrays: fraction of the log, rank, and subject of the fact."""
 
     fractions: list[Reals]
     ranks: list[Integers]
@@ -135,7 +135,7 @@ class _Facts:
 
 
 def history(world: World, people: Crowd, calendar: Calendar, *, node: str) -> History:
-    """Return what the people of *node* do; more of them than the log has room for is an error with the numbers."""
+    """Make the facts of *node*; raise an error that names the least number of events if the log is too small."""
     draws, events = calendar.draws, calendar.events
     cycles = _cycles(people, calendar)
     facts = _Facts([], [], [])
@@ -169,13 +169,13 @@ _RANKS = {
 
 
 class _Chosen(NamedTuple):
-    """The facts of one table, and what else their columns are made from."""
+    """The facts of one table, and the other values that their columns depend on."""
 
     rank: Integers
     about: Integers
-    """A session, a wish or a spell."""
+    """Index of a session, a subscription or a connection."""
     wishes: Integers
-    """The session of each wish."""
+    """Session of each subscription."""
     cycles: int
     draws: Draws
 
@@ -187,7 +187,7 @@ def _columns(name: str, world: World, people: Crowd, chosen: _Chosen) -> dict[st
 
 
 def table_of(name: str, columns: dict[str, Any]) -> ArrowTable:
-    """Return *columns* as the table *name*; what is not given is null."""
+    """Return *columns* as the table *name*; columns that are not given are null."""
     schema = TABLES[name].schema
     rows = len(columns["seq"])
     arrays = []
@@ -205,14 +205,14 @@ def table_of(name: str, columns: dict[str, Any]) -> ArrowTable:
 
 
 def _cycles(people: Crowd, calendar: Calendar) -> int:
-    """Return how often a device comes and goes: some times a day, as far as the log has room."""
+    """Return how often a device connects: several times a day, as far as the log has room."""
     others = len(people.sessions) * (1 + 3 * _MAX_INTERESTS)
     room = int((calendar.events * _SHARE - others) // (_FACTS_A_CYCLE * len(people.devices)))
     return max(1, min(room, 1 + calendar.hours // 6))
 
 
 def _numbers(fraction: Reals, events: int) -> Integers:
-    """Return strictly rising numbers from 1 to *events*, each the nearest free one to its ascending *fraction*."""
+    """Return strictly ascending seqs from 1 to *events*: for each ascending *fraction* the nearest free seq."""
     places = np.arange(len(fraction))
     wanted = 1 + (fraction * events).astype(np.int64)
     rising = places + np.maximum.accumulate(wanted - places)
@@ -223,7 +223,7 @@ def _numbers(fraction: Reals, events: int) -> Integers:
 
 
 def _add_interests(facts: _Facts, people: Crowd, draws: Draws) -> Integers:
-    """Add one to four interests a session; return the session of each."""
+    """Add one to four subscriptions per session; return the session of each."""
     sessions = np.arange(len(people.sessions))
     wishes = np.repeat(sessions, 1 + draws.of("wishes").below(sessions, _MAX_INTERESTS))
     which = np.arange(len(wishes))
@@ -251,7 +251,7 @@ def _interests(world: World, people: Crowd, chosen: _Chosen) -> dict[str, Any]:
     has_ttl = draws.of("has ttl").chance(about, 0.6) & ~removed
     has_max = draws.of("has max").chance(about, 0.5) & ~removed
     ttl_us = 60_000_000 * (1 + (np.array(how[2]) * 24 * 60).astype(np.int64))
-    limit = np.where(np.array(how[3]) < 0.1, 0, 1 + (np.array(how[3]) * 100).astype(np.int64))  # some are live only
+    limit = np.where(np.array(how[3]) < 0.1, 0, 1 + (np.array(how[3]) * 100).astype(np.int64))  # 0: live only
     gone = removed.tolist()
     names = np.array(["added", "modified", "removed"])
     return {
@@ -283,10 +283,10 @@ def _sessions(people: Crowd, chosen: _Chosen) -> dict[str, Any]:
 
 
 def _add_presence(facts: _Facts, people: Crowd, draws: Draws, cycles: int) -> None:
-    """Add *cycles* spells of connection a device.
+    """Add the facts of *cycles* connections per device.
 
-    A fact's ``about`` is device · cycles + cycle. One device in two is still there at the end; one spell in five ends
-    without a good-bye.
+    A fact's ``about`` is device · cycles + cycle. One device in two is still connected at the end; one connection in
+    five breaks without a DISCONNECT.
     """
     spells = np.arange(len(people.devices) * cycles)
     device, cycle = np.divmod(spells, cycles)
@@ -307,7 +307,7 @@ def _add_presence(facts: _Facts, people: Crowd, draws: Draws, cycles: int) -> No
 
 
 def _spells(shape: tuple[int, int], rank: Integers, about: Integers, seq: Integers) -> tuple[Integers, Integers]:
-    """Return the numbers between which each device was connected, by device and cycle."""
+    """Return the seqs between which each device was connected, for each device and cycle."""
     connected, disconnected = np.empty(shape, np.int64).reshape(-1), np.full(shape, INT64_MAX).reshape(-1)
     connected[about[rank == _CONNECTED]] = seq[rank == _CONNECTED]
     disconnected[about[rank == _DISCONNECTED]] = seq[rank == _DISCONNECTED]

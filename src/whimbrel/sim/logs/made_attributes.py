@@ -1,7 +1,7 @@
-"""Made attributes: named columns of a made-up world become the log's ``attributes``, and bodies that say the same.
+"""Converts columns of a generated world to the log's ``attributes`` and to JSON bodies with the same values.
 
-Rule: reading a row's body by the rules of ``model.codecs`` gives the row's attributes; a test says so.
-Rule: whole columns at a time, in numpy and Arrow; a Python call per row would be slower than everything else together.
+Rule: parsing a row's body by the rules of ``model.codecs`` gives the row's attributes; a test asserts it.
+Rule: numpy and Arrow convert whole columns; a Python call per row would take longer than everything else together.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Array: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One attribute of many rows; where *present* is false a row has none of that name."""
+    """One attribute of many rows; rows where *present* is false do not have it."""
 
     name: str
     present: Flags
     whole: Integers | None = None
-    """Integers; with *decimals* they count tenths, hundredths and so on of a real64, and are not negative."""
+    """Integers; with *decimals* > 0, a real64 in units of 10 ** -*decimals*, which is not negative."""
     decimals: int = 0
     text: Array | None = None
-    """Strings that JSON need not escape."""
+    """Strings that need no escaping in JSON."""
     is_wide: bool = False
-    """Integers beyond int32."""
+    """Whether the integers need int64."""
 
     @property
     def type(self) -> AttributeType:
@@ -51,7 +51,7 @@ class Column:
 def attributes_column(columns: Sequence[Column]) -> Array:
     """Return *columns* as one array of ``ATTRIBUTES_TYPE``."""
     present = np.stack([column.present for column in columns], axis=1)
-    rows, which = np.nonzero(present)  # row by row, as a map wants its entries
+    rows, which = np.nonzero(present)  # row by row, as the entries of a map must be
     offsets = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int32)
     types = np.array([int(column.type) for column in columns], np.int8)[which]
     numbers = np.stack([np.zeros(len(present), np.int64) if c.whole is None else c.whole for c in columns], axis=1)
@@ -74,7 +74,7 @@ def attributes_column(columns: Sequence[Column]) -> Array:
 
 
 def _texts(columns: Sequence[Column], rows: Integers, which: Integers) -> Array:
-    """Return the entries' texts, null where the entry is a number."""
+    """Return the texts of the entries; null for a number."""
     texts = [column.text for column in columns if column.text is not None]
     if not texts:
         return pa.nulls(len(rows), pa.string())
@@ -92,11 +92,11 @@ def bodies_column(columns: Sequence[Column]) -> Array:
 
 
 def _member(column: Column) -> Array:
-    """Return ``"name":value`` for the rows that have it, null for the others."""
+    """Return ``"name":value`` for the rows that have the attribute, null for the others."""
     if column.text is not None:
         value = pc.binary_join_element_wise('"', column.text, '"', "")
     elif column.decimals:
-        # By way of integers: Arrow would write 37.0 as 37, which is another type.
+        # From integers, because Arrow writes 37.0 as 37, which has another type.
         assert column.whole is not None, "what is no text is a number"
         whole, part = np.divmod(column.whole, 10**column.decimals)
         digits = pc.utf8_lpad(pa.array(part).cast(pa.string()), column.decimals, "0")

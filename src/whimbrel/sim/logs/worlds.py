@@ -1,7 +1,7 @@
-"""Worlds: what is published, wanted and reported in a made-up hospital ward, on a campus, in a city.
+"""Worlds: publications, subscriptions and reports of a simulated hospital ward, a campus and a city.
 
-Rule: what happens in a row is decided by the row's number, its time and the seed (``draws``); whole columns at once.
-Rule: filters are valid in our language; a test parses every one that a log holds.
+Rule: the seq, the time and the seed decide the contents of a row (``draws``), computed for whole columns at once.
+Rule: filters are valid in Whimbrel's language; a test parses every filter of a generated log.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ _MINUTE = 60 * US_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """The rows of a node that something happens in: their numbers, their times, and the node's draws."""
+    """Some rows of a node: their seqs, their times, and the node's random draws."""
 
     seq: Integers
     at: Integers
     draws: Draws
 
     def uniform(self, *names: object) -> Reals:
-        """Return a number from [0, 1) for each row."""
+        """Draw a number from [0, 1) for each row."""
         return self.draws.of(*names).uniform(self.seq)
 
     def below(self, bound: int, *names: object) -> Integers:
-        """Return an integer from 0 to *bound* - 1 for each row."""
+        """Draw an integer from 0 to *bound* - 1 for each row."""
         return self.draws.of(*names).below(self.seq, bound)
 
     def chance(self, probability: float, *names: object) -> Flags:
-        """Return true for that part of the rows."""
+        """Draw true with *probability* for each row."""
         return self.draws.of(*names).chance(self.seq, probability)
 
     def drift(self, who: Integers, period_us: int, *names: object) -> Reals:
-        """Return the slow curve of each row's *who* at the row's time."""
+        """Return the value, at each row's time, of the slow random curve of the row's *who*."""
         return self.draws.of(*names).drift(who, self.at, period_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happenings:
-    """What is published, a column each; a masked quantity is -1 where a row has none."""
+    """The publications of some rows, as columns; a time of -1 means that a row has none."""
 
     subject: Array
     publisher: Array
@@ -64,14 +64,14 @@ class Happenings:
     lives_us: Integers
     deadline_us: Integers
     places: tuple[Reals, Reals] | None = None
-    """Latitudes and longitudes; NaN where there is no place."""
+    """Latitudes and longitudes; NaN where a row has no place."""
     radius_m: Reals | None = None
-    """NaN where there is none."""
+    """NaN where a row has no radius."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a subscription of this world may say."""
+    """Subject filter, content filter and area of a subscription."""
 
     subject_filter: str | None
     filter_text: str | None = None
@@ -80,28 +80,28 @@ class Wish:
 
 
 class World(Protocol):
-    """A kind of place; *devices* is how many devices a node serves."""
+    """A kind of simulated place; *devices* is the number of devices that a node serves."""
 
     title: ClassVar[str]
     people: ClassVar[str]
-    """What its sessions are called."""
+    """Prefix of the names of its sessions."""
     rhythm: ClassVar[Sequence[float]]
-    """How busy each hour of the day is."""
+    """Relative traffic in each hour of the day."""
     reports: ClassVar[float]
-    """Which part of the rows are reports rather than publications."""
+    """Share of the rows that are reports; the others are publications."""
     devices: ClassVar[int]
-    """How many devices a node has by default."""
+    """Number of devices per node, by default."""
 
     def happen(self, rows: Rows, devices: int) -> Happenings:
-        """Return what is published in *rows*."""
+        """Make the publications of *rows*."""
         ...
 
     def wish(self, who: Sequence[float], how: Sequence[float], devices: int) -> Wish:
-        """Return a subscription; two draws *who* decide its subject filter, two draws *how* the rest."""
+        """Make a subscription: two draws *who* decide its subject filter, two draws *how* the rest."""
         ...
 
     def places(self, draws: Draws, who: Integers, at: Integers, devices: int) -> tuple[Reals, Reals] | None:
-        """Return where the devices *who* are at the times *at*, or None where places are not asked for."""
+        """Return the positions of the devices *who* at the times *at*, or None if this world reports no positions."""
         ...
 
 
@@ -121,7 +121,7 @@ _ALARMS = ("pulse", "oxygen", "fall", "line")
 
 
 class Ward:
-    """Monitors at the beds, pumps, badges and alarms; nurses with a phone and a desk."""
+    """A hospital ward: monitors at the beds, pumps, badges and alarms; nurses with a phone and a desk computer."""
 
     title: ClassVar[str] = "ward"
     people: ClassVar[str] = "nurse"
@@ -130,7 +130,7 @@ class Ward:
     devices: ClassVar[int] = 60
 
     def happen(self, rows: Rows, devices: int) -> Happenings:
-        """Vital signs seven times of ten; patients drift, so alarms come in episodes."""
+        """Make publications, 70 % of them vital signs; these change slowly, so alarms come in episodes."""
         beds = _beds(devices)
         bed, draw = rows.below(len(beds), "bed"), rows.uniform("kind")
         kind = np.searchsorted([0.70, 0.85, 0.97], draw, side="right")  # vitals, pump, badge, alarm
@@ -163,7 +163,7 @@ class Ward:
         )
 
     def wish(self, who: Sequence[float], how: Sequence[float], devices: int) -> Wish:
-        """Nurses, doctors, the pharmacy, technicians, and who visits one bed."""
+        """Make a subscription of a nurse, a doctor, the pharmacy, a technician, or the visitor of a patient."""
         bed, level = _part(who[1], _beds(devices)), int(how[0] * 20)
         wishes = (
             Wish("bed/+/vitals", f"begins-with(bed, 'ICU-') && (pulse > {100 + level} || spo2 < {94 - level // 4})"),
@@ -178,7 +178,7 @@ class Ward:
         return wishes[int(who[0] * len(wishes))]
 
     def places(self, draws: Draws, who: Integers, at: Integers, devices: int) -> tuple[Reals, Reals] | None:
-        """Return nothing: inside a building no device hears a satellite."""
+        """Return None: devices in a building receive no satellite signal."""
         del draws, who, at, devices
         return None
 
@@ -190,7 +190,7 @@ def _beds(devices: int) -> list[str]:
 
 
 def _vitals(rows: Rows, bed: Integers, is_vital: Flags) -> list[Column]:
-    """Return what a monitor sees; clips slip off and thermometers are not worn, so some attributes are missing."""
+    """Return a monitor's attributes; some are missing, because clips slip off and not all wear a thermometer."""
     noise = rows.below(7, "pulse noise") - 3
     pulse = (58 + 70 * rows.drift(bed, 15 * _MINUTE, "pulse") + noise).astype(np.int64)
     spo2 = (100 - 12 * rows.drift(bed, 25 * _MINUTE, "spo2") ** 2).astype(np.int64)
@@ -221,11 +221,11 @@ _KINDS = ("room", "event", "menu", "bus")
 _CATEGORIES = ("talk", "concert", "exam", "sports", "party")
 _DISHES = ("lasagne", "dal", "ramen", "falafel", "goulash", "salad")
 _ALPHA = 0.8
-"""Zipf's parameter, that of Campus++ (section 3.3)."""
+"""Zipf's parameter, as in Campus++ (section 3.3)."""
 
 
 class Campus:
-    """Topics whose popularity follows Zipf's law, both in what is published and in what is wanted."""
+    """A campus: topics whose popularity follows Zipf's law, for publications and for subscriptions."""
 
     title: ClassVar[str] = "campus"
     people: ClassVar[str] = "student"
@@ -234,7 +234,7 @@ class Campus:
     devices: ClassVar[int] = 500
 
     def happen(self, rows: Rows, devices: int) -> Happenings:
-        """Free seats, events, dishes and buses."""
+        """Make publications about free places in rooms, events, dishes and buses."""
         topic = _zipf(rows.uniform("topic"), _topics(devices))
         subjects = [_topic(number) for number in range(_topics(devices))]
         is_room, is_event, is_menu, is_bus = (topic % 4 == number for number in range(4))
@@ -263,7 +263,7 @@ class Campus:
         )
 
     def wish(self, who: Sequence[float], how: Sequence[float], devices: int) -> Wish:
-        """Six of ten want one topic, popular ones more often; others a building, a kind, or by content alone."""
+        """Make a subscription: 60 % to one topic, mostly a popular one; others to a building, a kind, or by content."""
         topic = int(_zipf(np.array([who[1]]), _topics(devices))[0])
         building = _part(who[1], _BUILDINGS)
         if who[0] < 0.6:
@@ -281,7 +281,7 @@ class Campus:
         return Wish(None, f"building == '{building}' && (delay-s > {int(how[0] * 600)} || category == 'exam')")
 
     def places(self, draws: Draws, who: Integers, at: Integers, devices: int) -> tuple[Reals, Reals] | None:
-        """Walk about some hundred metres of campus."""
+        """Return positions of people who walk on a campus of some hundred metres."""
         return _walked(Plane(Place(41.8547, 12.6210)), draws, who, at, side_m=500.0 + devices / 10, speed_m_s=1.0)
 
 
@@ -294,7 +294,7 @@ def _topic(number: int) -> str:
 
 
 def _zipf(draw: Reals, count: int) -> Integers:
-    """Return ranks from 0 on, rank r as often as 1 / (r + 1) ** alpha."""
+    """Return ranks from 0; rank r is drawn with a probability in proportion to 1 / (r + 1) ** alpha."""
     return np.searchsorted(_shares(count), draw, side="right").clip(max=count - 1).astype(np.int64)
 
 
@@ -313,7 +313,7 @@ _COLOURS = ("red", "amber", "green")
 
 
 class City:
-    """Cars, traffic lights and hazards that are heard within a radius, and people who move."""
+    """A city: cars, traffic lights and hazards that are published within a radius, and people who move."""
 
     title: ClassVar[str] = "city"
     people: ClassVar[str] = "driver"
@@ -323,14 +323,14 @@ class City:
     plane: ClassVar[Plane] = Plane(Place(53.3498, -6.2603))
 
     def happen(self, rows: Rows, devices: int) -> Happenings:
-        """Six of ten are cars that say how they drive."""
+        """Make publications, 60 % of them from cars that publish speed and heading."""
         kind = np.searchsorted([0.6, 0.8, 0.9], rows.uniform("kind"), side="right")
         is_car, is_light, is_hazard, is_zone = (kind == number for number in range(4))
         cars, side_m = max(20, devices), _side_m(devices)
         car, light = rows.below(cars, "car"), rows.below(_LIGHTS, "light")
         zone, hazard = rows.below(_ZONES, "zone"), rows.below(4, "hazard")
         who = np.where(is_light, cars + light, np.where(is_zone, cars + _LIGHTS + zone, car))
-        still = np.zeros_like(rows.at)  # lights and zones stand where they stood at the beginning
+        still = np.zeros_like(rows.at)  # lights and zones do not move
         places = _walked(self.plane, rows.draws, who, np.where(is_light | is_zone, still, rows.at), side_m=side_m)
         subjects = [f"car/{number}" for number in range(cars)] + [f"light/{number}" for number in range(_LIGHTS)]
         subjects += [f"parking/{number}" for number in range(_ZONES)]
@@ -367,7 +367,7 @@ class City:
         )
 
     def wish(self, who: Sequence[float], how: Sequence[float], devices: int) -> Wish:
-        """Lights and hazards ahead, somewhere to park, who drives too fast, and news of one's own streets."""
+        """Make a subscription to lights, hazards, parking, speeding cars, or events near the driver's home."""
         side_m = _side_m(devices)
         east, north = (2 * draw - 1 for draw in (who[1], how[0]))
         home = (
@@ -387,19 +387,19 @@ class City:
         return wishes[int(who[0] * len(wishes))]
 
     def places(self, draws: Draws, who: Integers, at: Integers, devices: int) -> tuple[Reals, Reals] | None:
-        """Drive and walk, about five metres a second."""
+        """Return positions of devices that drive and walk, at about five metres a second."""
         return _walked(self.plane, draws.of("devices"), who, at, side_m=_side_m(devices))
 
 
 def _side_m(devices: int) -> float:
-    """Return the side of a city that so many devices fill: one for a hundred metres square."""
+    """Return the side of a city for *devices* devices, at 100 m × 100 m per device, within bounds."""
     return float(min(max(1_000.0, 100.0 * devices**0.5), 40_000.0))
 
 
 def _walked(
     plane: Plane, draws: Draws, who: Integers, at: Integers, *, side_m: float, speed_m_s: float = 5.0
 ) -> tuple[Reals, Reals]:
-    """Return where each is: smooth curves over a square of *side_m*, bent as often as the speed allows."""
+    """Return positions along smooth curves in a square of *side_m*; *speed_m_s* decides how often a curve bends."""
     period_us = int(side_m / 2 / speed_m_s * US_PER_S)
     east = (draws.of("east").drift(who, at, period_us) - 0.5) * side_m
     north = (draws.of("north").drift(who, at, period_us) - 0.5) * side_m

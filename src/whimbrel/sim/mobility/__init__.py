@@ -1,1 +1,1 @@
-"""Walks through a made-up world: where every node is at any time."""
+"""Walks through a simulated world: the position of every node at any time."""

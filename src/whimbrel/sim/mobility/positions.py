@@ -1,6 +1,6 @@
-"""Position logs: a walk as rows of the table ``reports``, for ``whimbrel log import`` and the pipeline.
+"""Position logs: walks as rows of the table ``reports``, for ``whimbrel log import`` and the pipeline.
 
-Rule: the origin of the square is a place on Earth, metres are those of its plane, and time 0 is a date.
+Rule: the origin of the square is a place on Earth, its metres are those of the plane around it, and time 0 is a date.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["ORIGIN", "START_US", "position_lines"]
 ORIGIN = Place(41.8535, 12.6231)
 """The campus of Tor Vergata in Rome, where Campus++ comes from."""
 START_US = 1_767_571_200_000_000
-"""2026-01-05T00:00:00Z, the Monday on which made-up logs begin."""
+"""2026-01-05T00:00:00Z, the Monday on which generated logs begin."""
 _BLOCK = 1_000
 
 
 def position_lines(walks: Walks, *, every_s: float, origin: Place = ORIGIN, start_us: int = START_US) -> Iterator[str]:
-    """Yield one JSON line for each node, every so often, in the order of time."""
+    """Yield one JSON line per node every *every_s* seconds, in the order of time."""
     plane = Plane(origin)
     count = int(walks.seconds / every_s) + 1
     for block in range(0, count, _BLOCK):

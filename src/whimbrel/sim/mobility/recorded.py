@@ -1,7 +1,7 @@
-"""Walks as they were recorded: positions of devices as rows of ``reports``, as ``positions`` writes them.
+"""Recorded walks: positions of devices, read from rows of ``reports`` as ``positions`` writes them.
 
 Rule: between two reports a device walks straight; before its first and after its last it stands still.
-Rule: time 0 is the first report of all; metres are those of a plane around its place.
+Rule: time 0 is the first report of all; metres are those of the plane around the place of that report.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read_walks(path: Path) -> Walks:
 
 
 def walks_of(lines: Iterable[bytes], *, source: str) -> Walks:
-    """Return the walks that *lines* tell; rows of other tables and reports without a place say nothing of them."""
+    """Parse walks from *lines*; ignore rows of other tables and reports without a place."""
     plane: Plane | None = None
     begun_us = last_us = 0
     corners: dict[str, list[Corner]] = {}
@@ -53,7 +53,7 @@ def walks_of(lines: Iterable[bytes], *, source: str) -> Walks:
         walk = corners.setdefault(device, [])
         now_s = (time_us - begun_us) / 1e6
         if walk and walk[-1][0] == now_s:
-            walk.pop()  # of two reports of one instant the later one counts
+            walk.pop()  # of two reports at one instant, the later line counts
         walk.append((now_s, point.x_m, point.y_m))
         if len(corners) > _MAX_DEVICES:
             raise MalformedLineError(source, number, 1, f"more than the {_MAX_DEVICES} devices allowed")

@@ -1,9 +1,9 @@
-"""Vehicles on a grid of streets: straight from junction to junction, a turn at random, a stop at some of them.
+"""Vehicles on a grid of streets: they drive straight between junctions, turn at random, and stop at some junctions.
 
-The trace is our own: no traffic model stands behind it but constant speeds. It says where vehicles are, and nothing of
-how they jam.
+The trace is generated without a traffic model: vehicles have constant speeds and do not cause jams. It is meant for
+their positions only.
 
-Rule: same seed, same drives; a vehicle's drive depends on the seed and its own number only.
+Rule: the same seed gives the same drives; a vehicle's drive depends on the seed and its own number only.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _WAYS = ((1, 0), (0, 1), (-1, 0), (0, -1))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreetGrid:
-    """*blocks* by *blocks* squares of *block_m* metres, with a street on every side."""
+    """A grid of *blocks* by *blocks* squares with sides of *block_m* metres, and a street along every side."""
 
     blocks: int = 6
     block_m: float = 250.0
     slowest_m_s: float = 8.0
     fastest_m_s: float = 14.0
     stop_share: float = 0.3
-    """At how many of the junctions a vehicle stops."""
+    """Share of the junctions at which a vehicle stops."""
     stop_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -41,12 +41,12 @@ class StreetGrid:
 
     @property
     def junctions(self) -> list[tuple[float, float]]:
-        """Where streets cross, in metres."""
+        """Positions of the junctions, in metres."""
         side = range(self.blocks + 1)
         return [(column * self.block_m, row * self.block_m) for column in side for row in side]
 
     def drives(self, vehicles: int, seconds: float, *, seed: int) -> Walks:
-        """Return the drives of *vehicles* for so many seconds."""
+        """Return random drives of *vehicles* vehicles, *seconds* long."""
         found = [self._drive(seconds, random.Random(f"{seed}/drive/{number}")) for number in range(vehicles)]
         return Walks.of(found, seconds=seconds)
 
@@ -54,7 +54,7 @@ class StreetGrid:
         speed_m_s = rng.uniform(self.slowest_m_s, self.fastest_m_s)
         column, row = rng.randint(0, self.blocks), rng.randint(0, self.blocks)
         way = self._turn(column, row, rng.randrange(4), rng)
-        done = rng.random()  # it is somewhere on its first street when the trace begins
+        done = rng.random()  # it is on its first street when the trace begins
         step_column, step_row = _WAYS[way]
         x, y = (column + done * step_column) * self.block_m, (row + done * step_row) * self.block_m
         corners = [(0.0, x, y)]
@@ -71,7 +71,7 @@ class StreetGrid:
             now += self.block_m / speed_m_s
 
     def _turn(self, column: int, row: int, way: int, rng: random.Random) -> int:
-        """Return the next way: straight on twice as often as left or right, back only at a dead end."""
+        """Draw the next direction: straight on is twice as likely as left or right; back only at a dead end."""
         choices = [way, way, (way + 1) % 4, (way + 3) % 4]
         open_ways = [each for each in choices if self._is_street(column, row, each)]
         return rng.choice(open_ways or [(way + 2) % 4])

@@ -1,10 +1,10 @@
-"""Traffic: vehicles as SUMO drove them through a grid of signalled streets; a trace of our own that ships with us.
+"""Traffic: a recorded trace of vehicles that SUMO drove through a grid of signalled streets; it ships with Whimbrel.
 
-``tools/make_vehicle_trace.py`` made it (301 vehicles, 700 seconds, one position a second), with a network that
-netgenerate made for it. SUMO itself is not needed to use it.
+``tools/make_vehicle_trace.py`` made it (301 vehicles, 700 seconds, one position per second), with a network from
+netgenerate. Reading the trace does not need SUMO.
 
-Rule: positions are kept in decimetres, as the first of each vehicle and the steps from second to second.
-Rule: whatever is in the file, it is a trace or our error; its size is looked at before it is read.
+Rule: the file has positions in decimetres: the first of each vehicle, then the difference to each next second.
+Rule: a file is read as a trace or refused with our error; its size is checked before it is read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["STREETS", "TRACE", "read_traffic", "recorded_drives", "write_traffic
 
 TRACE = Path(__file__).with_name("traffic.trace")
 STREETS = StreetGrid(blocks=6, block_m=250.0)
-"""The streets of the trace: where its junctions, and so its lights, are."""
+"""The streets of the trace, with the junctions at which its traffic lights stand."""
 _MAX_BYTES = 16 << 20
 _MAX_POSITIONS = 50_000_000
 _DECIMETRES = 10.0
 
 
 def recorded_drives(vehicles: int, seconds: float, *, path: Path = TRACE) -> Walks:
-    """Return the drives of the first *vehicles* for so many seconds."""
+    """Return the drives of the first *vehicles* vehicles, *seconds* long."""
     places = read_traffic(path)
     known, recorded_s = places.shape[0], places.shape[1] - 1
     if vehicles > known:
@@ -50,7 +50,7 @@ def recorded_drives(vehicles: int, seconds: float, *, path: Path = TRACE) -> Wal
 
 
 def write_traffic(places: NDArray[np.float64], path: Path) -> None:
-    """Keep positions, by vehicle, second and axis: a line of JSON, then the steps, compressed."""
+    """Write positions, indexed by vehicle, second and axis: a line of JSON, then the compressed differences."""
     vehicles, seconds, _ = places.shape
     steps = np.diff(np.rint(places * _DECIMETRES).astype(np.int32), axis=1, prepend=0).transpose(2, 0, 1)
     body = zlib.compress(steps.astype("<i2").tobytes(), 9)
@@ -59,7 +59,7 @@ def write_traffic(places: NDArray[np.float64], path: Path) -> None:
 
 
 def read_traffic(path: Path) -> NDArray[np.float64]:
-    """Return the positions at *path*, in metres: by vehicle, second and axis."""
+    """Read the positions in the file at *path*, in metres, indexed by vehicle, second and axis."""
     size = path.stat().st_size
     if size > _MAX_BYTES:
         raise InvalidValueError(f"bytes of {path.name}", size, f"at most {_MAX_BYTES}")

@@ -1,6 +1,6 @@
-"""Walks: where every node is at any time, as corners with straight lines between them.
+"""Walks: the position of every node at any time, as corners that are joined by straight lines.
 
-Rule: corners of one node stand together, in the order of time; the first is at time 0, the last at or after the end.
+Rule: the corners of a node stand together, ordered by time; the first is at time 0, the last at the end or later.
 Rule: a pause is a line from a corner to itself.
 """
 
@@ -20,7 +20,7 @@ Corner = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walks:
-    """The walks of all nodes for *seconds*: those of node i are the corners from first[i] to first[i + 1]."""
+    """The walks of all nodes for *seconds*; node i has the corners first[i] to first[i + 1] - 1."""
 
     seconds: float
     first: NDArray[np.int64]
@@ -30,7 +30,7 @@ class Walks:
 
     @classmethod
     def of(cls, walks: Sequence[Sequence[Corner]], *, seconds: float) -> Walks:
-        """Return the walks whose corners are given, node by node."""
+        """Build walks from corners, node by node."""
         corners = np.array([corner for walk in walks for corner in walk], np.float64).reshape(-1, 3)
         first = np.cumsum([0, *(len(walk) for walk in walks)]).astype(np.int64)
         time, x, y = (np.ascontiguousarray(column) for column in corners.T)
@@ -38,7 +38,7 @@ class Walks:
 
     @property
     def nodes(self) -> int:
-        """How many walk."""
+        """Number of nodes."""
         return len(self.first) - 1
 
     def corners(self, node: int) -> list[Corner]:
@@ -48,7 +48,7 @@ class Walks:
         return list(zip(*columns, strict=True))
 
     def positions(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return where each node is at each of *times*: by node, time and axis."""
+        """Return the position of each node at each of *times*, indexed by node, time and axis."""
         found = np.empty((self.nodes, len(times), 2))
         for node in range(self.nodes):
             span = slice(self.first[node], self.first[node + 1])

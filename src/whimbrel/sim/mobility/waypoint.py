@@ -1,10 +1,10 @@
-"""Random waypoint: walk to a random point at a constant speed, pause, choose the next (Campus++, section 3.3).
+"""Random waypoint: walk to a random point at a constant speed, pause, choose the next point (Campus++, section 3.3).
 
-The walk begins in its stationary regime: at time 0 a node is somewhere on a leg or in a pause with the probabilities
-that it has after a long time, so that nothing must be warmed up and cut off (Le Boudec and Vojnović, 2005). A leg that
-is under way is chosen in proportion to its length, because long legs take longer.
+The walk begins in its stationary distribution: at time 0, a node is on a leg or in a pause with the probabilities that
+it has after a long time. So no warm-up must be cut off (Le Boudec and Vojnović, 2005). The leg at time 0 is drawn in
+proportion to its length, because long legs take longer.
 
-Rule: same seed, same walks; a node's walk depends on the seed and its own number only.
+Rule: the same seed gives the same walks; a node's walk depends on the seed and its own number only.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["MAX_NODES", "RandomWaypoint"]
 
 MAX_NODES = 100_000
 _MEAN_LEG = (2 + math.sqrt(2) + 5 * math.log(1 + math.sqrt(2))) / 15
-"""The mean distance of two random points of a square of side 1."""
+"""Mean distance of two random points in a square of side 1."""
 _DIAGONAL = math.sqrt(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomWaypoint:
-    """Nodes on a square of *area_m* by *area_m*; the defaults are the paper's."""
+    """Nodes on a square of *area_m* by *area_m* metres; the defaults are the paper's."""
 
     nodes: int = 100
     area_m: float = 500.0
@@ -44,7 +44,7 @@ class RandomWaypoint:
         real("pause_s", self.pause_s, 0, 1e9)
 
     def check_range(self, range_m: float) -> None:
-        """Refuse a radio range that makes all nodes neighbours for ever."""
+        """Refuse a radio range above the side of the square, at which nearly all nodes are always neighbours."""
         real("range_m", range_m, 1e-3, 1e7)
         if range_m > self.area_m:
             raise InvalidValueError("area_m", self.area_m, f"at least the radio range of {range_m:g} m")
@@ -72,7 +72,7 @@ class RandomWaypoint:
         return self._corners(points, until_s, took_s, seconds)
 
     def _begin(self, rng: random.Random, leg_s: float) -> tuple[tuple[float, float], tuple[float, float], float]:
-        """Draw where a node is at time 0, where it goes, and when its pause there ends."""
+        """Draw the position of a node at time 0, its target, and the end of its pause there."""
         side = self.area_m
         if rng.random() * (leg_s + self.pause_s) < self.pause_s:
             here = (rng.random() * side, rng.random() * side)
@@ -89,7 +89,7 @@ class RandomWaypoint:
     def _corners(
         self, points: NDArray[np.float64], until_s: float, took_s: NDArray[np.float64], seconds: float
     ) -> tuple[NDArray[np.float64], ...]:
-        """Return times and coordinates of arrivals and departures; the second point is left at *until_s*."""
+        """Return times and coordinates of arrivals and departures; the node leaves the second point at *until_s*."""
         departs = until_s + np.concatenate([[0.0], np.cumsum(took_s + self.pause_s)])
         arrives = np.concatenate([[max(until_s - self.pause_s, 0.0)], departs[:-1] + took_s])
         time = np.concatenate([[0.0], np.stack([arrives, departs], axis=1).ravel()])

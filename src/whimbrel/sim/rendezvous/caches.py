@@ -1,8 +1,8 @@
-"""Savings by two caches of the controller: bytes that a device sends, with each cache and without (5.4.1).
+"""Savings by two caches of the controller: bytes that a device sends with each cache and without it (5.4.1).
 
-The cache of removed events: a device is carried out of range and back, so that its events are flushed, and renews them
-by their identifiers or sends them again. The list of verified members: a friend asks again and again for a restricted
-publication, and shows its token each time or the answer to a challenge alone.
+The cache of removed events: a device leaves radio range and returns, so its events were flushed. It renews them by
+their identifiers, or must send them again. The cache of verified members: a friend asks repeatedly for a restricted
+publication, and either shows its token each time, or only answers a challenge.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from whimbrel.sim.rendezvous.discovery import add_device, address
 __all__ = ["play_caches"]
 
 _OFF_US = 1
-"""Time to live of a cache that is switched off, in microseconds."""
+"""Time to live of a disabled cache, in microseconds."""
 _SEEKER, _SOUGHT = address(2), address(3)
 _FAR = (100.0, 0.0)
 _LOST_S = 22
-"""Longer than the supervision time-out of 20 s, shorter than what the cache remembers."""
+"""Longer than the supervision timeout of 20 s, shorter than the cache's time to live."""
 _BACK_S = 35
 _ASKS_S = 30
 _YEAR_US = 365 * 86_400 * US_PER_S
@@ -33,7 +33,7 @@ _YEAR_US = 365 * 86_400 * US_PER_S
 def play_caches(
     *, has_removed: bool, has_members: bool, seed: int, losses: int = 3, asks: int = 4
 ) -> dict[str, object]:
-    """Play both scenes; return the bytes and packets that each device sent."""
+    """Simulate both cases; return the bytes and packets that each device sent."""
     begun = time.process_time()
     settings = {"has_removed": has_removed, "has_members": has_members, "seed": seed, "losses": losses, "asks": asks}
     lost = _lose(losses, has_removed=has_removed, seed=seed)
@@ -48,7 +48,7 @@ def _member(who: Address, name: str, owner: GroupOwner) -> Device:
 
 
 def _lose(losses: int, *, has_removed: bool, seed: int) -> dict[str, object]:
-    """Carry a device with a publication and two subscriptions out of range and back."""
+    """Move a device with a publication and two subscriptions out of range and back, *losses* times."""
     hall = Hall(seed, Parameters(removed_ttl_us=33_280_000 if has_removed else _OFF_US))
     owner = GroupOwner(b"o" * 32)
     device = _member(_SOUGHT, "a device with a name of some length", owner)
@@ -73,7 +73,7 @@ def _lose(losses: int, *, has_removed: bool, seed: int) -> dict[str, object]:
 
 
 def _ask(asks: int, *, has_members: bool, seed: int) -> dict[str, object]:
-    """Have a friend ask for a restricted publication several times; its publisher renews it each time."""
+    """Submit a friend's subscription for a restricted publication *asks* times."""
     hall = Hall(seed, Parameters(member_ttl_us=600 * US_PER_S if has_members else _OFF_US, pair_ttl_us=_OFF_US))
     owner = GroupOwner(b"o" * 32)
     keys: tuple[GroupKey, ...] = (owner.public,)
@@ -81,7 +81,7 @@ def _ask(asks: int, *, has_members: bool, seed: int) -> dict[str, object]:
     add_device(hall, sought).do(sought.publish(keys=keys, is_lasting=True))
     node = add_device(hall, seeker, has_short_talks=True)
     hall.air.run(_ASKS_S * US_PER_S)
-    node.do(seeker.subscribe(Subscription(name="nobody"), is_lasting=True))  # so that it stays with the controller
+    node.do(seeker.subscribe(Subscription(name="nobody"), is_lasting=True))  # keeps it with the controller
     hall.air.run(_ASKS_S * US_PER_S)
     radio = hall.air.reserve(_SEEKER)
     before = radio.used().figures()

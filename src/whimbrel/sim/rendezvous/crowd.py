@@ -1,12 +1,12 @@
 """A crowd at one controller: how long events wait to be processed, with one queue and with two (Huang, 5.4.2, 5.4.3).
 
-The core is the real one; the radio is left out, except the beacon at which a parked device is woken. The controller's
-processor is a server: looking up the candidates of the heads of its queues takes a while, acting on an event another,
-and a flush a third. With two queues the heads of both are looked up at the same time. Devices come in pairs: one
-publishes, the other seeks it by name; once they were introduced each thinks for a while and does so again. Where
-nobody matches, each removes its event when it was opened, thinks, and does so again.
+The core is the real controller. The radio is left out, except the beacon that wakes a parked device. The controller's
+processor is a server with three costs: one to look up the candidates for the heads of its queues, one to act on an
+event, and one for a flush. With two queues, both heads are looked up at the same time. Devices come in pairs: one
+publishes, and the other seeks it by name. After an introduction, each pauses for a random time and submits its event
+again. If nothing matches, each removes its event when it is opened, pauses, and submits it again.
 
-Rule: everything follows from the settings and the seed.
+Rule: the settings and the seed decide everything.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["Costs", "Crowd", "play_crowd"]
 
 _FIRST = 1_000
 _MESSAGE_US = 4_000
-"""From a command of the controller to its effect, and from the device's answer to the controller: some slots."""
+"""Time from a controller's command to its effect, and from a device's answer to the controller: a few slots."""
 _WARM_UP = 0.2
-"""The share of the time that is played before anything is measured."""
+"""Share of the simulated time before the measurement begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Processor time of the controller, in microseconds; all of it is assumed, and varied."""
+    """Processor time of the controller per step, in microseconds; all values are assumed, and varied."""
 
     look_up_us: int = 10_000
     act_us: int = 1_000
@@ -50,7 +50,7 @@ class Costs:
 
 @dataclass(slots=True)
 class _Waits:
-    """When events came in, and how long they waited to be decided on."""
+    """Arrival times of events, and how long each waited until the controller decided on it."""
 
     since: dict[Address, deque[int]] = field(default_factory=dict)
     came: dict[EventId, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class _Waits:
 
 
 class Crowd:
-    """Devices around one controller, of which *count* are connected before the time begins."""
+    """Devices around one controller; all *count* devices are connected at time 0."""
 
     def __init__(self, parameters: Parameters, costs: Costs, *, count: int, seed: int) -> None:
         self.core = Controller(parameters, address=address(1), nonce_key=b"c" * 32)
@@ -66,12 +66,12 @@ class Crowd:
         self.now = 0
         self.addresses = [address(_FIRST + number) for number in range(count)]
         self.introduced: list[tuple[int, Address]] = []
-        """When each subscriber noted whom to page, and which it was."""
+        """For each introduction: its time, and the subscriber."""
         self.on_note: Callable[[Note, int], None] = lambda _note, _now: None
         self.on_introduced: dict[Address, Callable[[], None]] = {}
-        """By device: what follows when it has noted a match."""
+        """Per device: the callback after it has noted a match."""
         self.on_opened: dict[Address, Callable[[], None]] = {}
-        """By device that removes its event when it was opened: what follows."""
+        """Per device that removes its event when it is opened: the callback after that."""
         self.waits = _Waits()
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
@@ -85,12 +85,12 @@ class Crowd:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def after(self, delay_us: int, do: Callable[[], None]) -> None:
-        """Do something later."""
+        """Schedule *do* to run after *delay_us*."""
         self._count += 1
         heapq.heappush(self._heap, (self.now + max(0, delay_us), self._count, do))
 
     def run(self, until: int) -> None:
-        """Advance the time, and do what is due."""
+        """Advance the time to *until*, and run the callbacks that are due."""
         while self._heap and self._heap[0][0] <= until:
             at, _, do = heapq.heappop(self._heap)
             self.now = max(self.now, at)
@@ -98,7 +98,7 @@ class Crowd:
         self.now = until
 
     def tell(self, happened: Input) -> None:
-        """Queue an input that the controller takes when it is free."""
+        """Queue an input, which the controller processes when it is free."""
         self._inbox.append(happened)
         if isinstance(happened, Said):
             self.waits.since.setdefault(happened.address, deque()).append(self.now)
@@ -107,7 +107,7 @@ class Crowd:
     # -- the server ----------------------------------------------------------------------------------------------------
 
     def take_inputs(self) -> list[Input]:
-        """Take everything that has come: disconnections are known before anything is matched (5.4.2)."""
+        """Return and clear all queued inputs; disconnections are thus known before anything is matched (5.4.2)."""
         inputs = list(self._inbox)
         self._inbox.clear()
         return inputs
@@ -205,7 +205,7 @@ def play_crowd(
     seconds: float = 120.0,
     is_matching: bool = True,
 ) -> dict[str, object]:
-    """Play a crowd; return events a second, and how long they waited to be processed."""
+    """Simulate a crowd; return the events per second, and how long they waited to be processed."""
     begun = time.process_time()
     whole("devices", devices, 2, 261)
     real("think_s", think_s, 0.01, 3_600)
@@ -247,7 +247,7 @@ def play_crowd(
 
 @dataclass(slots=True)
 class _Submitted:
-    """How many events were submitted."""
+    """Number of submitted events."""
 
     count: int = 0
 
@@ -255,7 +255,7 @@ class _Submitted:
 def _bring_pair(
     crowd: Crowd, submitted: _Submitted, sought: Address, seeker: Address, *, think_s: float, is_matching: bool
 ) -> None:
-    """Register two devices of which one publishes and the other seeks it, each after a pause, repeatedly."""
+    """Add a pair: one device publishes and the other seeks it; each submits its event again after random pauses."""
     name = f"device {sought}"
     publication = Publication(address=sought, clock_offset=0, name=name, device_class=0)
     wanted = Subscription(name=name if is_matching else f"nobody like {seeker}")

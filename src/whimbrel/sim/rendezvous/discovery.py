@@ -1,10 +1,11 @@
-"""Discovery by plain Bluetooth and through a controller: how each is played on the simulated radio, for the lab.
+"""Discovery by plain Bluetooth and through a controller, on the simulated radio, for the lab.
 
-Plain: the sought device is discoverable and connectable; the seeker inquires every so often, and pages the device that
-it sought when it has heard it. An inquiry lasts 10.24 s, as an application of 2004 had it, or ends with the answer of
-the sought device, if the application looks at answers as they come. A device looks for a controller in the same way.
+With plain Bluetooth, the sought device is discoverable and connectable. The seeker inquires periodically, and pages the
+sought device when that has answered. An inquiry lasts 10.24 s, as in an application of 2004. If the application reads
+answers as they arrive, the inquiry ends with the answer of the sought device. A device looks for a controller in the
+same way.
 
-Rule: everything follows from the settings and the seed.
+Rule: the settings and the seed decide everything.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from whimbrel.sim.hall import Hall
 __all__ = ["INQUIRY_US", "PAGE_US", "TALK_US", "PlainSeeker", "Search", "add_device", "address"]
 
 INQUIRY_US = 10_240_000
-"""Length of an inquiry that nobody ends: eight times 1.28 s (Table 2.1, no voice links)."""
+"""Length of an inquiry that is not stopped: eight times 1.28 s (Table 2.1, no voice links)."""
 
 PAGE_US = 5_120_000
 
 TALK_US = 1_000_000
-"""How long two devices of a room are connected: their conversation is not part of discovery."""
+"""How long two devices of a room stay connected; their conversation is not part of discovery."""
 
 _PREFIX = 0x020000000000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """How a plain device inquires."""
+    """The way in which a plain Bluetooth device inquires."""
 
     every_s: float = 30.0
-    """From the begin of an inquiry to the begin of the next, unless that one lasts longer."""
+    """From the start of an inquiry to the start of the next, unless an inquiry lasts longer."""
     is_whole: bool = True
-    """Whether an inquiry lasts 10.24 s; otherwise it ends with the answer of the device that is sought."""
+    """Whether an inquiry always lasts 10.24 s; otherwise it ends with the answer of the sought device."""
 
     def __post_init__(self) -> None:
         real("every_s", self.every_s, 1, 86_400)
@@ -65,11 +66,11 @@ class PlainSeeker:
         self._is_inquiring = False
         self._is_done = False
         self.unwanted = 0
-        """Answers of devices that were not sought."""
+        """Number of answers from devices that were not sought."""
         radio.handler = self._handle
 
     def begin(self) -> None:
-        """Inquire now, and again and again."""
+        """Start an inquiry now, and repeat it until the device is found."""
         if self._is_done:
             return
         self._begun, self._heard, self._is_inquiring = self._air.now, None, True
@@ -78,14 +79,14 @@ class PlainSeeker:
         self._air.after(INQUIRY_US, lambda: self._end(begun))
 
     def stop(self) -> None:
-        """Give up."""
+        """Stop inquiring."""
         self._is_done = True
         if self._is_inquiring:
             self._is_inquiring = False
             self._radio.inquire(is_on=False)
 
     def _end(self, begun: int) -> None:
-        """End the inquiry that began at *begun*, if it goes on, and page or wait."""
+        """Stop the inquiry that began at *begun*, if it still runs; then page the device, or repeat later."""
         if not self._is_inquiring or begun != self._begun:
             return
         self._is_inquiring = False
@@ -120,9 +121,9 @@ class PlainSeeker:
 def add_device(
     hall: Hall, device: Device, *, is_shown: bool = False, is_whole: bool = False, has_short_talks: bool = False
 ) -> DeviceNode:
-    """Bring *device* into *hall*; with *is_whole* its inquiry for a controller lasts 10.24 s, whatever it hears.
+    """Add *device* to *hall*; with *is_whole* its inquiry for a controller lasts 10.24 s, even after an answer.
 
-    With *has_short_talks* it hangs up a second after it was connected to a device that it sought.
+    With *has_short_talks* it disconnects a second after it was connected to a device that it sought.
     """
 
     def hear(told: object, _now: int) -> None:
@@ -138,7 +139,7 @@ def add_device(
     def handle(event: RadioEvent, now: int) -> None:
         if not isinstance(event, InquiryResult):
             node.handle(event, now)
-        elif not begun:  # the first answer of this inquiry; it is looked at when the inquiry ends
+        elif not begun:  # the first answer of this inquiry; it is handled when the inquiry ends
             begun.append(now)
             rest = max(0, arrived + INQUIRY_US - now)
             hall.air.after(rest, lambda: deliver(event))

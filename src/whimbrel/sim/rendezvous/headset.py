@@ -1,9 +1,9 @@
 """A headset or a mouse on the simulated radio: one connection, a fixed PIN, no software (Huang, 5.4.4).
 
-It is paired with one smart device. When it is switched on, or has lost its connection, it pages that device at once; a
-page that was not answered it repeats after a pause, until it is answered or switched off.
+It is paired with one smart device. After it is switched on, or has lost its connection, it pages that device at once.
+If the page is not answered, it pages again after a pause, until it is answered or switched off.
 
-Rule: it knows nothing of controllers. Any device that answers its page under the address that it called is its
+Rule: it knows nothing about controllers. Any device that answers its page under the called address counts as its
 smart device.
 """
 
@@ -20,14 +20,14 @@ from whimbrel.rendezvous.radio.simulated.air import Air, SimulatedRadio
 __all__ = ["PAGE_US", "PAUSE_US", "Headset", "HeadsetEvent", "HeadsetFact"]
 
 PAGE_US = 5_120_000
-"""How long one page goes on: the default page time-out of Bluetooth 1.2, 0x2000 slots."""
+"""Duration of one page: the default page timeout of Bluetooth 1.2, 0x2000 slots."""
 
 PAUSE_US = 10_000_000
-"""How long the device rests after an unanswered page: assumed, the thesis says *periodically* and no more."""
+"""Pause after an unanswered page. The value is assumed; the thesis only says *periodically*."""
 
 
 class HeadsetFact(Enum):
-    """Events in the life of a headset."""
+    """Events of a headset's connection."""
 
     PAGES = "pages"
     CONNECTED = "is connected"
@@ -39,7 +39,7 @@ class HeadsetFact(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeadsetEvent:
-    """One fact, and when."""
+    """One event of a headset, and its time."""
 
     fact: HeadsetFact
     at: int
@@ -76,19 +76,19 @@ class Headset:
         return self._is_connected
 
     def switch_on(self) -> None:
-        """Look for the smart device from now on."""
+        """Start paging the smart device."""
         self._is_on = True
         self._page()
 
     def switch_off(self) -> None:
-        """Hang up, and page no more."""
+        """Disconnect, and stop paging."""
         self._is_on = False
         if self._is_connected:
             self._is_connected = False
             self.radio.disconnect(self._smart)
 
     def pages(self) -> int:
-        """Return how often it has begun to page."""
+        """Return how many pages it has started."""
         return sum(each.fact is HeadsetFact.PAGES for each in self.facts)
 
     def _page(self) -> None:
@@ -102,7 +102,7 @@ class Headset:
                 self._is_connected = True
                 self._note(HeadsetFact.CONNECTED)
             case LinkMade(address):
-                self.radio.disconnect(address)  # switched off meanwhile, or somebody else
+                self.radio.disconnect(address)  # switched off meanwhile, or another device
             case PageFailed():
                 self._note(HeadsetFact.UNANSWERED)
                 self._air.after(self._pause_us, self._page)

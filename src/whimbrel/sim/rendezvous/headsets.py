@@ -1,7 +1,7 @@
-"""A headset and its phone that come one after the other, with a controller that stands in for the phone and without.
+"""A headset and its phone arrive one after the other, with a controller that stands in for the phone and without it.
 
-Without: the phone is connectable all the time, and a headset that comes first repeats its page until it is answered.
-With: the phone publishes and sleeps, and a headset that comes first is held by the controller until the phone comes.
+Without: the phone is always connectable, and a headset that arrives first repeats its page until the phone answers.
+With: the phone publishes and sleeps, and the controller holds a headset that arrives first until the phone arrives.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEADSET, _PHONE = address(4), address(2)
 
 
 class Arrival(Enum):
-    """Which of the two comes first (5.4.4)."""
+    """Which of the two devices arrives first (5.4.4)."""
 
     SMART = "the phone"
     DUMB = "the headset"
@@ -35,11 +35,11 @@ class Arrival(Enum):
 def play_headset(
     *, first: str, gap_s: float, has_controller: bool, seed: int, pause_s: float = PAUSE_US / US_PER_S
 ) -> dict[str, object]:
-    """Play one pair; return what both radios did, how long the second had to wait, and when the page was heard."""
+    """Simulate one pair; return the use of both radios, the waiting time of the second, and when its page was heard."""
     begun = time.process_time()
     order = Arrival(first)
     hall = Hall(seed, pairs=[DumbPair(dumb=_HEADSET, smart=_PHONE)]) if has_controller else None
-    air = Air(Random(f"headset {seed}")) if hall is None else hall.air  # a made-up world draws from a seed
+    air = Air(Random(f"headset {seed}")) if hall is None else hall.air  # reproducible from the seed
     headset = Headset(air, _HEADSET, smart=_PHONE, pause_us=round(pause_s * US_PER_S))
     phone = Device(address=_PHONE, name="phone")
 
@@ -80,12 +80,12 @@ def play_headset(
 
 
 def _is_held(hall: Hall | None) -> bool:
-    """Return whether the headset is connected to the controller in the phone's place."""
+    """Return whether the headset is connected to the controller in place of the phone."""
     return hall is not None and hall.air.link(_HEADSET, hall.controller.core.address) is not None
 
 
 def _heard_s(hall: Hall | None, headset: Headset, order: Arrival) -> float | None:
-    """Return the seconds from the begin of a page until the controller heard it, at the first time that it did."""
+    """Return the seconds from the start of a page until the controller first heard it."""
     if hall is None:
         return None
     word = "heard" if order is Arrival.SMART else "holds"

@@ -1,13 +1,13 @@
-"""Attackers around a device that wants to be found for ten minutes: what each gets, plain and through a controller.
+"""Attackers around a device that wants to be found for ten minutes, with plain Bluetooth and with a controller.
 
-- bluejacking (2.1.4): inquires every half minute, pages all that it hears, and sends each a message;
-- bluesnarfing: has the victim's address from another day, and pages it every half minute;
-- a tracker: inquires all the time, and logs each address that it hears;
-- an insider: a tracker that subscribes for everything every minute, as any device may;
+- bluejacking (2.1.4): inquires every half minute, pages every device that answers, and sends each a message;
+- bluesnarfing: knows the victim's address from another day, and pages it every half minute;
+- a tracker: inquires all the time, and logs each address that answers;
+- an insider: a tracker that subscribes to everything every minute, as any device may;
 - a thief: has copied a friend's group token, and shows it from its own address or from the friend's;
-- an impostor: pages a phone that a headset is paired with, as if it were that headset (5.4.4).
+- an impostor: pages a phone that is paired with a headset, and claims to be that headset (5.4.4).
 
-Rule: everything follows from the settings and the seed.
+Rule: the settings and the seed decide everything.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ class Attack(Enum):
 
 
 class _Attacker:
-    """An attacker's radio; *known* is an address that it has from another day."""
+    """An attacker's radio; *known* is an address that it has learnt on another day."""
 
     def __init__(self, air: Air, attack: Attack, known: Address, random: Random) -> None:
         self._air, self._known = air, known
         self.attempts = 0
         self.reached: list[Address] = []
-        """Whom it was connected to, each time."""
+        """Addresses that it was connected to, one entry per connection."""
         self.heard: list[Address] = []
-        """Addresses that answered its inquiries, each time."""
+        """Addresses that answered its inquiries, one entry per answer."""
         self._found: dict[Address, int] = {}
         self.radio: SimulatedRadio = air.add(_ATTACKER, name="attacker", has_layer=False)
         self.radio.handler = self._handle
-        begins_us = random.randrange(_EVERY_US)  # not in step with those who repeat as often
+        begins_us = random.randrange(_EVERY_US)  # not in step with other periodic devices
         match attack:
             case Attack.BLUEJACKING:
                 air.after(begins_us, self._inquire)
@@ -114,7 +114,7 @@ def play_attack(
     is_restricted: bool = False,
     has_headset: bool = False,
 ) -> dict[str, object]:
-    """Play a device that is available until the one that seeks it comes after *seconds*, beside an attacker.
+    """Simulate a device that is available for *seconds*, until its seeker arrives, beside an attacker.
 
     With *is_restricted* it publishes to members of its group. With *has_headset* the controller stands in for it.
     """
@@ -136,7 +136,7 @@ def play_attack(
 
 
 def _plain(attack: Attack, seconds: float, seed: int) -> dict[str, object]:
-    air = Air(Random(f"attack {seed}"))  # a made-up world draws from a seed
+    air = Air(Random(f"attack {seed}"))  # reproducible from the seed
     victim = air.add(_VICTIM, name="victim")
     exposure = Exposure(air.now)
     exposure.set_scans(inquiry=True, page=True, now=air.now)
@@ -179,7 +179,7 @@ def _radio_attacker(hall: Hall, attack: Attack, seed: int) -> _Attacker:
 
 
 class _Insider:
-    """A tracker that asks the controller for everything: it names the group whose friends it would like to see."""
+    """A tracker that subscribes at the controller to everything, and names the group whose members it wants to see."""
 
     def __init__(self, hall: Hall, owner: GroupOwner) -> None:
         self._hall = hall
@@ -220,9 +220,10 @@ def _report(attacker: _Attacker | _Insider, exposure: Exposure, now: int, *, is_
 
 
 def play_thief(*, is_address_forged: bool, seed: int) -> dict[str, object]:
-    """Play a thief that shows a friend's group token, which it has copied from the air, and subscribes to the group.
+    """Simulate a thief that shows a group token, copied from a friend's radio traffic, and subscribes to the group.
 
-    ``thesis_admits`` is what the check of 2.3 alone says, which knows no challenge: the token is good for the address.
+    ``thesis_admits`` is the result of the check of section 2.3 alone, which has no challenge: the token fits the
+    address.
     """
     begun = time.process_time()
     hall = Hall(seed)

@@ -1,6 +1,6 @@
-"""Two devices that come one after the other: what each radio did until they were connected, and how long that took.
+"""Two devices that arrive one after the other: the use of each radio until they are connected, and how long that takes.
 
-Also a device whose target never comes. All of it with plain Bluetooth, and through a controller with and without park.
+Also a device whose target never arrives. Each with plain Bluetooth, and through a controller with and without park.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SEEKER, _SOUGHT = address(2), address(3)
 
 
 class System(Enum):
-    """How devices find each other."""
+    """The way in which devices find each other."""
 
     PLAIN = "plain Bluetooth"
     PARK = "published, with park"
@@ -35,7 +35,7 @@ class System(Enum):
 
 
 class First(Enum):
-    """Which device comes first."""
+    """Which device arrives first."""
 
     SOUGHT = "the sought one"
     SEEKER = "the seeker"
@@ -44,7 +44,7 @@ class First(Enum):
 def play_pair(
     *, system: str, first: str, gap_s: float, seed: int, every_s: float = 30.0, is_whole: bool = True
 ) -> dict[str, object]:
-    """Play one pair; return the use of both radios, and the seconds from the second arrival to the connection."""
+    """Simulate one pair; return the use of both radios, and the seconds from the second arrival to the connection."""
     begun = time.process_time()
     how, order = System(system), First(first)
     if how is System.PLAIN:
@@ -63,7 +63,7 @@ def play_pair(
 
 
 def _plain(order: First, gap_s: float, search: Search, seed: int) -> dict[str, object]:
-    air = Air(Random(f"pair {seed}"))  # a made-up world draws from a seed
+    air = Air(Random(f"pair {seed}"))  # reproducible from the seed
     met: list[int] = []
     sought = air.reserve(_SOUGHT)
     seeking = air.reserve(_SEEKER)
@@ -123,7 +123,7 @@ def _served(how: System, order: First, gap_s: float, *, is_whole: bool, seed: in
 def play_waiting(
     *, system: str, seconds: float, seed: int, every_s: float = 30.0, is_whole: bool = True
 ) -> dict[str, object]:
-    """Play a seeker whose target never comes; return what its radio did."""
+    """Simulate a seeker whose target never arrives; return the use of its radio."""
     begun = time.process_time()
     how = System(system)
     if how is System.PLAIN:

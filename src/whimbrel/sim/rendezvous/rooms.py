@@ -1,7 +1,7 @@
-"""A room of phones: every phone can be found by every other all the time, and every other one seeks its partner.
+"""A room of phones: every phone can always be found by every other, and every second phone seeks its partner.
 
-With plain Bluetooth all phones answer all inquiries, also those for somebody else. Through a controller each phone
-publishes once and sleeps; a seeker asks for its partner by name. All phones come within the first minutes and stay.
+With plain Bluetooth all phones answer all inquiries, also those for other phones. Through a controller, each phone
+publishes once and sleeps; a seeker asks for its partner by name. All phones arrive in the first minutes and stay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def play_room(
     every_s: float = 30.0,
     is_whole: bool = True,
 ) -> dict[str, object]:
-    """Play one room; return what an average phone's radio did, and how many pairs met."""
+    """Simulate one room; return the mean use of a phone's radio, and the number of pairs that met."""
     begun = time.process_time()
     whole("phones", phones, 2, MAX_PHONES)
     real("arrivals_s", arrivals_s, 0, seconds)

@@ -1,8 +1,8 @@
-"""Priorities: what a storm of disconnections does to matching, with the order of 5.4.2 and with others.
+"""Priorities: the effect of a storm of disconnections on matching, with the order of section 5.4.2 and with others.
 
 The thesis: disconnections come before processing, *because obsolete events should be removed before a match is
-performed*, but not so that matching starves; an explicit removal comes before an expiry. The core does so in one round;
-here its inputs are handed to it in other orders, too, as a controller with other priorities would have taken them.
+performed*, but must not starve matching; an explicit removal comes before an expiry. The core does so in one round.
+Here its inputs are also given in other orders, as a controller with other priorities would process them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LIMIT_US = 60 * US_PER_S
 
 
 class Priority(Enum):
-    """Orders in which a controller takes disconnections and events."""
+    """Orders in which a controller handles disconnections and events."""
 
     FIRST = "disconnections first, bounded"
     UNBOUNDED = "disconnections first, all of them"
@@ -35,18 +35,18 @@ class Priority(Enum):
 
 
 class _FairCrowd(Crowd):
-    """A crowd whose controller takes one input in each round: a disconnection waits behind what came before it."""
+    """A crowd whose controller handles one input per round, so a disconnection waits behind earlier inputs."""
 
     def take_inputs(self) -> list[Input]:
-        """Take the input that came first."""
+        """Return and remove the oldest queued input."""
         return [self._inbox.popleft()] if self._inbox else []
 
 
 def play_storm(*, priority: str, devices: int, seed: int, look_up_us: int = 10_000) -> dict[str, object]:
-    """Play a storm: half of the devices leave within a second while the others subscribe to them.
+    """Simulate a storm: half of the devices leave within a second, while the others subscribe to them.
 
-    A match with a device that had gone before is wasted: its subscriber pages nobody. The wait is that of subscriptions
-    to be processed.
+    A match with a device that has already left is wasted: its subscriber pages nobody. The reported wait is the time
+    until a subscription is processed.
     """
     begun = time.process_time()
     whole("devices", devices, 8, 260)
@@ -99,7 +99,7 @@ def play_storm(*, priority: str, devices: int, seed: int, look_up_us: int = 10_0
 
 
 def play_removals(*, is_removal_first: bool, devices: int) -> dict[str, object]:
-    """Play removals of subscriptions in the instant in which they expire; count the messages that follow."""
+    """Simulate removals of subscriptions at the instant at which they expire; count the messages that follow."""
     begun = time.process_time()
     parameters = Parameters(messages_per_s=1_000, idle_us=3_600 * US_PER_S)
     core = Controller(parameters, address=address(1), nonce_key=b"s" * 32)

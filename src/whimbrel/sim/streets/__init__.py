@@ -1,1 +1,1 @@
-"""Streets: nodes of nearby groups over a simulated radio, standing or walking; the same cores, a made-up world."""
+"""Streets: nodes of nearby groups, parked or moving, over a simulated radio; they run the real cores."""

@@ -1,8 +1,8 @@
 """A city: signalled junctions, speed-limit signs, an ambulance, and vehicles that subscribe once (STEAM, section 4).
 
-Rule: a light or sign stands, and so does its area, which is not centred on it; the ambulance's area moves along.
-Vehicles subscribe at the start, with content filters of their own, and never again.
-Rule: what STEAM is held against is played by the same cores over the same radio, with one idea taken away.
+Rule: a light or sign does not move, nor does its area, which is not centred on it; an ambulance's area moves with it.
+Vehicles subscribe once, at the start, with their own content filters.
+Rule: the alternatives to STEAM use the same cores and the same radio, with one idea of STEAM removed.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ FILTERS = {
 
 
 _BOUNDLESS_US = 5_000_000
-"""The deadline without proximity: an event that may be repeated as often as can be cannot promise an earlier one."""
+"""Deadline without proximity: with the largest hop bound, an earlier one cannot be promised."""
 
 
 class Design(Enum):
-    """How events find those who want them."""
+    """Ways in which events reach those who want them."""
 
     STEAM = "STEAM"
     PRODUCER_FILTERS = "content filters at the producer"
-    """Consumers send filter and motion with every join; the producer says who gets an event (Figure 3a)."""
+    """Consumers send filter and motion with every join; the producer decides who gets an event (Figure 3a)."""
     NO_PROXIMITY = "no proximity"
-    """An event is flooded through the whole city. Beacons and joins are left out, so that it is a lower bound: one
-    witness joins every group, once, because a producer without members would not transmit."""
+    """An event is flooded through the whole city. Beacons and joins are left out, so the result is a lower bound. One
+    extra consumer joins every group once, because a producer without members does not transmit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class City:
-    """Who lives there, and their radio."""
+    """The nodes of the city, and their radio."""
 
     grid: StreetGrid = field(default_factory=StreetGrid)
     vehicles: int = 300
@@ -69,20 +69,20 @@ class City:
     sign_radius_m: float = 80.0
     ambulance_radius_m: float = 150.0
     off_centre: float = 0.4
-    """How far east of its light or sign the centre of an area lies, as a share of its radius."""
+    """Distance by which the centre of an area lies east of its light or sign, as a share of the radius."""
     every_s: float = 5.0
-    """From one event of a light or sign to its next; an ambulance tells its place each second."""
+    """Seconds between two events of a light or sign; an ambulance publishes its place every second."""
     hops: int = 1
     deadline_us: int = 500_000
     range_m: float = 200.0
     loss: float = 0.0
     seconds: float = 60.0
     is_parked: bool = False
-    """Whether vehicles stay where their drives begin."""
+    """Whether vehicles stay at the start of their drives."""
     is_recorded: bool = False
     """Whether vehicles drive as SUMO drove them; else at constant speeds, with stops and turns drawn from the seed."""
     warmup_s: float = 3.0
-    """Until groups have formed; what is published before is not counted."""
+    """Time for groups to form; events published before its end are not counted."""
     seed: int = 1
     design: Design = Design.STEAM
 
@@ -98,17 +98,17 @@ class City:
 
     @property
     def entities(self) -> int:
-        """How many nodes there are: a light at every junction, a sign for every other one."""
+        """Number of nodes: a light at every junction, a sign for every second junction, ambulances and vehicles."""
         junctions = len(self.grid.junctions)
         return junctions + (junctions + 1) // 2 + self.ambulances + self.vehicles
 
     @property
     def everywhere_m(self) -> float:
-        """A radius that reaches from any place of the city to any other."""
+        """A radius that reaches from any place of the city to any other place."""
         return 2.0 * self.grid.blocks * self.grid.block_m
 
     def radius_m(self, subject: str) -> float:
-        """How far around its producer an event is good."""
+        """Return the radius around the producer within which an event of *subject* is delivered."""
         if self.design is Design.NO_PROXIMITY:
             return self.everywhere_m
         radii = {"traffic light": self.light_radius_m, "speed limit": self.sign_radius_m}
@@ -116,7 +116,7 @@ class City:
 
 
 def run_city(city: City, *, deployment: Deployment | None = None) -> CityReport:
-    """Play *city* and report."""
+    """Simulate *city* and return its report."""
     town, watcher = make_city(city, deployment=deployment)
     town.run(city.warmup_s)
     watcher.is_counting = True
@@ -127,7 +127,7 @@ def run_city(city: City, *, deployment: Deployment | None = None) -> CityReport:
 
 
 def make_city(city: City, *, deployment: Deployment | None = None) -> tuple[Town, CityWatcher]:
-    """Return the town of *city*, and what watches it."""
+    """Make the simulation of *city*, and the watcher that counts for its report."""
     random = Random(f"{city.seed}/city")
     watcher = CityWatcher(lambda: town)
     radio = BroadcastRadio(range_m=city.range_m, random=Random(f"{city.seed}/radio"), loss=city.loss)
@@ -151,7 +151,7 @@ def make_city(city: City, *, deployment: Deployment | None = None) -> tuple[Town
     _drive(city, town, [*moving, *cars])
     for ambulance in moving:
         _produce(city, town, watcher, ambulance, "ambulance", random=random)
-    if city.design is Design.NO_PROXIMITY:  # too late to join: they take what the flood brings
+    if city.design is Design.NO_PROXIMITY:  # too late to join: the flood alone reaches them
         town.after(round(city.warmup_s * US_PER_S), lambda: _subscribe(*cars))
     else:
         _subscribe(*cars, is_filtering=city.design is Design.STEAM)
@@ -187,7 +187,7 @@ def _subscribe(*cars: Resident, is_filtering: bool = True) -> None:
 
 
 def _produce(city: City, town: Town, watcher: CityWatcher, who: Resident, subject: str, *, random: Random) -> None:
-    """Let *who* announce *subject* within the first second, and publish again and again."""
+    """Schedule that *who* announces *subject* within the first second, and then publishes periodically."""
     is_moving = subject == "ambulance"
     every_us = round((1.0 if is_moving else city.every_s) * US_PER_S)
     hops = MAX_HOPS if city.design is Design.NO_PROXIMITY else city.hops
@@ -212,7 +212,7 @@ def _produce(city: City, town: Town, watcher: CityWatcher, who: Resident, subjec
         town.after(random.randrange(every_us), publish)
 
     def publish() -> None:
-        bound_us = who.node.predict(subject).worst_us  # what it would promise now
+        bound_us = who.node.predict(subject).worst_us  # the bound that it would promise now
         watcher.publish(town.publish(who, subject, VALUES[subject]), bound_us, now=town.now)
         town.after(every_us, publish)
 

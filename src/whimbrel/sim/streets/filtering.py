@@ -1,13 +1,13 @@
-"""A town with content filters at the producers: the common approach that STEAM is held against (4.3, Figure 3a).
+"""A town with content filters at the producers: the common approach, with which STEAM is compared (4.3, Figure 3a).
 
-The cores, groups, floods and the radio are those of ``Town``. What differs is who decides: a consumer sends its filter
-with every join and, because filters such as *the light I am driving towards* speak of the consumer's own movement, its
-place, its heading and its speed, too. The producer asks the filters of all members and names those that get the event.
-
-Rule: a producer knows of a member what its last join said: up to a period ago, and longer if joins are lost.
-Rule: an event that no filter wants is not transmitted. A consumer that is not named takes nothing.
-Rule: each verdict is held against that of the consumer's own filter at the moment of receipt: the two differ where the
-consumer has moved since its last join.
+The cores, groups, floods and radio are those of ``Town``; only the place of the decision differs. A consumer sends its
+filter with every join. Filters such as *the light I am driving towards* depend on the consumer's movement, so the join
+also carries place, heading and speed. The producer evaluates the filters of all members, and names the members that get
+the event.
+Rule: a producer knows a member's state of its last join: up to one period old, and older if joins are lost.
+Rule: an event that matches no filter is not transmitted. A consumer that is not named does not deliver it.
+Rule: each verdict is compared with the verdict of the consumer's own filter at the moment of receipt; the two differ if
+the consumer has moved since its last join.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from whimbrel.sim.streets.town import Resident, Town
 __all__ = ["FilterJoin", "FilteringTown"]
 
 _NAME_BYTES = 8
-"""Of each consumer that an event names: a hash, as in beacons."""
+"""Bytes of one consumer's name in an event: a hash, as in beacons."""
 
 
 @lru_cache(maxsize=1_024)
@@ -42,7 +42,7 @@ def _parsed(text: str) -> Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterJoin(Join):
-    """A join that takes its consumer's filter along, and what the filter asks about."""
+    """A join that carries the consumer's filter, and the state of movement that the filter depends on."""
 
     filter_text: str
     place: Place
@@ -50,32 +50,32 @@ class FilterJoin(Join):
     speed_m_s: float | None
 
     def motion(self) -> Motion:
-        """Return the consumer's movement when it made this join."""
+        """Return the consumer's movement at the time of this join."""
         found = Motion(max_speed_m_s=1.0)
         found.place, found.previous, found.speed_m_s = self.place, self.previous, self.speed_m_s
         return found
 
     def size_bytes(self) -> int:
-        """Return its bytes on the air: those of a join, and what it takes along."""
+        """Return the bytes of the frame: those of a join, and of the values it carries."""
         plain = Join(**{each.name: getattr(self, each.name) for each in fields(Join)})
         places = [each for place in (self.place, self.previous) if place for each in (place.latitude, place.longitude)]
         return len(encode(plain)) + len(cbor2.dumps([self.filter_text, *places, self.speed_m_s]))
 
 
 class FilteringTown(Town):
-    """Producers ask the filters of their members."""
+    """A town whose producers evaluate the filters of their members."""
 
     def __init__(self, *, filter_of: Callable[[str, str], str], **settings: Any) -> None:  # noqa: ANN401 # those of a town
         super().__init__(**settings)
         self._filter_of = filter_of
-        """The filter of a consumer for a subject, as text."""
+        """Returns the filter text of a consumer (first argument) for a subject."""
         self._deployed: dict[GroupId, dict[str, FilterJoin]] = {}
         self._named: dict[tuple[str, int], frozenset[str]] = {}
         self.verdicts: Counter[str] = Counter()
-        """Filters asked at producers, and how their verdicts compare with those of the consumers themselves."""
+        """Number of filters that producers evaluated, and how the verdicts compare with the consumers' own."""
 
     def publish(self, resident: Resident, subject: str, values: Mapping[str, object]) -> Event | None:
-        """Publish to the members whose filters want it, if there are any."""
+        """Publish to the members whose filters match; without one, return None."""
         wanted = self._select(resident, subject, self.vocabulary[subject].check(values))
         if not wanted:
             return None
@@ -85,7 +85,7 @@ class FilteringTown(Town):
         return event
 
     def named(self, event: Event) -> frozenset[str]:
-        """Return the consumers that the producer of *event* named."""
+        """Return the consumers that the producer named in *event*."""
         return self._named[event.origin, event.seq]
 
     def _select(self, producer: Resident, subject: str, values: Attributes) -> frozenset[str]:
@@ -102,7 +102,7 @@ class FilteringTown(Town):
         return frozenset(wanted)
 
     def is_for(self, resident: Resident, found: Deliver) -> bool:
-        """Tell whether the producer named *resident*, and count whether it was right."""
+        """Return whether the producer named *resident*, and count whether that was right."""
         event = found.event
         is_named = resident.node.name in self._named[event.origin, event.seq]
         own = _parsed(self._filter_of(resident.node.name, event.subject))
@@ -113,7 +113,7 @@ class FilteringTown(Town):
         return is_named
 
     def size_of(self, frame: Frame) -> int:
-        """Return the bytes of *frame*, with what consumers send to producers, and the consumers that producers name."""
+        """Return the bytes of *frame*, including the fields that filters at the producer add to joins and events."""
         if isinstance(frame, FilterJoin):
             return frame.size_bytes()
         named = self._named.get((frame.origin, frame.seq), ()) if isinstance(frame, Event) else ()

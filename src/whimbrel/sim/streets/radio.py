@@ -1,8 +1,8 @@
-"""A broadcast radio: who hears a transmission, by range and loss.
+"""A broadcast radio: determines which nodes hear a transmission, by range and loss.
 
-Rule: a node hears another if it is within range at that moment and the frame is not lost; each receiver loses frames by
-itself. Range and loss are all there is: no collisions and no shadows, and the reports say so.
-Rule: neighbours are found through a grid whose cells are as wide as the range, and remembered until a node moves.
+Rule: a node hears another if it is within range at that moment and the frame is not lost; each receiver loses frames
+independently. Only range and loss are simulated, no collisions and no shadowing; the reports state this.
+Rule: neighbours are found through a grid whose cells are as wide as the range, and cached until a node moves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["BroadcastRadio"]
 
 
 class BroadcastRadio:
-    """The air between numbered nodes."""
+    """The radio medium between numbered nodes."""
 
     def __init__(
         self, *, range_m: float, random: Random, loss: float = 0.0, shortest_us: int = 300, longest_us: int = 1_500
@@ -33,7 +33,7 @@ class BroadcastRadio:
         self._walls: frozenset[int] | None = None
 
     def place(self, node: int, point: Point) -> None:
-        """Put *node* at *point*."""
+        """Set the position of *node* to *point*."""
         before = self._points.get(node)
         if before is not None:
             self._grid[self._cell(before)].discard(node)
@@ -42,16 +42,16 @@ class BroadcastRadio:
         self._near.clear()
 
     def point(self, node: int) -> tuple[float, float]:
-        """Return where *node* is, in metres."""
+        """Return the position of *node*, in metres."""
         return self._points[node].x_m, self._points[node].y_m
 
     def divide(self, apart: frozenset[int] | None) -> None:
-        """Let the nodes *apart* hear each other only, and the others too; ``None`` ends the partition."""
+        """Cut the network in two: the nodes *apart* and the others do not hear each other; ``None`` rejoins them."""
         self._walls = apart
         self._near.clear()
 
     def neighbours(self, node: int) -> list[int]:
-        """Return who is within range of *node*, by number."""
+        """Return the nodes within range of *node*, ascending."""
         found = self._near.get(node)
         if found is None:
             here = self._points[node]
@@ -63,7 +63,7 @@ class BroadcastRadio:
         return found
 
     def transmit(self, node: int) -> list[int]:
-        """Return who hears a transmission of *node* now."""
+        """Return the nodes that hear a transmission of *node* now."""
         found = self.neighbours(node)
         if not self.loss:
             return found
@@ -71,7 +71,7 @@ class BroadcastRadio:
         return [other for other in found if draw() >= loss]
 
     def travel_us(self, datagrams: int = 1) -> int:
-        """Draw how long a transmission of so many datagrams takes: they leave one after the other."""
+        """Draw the duration of a transmission of *datagrams* datagrams, which are sent one after the other."""
         return self._random.randint(self._shortest_us, self._longest_us) * datagrams
 
     def _cell(self, point: Point) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What happens in a city, counted: events, frames and bytes on the air, and how late events were."""
+"""The counts of a simulated city: events, frames and bytes on the air, and delays of events."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from whimbrel.sim.streets.town import Resident, Town
 __all__ = ["CityReport", "CityWatcher"]
 
 _COUNTED = {NoteKind.MISSED, NoteKind.MEMBER_MISSED, NoteKind.MEMBER_EXPIRED}
-"""Notes whose count is of events."""
+"""Kinds of notes that carry a number of events."""
 
 
 @dataclass(slots=True)
 class CityReport:
-    """What happened, from the end of the warm-up on."""
+    """Counts from the end of the warm-up."""
 
     counts: Counter[str] = field(default_factory=Counter)
     latency: DurationHistogram = field(default_factory=DurationHistogram)
     late: int = 0
-    """Delivered, but later than the bound that its producer gave out."""
+    """Events delivered later than the bound of their producer."""
     repaired: int = 0
-    """Delivered after a request: outside of what the bound assumes."""
+    """Events delivered after a request, which the bound does not cover."""
     caught_up: int = 0
-    """Delivered to a vehicle that joined after the publication: the latest event, while it was good."""
+    """Events delivered to a vehicle that joined after the publication: the latest event, while still valid."""
     bounds: DurationHistogram = field(default_factory=DurationHistogram)
-    """What producers promised, event by event."""
+    """Delay bounds that the producers promised, one for each event."""
     frames: Counter[str] = field(default_factory=Counter)
     """Transmissions, by kind of frame."""
     datagrams: Counter[str] = field(default_factory=Counter)
-    """What these transmissions would be on a link, by kind of frame."""
+    """Datagrams that these transmissions need on a real link, by kind of frame."""
     most_datagrams: int = 0
-    """Of one frame."""
+    """Largest number of datagrams of one frame."""
     sizes: Counter[str] = field(default_factory=Counter)
-    """Bytes of these transmissions, if they are weighed."""
+    """Bytes of these transmissions by kind of frame, if ``CityWatcher.is_weighing``."""
     touched: set[str] = field(default_factory=set)
 
 
 class CityWatcher:
-    """Counts for the report."""
+    """Counts events and transmissions for the report."""
 
     def __init__(self, town: Callable[[], Town]) -> None:
         self.report = CityReport()
         self.published: dict[tuple[str, int], tuple[int, int]] = {}
-        """When, and the bound of its producer."""
+        """Time of each counted event, and the bound of its producer."""
         self.is_counting = False
         self.is_weighing = False
-        """Whether bytes are counted, too: encoding every frame costs more than simulating it."""
+        """Whether bytes are counted too: encoding every frame takes longer than simulating it."""
         self._town = town
         self._joined_at: dict[tuple[str, GroupId], int] = {}
 
     def publish(self, event: Event | None, bound_us: int, *, now: int) -> None:
-        """Remember when an event was published, and what its producer promised; ``None`` had no consumer."""
+        """Record a publication and its promised bound; *event* is None if no consumer matched."""
         if not self.is_counting:
             return
         self.report.counts["published"] += 1
@@ -79,7 +79,7 @@ class CityWatcher:
             self.report.sizes[kind] += self._town().size_of(frame)
 
     def noted(self, who: Resident, note: Note, *, now: int) -> None:
-        """Count a report."""
+        """Count a note of a node."""
         if note.kind is NoteKind.JOINED:
             self._joined_at[who.node.name, note.group] = now
         if self.is_counting:
@@ -87,7 +87,7 @@ class CityWatcher:
             self.report.touched.add(who.node.name)
 
     def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
-        """Count a delivery, and how long it took by true time."""
+        """Count a delivery, and its delay in true time."""
         at, bound_us = self.published.get((what.event.origin, what.event.seq), (None, 0))
         if at is None:
             return
@@ -96,7 +96,7 @@ class CityWatcher:
             self.report.caught_up += 1
             return
         self.report.latency.add(now - at)
-        # An event that was asked for left its sender with no hops; one that came by the flood has its first or fewer.
+        # A requested event left its sender with 0 hops; a flooded one arrives with its first hop count or fewer.
         is_repaired = what.event.hops == 0 and now - at >= self._town().deployment.repair_us
         self.report.repaired += is_repaired
         self.report.late += now - at > bound_us and not is_repaired

@@ -1,8 +1,8 @@
-"""A town: nodes of nearby groups on a plane, their radio, their clocks and their applications, event by event.
+"""A town: an event-driven simulation of nodes of nearby groups on a plane, with radio, clocks and applications.
 
-Rule: everything follows from the seed. Simultaneous events happen in the order in which they were made.
-Rule: the nodes are the cores of ``nearby``; the town only moves them, carries their frames and watches. Frames go as
-values, or through their bytes where ``through_bytes`` is set.
+Rule: the seed decides everything. Simultaneous events happen in the order in which they were scheduled.
+Rule: the nodes are the cores of ``nearby``; the town only moves them, passes their frames on and observes. Frames are
+passed as values, or encoded and decoded if ``through_bytes`` is set.
 Rule: true time is the town's. A node knows only its own clock, which may differ and jump.
 """
 
@@ -31,20 +31,20 @@ from whimbrel.sim.streets.radio import BroadcastRadio
 __all__ = ["DUBLIN", "Resident", "Town", "Watcher"]
 
 DUBLIN = Place(53.3438, -6.2546)
-"""Trinity College, where STEAM comes from."""
+"""Trinity College Dublin, where STEAM was developed."""
 
 
 class Watcher(Protocol):
-    """Sees what happens; nothing depends on it."""
+    """Observes the simulation, without any effect on it."""
 
     def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
-        """See a transmission, and how many datagrams it would be on a link."""
+        """Observe a transmission, and the number of datagrams that it would be on a real link."""
 
     def noted(self, who: Resident, note: Note, *, now: int) -> None:
-        """See what a node reports."""
+        """Observe a note of a node."""
 
     def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
-        """See an event given to an application."""
+        """Observe an event that is delivered to an application."""
 
 
 class Resident:
@@ -55,16 +55,16 @@ class Resident:
     def __init__(self, index: int, node: Node, *, clock_us: int, service_us: int) -> None:
         self.index, self.node = index, node
         self.clock_us = clock_us
-        """How far its clock is ahead of true time."""
+        """Microseconds by which its clock is ahead of true time."""
         self.service_us = service_us
-        """How long its application takes for an event."""
+        """Microseconds that its application needs for an event."""
         self.free_at = 0
         self.due: int | None = None
-        """The true time for which its timer is set."""
+        """True time for which its timer is set."""
 
 
 class Town:
-    """Residents, a radio, and time."""
+    """Residents, a radio, and the simulated time."""
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class Town:
         self._watcher = watcher
         self._through_bytes = through_bytes
         self._jitter = jitter
-        """With it each receiver hears a transmission at a time of its own, so that frames overtake each other."""
+        """With it, each receiver hears a transmission at its own time, so that frames overtake each other."""
         self._beacons: Counter[GroupId] = Counter()
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
 
     def add(self, name: str, point: Point, *, clock_us: int = 0, service_us: int = 0, **settings: object) -> Resident:
-        """Put a node into the town."""
+        """Add a node to the town, at *point*."""
         settings.setdefault("deployment", self.deployment)
         node = Node(name, vocabulary=self.vocabulary, **settings)  # type: ignore[arg-type] # it checks
         resident = Resident(len(self.residents), node, clock_us=clock_us, service_us=service_us)
@@ -101,12 +101,12 @@ class Town:
         return resident
 
     def after(self, delay_us: int, action: Callable[[], None]) -> None:
-        """Do *action* later."""
+        """Schedule *action* to run after *delay_us*."""
         self._order += 1
         heappush(self._queue, (self.now + delay_us, self._order, action))
 
     def run(self, seconds: float) -> None:
-        """Let *seconds* pass."""
+        """Advance the time by *seconds*, and run all scheduled actions that are due."""
         end, queue = self.now + round(seconds * US_PER_S), self._queue
         while queue and queue[0][0] <= end:
             self.now, _, action = heappop(queue)
@@ -114,13 +114,13 @@ class Town:
         self.now = end
 
     def publish(self, resident: Resident, subject: str, values: Mapping[str, object]) -> Event | None:
-        """Let *resident* publish; return the event, if it was worth one."""
+        """Publish an event as *resident*, and return the event."""
         event, outputs = resident.node.publish(subject, values, now=self.now + resident.clock_us)
         self.perform(resident, outputs)
         return event
 
     def datagrams_of(self, resident: Resident, frame: Frame) -> int:
-        """Return how many datagrams *frame* is when *resident* transmits it."""
+        """Return the number of datagrams of *frame* when *resident* transmits it."""
         found = datagrams_of(frame, deployment=self.deployment)
         if isinstance(frame, Beacon) and frame.origin == resident.node.name:
             found += tells_deployment(self._beacons[frame.group])
@@ -132,14 +132,14 @@ class Town:
         return len(encode(frame))
 
     def is_for(self, resident: Resident, found: Deliver) -> bool:
-        """Tell whether the application of *resident* is to get what its node took."""
+        """Return whether to deliver *found* to the application of *resident*; here always True."""
         del resident, found
         return True
 
     # -- movement and clocks -----------------------------------------------------------------------------------------
 
     def move(self, resident: Resident, point: Point) -> None:
-        """Let *resident* be at *point*, and know it."""
+        """Move *resident* to *point*, and give its node the new position."""
         self.radio.place(resident.index, point)
         place = self.plane.place(point)
         self.perform(resident, resident.node.move(place, now=self.now + resident.clock_us))
@@ -147,7 +147,7 @@ class Town:
     def follow(
         self, walks: Walks, residents: list[Resident], *, every_s: float = 1.0, until_s: float | None = None
     ) -> None:
-        """Let *residents* walk, one fix *every_s* seconds; they stop at *until_s*."""
+        """Move *residents* along *walks*, with a fix every *every_s* seconds; they stop at *until_s*."""
         times = np.arange(0, walks.seconds, every_s)
         if until_s is not None:
             times = times[: int(until_s / every_s) + 1]
@@ -163,14 +163,14 @@ class Town:
         step(0)
 
     def jump(self, resident: Resident, by_us: int) -> None:
-        """Set a node's clock ahead, or back."""
+        """Move a node's clock by *by_us*, forward or back."""
         resident.clock_us += by_us
         self._set_timer(resident)
 
     # -- shells of the cores -----------------------------------------------------------------------------------------
 
     def perform(self, resident: Resident, outputs: list[Output]) -> None:
-        """Do what a core says, in order."""
+        """Perform the outputs of a core, in order."""
         for each in outputs:
             if isinstance(each, Send):
                 self._transmit(resident, each.frame)
@@ -221,12 +221,12 @@ class Town:
 
     def _fire(self, resident: Resident, due: int) -> None:
         if resident.due != due:
-            return  # it was set to an earlier time since
+            return  # the timer has been set to an earlier time since
         resident.due = None
         self.perform(resident, resident.node.timer(now=self.now + resident.clock_us))
 
     def _serve(self, resident: Resident) -> None:
-        """Give the application what waits for it, as far as it is free."""
+        """Deliver waiting events to the application while it is free."""
         while resident.free_at <= self.now:
             found, notes = resident.node.take(now=self.now + resident.clock_us)
             for note in notes:

@@ -1,1 +1,1 @@
-"""Unicast baselines on the same contacts: spray and wait, direct delivery, epidemic; and what theory says of them."""
+"""Unicast baselines on the same contacts: spray and wait, direct delivery, epidemic; and a theoretical prediction."""

@@ -1,4 +1,4 @@
-"""Outcome of a unicast run, as the kernel and its plain twin in the tests return it."""
+"""Outcome of a unicast run, as the kernel and its reference in the tests return it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["UnicastOutcome"]
 
 @dataclass(frozen=True, slots=True)
 class UnicastOutcome:
-    """When each message was delivered (not a number: never), transfers begun, done and aborted."""
+    """Delivery time of each message (NaN: never); number of transfers started, completed and aborted."""
 
     delivered_s: NDArray[np.float64]
     started: int

@@ -1,4 +1,4 @@
-"""The figures of one unicast simulation, under the names that the ONE's MessageStatsReport gives them."""
+"""The figures of one unicast simulation, with the names of the ONE's MessageStatsReport."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["message_stats"]
 
 
 def message_stats(outcome: UnicastOutcome, parcels: Sequence[Parcel]) -> dict[str, float | int | None]:
-    """Return the figures by name; None where nothing was delivered."""
+    """Return the figures by name; a figure is None if nothing was delivered."""
     latency_s = outcome.delivered_s - np.array([parcel.created_s for parcel in parcels])
     latency_s = latency_s[~np.isnan(latency_s)]
     delivered = len(latency_s)

@@ -1,9 +1,10 @@
-"""Unicast: messages from one node to one other, how they are routed, and how long a transfer takes.
+"""Unicast: messages from one node to another, their routing, and the duration of a transfer.
 
-Rule: a message with one copy is delivered directly; with L copies it is sprayed, half of them at every contact, and
-then waits (Spyropoulos and others, 2008); in an epidemic each node that meets a copy gets one.
-Rule: memory is unlimited, and a delivered message is forgotten everywhere at once: these are baselines of delay.
-Rule: same seed, same messages, whatever the router; the last tenth of the time creates none, so that almost all arrive.
+Rule: a message with one copy is delivered directly. With L copies it is sprayed, half of the copies at every contact,
+and a last copy waits (Spyropoulos and others, 2008). In an epidemic, each node that meets a holder gets a copy.
+Rule: memory is unlimited, and a delivered message is removed everywhere at once: these are baselines of delay.
+Rule: the same seed gives the same messages for every router. No message is created in the last tenth of the time, so
+that almost all arrive.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from whimbrel.model.bounds import real, whole
 __all__ = ["EPIDEMIC", "Parcel", "Unicast"]
 
 EPIDEMIC = 0
-"""The number of copies that stands for as many as there are nodes."""
+"""Number of copies that means unlimited."""
 _MAX_MESSAGES = 20_000_000
 _CREATED_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """One message: when it was created, by which node, and for which."""
+    """One message: time of creation, source node, and destination node."""
 
     created_s: float
     source: int
@@ -39,12 +40,12 @@ class Unicast:
     copies: int = 10
     """L; 1 is direct delivery, 0 epidemic."""
     interval_s: float = 30.0
-    """A message is created every so often, at a random moment of each interval."""
+    """One message is created per interval, at a random moment in it."""
     message_bytes: int = 0
     rate_bytes_s: float = 250_000.0
-    """A transfer takes message_bytes / rate_bytes_s; with no bytes it takes no time."""
+    """Rate of a transfer, which takes message_bytes / rate_bytes_s; 0 bytes take no time."""
     look_s: float = 0.0
-    """How often nodes look who is there and what to send; 0: they know at once."""
+    """Period at which nodes scan for neighbours and messages; 0: they notice at once."""
 
     def __post_init__(self) -> None:
         whole("copies", self.copies, 0, 1_000_000)
@@ -55,7 +56,7 @@ class Unicast:
 
     @property
     def transfer_s(self) -> float:
-        """How long a transfer takes until both nodes know, which is when they look."""
+        """Duration of a transfer until both nodes notice its end at their next scan."""
         took_s = self.message_bytes / self.rate_bytes_s
         return math.ceil(took_s / self.look_s) * self.look_s if self.look_s > 0 else took_s
 

@@ -1,8 +1,8 @@
-"""What theory says of binary spray and wait: an exact Markov chain over who has how many copies.
+"""The theoretical delay of binary spray and wait: an exact Markov chain over the distribution of copies.
 
-Any two nodes meet after an exponential time of mean *meeting_s* (Spyropoulos and others, 2008, which Campus++ builds
-on). The state is the multiset of copies at the nodes that have any. From it, either one of those with more than one
-meets a node without and gives half, or one of all meets the destination.
+Any two nodes meet after an exponential time with the mean *meeting_s* (Spyropoulos and others, 2008, on which Campus++
+is based). The state is the multiset of the holders' copies. In a transition, either a holder of several copies meets a
+node without one and gives it half, or any holder meets the destination.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections import Counter
 
 from whimbrel.model.bounds import real, whole
 
-__all__ = ["MOST_COPIES", "spray_delay_s"]
+__all__ = ["MAX_COPIES", "spray_delay_s"]
 
-MOST_COPIES = 64
-"""Beyond it the chain has too many states."""
+MAX_COPIES = 64
+"""With more copies the chain has too many states."""
 
 
 def spray_delay_s(copies: int, *, nodes: int, meeting_s: float) -> float:
     """Return the mean delay of a message with *copies* among *nodes*, source and destination included."""
-    whole("copies", copies, 1, MOST_COPIES)
+    whole("copies", copies, 1, MAX_COPIES)
     whole("nodes", nodes, 2, 1_000_000)
     real("meeting_s", meeting_s, 0, 1e12)
     return _steps((copies,), nodes, {}) * meeting_s

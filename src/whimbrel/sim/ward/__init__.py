@@ -1,1 +1,1 @@
-"""Wards that publish: the monitors of a hospital floor, and an intensive care unit with electrocardiograms."""
+"""Hospital wards that publish: the monitors of a floor, and an intensive care unit with electrocardiograms."""

@@ -1,8 +1,8 @@
-"""One doctor, one patient and a battery: how long a device lasts by a policy, through the broker's core.
+"""One doctor, one patient and a battery: how long a device lasts under a policy, with the broker's core.
 
-The link is constant and loses nothing. Who has no policy gets everything; *stateless* and *stateful* are the two
-policies of the paper, whose texts lie beside this module.
-Rule: a report that is due together with a message comes first, so that the order is the same on any clock.
+The link is constant and loses nothing. A device without a policy gets everything; *stateless* and *stateful* are the
+two policies of the paper, in files beside this module.
+Rule: a report due at the same time as a message comes first, so that the order is the same on any clock.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from whimbrel.sim.ward.manual_broker import ManualBroker
 __all__ = ["BatteryDay", "Life", "make_life", "play"]
 
 _NOON = 1_700_000_000_000_000
-"""When a day begins, in microseconds UTC; nothing depends on it."""
+"""Start of a day, in microseconds UTC; no result depends on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatteryDay:
-    """A device whose battery is full as the day begins."""
+    """A day of a device that starts with a full battery."""
 
     policy: DayPolicy = DayPolicy.STATEFUL
     per_minute: float = 60.0
@@ -47,7 +47,7 @@ class BatteryDay:
 
     @property
     def unit(self) -> IntensiveCareUnit:
-        """The patient, whose monitor publishes, and the doctor."""
+        """The unit: a patient whose monitor publishes, and the doctor."""
         return IntensiveCareUnit(per_minute=self.per_minute, pictures=self.pictures, seed=self.seed)
 
     def device(self) -> DoctorDevice:
@@ -56,7 +56,7 @@ class BatteryDay:
         return DoctorDevice(doctor, battery=Battery(self.energy), policy=policy_text(self.policy))
 
     def moments(self) -> Iterator[tuple[float, Reading | None]]:
-        """Yield when something happens, and what is published then; ``None`` is a report."""
+        """Yield each moment with the reading that is published then, or ``None`` for a report of the device."""
         readings = self.unit.readings()
         reading, number = next(readings, None), 0
         while True:
@@ -69,18 +69,18 @@ class BatteryDay:
 
 
 class Life(NamedTuple):
-    """What became of a device until its battery was empty, or the day was over."""
+    """The life of a device until its battery was empty or the day was over."""
 
     seconds: float
     is_empty: bool
     device: DoctorDevice
     received: tuple[int, ...]
-    """How many messages the device had received after each moment."""
+    """Number of messages that the device had received after each moment."""
     transforms: int
 
 
 def play(day: BatteryDay, folder: Path, *, most_s: float = 7 * 86_400.0) -> Life:
-    """Let *day* pass until the battery is empty, at most for so many seconds; the broker's log is in *folder*."""
+    """Simulate *day* until the battery is empty, at most *most_s* seconds; the broker's log is in *folder*."""
     broker, device, monitor = ManualBroker(folder, now=_NOON), day.device(), Monitor()
     try:
         link, source = broker.connect(device), broker.connect(monitor)
@@ -88,7 +88,7 @@ def play(day: BatteryDay, folder: Path, *, most_s: float = 7 * 86_400.0) -> Life
         if not device.is_ready:
             raise RefusedError(device.doctor.name, "nothing")
         broker.send(source, monitor.begin())
-        device.battery = Battery(day.energy)  # the day begins with a device that is connected
+        device.battery = Battery(day.energy)  # the day begins when the device has connected
         begun_s, received = 0.0, list[int]()
         for at_s, reading in day.moments():
             left_s = device.battery.idle_left_s
@@ -112,7 +112,7 @@ def play(day: BatteryDay, folder: Path, *, most_s: float = 7 * 86_400.0) -> Life
 def make_life(
     *, policy: str, per_minute: float, display: Sequence[int], pictures: int, **constants: float
 ) -> dict[str, Any]:
-    """Let a device live until its battery is empty; return its row, for JSON. *constants* are those of ``Energy``."""
+    """Simulate a device until its battery is empty; return its row, for JSON. *constants* are those of ``Energy``."""
     begun = time.process_time()
     day = BatteryDay(
         policy=DayPolicy(policy),

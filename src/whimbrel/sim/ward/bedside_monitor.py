@@ -1,4 +1,4 @@
-"""A patient's monitor without a socket: what it sends to a broker."""
+"""A patient's monitor without a socket: returns the bytes that it sends to a broker."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ __all__ = ["Monitor", "published"]
 
 
 class Monitor:
-    """A publisher, which has nothing to hear."""
+    """A publisher that ignores the broker's answers."""
 
     def receive(self, data: bytes) -> bytes:
-        """Say nothing."""
+        """Ignore *data*; return nothing to send."""
         del data
         return b""
 
     def begin(self) -> bytes:
-        """Return what to send first."""
+        """Return the CONNECT packet."""
         return encode(Connect("monitor"), V5)
 
 
 def published(reading: Reading, *, packet_id: int = 0) -> bytes:
-    """Return what a monitor sends for *reading*; with a *packet_id*, at QoS 1."""
+    """Return the PUBLISH packet of *reading*; at QoS 1 if *packet_id* is given."""
     properties = Properties({Property.CONTENT_TYPE: CONTENT_TYPE})
     qos = 1 if packet_id else 0
     return encode(Publish(reading.topic, reading.body, qos, packet_id=packet_id, properties=properties), V5)

@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, for an experiment: started with its settings, measured, stopped or killed."""
+"""A real broker in its own process, for an experiment: start it with settings, measure it, stop or kill it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WARNED = re.compile(r"\b(warning|error)\b")
 
 
 class BrokerEndedError(WhimbrelError):
-    """The broker of an experiment ended before its time. Reaction: read its last words."""
+    """The broker of an experiment ended unexpectedly. Reaction: read the last lines of its log."""
 
     def __init__(self, words: str) -> None:
         super().__init__(words)
@@ -40,16 +40,16 @@ class BrokerEndedError(WhimbrelError):
 
 
 class CoreTimes(NamedTuple):
-    """Processor seconds so far: of the broker itself, and of the processes that make bodies for it."""
+    """Processor seconds so far: of the broker itself, and of its worker processes that shape bodies."""
 
     broker_s: float
     workers_s: float
 
 
 class BrokerRun:
-    """A broker with its data in *folder*, that listens on *host*; *settings* by section, as in its configuration.
+    """A broker with its data in *folder* that listens on *host*; *settings* by section, as in the configuration.
 
-    *module* is what is run with the options of ``whimbrel serve``.
+    *module* is the Python module to run, with the options of ``whimbrel serve``.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class BrokerRun:
         self.log = data / "log"
         self.ports = {"mqtt": 0, "http": 0}
         self.warnings: list[str] = []
-        """The lines of its log that are warnings, the first of them."""
+        """The first warnings and errors of its log, as lines."""
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "broker.toml"
         lines = [
@@ -79,11 +79,11 @@ class BrokerRun:
 
     @property
     def port(self) -> int:
-        """The port of MQTT."""
+        """The broker's MQTT port."""
         return self.ports["mqtt"]
 
     def start(self) -> Self:
-        """Start it, and wait until it listens; again on the ports that it had before."""
+        """Start the broker and wait until it listens; a restart uses the same ports."""
         ports = [option for kind, port in self.ports.items() for option in (_OPTIONS[kind], str(port))]
         self._process = subprocess.Popen(  # noqa: S603 # ourselves
             [*self._command, *ports],
@@ -106,7 +106,7 @@ class BrokerRun:
         return self
 
     def stop(self) -> None:
-        """Ask it to stop, and wait until it did; one that does not is killed."""
+        """Ask the broker to stop and wait for its end; kill it if it does not end in time."""
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(_STOP_S)
@@ -115,7 +115,7 @@ class BrokerRun:
         self._wait()
 
     def kill(self) -> None:
-        """End it at once (SIGKILL)."""
+        """Kill the broker at once (SIGKILL)."""
         self._process.kill()
         self._wait()
 
@@ -129,14 +129,14 @@ class BrokerRun:
             self.stop()
 
     def core_times(self) -> CoreTimes:
-        """Return the processor seconds of the broker and of its children, those that ended included."""
+        """Return the processor seconds of the broker and of its children, including those that have ended."""
         pid, ticks = self._process.pid, os.sysconf("SC_CLK_TCK")
         own = _stat(pid)
         workers = own[2] + own[3] + sum(sum(_stat(child)[:2]) for child in _children(pid))
         return CoreTimes((own[0] + own[1]) / ticks, workers / ticks)
 
     def metrics(self) -> dict[str, float]:
-        """Return its metrics that have no labels."""
+        """Return the broker's metrics that have no labels."""
         with urlopen(f"http://127.0.0.1:{self.ports['http']}/metrics", timeout=_STOP_S) as answer:  # ours
             lines = answer.read().decode().splitlines()
         pairs = (line.split(" ") for line in lines if not line.startswith("#"))
@@ -147,7 +147,7 @@ class BrokerRun:
         self._reading.join()
 
     def _read(self) -> None:
-        """Read its log lines, so that it never waits for a reader."""
+        """Read the broker's log lines, so that it never blocks on a full pipe."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._note(line)
@@ -159,7 +159,7 @@ class BrokerRun:
 
 
 def _stat(pid: int) -> tuple[int, int, int, int]:
-    """Return the user and system time of a process and of its children that ended, in ticks; zeros if it is gone."""
+    """Return user and system time of a process, then of its ended children, in ticks; zeros if it has ended."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:

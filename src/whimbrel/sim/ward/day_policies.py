@@ -1,4 +1,4 @@
-"""The policies of a doctor's device, whose texts lie beside this module."""
+"""The policies of a doctor's device; their texts are in files beside this module."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ __all__ = ["DayPolicy", "policy_text"]
 
 
 class DayPolicy(Enum):
-    """What decides what the doctor is sent."""
+    """The policy that decides which messages the doctor gets, and in which form."""
 
     BLIND = "blind"
-    """Nothing: everything is sent."""
+    """No policy: everything is sent."""
     STATELESS = "stateless"
     STATEFUL = "stateful"
     REMEMBERING = "remembering"
-    """The stateful one, which also remembers that the link was bad: ours, and not of the paper."""
+    """The stateful policy, extended to remember that the link was bad; ours, not the paper's."""
 
 
 def policy_text(policy: DayPolicy) -> str | None:
-    """Return the text of a policy of the paper's section 5, or of ours, or ``None`` if there is none."""
+    """Return the text of a policy from the paper's section 5 or of ours; ``None`` for ``BLIND``."""
     if policy is DayPolicy.BLIND:
         return None
     return (files(__package__) / f"icu_{policy.value}.policy").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""A doctor's device without a socket: bytes of the broker in, bytes for the broker out, and a battery that sinks.
+"""A doctor's device without a socket: takes bytes from the broker, returns bytes for it, and drains a battery.
 
-The same device runs on a manual clock beside the broker's core, and over a socket in real time.
-Rule: no clock. Who drives it says what time it is, and that is the time that its battery goes by.
+The same code runs on a manual clock beside the broker's core, and over a socket in real time.
+Rule: it reads no clock. Its caller passes the time by draining the battery.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KNOWS_WHIMBREL = (("whimbrel", "1"),)
 
 
 class RefusedError(WhimbrelError):
-    """The broker refused what a device needs. Reaction: look at the reason; the experiment cannot be made."""
+    """The broker refused a packet that a device needs. Reaction: read the reason; the experiment cannot run."""
 
     def __init__(self, device: str, packet: str) -> None:
         super().__init__(device, packet)
@@ -47,7 +47,7 @@ def encode_opening(
     expiry_s: int = 0,
     also: Sequence[str] = (),
 ) -> bytes:
-    """Return CONNECT, the policy and its choice, and the subscription to readings and to the topics *also*."""
+    """Encode CONNECT, the policy and its choice, and the subscription to readings and to the topics *also*."""
     properties = Properties({Property.SESSION_EXPIRY_INTERVAL: expiry_s} if expiry_s else {}, user=_KNOWS_WHIMBREL)
     packets: list[Packet] = [Connect(doctor.name, clean_start=clean_start, properties=properties)]
     if policy is not None:
@@ -62,7 +62,7 @@ def encode_opening(
 
 
 def encode_report(doctor: Doctor, *, battery: float, received: int, packet_id: int = 0) -> bytes:
-    """Return a report of the device: charge, display, received messages, own patients; QoS 1 with a *packet_id*."""
+    """Encode a report of the device: charge, display, received messages, own patients; QoS 1 with a *packet_id*."""
     told = {
         "battery": round(battery, 4),
         "display": {"width": doctor.display.width_px, "height": doctor.display.height_px},
@@ -73,9 +73,9 @@ def encode_report(doctor: Doctor, *, battery: float, received: int, packet_id: i
 
 
 class DoctorDevice:
-    """One device, with the policy that its doctor put, if any.
+    """One device, with the policy that its doctor has put, if any.
 
-    What a packet costs its battery does not depend on the pieces in which it comes.
+    The energy that a packet costs does not depend on the chunks in which it arrives.
     """
 
     def __init__(self, doctor: Doctor, *, battery: Battery, policy: str | None = None, qos: int = 0) -> None:
@@ -86,14 +86,14 @@ class DoctorDevice:
         self._wanted = 2 if policy is None else 4
         self._unreported = 0
         self.counts: Counter[str] = Counter()
-        """Messages, bytes of them on the wire, pictures, pixels decoded and reports."""
+        """Messages, bytes on the wire, pictures, decoded pixels, and reports."""
         self.sizes: list[int] = []
-        """The bytes of the body of each message."""
+        """Bytes of each message's body."""
         self.topics: list[str] = []
-        """Where each was published."""
+        """Topic of each message."""
 
     def begin(self) -> bytes:
-        """Return what to send first: CONNECT, the policy and its choice, and the subscription."""
+        """Return the first bytes to send: CONNECT, the policy and its choice, and the subscription."""
         return encode_opening(self.doctor, self._policy, self._qos)
 
     @property
@@ -102,7 +102,7 @@ class DoctorDevice:
         return self._answers == self._wanted
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes of the broker, in pieces of any size; return what to answer."""
+        """Handle bytes from the broker, in chunks of any size; return the answer."""
         return b"".join(self._answered(packet) for packet in self._decoder.receive(data))
 
     def _answered(self, packet: Packet) -> bytes:
@@ -132,7 +132,7 @@ class DoctorDevice:
             self.counts["pixels"] += size.pixels
 
     def report(self) -> bytes:
-        """Return a report of the device: what is left, what it shows, what it received, and whose doctor it is of."""
+        """Return a report of the device: charge, display, messages received since the last report, and patients."""
         data = encode_report(self.doctor, battery=self.battery.share, received=self._unreported)
         self._unreported = 0
         self.battery.report(len(data))
@@ -141,7 +141,7 @@ class DoctorDevice:
 
 
 def _pictures(body: bytes) -> Iterator[bytes]:
-    """Yield the picture in a reading; what a policy made of the pulse alone is JSON, and has none."""
+    """Yield the picture in a reading; a body that a policy reduced to the pulse is JSON and has no picture."""
     if body.startswith(b"{"):
         return
     picture = cbor2.loads(body).get(PICTURE)
@@ -150,6 +150,6 @@ def _pictures(body: bytes) -> Iterator[bytes]:
 
 
 def _shown_px(width_px: int, height_px: int, display: Display) -> int:
-    """Return the pixels of a picture as a display shows it: as a whole, and not larger than it is."""
+    """Return the pixels that a display uses for a picture: the whole picture, scaled down to fit."""
     share = min(1.0, display.width_px / width_px, display.height_px / height_px)
     return int(width_px * share) * int(height_px * share)

@@ -1,9 +1,10 @@
-"""The electrocardiogram of a patient: made-up voltages, and their drawing as JPEG, as a monitor's printer makes it.
+"""The electrocardiogram of a patient: generated voltages, drawn as a JPEG as a monitor's printer does.
 
-A beat is the sum of five bell curves, the waves P, Q, R, S and T, at fixed shares of the time from beat to beat; the
-baseline wanders with the breath, and the electrodes are noisy. That is enough for a picture that compresses like one.
+A beat is the sum of five bell curves, the waves P, Q, R, S and T, at fixed shares of the time between two beats. The
+baseline moves with the breath, and the electrodes add noise. That suffices for a picture that compresses like a real
+one.
 
-Rule: same seed, same bytes, with the same version of Pillow.
+Rule: the same seed gives the same bytes, with the same version of Pillow.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ __all__ = ["HEIGHT_PX", "SECONDS", "WIDTH_PX", "draw", "leads"]
 
 WIDTH_PX, HEIGHT_PX = 640, 480
 SECONDS = 4.0
-"""How much time one picture shows."""
+"""Seconds that one picture shows."""
 _LEADS = 6
 _RATE_HZ = 500
-_WAVES = (  # at which share of a beat, in millivolts, and how wide, in seconds
+_WAVES = (  # position as a share of a beat, height in millivolts, width in seconds
     (0.16, 0.12, 0.025),
     (0.32, -0.12, 0.010),
     (0.35, 1.10, 0.011),
@@ -33,17 +34,17 @@ _WAVES = (  # at which share of a beat, in millivolts, and how wide, in seconds
 _NOISE_MV, _WANDER_MV, _BREATHS_HZ = 0.03, 0.08, 0.25
 _PAPER, _GRID, _THICK_GRID, _INK = (253, 240, 238), (244, 205, 203), (231, 160, 158), (24, 24, 32)
 _GRAIN = 6.0
-"""Standard deviation of the paper's grain, in shades: scanned paper is never of one colour."""
+"""Standard deviation of the paper's grain, in shades: scanned paper never has exactly one colour."""
 _QUALITY = 77
 
 
 def leads(pulse: float, rng: np.random.Generator, *, seconds: float = SECONDS) -> NDArray[np.float64]:
-    """Return the voltages of each lead in millivolts, a row for each, of a heart that beats *pulse* times a minute."""
+    """Return the voltages in millivolts, one row per lead, of a heart that beats *pulse* times a minute."""
     real("pulse", pulse, 1, 400)
     moments = np.arange(round(seconds * _RATE_HZ)) / _RATE_HZ
     beat_s = 60.0 / pulse
     begins = np.arange(-1, int(seconds / beat_s) + 2) * beat_s + rng.uniform(0, beat_s)
-    begins = begins + rng.normal(0, 0.01 * beat_s, begins.size)  # no heart is a clock
+    begins = begins + rng.normal(0, 0.01 * beat_s, begins.size)  # no heart beats like a clock
     heart = np.zeros_like(moments)
     for share, height_mv, width_s in _WAVES:
         away = moments[:, None] - (begins + share * beat_s)
@@ -61,7 +62,7 @@ def draw(
     width_px: int = WIDTH_PX,
     height_px: int = HEIGHT_PX,
 ) -> bytes:
-    """Return *volts*, a row for each lead, as a JPEG of this size: ink on the paper that monitors print on."""
+    """Draw *volts*, one row per lead, as a JPEG of the given size: ink on the paper of a monitor's printer."""
     try:
         from PIL import Image, ImageDraw
     except ModuleNotFoundError as error:

@@ -1,10 +1,10 @@
-"""The energy of a doctor's device: what drains its battery, and where each number comes from.
+"""The energy of a doctor's device: what drains its battery, and the source of each constant.
 
-A device of the paper (an HP Jornada 540 with a wireless card) draws power all the time, and energy for each packet and
-byte that it receives or sends, each pixel that it decodes and each that it shows. ``SOURCES`` says of every constant
-where it is from: *measured* by others, *derived* from what others measured, or *assumed*. What is assumed is varied in
-``lab/icu_battery``; the capacity scales all times alike, and no ratio of them.
-Rule: the model is a function of what a device received and of time, and draws no random numbers.
+A device of the paper (an HP Jornada 540 with a wireless card) draws power all the time. It also uses energy for each
+packet and byte that it receives or sends, and for each pixel that it decodes or shows. ``SOURCES`` names the origin of
+every constant: *measured* by others, *derived* from measurements of others, or *assumed*. ``lab/icu_battery`` varies
+the assumed ones; the capacity scales all times by the same factor, and changes no ratio.
+Rule: the energy is a function of the received data and of time; there are no random numbers.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from whimbrel.model.bounds import real
 __all__ = ["SOURCES", "Battery", "Energy"]
 
 _SEGMENT_BYTES = 1_460
-"""Bytes of TCP in a packet of Ethernet or 802.11."""
+"""TCP payload of one Ethernet or 802.11 packet, in bytes."""
 _ACK_BYTES = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Energy:
-    """The constants; ``SOURCES`` says where each is from."""
+    """The constants of the model; ``SOURCES`` names the origin of each."""
 
     capacity_wh: float = 5.0
     device_w: float = 0.62
@@ -46,11 +46,11 @@ class Energy:
 
     @property
     def idle_w(self) -> float:
-        """The power that it draws when nothing comes."""
+        """Power that the device draws when nothing arrives."""
         return self.device_w + self.radio_w
 
     def receiving_j(self, size: int) -> float:
-        """Return the energy of receiving *size* bytes of a connection, its acknowledgements included."""
+        """Return the energy of receiving *size* bytes on a connection, including its acknowledgements."""
         packets = math.ceil(size / _SEGMENT_BYTES)
         acknowledging_j = math.ceil(packets / 2) * (self.send_j_per_packet + _ACK_BYTES * self.send_j_per_byte)
         return packets * self.receive_j_per_packet + size * self.receive_j_per_byte + acknowledging_j
@@ -61,7 +61,7 @@ class Energy:
         return packets * self.send_j_per_packet + size * self.send_j_per_byte
 
     def drawing_j(self, decoded_px: int, shown_px: int) -> float:
-        """Return the energy of decoding a picture and showing it."""
+        """Return the energy of decoding and showing a picture."""
         cycles = decoded_px * self.decode_cycles_per_pixel + shown_px * self.show_cycles_per_pixel
         return cycles / self.clock_hz * self.busy_w
 
@@ -79,11 +79,11 @@ SOURCES: Mapping[str, str] = {
     "decode_cycles_per_pixel": "assumed: a baseline JPEG decoder in C on a core without vector instructions",
     "show_cycles_per_pixel": "assumed: scaling a pixel and writing it into the frame buffer",
 }
-"""By constant: measured, derived or assumed, and from what."""
+"""Origin of each constant: measured, derived or assumed, and from which source."""
 
 
 class Battery:
-    """What is left in a device, and what has become of the rest."""
+    """The charge of a device's battery, and the energy used so far by purpose."""
 
     def __init__(self, energy: Energy, *, share: float = 1.0) -> None:
         self.energy = energy
@@ -93,33 +93,33 @@ class Battery:
 
     @property
     def share(self) -> float:
-        """What is left, 0 to 1."""
+        """Remaining charge, 0 to 1."""
         return max(0.0, self.left_j / self._full_j)
 
     @property
     def is_empty(self) -> bool:
-        """Whether the device is off."""
+        """Whether the battery is empty, and so the device off."""
         return self.left_j <= 0
 
     @property
     def idle_left_s(self) -> float:
-        """How long what is left lasts if nothing comes."""
+        """Seconds for which the charge lasts if nothing arrives."""
         return max(0.0, self.left_j) / self.energy.idle_w
 
     def wait(self, seconds: float) -> None:
-        """Use what a device uses that nothing comes for."""
+        """Use the energy of *seconds* without traffic."""
         self._use("idle", seconds * self.energy.idle_w)
 
     def receive(self, size: int) -> None:
-        """Use what receiving *size* bytes takes."""
+        """Use the energy of receiving *size* bytes."""
         self._use("radio", self.energy.receiving_j(size))
 
     def draw(self, decoded_px: int, shown_px: int) -> None:
-        """Use what decoding a picture and showing it takes."""
+        """Use the energy of decoding and showing a picture."""
         self._use("pictures", self.energy.drawing_j(decoded_px, shown_px))
 
     def report(self, size: int) -> None:
-        """Use what sending a report of *size* bytes takes."""
+        """Use the energy of sending a report of *size* bytes."""
         self._use("reports", self.energy.sending_j(size))
 
     def _use(self, what: str, energy_j: float) -> None:

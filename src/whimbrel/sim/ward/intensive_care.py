@@ -1,8 +1,9 @@
-"""An intensive care unit that publishes: pulse and electrocardiogram of each patient, for doctors with three devices.
+"""An intensive care unit: publishes each patient's pulse and electrocardiogram, for doctors with three kinds of device.
 
 A notification is a CBOR map of ``pulse``, ``patientID`` and ``ecg``, a JPEG of 100 KB on average (SUBLIM, sections 5
 and 6.3). Doctors are responsible for some of the patients; their devices differ in battery, link and display.
-Rule: same seed, same unit. A patient's pictures come again after some dozens, so that a day needs no thousands of them.
+Rule: the same seed gives the same unit. A patient's pictures repeat after some dozens, so that a day needs no
+thousands.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["CONTENT_TYPE", "DISPLAYS", "PICTURE", "SUBJECT", "Doctor", "Intensiv
 SUBJECT = "icu"
 CONTENT_TYPE = "application/cbor"
 PICTURE = "ecg"
-"""The member that is a picture."""
+"""Name of the member that is a picture."""
 DISPLAYS = (Display(240, 320), Display(320, 240), Display(WIDTH_PX, HEIGHT_PX))
 """Two handheld devices of the paper's time, and a laptop that shows the whole picture."""
 _BATTERIES = (1.0, 0.5, 0.15)
@@ -34,7 +35,7 @@ _USUAL_PULSE, _PULSE_SPREAD = 74.0, 9.0
 
 
 class Reading(NamedTuple):
-    """What a monitor publishes."""
+    """One publication of a monitor."""
 
     at_s: float
     patient: str
@@ -42,32 +43,32 @@ class Reading(NamedTuple):
 
     @property
     def topic(self) -> str:
-        """Where it is published."""
+        """Topic of the publication."""
         return f"{SUBJECT}/{self.patient}"
 
 
 class Doctor(NamedTuple):
-    """A doctor's device as it begins, and for whom the doctor is responsible."""
+    """The initial state of a doctor's device, and the patients for whom the doctor is responsible."""
 
     name: str
     patients: tuple[str, ...]
     battery: float
-    """The share that is left."""
+    """Initial charge, 0 to 1."""
     link: float
-    """The share of what it is sent that it receives."""
+    """Share of the sent messages that the device receives."""
     display: Display
 
 
 @dataclass(frozen=True, kw_only=True)
 class IntensiveCareUnit:
-    """Patients whose monitors publish *per_minute* readings together, and doctors who have *own* patients each."""
+    """Patients whose monitors together publish *per_minute* readings, and doctors with *own* patients each."""
 
     patients: int = 1
     doctors: int = 1
     own: int = 1
     per_minute: float = 60.0
     pictures: int = 24
-    """How many different readings each patient has before they come again."""
+    """Number of different readings of each patient, which repeat in order."""
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -80,12 +81,12 @@ class IntensiveCareUnit:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The patients."""
+        """Names of the patients."""
         return tuple(f"p{number}" for number in range(self.patients))
 
     @cached_property
     def staff(self) -> tuple[Doctor, ...]:
-        """The doctors: every mixture of battery, link and display in turn, and patients in turn."""
+        """The doctors, with every combination of battery, link and display in turn, and patients in turn."""
         mixture = list(product(_BATTERIES, _LINKS, DISPLAYS))
         return tuple(
             Doctor(
@@ -98,14 +99,14 @@ class IntensiveCareUnit:
 
     @cached_property
     def bodies(self) -> tuple[tuple[bytes, ...], ...]:
-        """The readings of each patient, which come again in this order."""
+        """The readings of each patient, in the order in which they repeat."""
         return tuple(
             tuple(_bodies(name, self.pictures, np.random.default_rng([self.seed, number])))
             for number, name in enumerate(self.names)
         )
 
     def readings(self) -> Iterator[Reading]:
-        """Yield what is published, without end: one patient after the other, at equal distances of time."""
+        """Yield readings endlessly: one patient after the other, at equal intervals."""
         if not self.per_minute:
             return
         every_s = 60.0 / self.per_minute
@@ -116,7 +117,7 @@ class IntensiveCareUnit:
 
 
 def _bodies(patient: str, pictures: int, rng: np.random.Generator) -> Iterator[bytes]:
-    """Yield readings of a patient whose pulse drifts slowly, and is pulled back to what is usual."""
+    """Yield readings of a patient whose pulse drifts slowly around the usual pulse."""
     pulse = rng.normal(_USUAL_PULSE, _PULSE_SPREAD)
     for _ in range(pictures):
         pulse += rng.normal(0, 4) + 0.1 * (_USUAL_PULSE - pulse)

@@ -1,8 +1,8 @@
-"""One doctor, one patient and a link that changes: what arrives, and what arrives in time, over sockets in real time.
+"""One doctor, one patient and a varying link: how much arrives, and how much in time, over sockets in real time.
 
-The link is drawn anew every few seconds between two rates, the same for every policy. A message is *in time* if all of
-it has come before the next of the patient is published. The battery stays full, and the display is as large as the
-picture, so that only the link makes a policy compress.
+Every few seconds the rate of the link is drawn from two values, in the same order for every policy. A message is *in
+time* if it has arrived completely before the patient's next one is published. The battery stays full, and the display
+is as large as the picture, so that only the link makes a policy compress.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _READ_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class LinkDay:
-    """What is published over which link, for so many seconds."""
+    """The publications, the link, and the policy of an experiment of *seconds* seconds."""
 
     policy: DayPolicy = DayPolicy.STATEFUL
     per_minute: float = 60.0
     seconds: float = 300.0
     redrawn_s: float = 5.0
-    """How long a rate of the link lasts."""
+    """Seconds between two changes of the link's rate."""
     report_s: float = 30.0
     link: str = "relay"
     send_buffer_bytes: int = 65_536
-    """How much may wait for the device in the broker."""
+    """Most bytes that may wait in the broker for the device."""
     kernel_unsent_bytes: int = 16_384
-    """How much of that the broker's kernel may keep beside it without having sent it; 0: as much as it likes."""
+    """Most unsent bytes in the broker's kernel, in addition; 0: no limit."""
     pictures: int = 24
     seed: int = 1
 
@@ -65,36 +65,36 @@ class LinkDay:
 
     @cached_property
     def unit(self) -> IntensiveCareUnit:
-        """The patient, whose pictures are drawn once."""
+        """The unit with the patient; its pictures are drawn once."""
         return IntensiveCareUnit(per_minute=self.per_minute, pictures=self.pictures, seed=self.seed)
 
     def device(self) -> DoctorDevice:
-        """Return the doctor's device: its battery is full and stays so, its display shows the whole picture."""
+        """Return the doctor's device: the battery stays full, and the display shows the whole picture."""
         doctor = IntensiveCareUnit().staff[0]._replace(display=DISPLAYS[-1])
         return DoctorDevice(doctor, battery=Battery(Energy(capacity_wh=1e6)), policy=policy_text(self.policy))
 
     def readings(self) -> Iterator[Reading]:
-        """Yield what is published; the topic has the number of a reading, by which it is found again."""
+        """Yield the readings; the topic carries the reading's number, to identify it on arrival."""
         for number, reading in enumerate(self.unit.readings()):
             yield reading._replace(patient=f"{reading.patient}/{number}")
 
 
 class _Day:
-    """A day under way."""
+    """A running experiment."""
 
     def __init__(self, day: LinkDay, link: SlowLink, device: DoctorDevice, doctor: socket.socket) -> None:
         self._day, self._link, self._device, self._doctor = day, link, device, doctor
         self._draw = drawn_rates(Random(day.seed))
         self.rates: list[int] = []
         self.published: list[float] = []
-        """When each reading was published, since the begin."""
+        """Time of each publication, since the start."""
         self.arrived: dict[int, tuple[float, int]] = {}
-        """By number, when a reading was received as a whole, and how many bytes its body had."""
+        """By number of the reading: the time at which it had arrived completely, and the bytes of its body."""
 
     def run(self, monitor: socket.socket) -> None:
-        """Publish, report and redraw the link as time passes; and listen a moment longer.
+        """Publish, report and change the link's rate as time passes; then listen for one more interval.
 
-        On a busy machine all is published, some of it late.
+        On a busy machine everything is published, but some readings late.
         """
         begun = time.monotonic()
         readings = self._day.readings()
@@ -119,7 +119,7 @@ class _Day:
             self._listen(begun, due_s)
 
     def _listen(self, begun: float, until_s: float) -> None:
-        """Take what comes until something is due."""
+        """Receive messages until *until_s*."""
         while (left_s := until_s - (time.monotonic() - begun)) > 0:
             if not select.select([self._doctor], [], [], left_s)[0]:
                 return
@@ -131,7 +131,7 @@ class _Day:
 
     @property
     def in_time(self) -> int:
-        """How many readings had come before the next was published."""
+        """Number of readings that had arrived before the next one was published."""
         every_s = 60.0 / self._day.per_minute
         return sum(
             arrived_s
@@ -141,10 +141,10 @@ class _Day:
 
 
 def make_link_day(*, policy: str, **settings: Any) -> dict[str, Any]:  # noqa: ANN401 # of ``LinkDay``
-    """Let a day pass over a slow link; return its row. It is for a process that does nothing else."""
+    """Run an experiment over a slow link; return its row. The calling process should do nothing else."""
     begun = time.process_time()
     day = LinkDay(policy=DayPolicy(policy), **settings)
-    next(day.readings())  # drawn now, and not while the time runs
+    next(day.readings())  # drawn before the time starts
     link: SlowLink = LINKS[day.link]()
     device = day.device()
     with tempfile.TemporaryDirectory(prefix="whimbrel-lab-") as folder:

@@ -1,8 +1,9 @@
-"""The broker's core on a clock that is moved by hand: a day of a ward takes seconds.
+"""The broker's core on a manual clock: a day of a ward takes seconds.
 
-Everything but sockets, processes and fsync is the real thing: packets, sessions, policies, decisions, transforms, and
-the log, of which closed segments are removed as the day goes on.
-Rule: what the core asks of its shell is done at once and in order, so the same bytes at the same times give the same.
+Only sockets, processes and fsync are replaced. Packets, sessions, policies, decisions, transforms and the log are the
+real ones; closed segments of the log are removed during the day.
+Rule: requests of the core to its shell are performed at once and in order, so equal input at equal times gives equal
+output.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _KEPT_BYTES = 64 << 20
 
 
 class Device(Protocol):
-    """What speaks with the broker."""
+    """A client of the broker."""
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes of the broker; return what to answer."""
+        """Handle bytes from the broker; return the answer."""
         ...
 
 
 class ManualBroker:
-    """A broker with a log in *folder*, from the time *now* on, in microseconds UTC."""
+    """A broker with a log in *folder*; its time starts at *now*, in microseconds UTC."""
 
     def __init__(self, folder: Path, *, now: int, seed: int = 1) -> None:
         self.now, self._folder = now, folder
@@ -50,26 +51,26 @@ class ManualBroker:
         self._made = ResultCache(_KEPT_BYTES)
         self._segments = 0
         self.counts: Counter[str] = Counter()
-        """Transforms, and those of them that were made already."""
+        """Number of transforms, and of those whose result was cached."""
 
     @property
     def sent(self) -> int:
-        """How many copies were written to devices."""
+        """Number of copies that were written to devices."""
         return self._broker.counters.sent
 
     def connect(self, device: Device) -> Link:
-        """Return the link of a device that has said nothing yet."""
+        """Open a connection for *device*, and return its link."""
         link = self._broker.opened(self, "ward", self.now)
         self._devices[link] = device
         return link
 
     def send(self, link: Link, data: bytes) -> None:
-        """Let a device say *data*, and everybody what follows from it."""
+        """Pass bytes of a device to the broker, and process everything that follows."""
         self._broker.receive(link, data, self.now)
         self._settle()
 
     def move_to(self, now: int) -> None:
-        """Let time pass."""
+        """Advance the time to *now*."""
         self.now = max(self.now, now)
         self._broker.tick(self.now)
         self._settle()
@@ -79,7 +80,7 @@ class ManualBroker:
         self._log.close()
 
     def _settle(self) -> None:
-        """Do all that the core asks of its shell."""
+        """Perform all requests of the core to its shell."""
         broker = self._broker
         self._flush()
         while broker.wants_sync or broker.has_work or broker.transforms or broker.blocking_tasks:
@@ -108,14 +109,14 @@ class ManualBroker:
         return result
 
     def _flush(self) -> None:
-        """Let every device read what there is for it, in the order in which they came."""
+        """Pass the broker's output to the devices, in the order in which they connected."""
         while self._broker.dirty:
             self._broker.dirty.clear()
             for link, device in list(self._devices.items()):
                 self._read(link, device)
 
     def _read(self, link: Link, device: Device) -> None:
-        if link.after_seq > self._log.written_seq:  # as the shell does: the log first, then the bytes
+        if link.after_seq > self._log.written_seq:  # like the shell: the log first, then the bytes
             self._log.sync(wait=False)
         data, link.is_dirty = b"".join(link.out), False
         link.out.clear()
@@ -130,7 +131,7 @@ class ManualBroker:
             self._broker.receive(link, answer, self.now)
 
     def _cut(self) -> None:
-        """Remove closed segments: nobody reads this log again."""
+        """Remove closed segments, because nobody reads this log later."""
         if self._log.grown_bytes // _SEGMENT_BYTES == self._segments:
             return
         self._segments = self._log.grown_bytes // _SEGMENT_BYTES

@@ -1,6 +1,6 @@
-"""A hospital ward that publishes: monitors at the beds, pumps, and the badges people wear.
+"""A hospital ward that publishes: monitors at the beds, pumps, and badges.
 
-Rule: same seed, same ward. Patients drift slowly, as people do, so that alarms come in episodes and not at random.
+Rule: the same seed gives the same ward. Vital signs change slowly, as real ones do, so alarms come in episodes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _INTENSIVE = 3
 BEDS = tuple(f"{'ICU' if i < _INTENSIVE else 'W3'}-{i + 1}" for i in range(len(_PATIENTS)))
 """The beds; each has a monitor and a pump."""
 BADGES = ("nurse-1", "nurse-2", "porter-7")
-"""Who wears a badge."""
+"""People who wear a badge."""
 
 
 @dataclass(slots=True)
 class _Patient:
-    """A slow random walk of vital signs, pulled back to what is normal."""
+    """A slow random walk of a patient's vital signs around normal values."""
 
     name: str
     bed: str
@@ -41,7 +41,7 @@ class _Patient:
 
 
 def ward(rng: random.Random, *, start: int, node: str = "ward-3", every_s: float = 0.125) -> Iterator[Notification]:
-    """Yield the ward's notifications without end, one *every_s* on average, from *start* on."""
+    """Yield the ward's notifications endlessly from time *start*, with a mean interval of *every_s*."""
     patients = [_Patient(name, bed) for name, bed in zip(_PATIENTS, BEDS, strict=True)]
     batteries = dict.fromkeys(BADGES, 30.0)
     now = start
@@ -71,7 +71,7 @@ def _happening(
 
 def _vitals(rng: random.Random, patient: _Patient) -> dict[str, Scalar]:
     vitals: dict[str, Scalar] = {"bed": patient.bed, "patient": patient.name, "pulse": round(patient.pulse)}
-    # A clip slips off, a thermometer is not worn: missing attributes are daily life.
+    # Attributes are often missing: a clip slips off, or a patient wears no thermometer.
     if rng.random() < 0.85:
         vitals["spo2"] = round(patient.oxygen)
     if rng.random() < 0.40:

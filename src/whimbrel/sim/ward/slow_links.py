@@ -1,10 +1,10 @@
-"""Links that are really slow, between a doctor's device and a broker: the kernel's traffic control, or a relay.
+"""Slow links between a doctor's device and a broker, with real delays: the kernel's traffic control, or a relay.
 
-Both let bytes to the device pass at a rate that may change at any time, keep a bounded queue before it, and leave the
-other direction alone. ``ShapedLink`` is a token bucket filter (tbf) of ``tc`` between two network namespaces, for a
-process of root on a kernel that has one. ``RelayedLink`` is a relay in user space, which reads from the broker what its
-queue has room for, so that back-pressure reaches the broker as it does from a link.
-Rule: a link is made before its broker is started, which may have to be in the link's namespace.
+Both pass bytes to the device at a rate that can change at any time, through a bounded queue; the other direction is not
+limited. ``ShapedLink`` is a token bucket filter (tbf) of ``tc`` between two network namespaces; it needs root and a
+kernel with tbf. ``RelayedLink`` is a relay in user space, which reads from the broker only while its queue has room, so
+that back-pressure reaches the broker as on a real link.
+Rule: make a link before starting its broker, because the broker may have to be in the link's namespace.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["QUEUE_BYTES", "NoNamespaceError", "RelayedLink", "ShapedLink", "Slow
 T = TypeVar("T")
 
 QUEUE_BYTES = 64 << 10
-"""How much waits before a link, as in an access point of the paper's time."""
+"""Capacity of the queue before a link, as in an access point of the paper's time."""
 _CLONE_NEWNET = 0x4000_0000
 _BROKER_SIDE, _DEVICE_SIDE = "10.53.0.1", "10.53.0.2"
 _BURST_BYTES = 4 << 10
 _PIECE_BYTES = 1_460
 _TICK_S = 0.005
 _LATE_S = 0.05
-"""How late the relay may be woken up without passing less."""
+"""Delay of the relay's thread up to which it still passes the full rate."""
 _CONNECT_S = 30.0
 
 
@@ -53,26 +53,26 @@ class NoNamespaceError(WhimbrelError):
 
 
 class SlowLink(Protocol):
-    """What every link does."""
+    """The interface of all slow links."""
 
     host: str
-    """Where the broker is to listen."""
+    """Address on which the broker must listen."""
 
     def connect(self, port: int) -> socket.socket:
-        """Return the device's connection to the broker on *port*."""
+        """Connect the device to the broker on *port*; return the device's socket."""
         ...
 
     def set_rate(self, bits_per_s: int) -> None:
-        """Let so many bits a second pass to the device from now on."""
+        """Set the rate to the device, from now on."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Close the link."""
         ...
 
 
 def drawn_rates(random: Random, *, low: int = 300_000, high: int = 3_000_000) -> Callable[[], int]:
-    """Return how to draw the next rate in bits a second, uniformly (SUBLIM, 6.3)."""
+    """Return a function that draws the next rate in bits per second, uniformly (SUBLIM, 6.3)."""
     whole("low", low, 1, high)
     return lambda: random.randint(low, high)
 
@@ -81,9 +81,9 @@ def drawn_rates(random: Random, *, low: int = 300_000, high: int = 3_000_000) ->
 
 
 class ShapedLink:
-    """Two namespaces and a pair of devices between them; this process, and what it starts, is in the broker's.
+    """A link by traffic control: two network namespaces and a veth pair; this process is on the broker's side.
 
-    It leaves this process in a namespace of its own, so it is for a process that does nothing else.
+    It moves the calling process into a new namespace, so that process should do nothing else.
     """
 
     def __init__(self, *, queue_bytes: int = QUEUE_BYTES) -> None:
@@ -110,23 +110,23 @@ class ShapedLink:
             raise
 
     def connect(self, port: int) -> socket.socket:
-        """Return the device's connection to the broker on *port*."""
+        """Connect the device to the broker on *port*; return the device's socket."""
         return self._there(lambda: socket.create_connection((_BROKER_SIDE, port), timeout=_CONNECT_S))
 
     def set_rate(self, bits_per_s: int) -> None:
-        """Let so many bits a second pass to the device from now on."""
+        """Set the rate to the device, from now on."""
         rate = f"{bits_per_s}bit"
         burst, limit = f"{_BURST_BYTES}b", f"{self._queue_bytes}b"
         bucket = ("tbf", "rate", rate, "burst", burst, "limit", limit)
         _run("tc", "qdisc", "replace", "dev", "broker", "root", *bucket)
 
     def close(self) -> None:
-        """End the thread of the device's side; the devices go with their namespaces."""
+        """End the thread of the device's side; the veth pair disappears with the namespaces."""
         self._stays.set()
         self._wakes.set()
 
     def _there(self, job: Callable[[], T]) -> T:
-        """Return what *job* returns on the device's side."""
+        """Run *job* on the device's side and return its result."""
         done, result = Event(), list[object]()
         self._jobs.append((job, done, result))
         self._wakes.set()
@@ -137,7 +137,7 @@ class ShapedLink:
         return found  # type: ignore[return-value]  # of this job
 
     def _beyond(self) -> None:
-        """Be on the device's side: a namespace is that of a thread, and its sockets stay in it."""
+        """Run jobs in the device's namespace, which belongs to this thread; sockets opened here stay in it."""
         failure: Exception | None = None
         try:
             _unshare()
@@ -150,7 +150,7 @@ class ShapedLink:
                 job, done, result = self._jobs.popleft()
                 try:
                     result.append(failure or job())
-                except Exception as error:  # noqa: BLE001 # it is raised where it is waited for
+                except Exception as error:  # noqa: BLE001 # raised in the waiting thread
                     result.append(error)
                 done.set()
 
@@ -166,7 +166,7 @@ except NoNamespaceError as error:
 
 
 def why_not_shaped() -> str | None:
-    """Return why no ``ShapedLink`` can be made here, or ``None`` if one can; another process tries it."""
+    """Return the reason why ``ShapedLink`` does not work here, or ``None`` if it works; tried in another process."""
     done = subprocess.run([sys.executable, "-c", _TRY_IT], capture_output=True, text=True, check=False)  # noqa: S603 # ours
     return None if not done.returncode else (done.stderr.strip().splitlines() or ["no reason"])[-1]
 
@@ -192,7 +192,7 @@ def _run(*command: str) -> None:
 
 
 class RelayedLink:
-    """A relay on this machine, with a thread that passes on what the rate allows."""
+    """A relay on this machine; its thread passes bytes on at the set rate."""
 
     def __init__(self, *, queue_bytes: int = QUEUE_BYTES) -> None:
         self.host = "127.0.0.1"
@@ -203,7 +203,7 @@ class RelayedLink:
         self._ends: list[socket.socket] = []
 
     def connect(self, port: int) -> socket.socket:
-        """Return the device's connection to the broker on *port*."""
+        """Connect the device to the broker on *port*; return the device's socket."""
         if self._thread is not None:
             raise InvalidValueError("connections of a relay", 2, "one")
         there = socket.socket()
@@ -224,11 +224,11 @@ class RelayedLink:
         return device
 
     def set_rate(self, bits_per_s: int) -> None:
-        """Let so many bits a second pass to the device from now on."""
+        """Set the rate to the device, from now on."""
         self._bytes_per_s = bits_per_s / 8
 
     def close(self) -> None:
-        """End it."""
+        """Close the link."""
         self._is_over.set()
         if self._thread is not None:
             self._thread.join()
@@ -236,7 +236,7 @@ class RelayedLink:
             end.close()
 
     def _relay(self, device: socket.socket, broker: socket.socket) -> None:
-        """Pass bytes on: to the broker at once, to the device as a token bucket allows."""
+        """Pass bytes on: to the broker at once, to the device by a token bucket."""
         queue, tokens, before_s = bytearray(), 0.0, time.monotonic()
         while not self._is_over.is_set():
             wanted = [device, *([broker] if len(queue) < self._queue_bytes else [])]
@@ -263,4 +263,4 @@ class RelayedLink:
             except BlockingIOError:
                 continue
             except OSError:
-                return  # one of them is gone
+                return  # one side has closed

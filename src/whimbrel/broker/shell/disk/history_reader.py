@@ -22,8 +22,8 @@ from whimbrel.node.publication import KeptNotification
 
 __all__ = ["HistoryReader", "read_chunk"]
 
-_MOST_RECORDS, _MOST_BYTES = 1_000, 1 << 20
-_MOST_MESSAGES, _MOST_MESSAGE_BYTES = 50, 64 << 10
+_MAX_RECORDS, _MAX_BYTES = 1_000, 1 << 20
+_MAX_MESSAGES, _MAX_MESSAGE_BYTES = 50, 64 << 10
 _TURN_S = 0.002
 
 
@@ -36,7 +36,7 @@ def read_chunk(directory: Path, node: str, question: HistoryQuestion) -> History
         place = question.place.reader = LogReader(directory, node, first=first)
     place.extend(question.last)
     messages: list[KeptNotification] = []
-    size, until = 0, place.read_bytes + _MOST_BYTES
+    size, until = 0, place.read_bytes + _MAX_BYTES
     next_seq, missing = first, 0
     for count, (_, seq, number, payload) in enumerate(place.records(), start=1):
         if count == 1 and seq > first:
@@ -47,10 +47,10 @@ def read_chunk(directory: Path, node: str, question: HistoryQuestion) -> History
             messages.append(message)
             size += len(payload)
         if (
-            count >= _MOST_RECORDS
+            count >= _MAX_RECORDS
             or place.read_bytes >= until
-            or len(messages) >= _MOST_MESSAGES
-            or size >= _MOST_MESSAGE_BYTES
+            or len(messages) >= _MAX_MESSAGES
+            or size >= _MAX_MESSAGE_BYTES
         ):
             break
     if next_seq == question.first <= question.last:

@@ -51,11 +51,11 @@ _EXPORT_S = 3_600
 _LOOK_S = 0.2
 _NICENESS = 10
 _TURN_S = 0.002
-_LOOKS, _MOST_LOOK_BYTES = 8, 64 << 20
+_LOOKS, _MAX_LOOK_BYTES = 8, 64 << 20
 """The keeper looks so often while the log grows by what is to stay free."""
 _LEAST_SEGMENT_BYTES, _SEGMENT_SHARE = 1 << 20, 16
 """A segment that grows is ended early only if it has so much, and one in so many bytes of a full segment."""
-_REST, _MOST_REST_S = 2.0, 1.0
+_REST, _MAX_REST_S = 2.0, 1.0
 """How much longer than it works the thread rests, and for how long at most."""
 
 
@@ -84,7 +84,7 @@ class Pace:
             raise Stopped
         worked = self._clock() - self._since
         if worked >= _TURN_S:
-            self._sleep(min(_REST * worked, _MOST_REST_S))
+            self._sleep(min(_REST * worked, _MAX_REST_S))
             self._since = self._clock()
 
     @property
@@ -211,7 +211,7 @@ class LogKeeper:
     @property
     def look_after_bytes(self) -> int:
         """After how many new bytes of the log the keeper looks, although its interval is not over."""
-        return min(max(self._bounds.free_bytes // _LOOKS, _LEAST_SEGMENT_BYTES), _MOST_LOOK_BYTES)
+        return min(max(self._bounds.free_bytes // _LOOKS, _LEAST_SEGMENT_BYTES), _MAX_LOOK_BYTES)
 
     @property
     def is_tight(self) -> bool:
@@ -234,33 +234,24 @@ class LogKeeper:
         last = self.totals.last
         return (1, 0) if last is None else (max(last.disk.oldest, 1), last.disk.oldest_at)
 
-    def gauges(self) -> dict[str, int]:
-        """Return what the last turn found, for metrics and ``$SYS``."""
-        last = self.totals.last
-        if last is None:
-            return {}
-        newest = last.disk.checkpoints[-1][0] if last.disk.checkpoints else 0
-        return {
-            "log_bytes": last.disk.segment_bytes,
-            "log_oldest_seq": last.disk.oldest,
-            "log_checkpoint_seq": newest,
-            "log_checkpoint_bytes": last.disk.checkpoint_bytes,
-            "log_free_bytes": last.free_bytes,
-            "log_readers": len(last.readers),
-        }
-
     def figures(self) -> LogFigures:
-        """Return all of it."""
-        return LogFigures(self.gauges(), self.counters())
-
-    def counters(self) -> dict[str, int]:
-        """Return what was done so far."""
+        """Return what the last turn found and what was done so far."""
         totals = self.totals
-        return {
-            "log_cut_bytes": totals.cut_bytes,
-            "log_checkpoints": totals.checkpoints,
-            "log_readers_lost": totals.readers_lost,
-        }
+        done = LogFigures(
+            log_cut_bytes=totals.cut_bytes, log_checkpoints=totals.checkpoints, log_readers_lost=totals.readers_lost
+        )
+        last = totals.last
+        if last is None:
+            return done
+        return replace(
+            done,
+            log_bytes=last.disk.segment_bytes,
+            log_oldest_seq=last.disk.oldest,
+            log_checkpoint_seq=last.disk.checkpoints[-1][0] if last.disk.checkpoints else 0,
+            log_checkpoint_bytes=last.disk.checkpoint_bytes,
+            log_free_bytes=last.free_bytes,
+            log_readers=len(last.readers),
+        )
 
     # -- in the thread -----------------------------------------------------------------------------------------------
 

@@ -22,8 +22,8 @@ __all__ = ["ViewWriter"]
 
 _log = structlog.get_logger("whimbrel")
 _PAUSE_S = 0.002
-_MOST_ROWS = 500_000
-_MOST_WAITS = 64
+_MAX_ROWS = 500_000
+_MAX_WAITS = 64
 """How many intervals lie between two tries at most."""
 
 
@@ -66,7 +66,7 @@ class ViewWriter:
             self._broker.when_applied(lambda: self._gather(loop))
             return
         state = self._broker.state
-        if state.view.has_many_changes and len(self._put) <= _MOST_ROWS:
+        if state.view.has_many_changes and len(self._put) <= _MAX_ROWS:
             self._take(*state.view.some_changes())
             loop.call_later(_PAUSE_S, self._gather, loop)
             return
@@ -120,7 +120,7 @@ class ViewWriter:
         if not self._is_behind:
             _log.warning("the view cannot be written; it is tried again, and a restart replays more", reason=reason)
         self._is_behind = True
-        self._waits = min(max(2 * self._waits, 1), _MOST_WAITS)
+        self._waits = min(max(2 * self._waits, 1), _MAX_WAITS)
         self._to_wait = self._waits
 
     def _succeed(self) -> None:

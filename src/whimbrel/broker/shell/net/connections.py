@@ -26,11 +26,11 @@ from whimbrel.broker.shell.net.websocket import Framing, accept
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.listener_rules import ListenerRules
 
-__all__ = ["MOST_WEB_READ", "Host", "ObservedStream", "Stream", "WebRequests", "WebStream"]
+__all__ = ["MAX_WEB_READ", "Host", "ObservedStream", "Stream", "WebRequests", "WebStream"]
 
 _LINGER_S = 2.0
 """How long a client may take to close a connection that we have said our last word on."""
-_LEAST_WEB_READ, MOST_WEB_READ = 8 << 10, 64 << 10
+_LEAST_WEB_READ, MAX_WEB_READ = 8 << 10, 64 << 10
 """How many bytes are read of a WebSocket at a time: at first, and while its frames are small, at most 1,365 frames."""
 _LATE_WEB_READ = 1 << 10
 """How many where small frames have filled this turn already: at most 170 frames, however many clients send them."""
@@ -254,7 +254,7 @@ class WebStream(Stream, asyncio.BufferedProtocol):
         if nbytes < _SMALL_FRAME_BYTES * (self._framing.frames - before):
             self._read_bytes = _LEAST_WEB_READ
         elif nbytes == self._read_bytes:
-            self._read_bytes = min(2 * nbytes, MOST_WEB_READ)
+            self._read_bytes = min(2 * nbytes, MAX_WEB_READ)
 
     def data_received(self, data: bytes) -> None:
         """Take in what came."""

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.settings.config import Config
-from whimbrel.broker.shell.net.connections import MOST_WEB_READ, Stream
+from whimbrel.broker.shell.net.connections import MAX_WEB_READ, Stream
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.listener_rules import OPEN_LISTENER, ListenerRules
 from whimbrel.broker.wire.sender import Sender
@@ -39,7 +39,7 @@ class Doorkeeper:
     @cached_property
     def web_buffer(self) -> memoryview:
         """Where WebSockets are read to."""
-        return memoryview(bytearray(MOST_WEB_READ))
+        return memoryview(bytearray(MAX_WEB_READ))
 
     def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
         """Return the link of a connection that was opened; it has the usual time for its CONNECT."""

@@ -15,7 +15,7 @@ from whimbrel.broker.settings.config import Config, ListenerSettings, TlsSetting
 from whimbrel.broker.shell.net.connections import Host, ObservedStream, Stream, WebRequests, WebStream
 from whimbrel.broker.shell.net.handshakes import TlsContext, Unwanted
 from whimbrel.broker.shell.net.http import Answer
-from whimbrel.broker.shell.net.open_files import MOST_REQUESTS, crowd
+from whimbrel.broker.shell.net.open_files import MAX_REQUESTS, crowd
 from whimbrel.broker.shell.net.unix_sockets import UnixSocket
 from whimbrel.broker.shell.net.web_hosts import WebHosts
 from whimbrel.broker.wire.listener_rules import ListenerRules
@@ -63,7 +63,7 @@ class Listeners:
         await self._listen("ws", listen.ws_port, partial(self._accept, web))
         await self._listen("mqtts", listen.tls_port, partial(self._shake_hands, Stream, secured), secured=secured)
         await self._listen("wss", listen.wss_port, partial(self._shake_hands, web, secured), secured=secured)
-        hosts, requests = WebHosts(listen.http_host, listen.web_hosts), WebRequests(MOST_REQUESTS)
+        hosts, requests = WebHosts(listen.http_host, listen.web_hosts), WebRequests(MAX_REQUESTS)
         await self._listen(
             "http",
             listen.http_port,

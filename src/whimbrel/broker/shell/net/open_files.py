@@ -12,9 +12,9 @@ from whimbrel.broker.settings.config import Config
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.log.descriptors import RESERVED, keep_reserve
 
-__all__ = ["MOST_REQUESTS", "connections_allowed", "crowd", "descriptors_needed", "make_room"]
+__all__ = ["MAX_REQUESTS", "connections_allowed", "crowd", "descriptors_needed", "make_room"]
 
-MOST_REQUESTS = 64
+MAX_REQUESTS = 64
 """How many connections for metrics and health may be open; the oldest makes room for another."""
 _BESIDE = 128
 """Descriptors of everything else: listeners, the log, the view, checkpoints, exports, threads and child processes."""
@@ -28,12 +28,12 @@ def crowd(connections: int) -> int:
 
 def descriptors_needed(connections: int) -> int:
     """Return how many descriptors a broker needs for so many connections, without the log's reserve."""
-    return crowd(connections) + MOST_REQUESTS + _BESIDE
+    return crowd(connections) + MAX_REQUESTS + _BESIDE
 
 
 def connections_allowed(descriptors: int) -> int:
     """Return how many connections there may be with so many descriptors; less than 1 if there are too few."""
-    most = descriptors - MOST_REQUESTS - _BESIDE
+    most = descriptors - MAX_REQUESTS - _BESIDE
     return min(most - _FEW_MORE, most * 10 // 11)
 
 

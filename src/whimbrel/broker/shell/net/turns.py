@@ -17,7 +17,7 @@ from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.shell.blocking_threads import BlockingThreads, Transforms
 from whimbrel.broker.shell.disk.history_reader import HistoryReader
 from whimbrel.broker.shell.disk.log_sync import LogSync
-from whimbrel.broker.shell.net.connections import MOST_WEB_READ, Stream
+from whimbrel.broker.shell.net.connections import MAX_WEB_READ, Stream
 from whimbrel.broker.shell.net.slow_readers import SlowReaders
 from whimbrel.broker.shell.net.slowing import Slowing
 from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
@@ -28,14 +28,14 @@ from whimbrel.log.errors import LogWriteError
 __all__ = ["Turns"]
 
 _log = structlog.get_logger("whimbrel")
-_MOST_UNWRITTEN = 4 << 20
+_MAX_UNWRITTEN = 4 << 20
 _SMALL_READ = 512
 """Bytes of acknowledgements and pings: who sends no more is not slowed where the disk fills."""
 """How many bytes may wait for the disk before no more is read: a publication of QoS 1 waits until all are synced."""
-_MOST_TURN = 256 << 10
+_MAX_TURN = 256 << 10
 _FRAME_BYTES = 256
 """As how many bytes a frame of WebSocket counts, beside what it carries: so many take as long as its head."""
-_MOST_WRITES = 1_000
+_MAX_WRITES = 1_000
 """To how many connections one turn of the event loop writes: some 5 µs each."""
 
 
@@ -64,7 +64,7 @@ class Turns:
         self._is_flushing = self._is_working = False
         self._unwritten_bytes = self._turn_frames = 0
         most = running.config.limits.send_buffer_bytes
-        self._turn_bytes, self._most_turn_bytes = 0, min(_MOST_TURN, most // 4)
+        self._turn_bytes, self._most_turn_bytes = 0, min(_MAX_TURN, most // 4)
         """What came since everything was last written: not so much that it fills a client's buffer by itself."""
         self._most_buffered = self._most_answers = most
         """How many bytes may wait for a client, and as many answers beside: these are neither dropped nor put off."""
@@ -73,7 +73,7 @@ class Turns:
     @cached_property
     def web_buffer(self) -> memoryview:
         """Where WebSockets are read to."""
-        return memoryview(bytearray(MOST_WEB_READ))
+        return memoryview(bytearray(MAX_WEB_READ))
 
     @property
     def counters(self) -> Counters:
@@ -133,7 +133,7 @@ class Turns:
         elif not self._is_flushing:
             self.flush_soon()
         self._unwritten_bytes += len(data)
-        if self._unwritten_bytes > _MOST_UNWRITTEN:
+        if self._unwritten_bytes > _MAX_UNWRITTEN:
             self._hold_back(cast("Stream", link.shell))
         if self.is_slowing and len(data) > _SMALL_READ:
             self._slow(cast("Stream", link.shell))
@@ -267,8 +267,8 @@ class Turns:
         broker = self._broker
         dirty, most = broker.dirty, self._most_buffered
         half, sent, written = most // 2, 0, self._written
-        some = self._log_sync.that_may_be_written(dirty[:_MOST_WRITES])
-        del dirty[:_MOST_WRITES]
+        some = self._log_sync.that_may_be_written(dirty[:_MAX_WRITES])
+        del dirty[:_MAX_WRITES]
         for link in some:
             link.is_dirty = False
             stream = link.shell

@@ -14,7 +14,7 @@ __all__ = ["CONTROL", "NoBrokerError", "ask_broker"]
 
 CONTROL = "control"
 """The socket in a data folder."""
-_MOST_ANSWER_BYTES = 1 << 20
+_MAX_ANSWER_BYTES = 1 << 20
 
 
 class NoBrokerError(WhimbrelError):
@@ -37,7 +37,7 @@ def ask_broker(folder: Path, name: str, *, timeout_s: float = 60.0) -> Mapping[s
                 asking.connect(path)
             asking.sendall(name.encode() + b"\n")
             with asking.makefile("rb") as stream:
-                line = stream.readline(_MOST_ANSWER_BYTES)
+                line = stream.readline(_MAX_ANSWER_BYTES)
             answer = json.loads(line)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "its answer cannot be read"

@@ -23,8 +23,8 @@ from whimbrel.multicast.socket_paths import short_path
 __all__ = ["ControlSocket"]
 
 _log = structlog.get_logger("whimbrel")
-_MOST_AT_ONCE = 8
-_MOST_REQUEST_BYTES = 256
+_MAX_AT_ONCE = 8
+_MAX_REQUEST_BYTES = 256
 _TIMEOUT_S = 10.0
 
 Act = Callable[[], Awaitable[Mapping[str, object]]]
@@ -47,7 +47,7 @@ class ControlSocket:
             with short_path(self._path) as path:
                 opened.bind(path)
             self._path.chmod(0o600)
-            self._server = await asyncio.start_unix_server(self._answer, sock=opened, limit=_MOST_REQUEST_BYTES)
+            self._server = await asyncio.start_unix_server(self._answer, sock=opened, limit=_MAX_REQUEST_BYTES)
         except OSError as error:
             opened.close()
             reason = error.strerror or str(error)
@@ -65,7 +65,7 @@ class ControlSocket:
         self._open += 1
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                line = b"" if self._open > _MOST_AT_ONCE else await reader.readline()
+                line = b"" if self._open > _MAX_AT_ONCE else await reader.readline()
             answer = await self._answer_to(line.decode(errors="replace").strip())
             async with asyncio.timeout(_TIMEOUT_S):
                 writer.write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")

@@ -23,7 +23,7 @@ from whimbrel.log.files import make_folder, put
 
 __all__ = ["Warned", "check_exposure", "exposures", "note_users", "with_users_of_data"]
 
-_MOST_NOTE_BYTES = 1 << 20
+_MAX_NOTE_BYTES = 1 << 20
 
 
 class Warned(NamedTuple):
@@ -71,7 +71,7 @@ def _noted(path: Path) -> list[str] | None:
     """Return the users files that the note names; None if there is no note."""
     try:
         with path.open("rb") as stream:
-            found: object = json.loads(stream.read(_MOST_NOTE_BYTES))
+            found: object = json.loads(stream.read(_MAX_NOTE_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError):

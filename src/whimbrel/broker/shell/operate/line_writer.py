@@ -20,7 +20,7 @@ from functools import partial
 
 __all__ = ["LineWriter", "stderr_from_a_thread"]
 
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _AT_ONCE_BYTES = 64 << 10
 _CLOSE_S = 2.0
 
@@ -28,7 +28,7 @@ _CLOSE_S = 2.0
 class LineWriter(io.TextIOBase):
     """Text that a thread gives to *write*, which returns how many bytes it took; a stand-in for standard error."""
 
-    def __init__(self, write: Callable[[bytes], int], *, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, write: Callable[[bytes], int], *, most_bytes: int = _MAX_BYTES) -> None:
         self._write, self._most_bytes = write, most_bytes
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from whimbrel import __version__
 from whimbrel.broker.limits.counters import Counters
-from whimbrel.broker.settings.config import Config
+from whimbrel.broker.limits.figures import figures_of, read_figures
+from whimbrel.broker.settings.config import Config, constant_warnings
 from whimbrel.broker.shell.disk.storage import Storage
-from whimbrel.broker.shell.metrics import gauges
+from whimbrel.broker.shell.metrics import Gauges, LogFigures, gauges
 from whimbrel.broker.shell.operate.exposure import exposures
 from whimbrel.broker.shell.operate.reloading import Reloading
 from whimbrel.broker.shell.running import Running, monotonic_us
@@ -25,16 +26,7 @@ from whimbrel.model.clock import US_PER_S
 
 __all__ = ["RecentRates", "starting_status", "status"]
 
-_RATES = (
-    "received",
-    "sent",
-    "bytes_received",
-    "bytes_sent",
-    "connections",
-    "refused",
-    "refused_connections",
-    "dropped",
-)
+_RATES = tuple(name for name, figure in figures_of(Counters).items() if figure.has_rate)
 _SPAN = 61
 _NEARLY = 0.9
 _SOON_S = 14 * 86_400
@@ -82,7 +74,8 @@ def status(
 ) -> dict[str, object]:
     """Return what is going on, as JSON has it."""
     broker, config, files, log = running.broker, reloading.config, reloading.files, storage.log
-    now, kept = gauges(broker), storage.keeper.gauges()
+    now = gauges(broker)
+    placed = _by_place(now, storage.keeper.figures())
     last_seq, last = log.next_seq - 1, storage.keeper.totals.last
     return {
         "version": __version__,
@@ -91,13 +84,10 @@ def status(
         "pid": os.getpid(),
         "uptime_s": (monotonic_us() - running.started_us) // US_PER_S,
         "listening": dict(ports),
-        "clients": {name: now[each] for name, each in _CLIENTS.items()},
-        "sessions": {"named": now["named_sessions"], "subscriptions": now["subscriptions"]},
-        "held": {"notifications": now["held_notifications"], "bytes": now["held_bytes"]},
-        "retained": {"messages": now["retained_messages"], "bytes": now["retained_bytes"]},
-        "memory": {"bytes": now["memory_bytes"], "limit": config.limits.memory_bytes},
+        **placed,
+        "memory": {**placed["memory"], "limit": config.limits.memory_bytes},
         "per_second": recent.per_second(),
-        "log": {"last_seq": last_seq, **{name.removeprefix("log_"): value for name, value in kept.items()}},
+        "log": {"last_seq": last_seq, **placed.get("log", {})},
         "lag": {
             "not_durable": last_seq - log.durable_seq,
             "not_applied": last_seq - broker.applied,
@@ -126,12 +116,17 @@ def starting_status(config: Config, ports: Mapping[str, int], reason: str | None
     }
 
 
-_CLIENTS = {"connected": "clients_connected", "known": "clients", "slowed": "clients_slowed"}
+def _by_place(now: Gauges, log: LogFigures) -> dict[str, dict[str, float]]:
+    """Return the figures that have a place in the status, by section and name."""
+    sections: dict[str, dict[str, float]] = {}
+    for _, value, figure in read_figures(now, log):
+        section, _, name = figure.place.partition(".")
+        if section:
+            sections.setdefault(section, {})[name] = value
+    return sections
 
 
-def _warnings(
-    running: Running, config: Config, storage: Storage, now: Mapping[str, int], expires_at: int | None
-) -> Iterator[str]:
+def _warnings(running: Running, config: Config, storage: Storage, now: Gauges, expires_at: int | None) -> Iterator[str]:
     broker, limits, last = running.broker, config.limits, storage.keeper.totals.last
     if running.failure is not None:
         yield running.failure
@@ -144,9 +139,11 @@ def _warnings(
     if running.too_few_files is not None:
         yield running.too_few_files
     yield from (each.text for each in exposures(config) if each.level == "warning")
+    yield from constant_warnings(config)
     for name, most in (("memory_bytes", limits.memory_bytes), ("held_bytes", limits.held_bytes)):
-        if most and now[name] > _NEARLY * most:
-            yield f"{name} is {now[name]:,} of {most:,} (limits.{name}): beyond it nothing new is kept"
+        found = getattr(now, name)
+        if most and found > _NEARLY * most:
+            yield f"{name} is {found:,} of {most:,} (limits.{name}): beyond it nothing new is kept"
     if expires_at is not None and expires_at - time.time() < _SOON_S:
         is_over = expires_at < time.time()
         yield f"the certificate {'was' if is_over else 'is'} valid until {_day(expires_at)}"

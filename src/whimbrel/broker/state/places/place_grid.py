@@ -35,7 +35,7 @@ __all__ = ["Entry", "PlaceGrid", "PlacesOfHold", "by_session"]
 Entry: TypeAlias = tuple[str, tuple[Identity, ...]]
 """A session and one of its subscriptions; or several, in an answer."""
 _BY_SESSION = itemgetter(0)
-_MOST_MOVES = 2_000
+_MAX_MOVES = 2_000
 """So many moves are taken at once: a millisecond."""
 
 
@@ -89,7 +89,7 @@ class PlaceGrid:
 
     def learn(self) -> None:
         """Look up a piece of the places that it does not know yet."""
-        for _ in range(min(_MOST_MOVES, len(self._unknown))):
+        for _ in range(min(_MAX_MOVES, len(self._unknown))):
             device = self._unknown.popleft()
             if device not in self._moved and (last := self._places.last(device)) is not None:
                 self._moved[device] = last
@@ -135,7 +135,7 @@ class PlaceGrid:
     def moved(self, device: str, sighting: Sighting | None) -> None:
         """Take in where a device is; None if its place is forgotten."""
         self._moved[device] = sighting
-        if len(self._moved) >= _MOST_MOVES:
+        if len(self._moved) >= _MAX_MOVES:
             self._take_moves()
 
     def _take_moves(self) -> None:

@@ -1,1 +1,1 @@
-"""From the text of a policy to its tree: words, calls, statements."""
+"""Reading of policies: from the text to the tree, in words, calls and statements."""

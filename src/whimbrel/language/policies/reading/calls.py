@@ -1,4 +1,4 @@
-"""Calls as the parser meets them: functions of filters, operations of policies, and a policy's own functions."""
+"""Calls, as the parser reads them: functions of filters, operations of policies, and a policy's own functions."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ _STRING_FIRST = frozenset({"getProperty", "setProperty", "removeProperty"})
 
 
 class Tokens(Protocol):
-    """What a parser lends to ``Calls``: its tokens, its expressions, and the functions that it has met."""
+    """The parser, as ``Calls`` uses it: its tokens, its expressions, and the functions defined so far."""
 
     functions: dict[str, tuple[int, int]]
     sites: int
 
     def expression(self, power: int = 0) -> Expression:
-        """Parse as much as binds at least as tightly as *power*."""
+        """Parse an expression whose operators all bind at least as tightly as *power*."""
 
     def peek(self) -> str:
         """Return the kind of the next token."""
 
     def take(self) -> Token:
-        """Return the next token and pass it."""
+        """Return the next token and advance."""
 
     def expect(self, kind: str, *, opened: Token | None = None) -> Token:
-        """Pass a token of *kind*, or raise what was found instead."""
+        """Consume a token of *kind*, or raise an error that names the token found instead."""
 
     def name(self, wanted: str) -> Token:
-        """Pass a name."""
+        """Consume a name and return it."""
 
     def string(self, wanted: str) -> str:
-        """Pass a string that is not empty; return what it spells."""
+        """Consume a string that is not empty; return its value."""
 
     def text_ahead(self) -> str:
-        """Return the spelling of the next token."""
+        """Return the text of the next token."""
 
     def unquoted(self, token: Token) -> str:
-        """Return what the string *token* spells."""
+        """Return the value of the string *token*."""
 
     def error(self, code: PolicyCode, reason: str, token: Token) -> PolicyError:
-        """Return the error at *token*."""
+        """Return an error at *token*."""
 
 
 class Calls:
@@ -62,7 +62,7 @@ class Calls:
         self._parser = parser
 
     def declaration(self) -> bool:
-        """Parse ``sendWhenSuspended();``; False, and nothing is passed, if the policy does not begin so."""
+        """Parse ``sendWhenSuspended();`` at the beginning; return False and consume nothing if it is absent."""
         parser = self._parser
         if parser.text_ahead() != _SEND or _SEND in parser.functions:
             return False
@@ -72,7 +72,7 @@ class Calls:
         return True
 
     def statement(self) -> Statement | None:
-        """Parse an operation that only a statement may be; None, and nothing is passed, if it is no such."""
+        """Parse an operation that is only allowed as a statement; if there is none, return None and consume nothing."""
         parser = self._parser
         operation = OPERATIONS.get(parser.text_ahead())
         if operation is None or not operation.is_statement:
@@ -149,7 +149,7 @@ class Calls:
                 return tree.DataOf(values[0])
 
     def _mixed(self, least: int | None, opened: Token) -> tuple[list[Expression], tuple[str, ...]]:
-        """Parse values and, behind the first few of an operation that takes names, strings in quotes."""
+        """Parse the arguments; after the first few of an operation that takes names, the rest are strings in quotes."""
         if least is None:
             return self._arguments(opened), ()
         few = {2: 1, 3: 2, 4: 4}[least]

@@ -1,9 +1,9 @@
-"""Text to tree: a Pratt parser for expressions, recursive descent for statements.
+"""Text to tree: a Pratt parser for expressions, and recursive descent for statements.
 
 Rule: one grammar for two spellings. Figure 4 of the paper is read as it is printed: its head, line numbers, type words,
-accessors and ``endif``; the form that we teach has braces, ``m.pulse``, ``device.Battery`` and ``state.sent``.
-Rule: what can be seen only with the whole policy (names, kinds, recursion, cost) is ``check``'s question.
-Rule: operators bind as in filters (``precedence``); ``in`` binds as a comparison does, and neither chains.
+accessors and ``endif``. Our own form has braces, ``m.pulse``, ``device.Battery`` and ``state.sent``.
+Rule: errors that only the whole policy can show (names, kinds, recursion, cost) are found by ``check``.
+Rule: operators bind as in filters (``precedence``); ``in`` binds like a comparison, and neither chains.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from whimbrel.language.tokens import Kind, TokenError, literal
 __all__ = ["MAX_NESTING", "Parser", "finish"]
 
 MAX_NESTING = 64
-"""Levels of blocks and of expressions, each."""
+"""Most levels of blocks, and most levels of expressions."""
 
 _LOGICAL: Mapping[str, type[tree.AllOf | tree.AnyOf | tree.OddOf]] = {
     "||": tree.AnyOf,
@@ -37,12 +37,12 @@ _POWERS: Mapping[str, int] = {**POWERS, "in": COMPARE}
 _TYPES = frozenset({"Message", "auto", "bool", "double", "float", "int", "long", "string"})
 _NULL = tree.Constant(None)
 _PIECE = 20
-"""After how many functions and statements of the policy itself others get their turn."""
+"""Functions and statements that are parsed in one piece, before other work may run."""
 _Result = TypeVar("_Result")
 
 
 def finish(pieces: Generator[None, None, _Result]) -> _Result:
-    """Do all pieces of some work at once."""
+    """Run all pieces of some work at once; return its result."""
     while True:
         try:
             next(pieces)
@@ -52,18 +52,18 @@ def finish(pieces: Generator[None, None, _Result]) -> _Result:
 
 
 class Parser:
-    """Parses one text once; afterwards ``spans`` tells where each node stood."""
+    """Parses one text, once; afterwards ``spans`` has the position of each node."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.spans: dict[int, tuple[int, int]] = {}
-        """``id(node)`` to its first and one past its last character; valid while the tree is alive."""
+        """First character and end of each node, by ``id(node)``; valid as long as the tree exists."""
         self.functions: dict[str, tuple[int, int]] = {}
-        """Where each of the policy's own functions is defined."""
+        """Position of each of the policy's own functions."""
         self.sites = 0
         self._tokens: list[Token] = []
         self._heights: dict[int, int] = {}
-        self._keep: list[object] = []  # nodes, so that no id is used twice
+        self._keep: list[object] = []  # nodes, so that no id is reused
         self._at = 0
         self._depth = 0
         self._message, self._state = "m", ""
@@ -74,7 +74,7 @@ class Parser:
         return finish(self.parsing())
 
     def parsing(self) -> Generator[None, None, tree.Program]:
-        """Do what ``parse`` does in pieces, yielding after each."""
+        """Parse like ``parse``, but yield after each piece of the work."""
         self._tokens = tokenize(self.text)
         yield
         for here, after in zip(self._tokens, self._tokens[1:], strict=False):
@@ -104,7 +104,7 @@ class Parser:
         self.functions[name.text] = (name.start, name.end)
 
     def _head(self) -> bool:
-        """Read ``arrived(Message m, State s) :-`` if the text begins so."""
+        """Read ``arrived(Message m, State s) :-``; return whether the text begins with it."""
         if [token.text for token in self._tokens[:3]] != ["arrived", "(", "Message"]:
             return False
         self._at = 3
@@ -146,7 +146,7 @@ class Parser:
         return tuple(statements)
 
     def _skip_label(self) -> str:
-        """Pass a line number such as ``25.``; return the kind of what follows."""
+        """Skip a line number such as ``25.``; return the kind of the next token."""
         if self.peek() == Kind.INTEGER and self._tokens[self._at + 1].kind == "." and self._token().text.isdigit():
             self._at += 2
         return self.peek()
@@ -154,7 +154,7 @@ class Parser:
     # -- statements --------------------------------------------------------------------------------------------------
 
     def _statement(self) -> tuple[Statement, ...]:
-        """Parse one statement; a lone semicolon is none."""
+        """Parse one statement; return an empty tuple for a lone semicolon."""
         self._deeper()
         first = self._token()
         match first.kind:
@@ -211,7 +211,7 @@ class Parser:
         return tuple(statements)
 
     def _assignment(self) -> Statement | None:
-        """Parse ``name = …``, ``m.name = …``, ``state.name = …`` or ``m.setName(…)``; None if it is no such."""
+        """Parse ``name = …``, ``m.name = …``, ``state.name = …`` or ``m.setName(…)``; return None for anything else."""
         begin, first = self._at, self.take()
         if first.text in _TYPES and self.peek() == Kind.NAME:
             first = self.take()
@@ -247,7 +247,7 @@ class Parser:
         return tree.SetData(first.text, value) if path == "setData" else tree.SetAttribute(first.text, name, value)
 
     def _evaluation(self) -> Statement:
-        """Parse a call whose value is not used: ``setProperty(…)`` and its kind, or one of the policy's own."""
+        """Parse a call whose value is not used: such as ``setProperty(…)``, or of one of the policy's functions."""
         first = self._token()
         if first.text == self._state:
             self.take()
@@ -264,7 +264,7 @@ class Parser:
     # -- expressions -------------------------------------------------------------------------------------------------
 
     def expression(self, power: int = 0) -> Expression:
-        """Parse as much as binds at least as tightly as *power*."""
+        """Parse an expression whose operators all bind at least as tightly as *power*."""
         self._deeper()
         start = self._token().start
         left = self._prefix(power)
@@ -358,7 +358,7 @@ class Parser:
             raise self.error(policy_code(error), error.reason, token) from None
 
     def _named(self) -> Expression:
-        """Parse what begins with a name: a local, an attribute, a variable, a call, or one of the paper's accessors."""
+        """Parse a term that begins with a name: a local, attribute, variable, call, or an accessor of the paper."""
         first = self._token()
         if self._tokens[self._at + 1].kind == "(":
             return self._calls.expression()
@@ -386,7 +386,7 @@ class Parser:
         return tree.DataOf(local) if path == "getData" else tree.Attribute(local, name)
 
     def _path(self) -> str | None:
-        """Parse ``.a.b`` or ``['any text']`` behind a name; None if there is none."""
+        """Parse ``.a.b`` or ``['any text']`` after a name; return None if there is neither."""
         if self.peek() == "[":
             opened = self.take()
             name = self.string("the name in quotes")
@@ -410,13 +410,13 @@ class Parser:
         return self._tokens[self._at].kind
 
     def take(self) -> Token:
-        """Return the next token and pass it; nothing passes the end."""
+        """Return the next token and advance; the end token is never passed."""
         token = self._tokens[self._at]
         self._at += token.kind != END
         return token
 
     def expect(self, kind: str, *, opened: Token | None = None) -> Token:
-        """Pass a token of *kind*, or raise what was found instead."""
+        """Consume a token of *kind*, or raise an error that names the token found instead."""
         if self.peek() == kind:
             return self.take()
         if opened is not None and self.peek() == END:
@@ -424,13 +424,13 @@ class Parser:
         raise self.unexpected(f"'{kind}'" if kind != ")" else "an operator, ',' or ')'")
 
     def name(self, wanted: str) -> Token:
-        """Pass a name."""
+        """Consume a name and return it."""
         if self.peek() != Kind.NAME:
             raise self.unexpected(wanted)
         return self.take()
 
     def string(self, wanted: str) -> str:
-        """Pass a string that is not empty; return what it spells."""
+        """Consume a string that is not empty; return its value."""
         if self.peek() != Kind.STRING:
             raise self.unexpected(wanted)
         token = self.take()
@@ -440,15 +440,15 @@ class Parser:
         return value
 
     def text_ahead(self) -> str:
-        """Return the spelling of the next token."""
+        """Return the text of the next token."""
         return self._tokens[self._at].text
 
     def unquoted(self, token: Token) -> str:
-        """Return what the string *token* spells."""
+        """Return the value of the string *token*."""
         return str(literal(token.text, token.kind).value)
 
     def is_reserved(self, word: str) -> bool:
-        """Tell whether *word* is no name for a local."""
+        """Return whether *word* is reserved and cannot name a local."""
         return scope_of(word) is not None or word == self._state
 
     def _new_name(self, wanted: str) -> Token:
@@ -461,7 +461,7 @@ class Parser:
             raise self.error(PolicyCode.NAME, f"{token.text} is reserved for variables; take another name", token)
 
     def place(self, node: object, start: int) -> None:
-        """Remember where *node*, parsed just now, stands and how high it is."""
+        """Record position and height of *node*, which was parsed just now."""
         self._keep.append(node)
         self.spans.setdefault(id(node), (start, self._tokens[max(self._at - 1, 0)].end))
         if isinstance(node, Expression):
@@ -480,12 +480,12 @@ class Parser:
         return self.error(PolicyCode.NESTING, reason, self._token())
 
     def unexpected(self, allowed: str, *, back: int = 0) -> PolicyError:
-        """Return the error that the next token is not what is *allowed*."""
+        """Return the error for a next token other than *allowed*."""
         token = self._tokens[self._at - back]
         found = "the end" if token.kind == END else f"'{token.text[:40]}'"
         hint = "; to compare, write ==" if token.kind == "=" else ""
         return self.error(PolicyCode.PARSE, f"found {found}, expected {allowed}{hint}", token)
 
     def error(self, code: PolicyCode, reason: str, token: Token) -> PolicyError:
-        """Return the error at *token*."""
+        """Return an error at *token*."""
         return PolicyError(code, reason, self.text, token.start, token.end)

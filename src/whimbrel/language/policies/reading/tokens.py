@@ -1,7 +1,8 @@
 """The words of a policy text: the lexer mode in which ``-`` and ``.`` are operators.
 
-Rule: comments are ``/* … */`` and ``// …`` to the end of the line; white space means nothing else than in filters.
-Rule: numbers and strings are those of filters. A function that has a hyphen in its name is one word only before ``(``.
+Rule: comments are ``/* … */``, and ``// …`` to the end of the line; white space is the same as in filters.
+Rule: numbers and strings are the same as in filters. A function with a hyphen in its name is one word only before
+``(``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from whimbrel.language.tokens import LONG_OPERATORS, STRING, Kind, TokenError, c
 __all__ = ["END", "KEYWORDS", "MAX_TEXT", "Token", "policy_code", "tokenize"]
 
 MAX_TEXT = 16_384
-"""Characters of one policy text."""
+"""Most characters of a policy text."""
 END = "the end"
 KEYWORDS = frozenset("if else endif return function and or not in NULL true false".split())
 _WORD_OPERATORS = {"and": "&&", "or": "||", "not": "!"}
@@ -38,7 +39,7 @@ _TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """One word: its kind (an operator or keyword is its own), its spelling, and where it stands."""
+    """One word: its kind (an operator or keyword is its own kind), its text, and its position."""
 
     kind: str
     text: str
@@ -76,7 +77,7 @@ def _kind(text: str, found: re.Match[str]) -> str:
             shown = word if word.isprintable() else f"the character U+{ord(word):04X}"
             reason = f"{shown} is not allowed here; inside quotes it is fine"
             raise PolicyError(PolicyCode.TOKEN, reason, text, start, end)
-    try:  # a number, a string, or a quote that opens one and is alone
+    try:  # a number, a string, or a quote that is never closed
         return kind_of(word)
     except TokenError as error:
         code = policy_code(error)
@@ -86,5 +87,5 @@ def _kind(text: str, found: re.Match[str]) -> str:
 
 
 def policy_code(error: TokenError) -> PolicyCode:
-    """Return the code of policies for an error of a token, which has the code of filters."""
+    """Return the policy code that corresponds to a token error, which has a filter code."""
     return PolicyCode[error.code.name]

@@ -1,1 +1,1 @@
-"""The past: who heard what was published, from where devices were then; over a log, not live."""
+"""Matching of the past, over a log and not live: whom a publication reached, from where devices were at that time."""

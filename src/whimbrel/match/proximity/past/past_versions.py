@@ -1,18 +1,19 @@
-"""The past: who heard what was published, of all versions of subscriptions that a log has had.
+"""Matching of the past: which versions of subscriptions a publication reached, over all versions that a log has had.
 
-Versions with the same subject filter, content filter and keys share a *wish*; a matcher says which wishes a publication
-fulfils, and who of their versions heard it is decided here. Candidates come from the narrower of two sources: all the
-versions of the wishes, or those that place finds (``hear_then``).
+Versions with the same subject filter, content filter and keys share one *filter combination* (``wish`` in the code). A
+matcher finds the combinations that a publication matches; this module then decides, by place, which of their versions
+it reached. Candidates come from the smaller of two sources: all versions of the combinations, or the versions that
+place finds (``hear_then``).
 
-| version | where it is looked for |
+| the version has | it is found by |
 |---|---|
-| says nothing of places | its wish; where the publication has an area and that are many, the sessions inside it |
-| a near of up to 50 km | its wish; where that are many, the areas around the place, the devices near it |
-| a near of more | its wish |
-| ``near=any`` | its wish, whatever the area |
+| no near | its combination; if there are many and the publication has an area, the sessions in the area |
+| a near of up to 50 km | its combination; if there are many, the areas around the place and the devices near it |
+| a larger near | its combination |
+| ``near=any`` | its combination, whatever the area is |
 
-Rule: wherever a version is looked for, who heard is the same; a differential test changes the bounds.
-Rule: whether a version was in force is decided by the caller, who may ask this of others too.
+Rule: the result does not depend on the way in which a version is found; a differential test varies the bounds.
+Rule: the caller decides which versions were in force; the result may include other versions.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ from whimbrel.match.proximity.tables import (
     ANY,
     AROUND,
     CIRCLE,
+    CORNER_RADIX,
     CORNERS,
     KIND,
-    MOST_CORNERS,
     PLAIN,
     POLYGON,
     SESSION,
@@ -66,41 +67,45 @@ __all__ = ["PastBounds", "PastVersions", "PlaceColumns"]
 
 _NO_CLASS = -1
 _OF_THE_PLAIN = LEVELS
-"""The class of versions that say nothing of places; those below are of a near of so many metres around the session."""
+"""Class of versions without a near; lower classes are those of ``near=R``, by the level of the radius."""
 
 
 class PastBounds(NamedTuple):
-    """What counts as narrow and as many."""
+    """Limits that decide how a version is found."""
 
     narrow_m: float = 50_000.0
-    """A near of a larger radius is looked for by its wish."""
+    """Largest radius of a near, in metres, for which a version is found by place."""
     few: int = 64
-    """Up to so many versions of a publication's wishes are asked one by one."""
+    """Most versions of a publication's filter combinations that are checked one by one."""
     window: int = 32_768
-    """How many places may be reported between the publications that are asked about at once."""
+    """Most place reports in one window, that is, between the first and last publication that are searched together."""
 
 
 class PlaceColumns(NamedTuple):
-    """What versions say of places, a column each."""
+    """The places in versions of subscriptions, one column per field."""
 
     kind: Any
-    """``tables.PLAIN`` and so on."""
+    """Kind of each version: ``tables.PLAIN`` and so on."""
     stale_us: Any
     circle: Any
-    """Rows of latitude, longitude and radius; of a near around the session the radius alone."""
+    """Rows of latitude, longitude and radius; only the radius for a near around the session."""
     corner_start: Any
-    """Where the corners of each begin, and the last one's end."""
+    """Index of the first corner of each version, and at the end the number of corners."""
     corners: Any
     """Rows of longitude, which may lie beyond 180 degrees, and latitude."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether no version says anything of places."""
+        """Whether every version is without a near."""
         return bool((self.kind == PLAIN).all())
 
 
 class PastVersions:
-    """Versions of subscriptions by number; *wishes* says which wish each has, *begun* and *ended* when it held."""
+    """Versions of subscriptions by number.
+
+    ``wishes`` has the filter combination of each; a version was in force after the seq *begun* and before the seq
+    *ended*.
+    """
 
     def __init__(
         self,
@@ -131,7 +136,7 @@ class PastVersions:
         self._wish_count = wish_count
 
     def _reaches(self) -> Any:
-        """Return how far the near of each version reaches, in metres."""
+        """Return the radius of each version's near, in metres."""
         reach = np.where(np.isin(self._kind, (CIRCLE, AROUND)), self._columns.circle[:, 2], 0.0)
         for handle in np.flatnonzero(self._kind == POLYGON).tolist():
             reach[handle] = polygon_ball(self._corners(handle))[2]
@@ -143,7 +148,7 @@ class PastVersions:
     # -- what kernels know -------------------------------------------------------------------------------------------
 
     def _make_ready(self) -> None:
-        """Build the tables and the grid of areas, the first time that places make a difference."""
+        """Build the tables and the grid of areas, at the first publication with a place."""
         if self._is_ready:
             return
         self._is_ready = True
@@ -160,7 +165,7 @@ class PastVersions:
         t.corners[: self._columns.corners.shape[0]] = self._columns.corners
         for handle in np.flatnonzero(self._kind == POLYGON).tolist():
             first, end = self._columns.corner_start[handle : handle + 2].tolist()
-            t.wanted[handle, CORNERS] = first * MOST_CORNERS + end - first
+            t.wanted[handle, CORNERS] = first * CORNER_RADIX + end - first
             latitude, longitude, radius_m = polygon_ball(self._corners(handle))
             t.spots[handle, :3] = latitude, longitude, radius_m
             t.spots[handle, 3:6] = earth_points(np.array([latitude]), np.array([longitude]))[0]
@@ -177,7 +182,7 @@ class PastVersions:
         self._wished = np.full(self._wish_count + 1, -1, np.int64)
 
     def _follow(self, numbers: Any, tracks: Tracks) -> None:
-        """Let the sessions of versions be those of *tracks*; one that had no member by then is nowhere."""
+        """Set the versions' sessions to their numbers in *tracks*; a session that has no number there is left out."""
         if self._followed is not None and self._followed[0] is numbers and self._followed[1] is tracks:
             return
         self._followed = (numbers, tracks)
@@ -207,10 +212,11 @@ class PastVersions:
     def heard(
         self, rows: Any, wishes: Any, where: Publications | None, seqs: Any, numbers: Any, tracks: Tracks
     ) -> tuple[Any, Any]:
-        """Return rows and versions, rows ascending, of publications that fulfil *wishes*.
+        """Return rows and versions that publications reached, in ascending order of rows.
 
-        *rows* are ascending, a wish each; *where* has a place, area and time for each publication, None if none of them
-        has a place; *numbers* says for each version which of the sessions of *tracks* it belongs to.
+        *rows* (ascending) and ``wishes`` are pairs of a publication and a filter combination that it matches. *where*
+        has the place, area and time of each publication, or is None if no publication has a place. *numbers* has the
+        session in *tracks* of each version.
         """
         has_area = None if where is None else ~np.isnan(where.spots[:, 5])
         if self._is_all_plain and (has_area is None or not has_area.any()):
@@ -237,7 +243,7 @@ class PastVersions:
         return _in_order(parts)
 
     def _sieved(self, rows: Any, handles: Any, where: Publications, seqs: Any, tracks: Tracks) -> tuple[Any, Any]:
-        """Return the pairs that heard."""
+        """Return the pairs of publication and version, of the given ones, that were in force and reached."""
         begun, ended, _ = self._arrays
         in_force = (begun[handles] < seqs[rows]) & (seqs[rows] < ended[handles])
         rows, handles = (np.ascontiguousarray(each[in_force], np.int64) for each in (rows, handles))
@@ -253,7 +259,7 @@ class PastVersions:
     def _sought(
         self, rows: Any, wishes: Any, where: Publications, seqs: Any, tracks: Tracks, sought: tuple[Any, Any, Any]
     ) -> tuple[Any, Any]:
-        """Return rows and versions that place finds, window by window."""
+        """Return the rows and versions that place finds, one window of the log after the other."""
         seeks, seeks_near, reaches = sought
         asked = np.flatnonzero(seeks)
         asked = asked[np.argsort(seqs[asked], kind="stable")]
@@ -292,7 +298,7 @@ class PastVersions:
         return np.concatenate([np.empty((0, FOUND), np.int64), *parts])
 
     def _hears(self, row: int, handle: int, where: Publications, seqs: Any, tracks: Tracks) -> bool:
-        """Ask the reference; a polygon has been decided."""
+        """Decide one pair with the reference; polygons never get here in doubt."""
         wanted, spot = self._tables.wanted[handle], self._tables.spots[handle].tolist()
         latitude, longitude, radius_m = where.spots[row, [0, 1, 5]].tolist()
         place, near = Place(latitude, longitude), None
@@ -307,7 +313,7 @@ class PastVersions:
 
 
 class _Lists:
-    """The versions of a kind by wish."""
+    """The versions of one kind, grouped by filter combination."""
 
     def __init__(self, wishes: Any, mask: Any, wish_count: int) -> None:
         chosen = np.flatnonzero(mask)
@@ -319,7 +325,7 @@ class _Lists:
         self._is_single = bool((self._counts == 1).all())
 
     def expanded(self, rows: Any, wishes: Any) -> tuple[Any, Any]:
-        """Return the versions of each wish, with its row."""
+        """Return the versions of each filter combination, with the row of each."""
         if self._is_single:
             return rows.astype(np.int64, copy=False), self._versions[wishes]
         if not self._versions.size:
@@ -330,7 +336,7 @@ class _Lists:
         return np.repeat(rows, counts).astype(np.int64, copy=False), self._versions[places]
 
     def totals(self, rows: Any, wishes: Any, count: int) -> Any:
-        """Return how many versions the wishes of each of *count* rows have together."""
+        """Return the number of versions of the filter combinations of each row, for *count* rows."""
         return np.bincount(rows, weights=self._counts[wishes], minlength=count)
 
 
@@ -339,7 +345,7 @@ def _where(mask: Any, *arrays: Any) -> Sequence[Any]:
 
 
 def _lists_of(rows: Any, wishes: Any, chosen: Any) -> tuple[Any, Any]:
-    """Return the wishes of the *chosen* rows, in their order, and where those of each begin."""
+    """Return the filter combinations of the *chosen* rows, in that order, and where those of each row begin."""
     first, last = np.searchsorted(rows, chosen, side="left"), np.searchsorted(rows, chosen, side="right")
     counts = last - first
     ends = np.cumsum(counts)
@@ -349,7 +355,7 @@ def _lists_of(rows: Any, wishes: Any, chosen: Any) -> tuple[Any, Any]:
 
 
 def _in_order(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return pairs of several sources, rows ascending."""
+    """Return the pairs of several sources as one, in ascending order of rows."""
     some = [part for part in parts if part[0].size]
     if not some:
         return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -1,8 +1,8 @@
-"""Keeps what must be known of a node's past to say where its sessions are: it takes spans in, and gives their tracks.
+"""Track keeper: where the devices and sessions of a node were, taken from one span of its log after the other.
 
-Rule: what a span costs follows what stands in it; of what was before, each device has one place and each session its
-members.
-Rule: numbers of devices and sessions are small, and stay as long as the keeper does.
+Rule: the cost of a span depends on what is in it. From before the span, only one place per device and the members of
+each session are kept.
+Rule: numbers of devices and sessions are small, and stay the same as long as the keeper exists.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["MemberChange", "Reports", "TrackKeeper"]
 
 _SESSION, _DEVICE, _FROM, _TO = range(4)
 _BEFORE = -1
-"""The number of what was so before the first span."""
+"""The seq of everything from before the first span."""
 
 
 class Reports(NamedTuple):
-    """Reports of places, a column each, ascending by number."""
+    """Reports of places, one column per field, in ascending order of seq."""
 
     names: Sequence[str]
-    """Of the devices, each once."""
+    """Names of the devices, each once."""
     device: Any
-    """Which of *names*."""
+    """Index in *names* of each report's device."""
     seq: Any
     at: Any
     places: Any
@@ -40,7 +40,7 @@ class Reports(NamedTuple):
 
 
 class MemberChange(NamedTuple):
-    """A device joined or left a session, or, without one, the session was deleted."""
+    """A device joined or left a session; or, without a device, the session was deleted."""
 
     seq: int
     session: str
@@ -59,16 +59,16 @@ class TrackKeeper:
         self._link_count = 0
         self._free: list[int] = []
         self._open: dict[int, dict[int, int]] = {}
-        """By session and device, the row of a membership that goes on."""
+        """Row of each membership that has not ended, by session and device."""
         self._closed: list[int] = []
         """Rows of memberships that ended in the last span."""
         self._placed = 0
         self._by_number: tuple[Any, ...] | None = None
-        """Members by session, and sessions by device, as arrays, as long as nothing changes."""
+        """Cache of the arrays of members by session and sessions by device; None after a change."""
         self._reported: tuple[Any, Any, Any, Any] | None = None
-        """Where devices were seen last in the last span: their numbers, and seq, time and spot of each."""
+        """Last places of devices in the last span: device numbers, and seq, time and place of each."""
         self.changed: set[str] = set()
-        """The devices whose place is not as it was when the owner cleared this last."""
+        """Devices whose place changed since the owner last cleared this set."""
 
     # -- what was so before ------------------------------------------------------------------------------------------
 
@@ -85,11 +85,11 @@ class TrackKeeper:
         base.move(numbers, base.spot[numbers])
 
     def restore_member(self, session: str, device: str) -> None:
-        """Let a device have been a member of a session before the first span."""
+        """Make a device a member of a session from before the first span."""
         self._join(_BEFORE, self._session(session), self._device(device))
 
     def last(self, device: str) -> Sighting | None:
-        """Return the last place of a device; None if it has none."""
+        """Return the last place of a device, or None if it has none."""
         self._settle()
         number = self._devices.get(device)
         if number is None or self._base.seq[number] < 0:
@@ -103,12 +103,12 @@ class TrackKeeper:
         return [device for device, number in self._devices.items() if self._base.seq[number] >= 0]
 
     def numbers(self, sessions: Iterable[str]) -> Any:
-        """Return the numbers of sessions, new ones where they have none."""
+        """Return the numbers of sessions; unknown sessions get new numbers."""
         return np.fromiter(map(self._session, sessions), np.int64)
 
     @property
     def size(self) -> int:
-        """How many devices have a place."""
+        """Number of devices that have a place."""
         return self._placed
 
     def _device(self, name: str) -> int:
@@ -122,15 +122,15 @@ class TrackKeeper:
     # -- a span ------------------------------------------------------------------------------------------------------
 
     def take(self, reports: Reports, changes: Iterable[MemberChange]) -> Tracks:
-        """Take in a span that follows the last one, *changes* ascending by number; return its tracks.
+        """Apply a span that follows the last one, with *changes* in ascending order of seq; return its tracks.
 
-        They are good until the next span.
+        The tracks are valid until the next span.
         """
         self._settle()
         for change in changes:
             self._change(change)
         device = np.fromiter(map(self._device, reports.names), np.int64)[reports.device]
-        order = np.argsort(device, kind="stable")  # and so by number within each
+        order = np.argsort(device, kind="stable")  # stable, so by seq within each device
         spots = np.empty((order.size, PLACE), np.float64)
         spots[:, :2] = reports.places[order]
         spots[:, 2:] = earth_points(*np.ascontiguousarray(spots[:, :2].T))
@@ -150,7 +150,7 @@ class TrackKeeper:
         return Tracks(arrays, self._base)
 
     def _settle(self) -> None:
-        """Keep the end of the last span as the beginning of the next."""
+        """Carry the end of the last span over as the beginning of the next."""
         if self._reported is not None:
             moved, seq, at, spots = self._reported
             base, self._reported = self._base, None
@@ -197,7 +197,7 @@ class TrackKeeper:
         self._by_number = None
 
     def _members(self) -> tuple[Any, ...]:
-        """Return members by session, and sessions by device, as ``TrackArrays`` has them."""
+        """Return members by session, and sessions by device, in the form of ``TrackArrays``."""
         sizes = (len(self._sessions), len(self._devices))
         if self._by_number is not None and self._by_number[0] == sizes:
             found: tuple[Any, ...] = self._by_number[1]

@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-any-return, no-untyped-call"
 # (inside a kernel a number is numba's, whatever mypy takes it for)
-"""The kernels of the past: who heard a publication, from where devices were at its number (``tracks``).
+"""The kernels of the past: which versions a publication reached, from where devices were at its seq (``tracks``).
 
-Rule: ``decide_then`` is the twin of ``kernels.decide`` and of ``model.proximity.hears``; grids find candidates. Its
-DOUBT is settled by ``hears`` itself.
-Rule: a version of a subscription is noted once a publication, however many ways lead to it (``STAMP``).
+Rule: ``_decide_then`` is the twin of ``kernels.decide`` and of ``model.proximity.hears``; the grids only find
+candidates. Its DOUBT is resolved by ``hears`` itself.
+Rule: a version of a subscription is written once per publication, however many searches find it (``STAMP``).
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ __all__ = [
     "sieve_then",
 ]
 
-# Which array of what is known of the versions (``past_versions``).
+# Indexes in the table of the versions' arrays (``past_versions``).
 BEGUN, ENDED, VERSION_WISH, WISHED, ENTRY_START, ENTRIES, REACHES = range(7)
-# What is known of the versions of a device's sessions, side by side: the memory answers once for each device.
+# An entry: the version's fields side by side, so that each device costs one access to memory.
 ENTRY_HANDLE, ENTRY_CLASS, ENTRY_WISH, ENTRY = range(4)
 _AHEAD = 6
 
 
 @njit(cache=True)
 def _last_before(s: Any, device: Any, seq: Any) -> Any:
-    """Return which of a device's sightings is the last before *seq*; -1 if that is the one before the span."""
+    """Return the index of a device's last sighting before *seq*; -1 if that is from before the span."""
     begin, end = word(word(s, SIGHT_START), device), word(word(s, SIGHT_START), device + 1)
     low, high = begin, end
     while low < high:
@@ -86,7 +86,7 @@ def _last_before(s: Any, device: Any, seq: Any) -> Any:
 def _by_members_then(
     t: Any, s: Any, spot: Any, at: Any, seq: Any, handle: Any, is_for_area: Any, is_around: Any
 ) -> Any:
-    """Tell whether a member that the session had was inside the publication's area, and one close to its place."""
+    """Return whether a member at that time was inside the publication's area, and one was close to its place."""
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
     session = word(wanted, SESSION)
     if session < 0:
@@ -112,7 +112,7 @@ def _by_members_then(
 
 @njit(cache=True)
 def _decide_then(t: Any, s: Any, spot: Any, at: Any, seq: Any, handle: Any) -> Any:
-    """Tell whether a version of a subscription heard a publication: INSIDE, OUTSIDE or DOUBT."""
+    """Return whether a publication reached a version of a subscription: INSIDE, OUTSIDE or DOUBT."""
     kind = word(word(t, WANTED_AT), WANTED * handle + KIND)
     if kind in (CIRCLE, POLYGON, AROUND) and math.isnan(real(spot, 0)):
         return OUTSIDE
@@ -128,7 +128,7 @@ def _decide_then(t: Any, s: Any, spot: Any, at: Any, seq: Any, handle: Any) -> A
 def sieve_then(
     t: Any, s: Any, spots: Any, times: Any, seqs: Any, count: Any, rows: Any, handles: Any, verdicts: Any
 ) -> Any:
-    """Decide pairs of publication and version."""
+    """Write the verdict of each pair of publication and version."""
     for n in range(count):
         row = word(rows, n)
         verdict = _decide_then(t, s, spots + 8 * SPOT_OF * row, word(times, row), word(seqs, row), word(handles, n))
@@ -150,7 +150,7 @@ def _note(
     room: Any,
     n: Any,
 ) -> Any:
-    """Decide a version that is in force, unless that was done."""
+    """Decide a version that is in force, unless it was decided for this publication; append it unless outside."""
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
     if word(wanted, STAMP) == stamp:
         return n
@@ -181,9 +181,9 @@ def _note_around(
     met_room: Any,
     n: Any,
 ) -> Any:
-    """Note the versions of the class *which*, of sessions with a device that a grid has within *reach*.
+    """Append the versions of the class *which* in sessions with a device that *grid* holds within *reach*.
 
-    Return how many are noted, and how much room the search would have needed if there was too little.
+    Return the number of results, and the room that the search needs if there was too little.
     """
     count = search(grid, real(spot, 2), real(spot, 3), real(spot, 4), reach, met, met_room)
     if count > met_room:
@@ -231,12 +231,13 @@ def hear_then(
     met: Any,
     met_room: Any,
 ) -> Any:
-    """Note who heard the publications from *begin* to *end*, of the versions that place finds.
+    """Append the versions that the publications from *begin* to *end* reached, of those found by place.
 
-    The wishes that a publication fulfils by subject, content and keys are those from starts[row] to starts[row + 1];
-    seeks[row] tells whether versions with a near are to be looked for, reaches[row] how far its area reaches, 0 if
-    those inside are not to be looked for. Return the publication that there was no room for (or *end*), how many were
-    noted before it, and how much room it would have needed. Stamps from *stamp* on are used, one a publication.
+    The filter combinations that a publication matches by subject, content and keys are ``wishes[starts[row]]`` to
+    ``wishes[starts[row + 1] - 1]``. ``seeks[row]`` is whether to search versions with a near. ``reaches[row]`` is the
+    radius of the area in which to search sessions, or 0 for no such search. Return the first publication that did not
+    fit (or *end*), the number of results before it, and the room that it needs. Publication ``row`` uses the stamp
+    ``stamp + row``.
     """
     n = 0
     for row in range(begin, end):

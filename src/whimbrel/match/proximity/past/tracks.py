@@ -1,12 +1,12 @@
-"""Tracks: where devices were, and of which sessions they were members, by number, over a span of a node's log.
+"""Tracks: where devices were, and of which sessions they were members, over a span of a node's log.
 
-Rule: everything is by number (``seq``): a device is at the last place that it reported with a lower number than the
-publication's, and a member from the number that it joined with to the number that it left with, or that its session
-was deleted with.
-Rule: sightings lie by device and number, so that a kernel finds the last one before a publication by bisection; a
-device without one in the span is where it was before the span (``base``).
-Rule: the grids only find candidates. The one of the base holds each device once, as of the beginning of a window; the
-other one all that was reported within the window. So every place that counts for a publication of it is in one of them.
+Rule: everything goes by ``seq``. A device is at the last place that it reported with a lower seq than the
+publication's. It is a member from the seq at which it joined to the seq at which it left, or at which its session was
+deleted.
+Rule: sightings are sorted by device and seq, so that a kernel finds the last one before a publication by bisection. A
+device without a sighting in the span is where it was before the span (``base``).
+Rule: the grids only find candidates. The grid of the base holds each device once, as of the beginning of a window; the
+other grid holds everything reported within the window. So any place that counts for a publication is in one of them.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from whimbrel.model.proximity import Sighting, places_at
 __all__ = ["BASE_AT", "BASE_SPOT", "LINK_DEVICE", "LINK_FROM", "LINK_START", "LINK_TO", "OF_SESSION", "OF_START"]
 __all__ += ["SIGHT_AT", "SIGHT_SEQ", "SIGHT_SPOT", "SIGHT_START", "WINDOW_DEVICE", "Base", "TrackArrays", "Tracks"]
 
-# Which array, of ``desk``.
+# Indexes in the table of addresses, ``desk``.
 LINK_START, LINK_DEVICE, LINK_FROM, LINK_TO, OF_START, OF_SESSION = range(6)
 SIGHT_START, SIGHT_SEQ, SIGHT_AT, SIGHT_SPOT, BASE_AT, BASE_SPOT, WINDOW_DEVICE = range(6, 13)
 
 
 class TrackArrays(NamedTuple):
-    """A span, as flat arrays of words."""
+    """A span, as flat arrays of 64-bit words."""
 
     link_start: Any
-    """By session: where its members begin."""
+    """Per session: index of its first member."""
     link_device: Any
     link_from: Any
-    """A member for publications with a higher number than this,"""
+    """Per member: it counts for publications with a higher seq than this."""
     link_to: Any
-    """and a lower one than this."""
+    """Per member: it counts for publications with a lower seq than this."""
     of_start: Any
-    """By device: where its sessions begin."""
+    """Per device: index of its first session."""
     of_session: Any
     sight_start: Any
-    """By device: where its sightings begin."""
+    """Per device: index of its first sighting."""
     sight_seq: Any
     sight_at: Any
     sight_spot: Any
-    """Latitude, longitude, x, y and z of each."""
+    """Latitude, longitude, x, y and z of each sighting."""
     order: Any
-    """The sightings in the order of their numbers."""
+    """Indexes of the sightings in the order of their seqs."""
 
     def check(self) -> TrackArrays:
-        """Return these, or raise ``InvalidValueError``: kernels follow the numbers without a bounds check."""
+        """Return the arrays; raise ``InvalidValueError`` for bad numbers, which kernels would follow unchecked."""
         devices, sessions = self.of_start.size - 1, self.link_start.size - 1
         sights, links = self.sight_seq.size, self.link_device.size
         sizes = (self.link_from.size, self.link_to.size, self.sight_start.size - 1, self.sight_at.size, self.order.size)
@@ -75,7 +75,7 @@ class TrackArrays(NamedTuple):
 
 
 class Base:
-    """Where devices were before a span, by number; *grid* finds them, and may be further on than the rest."""
+    """Places of devices before a span, by device number; *grid* finds them, and may be ahead of the other arrays."""
 
     def __init__(self, devices: int = 64) -> None:
         self.seq, self.at = np.full(devices, -1, np.int64), np.zeros(devices, np.int64)
@@ -83,7 +83,7 @@ class Base:
         self.grid = Grid(room=devices)
 
     def make_room(self, devices: int) -> None:
-        """Let there be room for devices below *devices*."""
+        """Grow the tables for device numbers below *devices*."""
         more = devices - self.seq.size
         if more > 0:
             more = max(more, self.seq.size)
@@ -92,14 +92,14 @@ class Base:
             self.spot = np.concatenate([self.spot, np.full((more, PLACE), np.nan, np.float64)])
 
     def move(self, devices: Any, spots: Any) -> None:
-        """Move devices in the grid, each named once."""
+        """Move devices in the grid; each may occur once."""
         self.grid.put_many(
             devices, np.full(devices.size, POINT_LEVEL, np.int64), spots[:, 2:5], np.zeros(devices.size, np.float64)
         )
 
 
 class Tracks:
-    """A span of one node's log; without a *base* it is the whole log."""
+    """A span of one node's log; without a *base*, it is the whole log."""
 
     def __init__(self, arrays: TrackArrays, base: Base | None = None) -> None:
         self.arrays = arrays
@@ -111,7 +111,7 @@ class Tracks:
         self._spots = arrays.sight_spot.reshape(-1, PLACE)
         self._seqs = arrays.sight_seq[arrays.order]
         self._rolled = 0
-        """How many of the sightings, in their order, the base's grid has."""
+        """Number of sightings, in the order of seqs, that the base's grid includes."""
         self._window: tuple[int, int] | None = None
         self.window_grid = Grid()
         self._window_device = np.zeros(1, np.int64)
@@ -129,7 +129,7 @@ class Tracks:
         return self._base.grid
 
     def windows(self, seqs: Any, most: int) -> list[tuple[int, int]]:
-        """Return slices of ascending *seqs* between which at most *most* places were reported, or which have one."""
+        """Return slices of ascending *seqs*: each spans at most *most* reported places, or has a single seq."""
         before = np.searchsorted(self._seqs, seqs, side="left")
         found, begin = [], 0
         while begin < seqs.size:
@@ -139,7 +139,7 @@ class Tracks:
         return found
 
     def look_at(self, first: int, last: int) -> None:
-        """Let the grids be those of publications numbered *first* to *last*."""
+        """Move the window: set the grids for publications with seqs from *first* to *last*."""
         low, high = np.searchsorted(self._seqs, [first, last], side="left").tolist()
         if self._window == (low, high):
             return
@@ -157,17 +157,17 @@ class Tracks:
         self._window = (low, high)
 
     def _roll(self, until: int) -> None:
-        """Let the base's grid have the sightings before *until*, in their order."""
+        """Bring the base's grid forward to include the sightings before *until*, in the order of seqs."""
         passed = self.arrays.order[self._rolled : until]
         if passed.size:
             last = np.full(self.devices, -1, np.int64)
-            last[self._device[passed]] = passed  # of several the last one stays
+            last[self._device[passed]] = passed  # of several sightings, the last one stays
             moved = np.flatnonzero(last >= 0)
             self._base.move(moved, self._spots[last[moved]])
         self._rolled = until
 
     def _begin_again(self) -> None:
-        """Let the base's grid be as it was before the span."""
+        """Reset the base's grid to the places before the span."""
         self._base.grid = Grid(room=self.devices)
         known = np.flatnonzero(~np.isnan(self._base.spot[: self.devices, 0]))
         if known.size and not self._is_whole:
@@ -175,7 +175,7 @@ class Tracks:
         self._rolled, self._window = 0, None
 
     def places_at(self, session: int, *, seq: int, now: int, stale_us: int) -> list[Place]:
-        """Return where a session was for a publication, as ``model.proximity`` has it."""
+        """Return the places of a session's members at *seq*, in the form that ``model.proximity.hears`` takes."""
         a = self.arrays
         members = range(*a.link_start[session : session + 2].tolist())
         devices = {int(a.link_device[link]) for link in members if a.link_from[link] < seq < a.link_to[link]}

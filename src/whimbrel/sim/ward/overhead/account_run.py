@@ -1,8 +1,8 @@
-"""The account of a ward over a crash: the outcome of every copy of every notification, through real sockets.
+"""The outcome of every copy of every notification in a ward whose broker crashes, through real sockets.
 
-Doctors have sessions that outlive their connections and acknowledge everything. Half way the broker is killed (SIGKILL)
-and started again on its data; doctors and publisher connect again, and the publisher sends again what was not
-acknowledged. At the end the log must name one outcome for each copy, and the doctors must have received what it says.
+Doctors have persistent sessions and acknowledge everything. Half way through the run, the broker is killed (SIGKILL)
+and restarted with its data. Doctors and publisher reconnect, and the publisher sends again what was not acknowledged.
+At the end the log must have exactly one outcome for each copy, and the doctors must have received the delivered ones.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["make_account"]
 
 _EXPIRY_S = 3_600
 _SHORT_S = 1
-"""Seconds after which every fifth notification expires."""
+"""Message expiry of every fifth notification, in seconds."""
 _FIFTH = 5
 _MAX_TAIL_S = 300.0
 _CONNECT_S = 300.0
 _AGAIN_S = 0.1
 _SHOWN = 20
-"""Copies that do not fit and are named."""
+"""Most inconsistent copies that the result names."""
 
 
 def make_account(**settings: Any) -> dict[str, Any]:  # noqa: ANN401 # of ``OverheadRun``
-    """Publish to doctors over a crash of their broker; return the row."""
+    """Publish to doctors across a crash of their broker; return the result row."""
     run, begun = OverheadRun(qos=1, **settings), os.times()
     crowds: list[CrowdProcess] = []
     with tempfile.TemporaryDirectory(prefix="whimbrel-lab-") as folder:
@@ -78,7 +78,7 @@ def _restart(broker: BrokerRun) -> None:
 
 
 def _publish(run: OverheadRun, publisher: Publisher, restart: Thread) -> None:
-    """Publish at the rate of the run, and kill the broker half way."""
+    """Publish at the rate of the run; start the restart of the broker half way through."""
     every_s, begun_s = 60.0 / run.per_minute, time.monotonic()
     bodies, total = run.bodies(), round(run.seconds * run.per_minute / 60.0)
     for number in range(total):
@@ -91,7 +91,7 @@ def _publish(run: OverheadRun, publisher: Publisher, restart: Thread) -> None:
 
 
 def _go_on(publisher: Publisher, wait_s: float) -> None:
-    """Write and read; connect again when the broker is gone."""
+    """Write and read; reconnect if the broker is gone."""
     if publisher.go_on(wait_s):
         return
     try:
@@ -101,9 +101,9 @@ def _go_on(publisher: Publisher, wait_s: float) -> None:
 
 
 def _wait_until_quiet(broker: BrokerRun, publisher: Publisher, crowds: Sequence[CrowdProcess]) -> None:
-    """Wait until the broker accepted everything, every doctor is back, and nothing is held for one.
+    """Wait until the broker has accepted everything, every doctor is back, and the hold is empty.
 
-    A pause would prove nothing: on a busy machine a picture may be seconds in the making.
+    A pause without messages proves nothing: on a busy machine, making a picture may take seconds.
     """
     until_s = time.monotonic() + _MAX_TAIL_S
     while time.monotonic() < until_s:
@@ -118,7 +118,7 @@ def _wait_until_quiet(broker: BrokerRun, publisher: Publisher, crowds: Sequence[
 
 
 def _account(log: Path, doctors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the outcomes of all copies, the number of those that do not fit, and the first of these by name."""
+    """Return the outcomes of all copies, the number of inconsistent copies, and descriptions of the first of these."""
     copies = fold_copies(read(log, NODE), NODE, below=f"{SUBJECT}/")
     arrived = {name: Counter(number for number, _, _ in told["arrivals"]) for name, told in doctors.items()}
     marked = {name: Counter(told["marked"]) for name, told in doctors.items()}

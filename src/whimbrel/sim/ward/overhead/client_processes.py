@@ -1,4 +1,4 @@
-"""The clients of a point: processes with doctors, which are told what to do line by line, and a publisher here."""
+"""The clients of an experiment: processes with doctors, which read lines of JSON, and a publisher in this process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["CrowdEndedError", "CrowdProcess", "Publisher", "quantile"]
 
 
 _PING_S = 15.0
-"""Seconds between two pings of a publisher: a broker closes a connection over which nothing comes for long."""
+"""Seconds between two pings of a publisher, so that the broker does not close an idle connection."""
 
 
 class CrowdEndedError(WhimbrelError):
-    """A client process ended before its time. Reaction: read its last words."""
+    """A client process ended unexpectedly. Reaction: read the last line of its output."""
 
     def __init__(self, words: str) -> None:
         super().__init__(words)
@@ -38,7 +38,7 @@ class CrowdEndedError(WhimbrelError):
 
 
 class CrowdProcess:
-    """A process with some of the doctors, and the lines that it says."""
+    """A process that runs some of the doctors, and the lines that it writes."""
 
     def __init__(self, job: Mapping[str, object]) -> None:
         command = [sys.executable, "-m", "whimbrel.sim.ward.overhead.crowd"]
@@ -49,13 +49,13 @@ class CrowdProcess:
         self.say(job)
 
     def say(self, line: Mapping[str, object]) -> None:
-        """Write one line to it."""
+        """Write one line to the process."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(line) + "\n")
         self.process.stdin.flush()
 
     def hear(self) -> dict[str, Any]:
-        """Return its next line."""
+        """Read the next line of the process."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         told: dict[str, Any] = json.loads(line) if line else {"error": "nothing"}
@@ -66,17 +66,17 @@ class CrowdProcess:
         return told
 
     def hear_until(self, key: str) -> Any:  # noqa: ANN401 # as JSON has it
-        """Return *key* of the next line that has it."""
+        """Read lines until one has *key*; return its value."""
         return self.hear_until_line(key)[key]
 
     def hear_until_line(self, key: str) -> dict[str, Any]:
-        """Return the next line that has *key*."""
+        """Read lines until one has *key*; return the whole line."""
         while key not in (told := self.hear()):
             pass
         return told
 
     def end(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
@@ -85,21 +85,21 @@ class CrowdProcess:
 
 
 class Publisher:
-    """A connection that publishes at QoS 1, and waits for nothing: what the broker does not read yet waits here."""
+    """A connection that publishes at QoS 1 without blocking: bytes that the broker does not read yet are buffered."""
 
     def __init__(self, connect: Callable[[], socket.socket], *, name: str = "monitor") -> None:
         self._connect, self._name = connect, name
         self._unacknowledged: dict[int, tuple[int, str, bytes, Properties]] = {}
         self.sent_at: list[float] = []
-        """When each publication was begun to be sent (CLOCK_MONOTONIC)."""
+        """Time at which each publication was queued for sending (CLOCK_MONOTONIC)."""
         self.acknowledged: set[int] = set()
-        """The numbers of publications that the broker accepted."""
+        """Numbers of the publications that the broker accepted."""
         self.refused: set[int] = set()
-        """Those that it refused, because its memory was full."""
+        """Numbers of the publications that the broker refused because its memory was full."""
         self.open()
 
     def open(self) -> None:
-        """Connect, and send everything again that was not acknowledged."""
+        """Connect, and resend everything that was not acknowledged."""
         self._socket, self._out = self._connect(), bytearray()
         self._decoder, self._pinged_s = Decoder(version=V5), time.monotonic()
         self._socket.sendall(encode(Connect(self._name), V5))
@@ -109,7 +109,7 @@ class Publisher:
             self._out += encode(packet, V5)
 
     def publish(self, patient: str, body: bytes, *, expiry_s: int | None = None) -> None:
-        """Publish a reading; its number is the last level of the topic."""
+        """Publish a reading whose number is the last level of the topic."""
         number = len(self.sent_at)
         values: dict[Property, object] = {Property.CONTENT_TYPE: CONTENT_TYPE}
         if expiry_s is not None:
@@ -120,7 +120,7 @@ class Publisher:
         self._out += encode(Publish(topic, body, 1, packet_id=identifier, properties=properties), V5)
 
     def go_on(self, wait_s: float) -> bool:
-        """Write and read, for *wait_s* at most; return whether the connection is still open."""
+        """Write and read for at most *wait_s*; return whether the connection is still open."""
         if (now_s := time.monotonic()) - self._pinged_s > _PING_S:
             self._pinged_s = now_s
             self._out += encode(Pingreq(), V5)
@@ -143,7 +143,7 @@ class Publisher:
         data = self._socket.recv(1 << 16)
         for packet in self._decoder.receive(data):
             if isinstance(packet, Connack) and packet.code == ReasonCode.SERVER_UNAVAILABLE:
-                return False  # it is being restored
+                return False  # the broker is restoring its state
             is_welcome = isinstance(packet, Connack) and packet.code < ReasonCode.UNSPECIFIED_ERROR
             if is_welcome or isinstance(packet, Pingresp):
                 continue
@@ -156,7 +156,7 @@ class Publisher:
 
     @property
     def has_all_acknowledged(self) -> bool:
-        """Whether the broker accepted everything that was published."""
+        """Whether the broker has answered every publication."""
         return not self._unacknowledged
 
     def close(self) -> None:
@@ -165,5 +165,5 @@ class Publisher:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which *share* of the sorted *values* are; 0 if there are none."""
+    """Return the value at the quantile *share* of the sorted *values*; 0 if they are empty."""
     return values[min(len(values) - 1, int(share * len(values)))] if values else 0.0

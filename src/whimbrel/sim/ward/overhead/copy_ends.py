@@ -1,7 +1,7 @@
-"""The end of every copy in a log: a node's own fold of its facts, and time that passes to the last expiry.
+"""The outcomes of all copies in a log: a fold of the node's facts, up to the last expiry.
 
-A copy that nobody took before its expiry has no receipt: the fold ends it, as a restarted broker would.
-Rule: time passes no further. What has no expiry ends by a receipt only, and is open without one.
+A copy that was not received before its expiry has no receipt: the fold expires it, as a restarted broker does.
+Rule: the fold's time ends at the last expiry. A copy without an expiry ends only by a receipt; without one it is open.
 Rule: subscriptions are those of MQTT clients without content filters, keys and places.
 """
 
@@ -25,24 +25,24 @@ __all__ = ["Copies", "fold_copies", "judge_copies"]
 _ENDS = frozenset({Outcome.DELIVERED, Outcome.WITHHELD, Outcome.EXPIRED})
 
 Copy = tuple[int, str]
-"""The number of a notification, and a device."""
+"""Seq of a notification, and a device."""
 
 
 @dataclass(slots=True)
 class Copies:
-    """The copies of a log's notifications, and their ends."""
+    """The copies of a log's notifications, and their outcomes."""
 
     published: dict[int, Notification] = field(default_factory=dict)
-    """By number."""
+    """The notifications, by seq."""
     ends: dict[Copy, list[Outcome]] = field(default_factory=dict)
-    """The outcomes of each copy: one, unless something is wrong."""
+    """The outcomes of each copy; more than one is an error."""
     receipts: Counter[Copy] = field(default_factory=Counter)
     in_flight: set[Copy] = field(default_factory=set)
-    """Copies that are open, and on their way to the device."""
+    """Open copies that are in flight to the device."""
 
 
 def fold_copies(facts: Iterable[Fact], node: str, *, below: str) -> Copies:
-    """Return the copies of the notifications whose subject begins with *below*, in the log of *node*."""
+    """Fold the log of *node*; return the copies of the notifications whose subject begins with *below*."""
     found, wanted = Copies(), dict[tuple[str, Identity], str]()
     hold: Hold[Any] = Hold(node)
     folding = Folding(node, hold=hold, assume_receipts=False)
@@ -87,13 +87,13 @@ def _note(found: Copies, settled: Iterable[Settle]) -> None:
 def judge_copies(
     copies: Copies, arrived: Mapping[str, Counter[int]], marked: Mapping[str, Counter[int]]
 ) -> Iterator[str]:
-    """Yield a sentence for each copy that is open, ended twice or wrongly, or is not what its device saw.
+    """Yield a sentence for each copy that is open, has a wrong or a second outcome, or contradicts its device.
 
-    *arrived* has for each device how often each reading came, by the number that its subject ends with; *marked* how
-    often it was marked as sent again (DUP).
+    *arrived* counts, per device, the deliveries of each reading, by the number at the end of its subject; *marked*
+    counts those with the flag DUP.
     """
     by_reading: dict[int, list[int]] = {}
-    for seq, notification in copies.published.items():  # one whose acknowledgement was lost was published twice
+    for seq, notification in copies.published.items():  # a reading whose PUBACK was lost was published twice
         by_reading.setdefault(int((notification.subject or "").rsplit("/", 1)[1]), []).append(seq)
         for device in arrived:
             said = _wrong_end(copies, seq, device)
@@ -112,7 +112,7 @@ def judge_copies(
 
 
 def _wrong_end(copies: Copies, seq: int, device: str) -> str:
-    """Return how the end of a copy is wrong, or an empty string."""
+    """Describe what is wrong with the outcome of a copy, or return an empty string."""
     ends: Sequence[Outcome] = copies.ends.get((seq, device), ())
     expires = copies.published[seq].expires_at is not None
     if not ends:
@@ -126,7 +126,7 @@ def _wrong_end(copies: Copies, seq: int, device: str) -> str:
 
 
 def _contradiction(ends: set[Outcome], came: int) -> str:
-    """Return how the ends of a reading differ from what its device saw, or an empty string."""
+    """Describe how the outcomes of a reading contradict what its device received, or return an empty string."""
     if Outcome.DELIVERED in ends and not came:
         return "is delivered, and never came"
     if ends == {Outcome.WITHHELD} and came:

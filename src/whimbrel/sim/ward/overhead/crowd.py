@@ -1,9 +1,9 @@
-"""Doctors in one client process: real sockets and real acknowledgements, and what each received when.
+"""Doctors in one client process: they use real sockets, acknowledge everything, and record each arrival.
 
-The process reads its job as one line of JSON, says that it is ready when the broker has answered every doctor, and then
-answers one line with one: how much came so far, or everything at the end. Its clock is that of all processes of this
-machine (CLOCK_MONOTONIC), so arrivals can be compared with publications.
-Rule: a body is not decoded, because the processor of a device is not measured here.
+The process reads its job as one line of JSON, and reports that it is ready when the broker has answered every doctor.
+It then answers each input line with one line: the number of messages so far, or all arrivals at the end. All processes
+of a machine share its clock (CLOCK_MONOTONIC), so arrivals can be compared with publications.
+Rule: bodies are not decoded, because the processor of a device is not measured here.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _READ_BYTES = 1 << 18
 _AGAIN_S = 0.1
 """Seconds between two attempts to connect."""
 _PATIENCE_S = 300.0
-"""Seconds in which every doctor must have been answered."""
+"""Timeout for the answers to all doctors, in seconds."""
 _FIRST_REPORT = 4
-"""The packet identifier of the report that is acknowledged, so that its variables are known."""
+"""Packet identifier of the first report, which is acknowledged, so that its variables are known to be set."""
 _OF_POLICIES = "$whimbrel/"
 
 
 class CrowdDoctor(NamedTuple):
-    """One doctor of the crowd, and the policy that the doctor puts."""
+    """One doctor of the crowd, and the doctor's policy."""
 
     doctor: Doctor
     policy: str | None
     reports: bool
     is_waited_for: bool = True
-    """Whether a run is over only when nothing comes for this doctor any more; a slowed one may take minutes."""
+    """Whether a run waits for this doctor's last message; a throttled doctor may take minutes."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the doctor as an object of JSON."""
+        """Return the doctor as a JSON object."""
         return {
             **self.doctor._asdict(),
             "display": [self.doctor.display.width_px, self.doctor.display.height_px],
@@ -58,14 +58,14 @@ class CrowdDoctor(NamedTuple):
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> CrowdDoctor:
-        """Return the doctor of an object that ``as_json`` returned."""
+        """Return the doctor from an object that ``as_json`` made."""
         values = {name: told[name] for name in Doctor._fields}
         values |= {"patients": tuple(told["patients"]), "display": Display(*told["display"])}
         return cls(Doctor(**values), told["policy"], told["reports"], told["is_waited_for"])
 
 
 class _Connected:
-    """A doctor with a socket, and what came over all of its sockets."""
+    """A doctor with a socket, and the messages that arrived over all of its connections."""
 
     def __init__(self, who: CrowdDoctor, job: Mapping[str, Any]) -> None:
         self.who, self._job = who, job
@@ -75,11 +75,11 @@ class _Connected:
         self._answers_wanted = 0
         self._received_since_report = 0
         self.arrivals: list[tuple[int, float, int]] = []
-        """The number, arrival time and size of each reading, also of one that came twice."""
+        """Number, arrival time and size of each reading, including repetitions."""
         self.marked: list[int] = []
-        """The numbers of those that were marked as sent again (DUP)."""
+        """Numbers of the readings with the flag DUP."""
         self.notices: Counter[str] = Counter()
-        """Messages about its policy, by the last level of their topic."""
+        """Number of messages about its policy, by the last level of their topic."""
         self.was_ready = False
 
     @property
@@ -87,7 +87,7 @@ class _Connected:
         return self.socket is not None and self._answers_wanted == 0
 
     def connect(self) -> bool:
-        """Connect and send CONNECT with what follows it; return whether there was somebody to connect to."""
+        """Connect, and send CONNECT and what follows it; return False if nobody listens."""
         try:
             self.socket = socket.create_connection((self._job["host"], self._job["port"]), timeout=_PATIENCE_S)
         except ConnectionRefusedError:
@@ -108,7 +108,7 @@ class _Connected:
         return True
 
     def report(self) -> None:
-        """Send a report, or a ping of a doctor who sends none; nothing of one who is away."""
+        """Send a report, or a ping if the doctor sends no reports; do nothing if the doctor is not connected."""
         if self.is_ready:
             assert self.socket is not None
             self.socket.sendall(self._report() if self.who.reports else encode(Pingreq(), V5))
@@ -166,7 +166,7 @@ class _Connected:
             self.socket = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything that came."""
+        """Return all arrivals, as a JSON object."""
         return {"arrivals": self.arrivals, "marked": self.marked, "notices": dict(self.notices)}
 
 
@@ -184,7 +184,7 @@ class _Crowd:
     def begin(self) -> None:
         """Connect every doctor and wait for the answers."""
         until_s = time.monotonic() + _PATIENCE_S
-        for each in self._doctors:  # one after the other: a policy is read in some milliseconds
+        for each in self._doctors:  # one by one: parsing a policy takes the broker milliseconds
             self._go_on()
             while not each.is_ready:
                 if time.monotonic() > until_s:
@@ -193,7 +193,7 @@ class _Crowd:
         _say({"ready": len(self._doctors)})
 
     def run(self) -> None:
-        """Receive, report and answer until the end is asked for."""
+        """Receive, report and answer input lines until one asks for the end."""
         self._selector.register(sys.stdin, selectors.EVENT_READ, None)
         begun_s, report_s = time.monotonic(), float(self._job["report_s"])
         reports = count(1)
@@ -208,7 +208,7 @@ class _Crowd:
                 self._tell_progress()
 
     def _go_on(self, wait_s: float = 1.0) -> None:
-        """Connect who is away, and read what there is to read."""
+        """Connect the doctors that are away, and handle readable sockets."""
         now_s = time.monotonic()
         for each in [each for each in self._away if each.connect_at <= now_s]:
             if each.connect():
@@ -240,7 +240,7 @@ class _Crowd:
             _say({"doctors": {each.who.doctor.name: each.as_json() for each in self._doctors}})
 
     def _tell_progress(self) -> None:
-        """Say how many readings every doctor has, when that is one more."""
+        """Report the number of readings that every doctor has received, if it has risen."""
         least = min(len(each.arrivals) for each in self._doctors)
         if least > self._told:
             self._told = least

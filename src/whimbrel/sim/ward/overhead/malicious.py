@@ -1,7 +1,7 @@
-"""Policies that mean harm: the language has no loops, so a chain of functions each calls the next one twice.
+"""Malicious policies: the language has no loops, so each function of a chain calls the next one twice.
 
-SUBLIM defines a malicious agent as one with an infinite loop (6.3). Thirty functions make a thousand million steps.
-A broker counts the steps before it accepts a policy, so what it really meets is the most expensive one it accepts.
+SUBLIM defines a malicious agent as one with an infinite loop (6.3). Thirty such functions take about 10^9 steps. A
+broker counts the steps before it accepts a policy, so the worst that it runs is the most expensive policy it accepts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ENDLESS_LINKS = 60
 
 
 def _chain(links: int, last_statements: int = 0) -> str:
-    """Return a policy of 2 to the power of *links* calls, and as many statements more before it sends what arrived."""
+    """Return a policy of 2 ** *links* calls and *last_statements* more statements; it sends the original message."""
     lines = ["function f0(a) { return a; }"]
     lines += [f"function f{link}(a) {{ x = f{link - 1}(a); return f{link - 1}(x); }}" for link in range(1, links + 1)]
     lines += [f"x = f{links}(1);", *["x = 1;"] * last_statements, "return m;"]
@@ -28,7 +28,7 @@ ENDLESS = _chain(_ENDLESS_LINKS)
 """A policy that would run for tens of thousands of years."""
 
 FAILING = "".join(f"state.v{number} = 1; " for number in range(257)) + "return m;\n"
-"""A policy that keeps more variables than a device may have, so it fails each time and is suspended."""
+"""A policy that sets more variables than a device may have, so it always fails and is suspended."""
 
 
 @cache

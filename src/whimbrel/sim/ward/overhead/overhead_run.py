@@ -1,8 +1,8 @@
 """One point of SUBLIM's Figures 5, 8a and 8b: a real broker, doctors in client processes, and one publisher.
 
-The publisher is this process. It publishes at a rate, or, saturated, whenever every doctor has what was published some
-messages before. D is the time from the first publication sent to the last reading received, so it has the network of
-this machine in it, for every broker alike.
+The publisher runs in this process. It publishes at a fixed rate. If the run is saturated, it publishes whenever every
+doctor has received all but the last few messages. D is the time from the first publication sent to the last reading
+received, so it includes this machine's network, equally for every broker.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from whimbrel.sim.ward.overhead.malicious import ENDLESS, FAILING, costliest_acc
 __all__ = ["HOST", "MAX_PROCESSES", "OverheadRun", "States", "crowd_jobs", "make_overhead"]
 
 MAX_PROCESSES = 8
-"""Client processes beside the broker."""
+"""Most client processes beside the broker."""
 _QUIET_S = 6.0
-"""Seconds without an arrival after which a run is over, where the number of copies to come is not known."""
+"""Seconds without an arrival after which a run is over, if the number of copies to expect is unknown."""
 _BUSY_SHARE = 0.02
-"""Share of a core above which the broker counts as busy: it takes less when nothing happens."""
+"""Share of a core above which the broker counts as busy; an idle broker uses less."""
 _MAX_TAIL_S = 300.0
 _READY_S = 300.0
 _POLL_S = 0.25
 HOST = "127.0.0.1"
 _AHEAD = 4
-"""Publications that a saturated run is ahead of the slowest doctor."""
+"""Number of publications by which a saturated run is ahead of the slowest doctor."""
 _COMPRESSING = "return compress("
 
 
@@ -58,11 +58,11 @@ class States(Enum):
     """The states of the doctors' devices."""
 
     MIXED = "mixed"
-    """Every mixture of three batteries, two links and three displays; a third is sent the pulse alone."""
+    """All combinations of three batteries, two links and three displays; a third of the doctors gets the pulse only."""
     SERVED = "served"
-    """The twelve mixtures of these whose battery is not nearly empty."""
+    """The twelve of these combinations whose battery is not nearly empty."""
     EACH = "each"
-    """Every doctor has a display of its own size, so that nobody shares a body."""
+    """Every doctor has a display of a different size, so that no two share a body."""
 
 
 class PointPolicy(Enum):
@@ -71,7 +71,7 @@ class PointPolicy(Enum):
     BLIND = "blind"
     STATEFUL = "stateful"
     UNSHAPED = "unshaped"
-    """The stateful policy that sends what arrived where it would compress."""
+    """The stateful policy, changed to send the original where it would compress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class OverheadRun:
     policy: str = PointPolicy.STATEFUL.value
     doctors: int = 20
     per_minute: float = 60.0
-    """Messages a minute of all patients together; 0 is as many as the slowest doctor takes."""
+    """Messages per minute of all patients together; 0: as many as the slowest doctor receives."""
     seconds: float = 60.0
     own: int = 20
     """Patients for whom a doctor is responsible."""
@@ -90,21 +90,21 @@ class OverheadRun:
     malicious: float = 0.0
     """Share of the doctors whose policy is malicious."""
     is_failing: bool = False
-    """Whether a malicious policy is one that fails each time, instead of the costliest that is accepted."""
+    """Whether a malicious policy is one that always fails, instead of the most expensive accepted one."""
     is_limited: bool = True
-    """Whether the broker counts the steps of a policy before it accepts it."""
+    """Whether the broker counts the steps of a policy before it accepts the policy."""
     steps_per_second: int = 50_000
-    """Steps of all policies together that the broker allows."""
+    """Most steps per second of all policies together that the broker runs."""
     repeats_bodies: bool = False
-    """Whether the same readings come again, so that the broker has made every body before."""
+    """Whether readings repeat, so that the broker has already made every body."""
     report_s: float = 30.0
     pictures: int = 2
-    """Different pictures of each patient."""
+    """Number of different pictures of each patient."""
     qos: int = 0
     processes: int = MAX_PROCESSES
     seed: int = 1
     run: int = 1
-    """Tells runs of the same settings apart."""
+    """Distinguishes runs with the same settings."""
 
     def __post_init__(self) -> None:
         PointPolicy(self.policy)
@@ -124,7 +124,7 @@ class OverheadRun:
         )
 
     def is_malicious(self, number: int) -> bool:
-        """Return whether the policy of doctor *number* is malicious: they are spread evenly."""
+        """Return whether the policy of doctor *number* is malicious; malicious doctors are spread evenly."""
         return int((number + 1) * self.malicious + 1e-9) > int(number * self.malicious + 1e-9)
 
     def crowd(self) -> list[CrowdDoctor]:
@@ -164,12 +164,12 @@ class OverheadRun:
 
     @property
     def knows_its_end(self) -> bool:
-        """Whether the number of copies or receipts says when the run is over; a slowed device may take minutes more."""
+        """Whether counting copies or receipts shows the end of the run; a throttled device may take minutes longer."""
         is_slowing = bool(self.malicious) and not self.is_failing
         return self.policy == PointPolicy.BLIND.value or (self.is_limited and not is_slowing)
 
     def bodies(self) -> Iterator[tuple[str, bytes]]:
-        """Yield patient and body of each publication, without end; each body is another unless they come again."""
+        """Yield patient and body of each publication, endlessly; all bodies differ unless ``repeats_bodies`` is set."""
         drawn = [[cbor2.loads(body) for body in bodies] for bodies in self.unit.bodies]
         for number in count():
             turn, patient = divmod(number, self.patients)
@@ -180,9 +180,9 @@ class OverheadRun:
 
 
 class _Idleness:
-    """Tells when a run is over: for a while nothing came, and the broker and its workers took next to no processor.
+    """Detects the end of a run: a while without arrivals, in which broker and workers use almost no processor time.
 
-    A body may be seconds in the making on a busy machine, so a pause alone does not prove it.
+    On a busy machine, making a body may take seconds, so a pause alone does not prove the end.
     """
 
     def __init__(self, broker: BrokerRun, *, takes_processor_for_work: bool = True) -> None:
@@ -190,7 +190,7 @@ class _Idleness:
         self._received, self._since_s, self._core_s = -1, time.monotonic(), 0.0
 
     def look(self, received: int, *, is_busy: bool = False) -> bool:
-        """Return whether the run is over, given the number of readings *received* by all; never while *is_busy*."""
+        """Return whether the run is over, from the readings *received* by all doctors so far; False while *is_busy*."""
         now_s, core_s = time.monotonic(), sum(self._broker.core_times())
         has_worked = self._asks_processor and core_s - self._core_s > _BUSY_SHARE * _QUIET_S
         if received != self._received or is_busy or has_worked:
@@ -199,7 +199,7 @@ class _Idleness:
 
 
 def crowd_jobs(run: OverheadRun, port: int, *, expiry_s: int = 0) -> list[dict[str, object]]:
-    """Return the job of each client process; *expiry_s* is how long a doctor's session outlives its connection."""
+    """Return the job of each client process; *expiry_s* is the session expiry interval of the doctors."""
     doctors = run.crowd()
     job = {
         "host": HOST,
@@ -214,7 +214,7 @@ def crowd_jobs(run: OverheadRun, port: int, *, expiry_s: int = 0) -> list[dict[s
 
 
 class _Run:
-    """A run under way."""
+    """A running measurement."""
 
     def __init__(self, run: OverheadRun, broker: BrokerRun) -> None:
         self._run, self._broker = run, broker
@@ -231,7 +231,7 @@ class _Run:
     def begin(self) -> None:
         """Start the doctors' processes, and wait until the broker has answered every doctor."""
         self._crowds += [CrowdProcess(job) for job in crowd_jobs(self._run, self._broker.port)]
-        assert self._run.unit.bodies  # drawn now, and not while the time runs
+        assert self._run.unit.bodies  # drawn before the time starts
         for crowd in self._crowds:
             crowd.hear_until("ready")
 
@@ -263,7 +263,7 @@ class _Run:
         return row | {"load": [load_before, os.getloadavg()[0]]}
 
     def _warm_up(self, publisher: Publisher) -> None:
-        """Publish each body once, so that the broker has made what the doctors want."""
+        """Publish each body once, so that the broker has made all shaped bodies."""
         for _ in range(self._run.patients * self._run.pictures):
             publisher.publish(*next(self._bodies))
             wanted = len(publisher.sent_at)
@@ -271,7 +271,7 @@ class _Run:
                 self._go_on(publisher)
 
     def _publish_paced(self, publisher: Publisher) -> None:
-        """Publish at the rate of the run, whatever the broker does."""
+        """Publish at the rate of the run, independently of the broker's progress."""
         every_s, begun_s = 60.0 / self._run.per_minute, time.monotonic()
         for number in range(round(self._run.seconds / every_s)):
             body = next(self._bodies)
@@ -280,7 +280,7 @@ class _Run:
             publisher.publish(*body)
 
     def _publish_saturated(self, publisher: Publisher) -> None:
-        """Publish as soon as every doctor has all but the last publications."""
+        """Publish whenever every doctor has received all but the last publications."""
         until_s = time.monotonic() + self._run.seconds
         while time.monotonic() < until_s:
             if len(publisher.sent_at) - min(crowd.progress for crowd in self._crowds) < _AHEAD:
@@ -288,7 +288,7 @@ class _Run:
             self._go_on(publisher)
 
     def _go_on(self, publisher: Publisher) -> None:
-        """Write, and hear how far the doctors are."""
+        """Write, and read the progress of the doctors."""
         publisher.go_on(0)
         with selectors.DefaultSelector() as selector:
             for crowd in self._crowds:
@@ -298,7 +298,7 @@ class _Run:
                 key.data.hear()
 
     def _wait_until_over(self, publisher: Publisher, receipts_before: float) -> None:
-        """Wait until every copy has its outcome; where devices are slowed, until nothing comes for the others."""
+        """Wait until every copy has its outcome; if devices are throttled, until the others receive nothing more."""
         idle = _Idleness(self._broker, takes_processor_for_work=self._run.is_limited)
         until_s = time.monotonic() + _MAX_TAIL_S
         while time.monotonic() < until_s:
@@ -313,7 +313,7 @@ class _Run:
             publisher.go_on(_POLL_S)
 
     def _is_complete(self, publisher: Publisher, received: int, receipts_before: float) -> bool:
-        """Return whether all copies have been received or, where policies decide, have a receipt."""
+        """Return whether all copies have been received or, if policies decide, have a receipt."""
         copies = self._run.doctors * len(publisher.acknowledged)
         if self._run.policy == PointPolicy.BLIND.value:
             return received == copies
@@ -322,7 +322,7 @@ class _Run:
         return receipts == copies - self._run.doctors * warmed_up
 
     def _end_crowds(self) -> dict[str, Any]:
-        """Return the arrivals of every doctor, and end the client processes."""
+        """End the client processes; return the arrivals of every doctor."""
         doctors: dict[str, Any] = {}
         for crowd in self._crowds:
             crowd.say({"end": True})
@@ -366,7 +366,7 @@ class _Run:
 
 
 def make_overhead(**told: Any) -> dict[str, Any]:  # noqa: ANN401 # of ``OverheadRun``
-    """Measure one point; return its row. It is for a process that does nothing else."""
+    """Measure one point; return its row. The calling process should do nothing else."""
     run, begun = OverheadRun(**told), os.times()
     module = ("whimbrel", "serve") if run.is_limited else ("whimbrel.sim.ward.overhead.unlimited_broker",)
     with tempfile.TemporaryDirectory(prefix="whimbrel-lab-") as folder:
@@ -378,7 +378,7 @@ def make_overhead(**told: Any) -> dict[str, Any]:  # noqa: ANN401 # of ``Overhea
                 under_way.begin()
                 row = under_way.measure()
             if not run.is_limited:
-                broker.kill()  # it does nothing else any more
+                broker.kill()  # a malicious policy keeps it from stopping
         row |= {"refusal": refusal, "warnings": len(broker.warnings), "warning": (broker.warnings or [""])[0]}
         row |= _account(broker.log)
     row["core_s"] = sum(os.times()[:4]) - sum(begun[:4])
@@ -386,7 +386,7 @@ def make_overhead(**told: Any) -> dict[str, Any]:  # noqa: ANN401 # of ``Overhea
 
 
 def _refusal_of(text: str, port: int) -> str | None:
-    """Return why a broker refuses a policy, or None if it accepts it."""
+    """Return the broker's reason for refusing a policy, or None if it accepts the policy."""
     with socket.create_connection((HOST, port), timeout=_READY_S) as end:
         connect = Connect("trial", properties=Properties(user=(("whimbrel", "1"),)))
         put = Publish("$whimbrel/policy/trial", text.encode(), 1, packet_id=1)
@@ -400,7 +400,7 @@ def _refusal_of(text: str, port: int) -> str | None:
 
 
 def _account(log: Path) -> dict[str, Any]:
-    """Return the outcomes of copies in the log, and of decisions with the reasons of those that failed."""
+    """Count the outcomes of copies in the log, and the decisions by reason of failure or outcome."""
     outcomes: Counter[str] = Counter()
     decisions: Counter[str] = Counter()
     for fact in read(log, NODE):

@@ -1,6 +1,6 @@
-"""A broker that accepts policies of any cost, as in SUBLIM's Figure 8a: for an experiment, and never for service.
+"""A broker that accepts policies of any cost, as in SUBLIM's Figure 8a; only for the experiment, never for service.
 
-No setting of ``whimbrel serve`` allows this: its limit of steps ends at a million. Such a policy runs in the
+No setting of ``whimbrel serve`` allows this, because its limit of steps is at most a million. Such a policy runs in the
 event loop's thread of this process and does not end, so the experiment kills the process.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["UnlimitedPolicies", "main"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnlimitedPolicies(PolicySettings):
-    """Settings of policies without a bound of their steps."""
+    """Settings of policies without a limit of steps."""
 
     @property
     def limits(self) -> PolicyLimits:
