@@ -19,6 +19,8 @@ from whimbrel.multicast.loopback import LoopbackLink
 
 SEED = b"c" * 32
 HELLO_S = 0.05
+PATIENCE_S = 120.0
+"""Only what hangs takes so long; a clock is asked for again after ten seconds where a busy machine was late."""
 
 
 class Segment:
@@ -103,7 +105,7 @@ class Segment:
         return Campus(self.folder / (name if isinstance(name, str) else f"node-{name}"))
 
 
-async def until(condition: Callable[[], bool], what: str = "", *, within_s: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], what: str = "", *, within_s: float = PATIENCE_S) -> None:
     """Wait for *condition*."""
     try:
         async with asyncio.timeout(within_s):
@@ -113,7 +115,7 @@ async def until(condition: Callable[[], bool], what: str = "", *, within_s: floa
         raise AssertionError(what or "it did not come") from None
 
 
-async def next_texts(campus: Campus, topics: Iterable[str], count: int, *, within_s: float = 20.0) -> list[str]:
+async def next_texts(campus: Campus, topics: Iterable[str], count: int, *, within_s: float = PATIENCE_S) -> list[str]:
     """Return the texts of the next samples of *topics*."""
     found: list[str] = []
     async with asyncio.timeout(within_s), campus.samples(*topics) as samples:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from tests.e2e.campus_rig import Segment, until
+from tests.e2e.campus_rig import PATIENCE_S, Segment, until
 from tests.e2e.server_here import serve_here
 
 from whimbrel.broker.shell.server import Server
@@ -68,7 +68,7 @@ def test_two_way_servers_and_an_admin_give_one_plan(tmp_path: Path) -> None:
             async with Client("127.0.0.1", port) as client:
                 await client.subscribe(f"{CENSUS}/#")
                 found: dict[str, Message] = {}
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     async for message in client.messages():
                         found[message.topic] = message
                         if len(found) == 3:
@@ -148,17 +148,17 @@ def test_the_bridge_carries_samples_both_ways_with_one_id(tmp_path: Path) -> Non
                 await until(lambda: north.link.is_connected and south.link.is_connected)
                 await here.daemon.publish("private", b"not bridged")
                 sample = await here.daemon.publish("news", b"from a node")
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     message = await anext(messages)
                 assert (message.topic, message.text) == ("campus/news", "from a node")
                 assert ("campus.sample", f"{sample.published_at}.{3:016x}") in message.user
                 await until(lambda: taken == ["from a node"], "down at the other gate")
                 await client.publish("campus/news", "from the broker", qos=1)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     assert (await anext(messages)).text == "from the broker"
                 await until(lambda: taken == ["from a node", "from the broker"], "a user of the broker is heard")
                 await here.daemon.publish("news", b"again")
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     assert (await anext(messages)).text == "again", "what came from the broker did not go back to it"
                 await until(lambda: taken[2:] == ["again"])
         finally:
@@ -189,12 +189,12 @@ def test_a_sample_that_two_gates_have_is_published_once(tmp_path: Path) -> None:
                 for number in range(3):
                     sample = await node.daemon.publish("news", f"{number}".encode())
                     await until(partial(is_at_all, gates, sample.id), "at both gates")
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(PATIENCE_S):
                         assert (await anext(messages)).text == f"{number}"
                 await campus.stop("admin")
                 campus.admin(port, **admin)
                 last = await node.daemon.publish("news", b"last")
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENCE_S):
                     message = await anext(messages)
                 assert message.text == "last", "each once: what is retained on the backbone is not published again"
                 assert ("campus.sample", f"{last.published_at}.{3:016x}") in message.user
