@@ -262,7 +262,7 @@ class Windows:
     def popularity(self) -> dict[int, Any]:  # pyarrow.Tables
         """Return the rows of ``popularity`` that this batch may have changed, by window."""
         counted_now = (each for each in self._counted_now if each[0] in self._counts)
-        wanted = sorted({*counted_now, *self._resubscribed()})
+        wanted = sorted({*counted_now, *self._rows_of_changes()})
         if not wanted:
             return {}
         rows = [
@@ -283,7 +283,7 @@ class Windows:
                 self._touched.touch((_LATEST, subject))
         return by_window(found)
 
-    def _resubscribed(self) -> Iterator[tuple[int, str]]:
+    def _rows_of_changes(self) -> Iterator[tuple[int, str]]:
         """Yield the windows and subjects whose number of subscribers may have changed in this batch."""
         patterns = TopicIndex()
         times: list[int] = []

@@ -497,5 +497,5 @@ class Device:
 
 
 def _groups_of(wish: Wish | None) -> tuple[GroupKey, ...]:
-    """Return the groups that *wish* names, the event through which a device was met."""
+    """Return the groups that the event of a meeting names."""
     return () if wish is None else wish.event.keys
