@@ -155,7 +155,9 @@ def test_tables_of_an_older_whimbrel_are_not_written_over(spark: SparkSession, t
 def test_an_empty_log_has_empty_tables(spark: SparkSession, tmp_path: Path) -> None:
     """Nobody came: that is no error."""
     create(tmp_path / "log")
+    own = spark.conf.get("spark.sql.shuffle.partitions")
     made = jobs.run(spark, log=tmp_path / "log", out=tmp_path / OUT)
+    assert spark.conf.get("spark.sql.shuffle.partitions") == own, "the session is the caller's"
     assert {name: told["rows"] for name, told in made.items()} == dict.fromkeys(TABLES_MADE, 0)
 
 

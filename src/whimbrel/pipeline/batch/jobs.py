@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from datetime import date
@@ -37,6 +37,7 @@ from whimbrel.pipeline.fold.start_state import left_out, start_state
 from whimbrel.pipeline.plans import Plan
 from whimbrel.pipeline.spark.log_frames import LogFrame, extents, may_have
 from whimbrel.pipeline.spark.paths import read_parquet
+from whimbrel.pipeline.spark.spark_session import session_settings, shuffle_partitions
 from whimbrel.pipeline.tables.censuses import last_census
 from whimbrel.pipeline.tables.contacts import contacts, meetings, no_contacts, node_contacts
 from whimbrel.pipeline.tables.latency import latency
@@ -86,7 +87,10 @@ def run(
     together = FOLDED if interval is None and "deliveries" in tables else UNFOLDED
     folded = tuple(name for name in FOLDED if name in tables and name in together)
     doing = on_progress or (lambda _: None)
-    with closing(_Log(spark, log, out, plan or Plan(), folded=folded, doing=doing)) as source:
+    with ExitStack() as stack:
+        source = stack.enter_context(closing(_Log(spark, log, out, plan or Plan(), folded=folded, doing=doing)))
+        partitions = shuffle_partitions(spark, source.facts)
+        stack.enter_context(session_settings(spark, {"spark.sql.shuffle.partitions": str(partitions)}))
         for name in (each for each in TABLES_MADE if each in tables):
             source.doing(name)
             begun = time.monotonic()
@@ -164,6 +168,11 @@ class _Log:
         self._scratch: Path | None = None
         self._delivered: list[Path] = []
         self._met: DataFrame | None = None
+
+    @property
+    def facts(self) -> int:
+        """How many facts there are to read, of all nodes."""
+        return sum(last - self._at.begins.get(node, 0) for node, last in self._at.last.items())
 
     def of_days(self, first: date, last: date) -> _Log:
         """Return the same log with only the publications of these days; all other facts stay."""

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,12 +44,15 @@ __all__ = [
     "local_session",
     "parallelism",
     "send_file",
+    "session_settings",
     "ship_package",
+    "shuffle_partitions",
 ]
 
 _GIB = 1 << 30
 _BATCH_ROWS = 20_000
 """Rows of an Arrow batch: a few MB with attributes and bodies, and enough rows for the matcher to be efficient."""
+_ROWS_A_PARTITION = 100_000
 
 
 _OURS = re.compile(r"^(?:whimbrel\.[\w.]+Error): (.+)$", re.MULTILINE)
@@ -190,6 +193,31 @@ def send_file(spark: SparkSession, path: Path) -> str:
     else:
         spark.sparkContext.addFile(str(path))
     return path.name
+
+
+@contextmanager
+def session_settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set the settings *wanted* for what runs in the ``with`` block; restore the session's own after."""
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def shuffle_partitions(spark: SparkSession, rows: int) -> int:
+    """Return how many partitions a shuffle of *rows* needs, never more than the session's own setting.
+
+    Spark's default of 200 is for large tables: a partition takes some 50 ms to start, and most would be empty.
+    """
+    own = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+    return min(own, max(parallelism(spark), rows // _ROWS_A_PARTITION))
 
 
 def parallelism(spark: SparkSession) -> int:

@@ -23,7 +23,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -38,7 +38,13 @@ from whimbrel.log.layout import assumes_receipts, check_format, nodes
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.spark.paths import local_path, spark_path
 from whimbrel.pipeline.spark.restarts import Restarts
-from whimbrel.pipeline.spark.spark_session import NotThroughConnectError, clear_errors, is_connect, parallelism
+from whimbrel.pipeline.spark.spark_session import (
+    NotThroughConnectError,
+    clear_errors,
+    is_connect,
+    parallelism,
+    session_settings,
+)
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError, OtherLogError
 from whimbrel.pipeline.stream.blob_store import BlobStore, Head, MemoryBlobs, SparkBlobs
 from whimbrel.pipeline.stream.commits import BatchCommits, Taken
@@ -157,7 +163,7 @@ class Stream:
         source = source.option("facts_per_batch", self.plan.facts_per_batch)
         if until is not None:
             source = source.option("until", json.dumps(dict(until)))
-        with _settings(self._spark, {**_SETTINGS, "spark.sql.shuffle.partitions": str(self._partitions)}):
+        with session_settings(self._spark, {**_SETTINGS, "spark.sql.shuffle.partitions": str(self._partitions)}):
             by_node = source.load().groupBy("node")
             folded = by_node.transformWithState(NodeFold(self.job), MADE, "Append", "None")
             together = folded.withColumn("key", F.lit(WINDOWS)).groupBy("key")
@@ -299,19 +305,3 @@ class Stream:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-@contextmanager
-def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set the settings *wanted* for a query that is started in the ``with`` block; restore the session's own after."""
-    before = {name: spark.conf.get(name, None) for name in wanted}
-    try:
-        for name, value in wanted.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
