@@ -9,10 +9,11 @@ The rules are in ``rules/``, by subject; this module has the interface to caller
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Generic, Self, TypeVar, cast
 
 from whimbrel.hold.commands import Command, Identity, Matches, Published
+from whimbrel.hold.live_spans import LiveSpan, live_spans
 from whimbrel.hold.private import is_private
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import Key, restore_state
@@ -257,6 +258,10 @@ class Hold(Generic[K]):
         if isinstance(fact, SessionChanged):
             return self._changes.session_changed(fact)
         return at_once(self.apply(fact))
+
+    def live_spans(self, sessions: Collection[str], facts: Iterable[Fact]) -> list[LiveSpan]:
+        """Return when, while *facts* are applied, publications need no queue in *sessions*; see ``hold.live_spans``."""
+        return live_spans(self._state, sessions, facts)
 
     # -- the view ----------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ Rule: a publication ends so for all its sessions, or the rules decide; ``tests/p
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from whimbrel.hold.commands import Command, Published, Settle
 from whimbrel.hold.counting import Matches, sorted_identities
 from whimbrel.hold.rules.endings import Endings
@@ -29,13 +31,13 @@ class AssumedReceipts:
     def __init__(self, state: State, endings: Endings, keeping: Keeping, publications: Publications) -> None:
         self._state, self._endings, self._keeping, self._publications = state, endings, keeping, publications
 
-    def published(self, kept: Published, matches: Matches) -> list[Command]:
+    def published(self, kept: Published, matches: Matches, *, received: Collection[str] = ()) -> list[Command]:
         """Apply a publication as ``Publications.published`` does, without commands for deliveries that end at once."""
         out: list[Command] = []
         self._endings.advance(kept.published_at, out)
         found = self._settled(kept, matches)
         if found is None:
-            found = self._publications.published(kept, matches)
+            found = self._publications.published(kept, matches, received=received)
         return out + found if out else found
 
     def _settled(self, kept: Published, matches: Matches) -> list[Command] | None:

@@ -6,7 +6,7 @@ A batch run folds each shard of a node from the start of the log. A stream keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from whimbrel.hold.commands import HandOver, Identity, Settle
 from whimbrel.hold.folding import Folding, Settled
+from whimbrel.hold.live_spans import LiveSpan
 from whimbrel.hold.quality import CONFIRMED
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.model.facts import Decided, Fact, Outcome, PolicyChanged
@@ -99,6 +100,8 @@ class Fold:
         self._decides = assume_receipts
         self._touch = core.rows.touch
         self.policies = PolicyChecks(core.policies)
+        self.received: Mapping[int, Sequence[LiveSpan]] = {}
+        """For publications of which ``live_rows`` made rows already, by seq: spans with the devices that have them."""
 
     def take(self, event: Event, facts: Mapping[int, Fact], out: Rows) -> None:
         """Apply the next event, and add the outcomes to *out*; *facts* has the facts of ``FACT`` events by seq."""
@@ -134,7 +137,8 @@ class Fold:
             publisher=event.device,
             content=content,
         )
-        return self._folding.published(described, wanted, is_decided=self.policies.are_any)
+        received = {device for span in self.received.get(event.seq, ()) for device in span.present}
+        return self._folding.published(described, wanted, is_decided=self.policies.are_any, received=received)
 
     def _apply(self, fact: Fact) -> Settled:
         if isinstance(fact, Decided):

@@ -8,8 +8,7 @@ Rule: when the controller is lost, it goes back to the state it had before it jo
 again if it still has a publication or subscription. A controller without park *releases* it instead: it listens for
 pages and remembers the controller, which it pages when it has a message for it (``released``).
 Rule: when the controller does not answer its page, it waits before it looks for a controller again. The wait doubles
-and depends on its address. Otherwise a crowd that arrived together would page together for ever, and every page would
-collide (Figure 4-9).
+and depends on its address, so that the pages of a crowd that arrived together do not collide for ever (Figure 4-9).
 Rule: it proves only the groups that it has named itself, in an event that it still wants.
 """
 
