@@ -141,7 +141,7 @@ class Framing:
         self._max_frame_bytes = whole("max_frame_bytes", max_frame_bytes, _MAX_CONTROL_BYTES, INT64_MAX)
         self._most_small = min(_MANY_BYTES, self._max_frame_bytes + 1)
         self.closed = False
-        """Whether reading has ended: the peer closed or broke a rule. Then send ``to_send`` and close the connection."""
+        """Whether reading has ended: the peer closed or broke a rule. Then send ``to_send``, close the connection."""
         self.failure: WebSocketError | None = None
         self.peer_code: int | None = None
         """The status code of the peer's close frame, once received."""
@@ -238,7 +238,7 @@ class Framing:
         return at
 
     def _frame(self, data: bytes, at: int) -> int:
-        """Decode a head at *at*, or a whole control frame; return the number of bytes consumed, 0 if more are needed."""
+        """Decode a head at *at*, or a whole control frame; return how many bytes it has, 0 if more are needed."""
         opcode, is_final = self._kind(data[at])
         if len(data) < at + 2:
             return 0
