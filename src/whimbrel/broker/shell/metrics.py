@@ -16,7 +16,16 @@ from whimbrel.broker.limits.figures import count, now, read_figures
 from whimbrel.model.clock import US_PER_S
 from whimbrel.mqtt.server import Phase
 
-__all__ = ["FIGURES", "NO_LOG_FIGURES", "Gauges", "LogFigures", "connected", "gauges", "prometheus", "system_values"]
+__all__ = [
+    "FIGURES",
+    "NO_LOG_FIGURES",
+    "Gauges",
+    "LogFigures",
+    "connected_devices",
+    "gauges",
+    "prometheus",
+    "system_values",
+]
 
 _MAX_LATE_SUBJECTS = 100
 """Most subjects for which missed deadlines are published under ``$SYS``: those with the most misses."""
@@ -87,7 +96,7 @@ FIGURES: Final = (_Ages, Gauges, LogFigures, Counters)
 """All metrics of a broker."""
 
 
-def connected(broker: Broker) -> set[str]:
+def connected_devices(broker: Broker) -> set[str]:
     """Return the client ids of the devices that are connected now."""
     return {link.client.id for link in broker.links if link.client is not None and link.machine.phase is Phase.OPEN}
 

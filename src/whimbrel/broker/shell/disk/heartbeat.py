@@ -54,7 +54,7 @@ class Beat(NamedTuple):
     boot: bytes = _NO_BOOT
     """Id of the machine's boot, which identifies the start of the monotonic clock; zero if unknown."""
 
-    def elapsed(self, now: Beat) -> int:
+    def us_until(self, now: Beat) -> int:
         """Return the time from this heartbeat to *now*, in µs; 0 if the clock was set back."""
         if self.boot == now.boot != _NO_BOOT:
             return max(now.monotonic - self.monotonic, 0)
@@ -92,7 +92,7 @@ def resumption(beat: Beat | None, last_at: int, this: Beat) -> Resumption:
         now = max(last_at, this.wall)
         return Resumption(now=now, died_at=now)
     alive_at = max(last_at, beat.at)
-    now = max(alive_at, beat.at + beat.elapsed(this))
+    now = max(alive_at, beat.at + beat.us_until(this))
     return Resumption(now=now, died_at=min(alive_at + _LATE_US, now))
 
 

@@ -161,14 +161,14 @@ class LogKeeper:
         """Begin a run of the keeper in its thread, unless one is under way."""
         if not self._is_working:
             self._is_working = True
-            loop.run_in_executor(self._pool, self.keep, now).add_done_callback(self._kept)
+            loop.run_in_executor(self._pool, self.keep, now).add_done_callback(self._end)
 
     def close(self) -> None:
         """Abandon a run that is under way, and stop the thread; a file that is half written has no name yet."""
         self._pace.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _kept(self, done: asyncio.Future[Kept | None]) -> None:
+    def _end(self, done: asyncio.Future[Kept | None]) -> None:
         self._is_working = False
         if done.cancelled():
             return

@@ -72,7 +72,7 @@ class ViewWriter:
             return
         self._take(*state.view.changes())
         self._under_way = self._pool.submit(self._commit())
-        asyncio.wrap_future(self._under_way, loop=loop).add_done_callback(self._committed)
+        asyncio.wrap_future(self._under_way, loop=loop).add_done_callback(self._end_commit)
 
     def _take(self, put: dict[Key, bytes], drop: set[Key]) -> None:
         """Add changed rows to the next commit; a later change of a row replaces an earlier one."""
@@ -90,7 +90,7 @@ class ViewWriter:
             return lambda: self._storage.replace_view(applied, put)
         return lambda: self._storage.write_view(applied, put, drop)
 
-    def _committed(self, done: asyncio.Future[None]) -> None:
+    def _end_commit(self, done: asyncio.Future[None]) -> None:
         self.is_writing = False
         if done.cancelled() or self._is_finished:
             return
@@ -99,7 +99,7 @@ class ViewWriter:
         except WhimbrelError as error:
             self._fail(str(error))
         else:
-            self._succeed()
+            self._note_success()
 
     def finish(self) -> None:
         """Write the view when the server stops; raise ``WhimbrelError`` if that fails.
@@ -123,7 +123,7 @@ class ViewWriter:
         self._waits = min(max(2 * self._waits, 1), _MAX_WAITS)
         self._to_wait = self._waits
 
-    def _succeed(self) -> None:
+    def _note_success(self) -> None:
         if self._is_behind:
             _log.info("the view follows the log again")
         self._is_behind, self._waits = False, 0

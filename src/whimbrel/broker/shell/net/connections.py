@@ -64,7 +64,7 @@ class Host(Protocol):
     def web_buffer(self) -> memoryview:
         """The buffer into which all WebSockets are read."""
 
-    def received(self, link: Link, data: bytes) -> None:
+    def receive(self, link: Link, data: bytes) -> None:
         """Handle bytes received from a client."""
 
     def count_frames(self, stream: Stream, frames: int) -> None:
@@ -135,7 +135,7 @@ class Stream(asyncio.BaseProtocol):
     def data_received(self, data: bytes) -> None:
         """Pass received bytes to the server."""
         assert self.link is not None
-        self.server.received(self.link, data)
+        self.server.receive(self.link, data)
 
     def write(self, data: bytes) -> None:
         """Write bytes to the client."""
@@ -281,7 +281,7 @@ class WebStream(Stream, asyncio.BufferedProtocol):
         framing, before = self._framing, self._framing.frames
         carried = framing.receive(data)
         if carried:
-            self.server.received(self.link, carried)
+            self.server.receive(self.link, carried)
         self.server.count_frames(self, framing.frames - before)
         if answers := framing.to_send():
             super().write(answers)

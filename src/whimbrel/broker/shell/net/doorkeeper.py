@@ -48,7 +48,7 @@ class Doorkeeper:
         machine = ServerConnection(self._limits)
         return Link(machine, stream, address, verified_user=user, listener=listener or OPEN_LISTENER)
 
-    def received(self, link: Link, data: bytes) -> None:
+    def receive(self, link: Link, data: bytes) -> None:
         """Refuse a CONNECT with 0x88; close a connection whose first packet is another one."""
         stream = link.shell
         if link.closing is not None or not isinstance(stream, Stream):

@@ -106,14 +106,14 @@ class HttpExchange:
         except ValueError:
             raise InvalidValueError("HTTP status", answer.status, "one that HTTP knows") from None
         try:
-            return self._sent(answer, phrase)
+            return self._encode(answer, phrase)
         except (h11.LocalProtocolError, UnicodeEncodeError) as error:
             # Refused and not escaped: a line end in a value would be a header that the client made.
             raise InvalidValueError(
                 "HTTP answer", Phrase(error), "headers of a token and printable ASCII, a body if any"
             ) from None
 
-    def _sent(self, answer: Answer, phrase: str) -> bytes:
+    def _encode(self, answer: Answer, phrase: str) -> bytes:
         fields, send = list(answer.headers), self._connection.send
         if self._is_unread_head:
             answer = replace(answer, body=b"")
@@ -141,9 +141,9 @@ class HttpExchange:
         rest = bytes(self._head[end + len(_END) :]) + data[room:]
         head = bytes(self._head[: end + len(_END)])
         self._head.clear()
-        return self._parsed(head, rest)
+        return self._parse(head, rest)
 
-    def _parsed(self, head: bytes, rest: bytes) -> Request:
+    def _parse(self, head: bytes, rest: bytes) -> Request:
         self._connection.receive_data(head)
         try:
             event = self._connection.next_event()

@@ -33,7 +33,7 @@ class Slowing:
         self._timer: asyncio.TimerHandle | None = None
         """Timer for the next moment at which one of them may continue."""
 
-    def received(self, link: Link, data: bytes) -> bytes:
+    def admit(self, link: Link, data: bytes) -> bytes:
         """Return the received bytes that the rate limits admit now; pause the connection if some must wait."""
         assert link.meter is not None
         data = self._rates.receive(link.meter, data, self._monotonic_us())

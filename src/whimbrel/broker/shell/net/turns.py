@@ -61,7 +61,7 @@ class Turns:
         self._written: set[Stream] = set()
         """Connections whose buffers may contain bytes that are not sent yet."""
         self.slow_readers = SlowReaders(running)
-        self.slowing = Slowing(self._broker.rates, partial(self.received, is_admitted=True), monotonic_us)
+        self.slowing = Slowing(self._broker.rates, partial(self.receive, is_admitted=True), monotonic_us)
         self._is_flushing = self._is_working = False
         self._unwritten_bytes = self._turn_frames = 0
         most = running.config.limits.send_buffer_bytes
@@ -111,7 +111,7 @@ class Turns:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def received(self, link: Link, data: bytes, *, is_admitted: bool = False) -> None:
+    def receive(self, link: Link, data: bytes, *, is_admitted: bool = False) -> None:
         """Pass received bytes to the core, as far as the client's rate limits allow, and pause reading if it is ahead.
 
         *is_admitted*: the rate limits have already admitted these bytes.
@@ -122,7 +122,7 @@ class Turns:
         if not is_admitted:
             broker.counters.bytes_received += len(data)
             if link.meter is not None and link.closing is None:
-                data = self.slowing.received(link, data)
+                data = self.slowing.admit(link, data)
                 if not data:
                     return
         try:

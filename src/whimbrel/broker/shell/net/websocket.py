@@ -168,7 +168,7 @@ class Framing:
             if self._left_bytes:
                 payload = data[at : at + self._left_bytes]
                 at += len(payload)
-                chunks.append(self._unmasked(payload))
+                chunks.append(self._unmask_next(payload))
                 continue
             at = self._small_frames(data, at, chunks)
             if at == end:
@@ -188,11 +188,11 @@ class Framing:
         """Return the queued answers (a pong, a close frame), and clear the queue."""
         pong, close = self._pong, self._close
         self._pong, self._close = None, b""
-        return close if pong is None else _framed(_PONG, pong) + close
+        return close if pong is None else _encode_frame(_PONG, pong) + close
 
     def wrap(self, data: bytes) -> bytes:
         """Return *data* as one binary frame; empty after a close frame, which must be the last frame."""
-        return b"" if self._has_sent_close else _framed(_BINARY, data)
+        return b"" if self._has_sent_close else _encode_frame(_BINARY, data)
 
     def close(self, code: int = CloseCode.NORMAL) -> bytes:
         """Return the close frame to send; empty if one was sent before. ``closed`` is set when the peer answers."""
@@ -202,12 +202,12 @@ class Framing:
             )
         return self._close_frame(code.to_bytes(2, "big"))
 
-    def _unmasked(self, payload: bytes) -> bytes:
+    def _unmask_next(self, payload: bytes) -> bytes:
         """Return *payload*, the next part of the current frame, unmasked; count it off and rotate the masking key."""
         key, turned = self._key, len(payload) % _WORD
         self._left_bytes -= len(payload)
         self._key = key[turned:] + key[:turned]
-        return _unmasked(payload, key)
+        return _unmask(payload, key)
 
     def _small_frames(self, data: bytes, at: int, chunks: list[bytes]) -> int:
         """Decode small, complete and valid data frames from *at*; return the offset of the next other frame.
@@ -262,7 +262,7 @@ class Framing:
             if len(payload) < length:
                 return 0
             self.frames += 1
-            self._control(opcode, _unmasked(payload, key))
+            self._control(opcode, _unmask(payload, key))
             return body + length - at
         self.frames += 1
         self._is_in_message = not is_final
@@ -304,10 +304,10 @@ class Framing:
         if self._has_sent_close:
             return b""
         self._has_sent_close = True
-        return _framed(_CLOSE, payload)
+        return _encode_frame(_CLOSE, payload)
 
 
-def _framed(opcode: int, payload: bytes) -> bytes:
+def _encode_frame(opcode: int, payload: bytes) -> bytes:
     """Encode a complete frame of a server, which is not masked."""
     first, size = _FINAL | opcode, len(payload)
     if size < _TWO_BYTES:
@@ -317,7 +317,7 @@ def _framed(opcode: int, payload: bytes) -> bytes:
     return struct.pack(">BBQ", first, _EIGHT_BYTES, size) + payload
 
 
-def _unmasked(payload: bytes, key: bytes) -> bytes:
+def _unmask(payload: bytes, key: bytes) -> bytes:
     """Return *payload* XOR the masking *key* of four bytes, repeated (RFC 6455, 5.3)."""
     size = len(payload)
     if size < _MANY_BYTES:

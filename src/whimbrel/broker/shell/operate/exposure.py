@@ -62,12 +62,12 @@ def note_users(config: Config) -> None:
     files = sorted({each for each in (config.access.users, *(each.users for each in config.listeners)) if each})
     if not files:
         path.unlink(missing_ok=True)
-    elif _noted(path) != files:
+    elif _read_note(path) != files:
         make_folder(path.parent)
         put(path, json.dumps({"users": files}, ensure_ascii=False).encode() + b"\n")
 
 
-def _noted(path: Path) -> list[str] | None:
+def _read_note(path: Path) -> list[str] | None:
     """Read the list of users files that ``note_users`` wrote; None if there is no list, empty if it is unreadable."""
     try:
         with path.open("rb") as stream:
@@ -84,7 +84,7 @@ def _check_users(config: Config) -> None:
     """Raise ``ConfigError`` if the broker of this data folder had users, and has none now."""
     if config.has_users or config.access.insecure:
         return
-    files = _noted(Path(config.node.data) / USERS_NEEDED)
+    files = _read_note(Path(config.node.data) / USERS_NEEDED)
     if files is None:
         return
     were = f" in {', '.join(files)}" if files else ""

@@ -72,7 +72,7 @@ class Links:
         self._applied = -1
 
     def take(self, rows: Rows) -> None:
-        """Update the link qualities with *rows*, of any nodes and in any order; skip seqs already ``applied``."""
+        """Update the link qualities with *rows*, of any nodes and in any order; skip seqs already marked as applied."""
         is_ours = pc.and_(pc.equal(rows["node"], self._node), pc.greater(rows["seq"], self._applied))
         rows = rows.filter(pc.and_(is_ours, pc.is_valid(rows["device"])))
         found = rows["network_connection"]
@@ -83,12 +83,12 @@ class Links:
         self._newest = _first_of_each("device", pa.concat_tables([self._newest, rows]), [("seq", "descending")])
         self._newest = self._newest.slice(0, self._most)
 
-    def applied(self) -> None:
+    def mark_applied(self) -> None:
         """Mark all rows so far as complete: only rows with a higher seq are used from now on."""
         if self._newest.num_rows:
             self._applied = self._newest["seq"][0].as_py()
 
-    def known(self) -> Mapping[str, float]:
+    def qualities(self) -> Mapping[str, float]:
         """Return the link quality (NetworkConnection) of each device for which it is known."""
         rows = self._newest.filter(pc.is_valid(self._newest["network_connection"]))
         return _mapping(rows["device"], rows["network_connection"])
@@ -117,7 +117,7 @@ class Plan:
         order = [("replicas", "descending"), ("subject", "ascending")]
         self._largest = _first_of_each("subject", pa.concat_tables([self._largest, rows]), order).slice(0, self._most)
 
-    def known(self) -> Mapping[str, int]:
+    def copies(self) -> Mapping[str, int]:
         """Return the number of copies by subject, the largest first."""
         return _mapping(self._largest["subject"], self._largest["replicas"])
 
@@ -173,18 +173,18 @@ class FeedbackReader:
     def look(self) -> Lessons:
         """Read the tables if they have changed, and return the new results."""
         troubles: list[str] = []
-        linked_at, planned_at = _looked(self._link_table, troubles), _looked(self._plan_table, troubles)
+        linked_at, planned_at = _look(self._link_table, troubles), _look(self._plan_table, troubles)
         if linked_at is not None:
-            self._links.applied()
+            self._links.mark_applied()
         return Lessons(
-            connections=None if linked_at is None else self._links.known(),
-            replicas=None if planned_at is None else self._plan.known(),
+            connections=None if linked_at is None else self._links.qualities(),
+            replicas=None if planned_at is None else self._plan.copies(),
             written_at=max((at for at in (linked_at, planned_at) if at is not None), default=None),
             troubles=tuple(troubles),
         )
 
 
-def _looked(table: _Table, troubles: list[str]) -> int | None:
+def _look(table: _Table, troubles: list[str]) -> int | None:
     try:
         return table.look()
     except Exception as error:  # noqa: BLE001 # the errors that readers raise for broken files are not documented
@@ -197,7 +197,7 @@ def _files(version: Path) -> Iterator[_File]:
     if not version.is_dir():
         return
     if (version / "_delta_log").is_dir():
-        yield from _committed(version)
+        yield from _delta_files(version)
         return
     count = 0
     for folder, below, names in os.walk(version, onerror=_raise):
@@ -215,7 +215,7 @@ def _files(version: Path) -> Iterator[_File]:
             yield _File(str(path.relative_to(version)), found.st_size, found.st_mtime_ns)
 
 
-def _committed(table: Path) -> Iterator[_File]:
+def _delta_files(table: Path) -> Iterator[_File]:
     """Yield the files of the present version of a Delta table."""
     try:
         from deltalake import DeltaTable  # a broker that reads no tables does not need it

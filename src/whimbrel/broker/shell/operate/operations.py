@@ -73,14 +73,14 @@ class Operations:
         return {"done": done}
 
     async def _status(self) -> Mapping[str, object]:
-        return {"status": self._found()}
+        return {"status": self._make_status()}
 
-    def _found(self) -> dict[str, object]:
+    def _make_status(self) -> dict[str, object]:
         ports = self._listeners.ports
         return status(self.running, ports, self._storage, self._reloading, self._kernels, self._recent)
 
     def _print_status(self) -> None:
-        found = self._found()
+        found = self._make_status()
         is_json = self.running.config.observe.log_format == "json"
         text = json.dumps({"event": "status", **found}, ensure_ascii=False) if is_json else status_text(found)
         sys.stderr.write(f"{text}\n")  # at any log level

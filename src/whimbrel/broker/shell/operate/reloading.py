@@ -135,7 +135,7 @@ class Reloading:
         for place, link in enumerate(list(running.broker.links), start=1):
             if not place % _AT_ONCE:
                 await asyncio.sleep(0)  # clients are served meanwhile
-            if (found := self._secured(link, files)) is not None:
+            if (found := self._find_context(link, files)) is not None:
                 asked.append((link, *found))
 
         def judge() -> dict[Link, str | None]:
@@ -143,7 +143,7 @@ class Reloading:
 
         return await running.loop.run_in_executor(self._pool, judge)
 
-    def _secured(self, link: Link, files: AccessFiles) -> tuple[TlsContext, Chain] | None:
+    def _find_context(self, link: Link, files: AccessFiles) -> tuple[TlsContext, Chain] | None:
         """Return the TLS context in *files* for a connection's listener, and the client's certificate chain."""
         stream = link.shell
         found = secured_by(stream.transport) if isinstance(stream, Stream) and not stream.is_lost else None
@@ -153,7 +153,7 @@ class Reloading:
         name = next((name for name, first in self.files.secured.items() if first.newest is used.newest), None)
         return None if name is None or name not in files.secured else (files.secured[name], chain)
 
-    def _refused(
+    def _find_refused(
         self, running: Running, files: AccessFiles, judged: Mapping[Link, str | None]
     ) -> Iterator[tuple[Link, str]]:
         """Yield the connections to close, with reasons; also check connections that were opened after ``_judge``."""
@@ -161,14 +161,14 @@ class Reloading:
             refusal: str | None = None
             if link in judged:
                 refusal = judged[link]
-            elif (found := self._secured(link, files)) is not None:
+            elif (found := self._find_context(link, files)) is not None:
                 refusal = found[0].refusal(found[1])
             if refusal is not None:
                 yield link, refusal
 
     def _apply(self, running: Running, wanted: Config, files: AccessFiles, judged: Mapping[Link, str | None]) -> str:
         broker, old, before = running.broker, self.config, self.files
-        refused = list(self._refused(running, files, judged))
+        refused = list(self._find_refused(running, files, judged))
         changes = before.users.take(files.users)
         for name, context in before.secured.items():
             if name in files.secured:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from whimbrel.broker.settings.config import Config
-from whimbrel.broker.shell.metrics import LogFigures, connected, system_values
+from whimbrel.broker.shell.metrics import LogFigures, connected_devices, system_values
 from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 from whimbrel.broker.state.feedback import Announcements, Lessons
 
@@ -48,7 +48,7 @@ class SystemTopics:
     def _publish(self) -> None:
         running, broker = self.running, self.running.broker
         values = system_values(broker, monotonic_us() - running.started_us, self._log_figures())
-        values |= self._announcements.changes(broker.feedback, connected(broker))
+        values |= self._announcements.changes(broker.feedback, connected_devices(broker))
         broker.tell_system(values, running.clock.now())
         self._flush_soon()
         running.loop.call_later(running.config.observe.sys_interval_s, self._publish)
