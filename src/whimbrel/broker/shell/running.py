@@ -47,7 +47,7 @@ class Running:
         self.failure: str | None = None
         """Why the broker has to stop; None while it can serve."""
         self.too_few_files: str | None = None
-        """Why fewer connections are allowed than the configuration says."""
+        """Why fewer connections are allowed than configured (too few file descriptors); None if all are."""
         self.is_closed = False
         """Whether the server has stopped, so that no timer may act any more."""
         self.started_us = monotonic_us()

@@ -228,7 +228,7 @@ class Server:
     # -- serving and stopping ----------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Serve until SIGTERM or SIGINT, or until ``stop``; then drain."""
+        """Wait for SIGTERM, SIGINT or ``stop``; then disconnect all clients, write the state, and close."""
         assert self._stopping is not None
         await self._stopping.wait()
         self._listeners.close()
@@ -238,7 +238,7 @@ class Server:
         self.close()
 
     def stop(self) -> None:
-        """Make ``serve`` return, after it has disconnected the clients and written the state."""
+        """Begin to stop: ``serve`` then disconnects the clients, writes the state, and returns."""
         assert self._stopping is not None
         self._stopping.set()
 

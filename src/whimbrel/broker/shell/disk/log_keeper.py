@@ -75,7 +75,7 @@ class Pace:
         self._since = clock()
 
     def begin(self) -> None:
-        """Start to measure a step of the work."""
+        """Start to measure the duration of a step of the work."""
         self._since = self._clock()
 
     def __call__(self) -> None:
@@ -158,13 +158,13 @@ class LogKeeper:
     # -- on the event loop -------------------------------------------------------------------------------------------
 
     def turn(self, loop: asyncio.AbstractEventLoop, now: int) -> None:
-        """Begin a run of the keeper in its thread, unless one is under way."""
+        """Start a run in the keeper's thread (checkpoint, removal of old segments), unless one is under way."""
         if not self._is_working:
             self._is_working = True
             loop.run_in_executor(self._pool, self.keep, now).add_done_callback(self._end)
 
     def close(self) -> None:
-        """Abandon a run that is under way, and stop the thread; a file that is half written has no name yet."""
+        """Stop the thread, and abandon a run that is under way; half-written files do not have their final name yet."""
         self._pace.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -224,7 +224,7 @@ class LogKeeper:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether to run again soon: the last run left the log too large, or failed in part."""
+        """Whether to run again soon: after the last run the log was still too large, or part of the run failed."""
         last = self.totals.last
         return last is not None and (last.plan.is_short or bool(last.troubles))
 
@@ -312,7 +312,7 @@ class LogKeeper:
         )
 
     def _bounds_in_force(self) -> Bounds:
-        """Return the bounds; if they bound the free space, it is at least the space that publications need."""
+        """Return the bounds of the log; a bound of the free space is raised to the space that publications need."""
         bounds, space = self._bounds, self.space
         if space is None or not bounds.free_bytes:
             return bounds
@@ -370,7 +370,7 @@ class LogKeeper:
             return None
 
     def _archive(self, last: int, troubles: list[str]) -> None:
-        """Export the segments that are to be removed, in a separate process: the broker does not load Arrow."""
+        """Export the segments that are to be removed, in a separate process, so that the broker need not load Arrow."""
         target = Path(self._settings.export)
         if layout.exported_seq(target, self._node) >= last:
             return

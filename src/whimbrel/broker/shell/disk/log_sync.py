@@ -40,7 +40,7 @@ class LogSync:
         """Bytes written to the log when its growth last made the keeper run."""
         self.is_syncing = False
         self.read_on: Callable[[], None] = lambda: None
-        """Called after each write, when clients may be read from again."""
+        """Callback after each write: the server resumes reading from clients that sent faster than the disk writes."""
         self.flush: Callable[[], None] = lambda: None
         """Called when the core knows which records are durable, to send its answers to the clients."""
         self._after_log: list[Link] = []
@@ -51,16 +51,16 @@ class LogSync:
         self.running.loop.call_later(self.running.config.log.sync_interval_ms / 1_000, self._write_out)
 
     def sync_if_wanted(self) -> None:
-        """Begin an fsync if an answer waits for it, or a write if a message waits for one, unless one is under way."""
+        """Begin an fsync if an answer waits for it, or a write if a message waits for that, one at a time."""
         if self.running.broker.wants_sync and not self.is_syncing and self.running.failure is None:
             self._sync(wait=True)
         elif self._after_log and self.running.failure is None:
             self.write_now()
 
     def that_may_be_written(self, links: list[Link]) -> list[Link]:
-        """Return the links that may be written to now: the decisions about their messages are in the log.
+        """Filter *links* for connections that may be written to now: the log has the policy decisions about them.
 
-        The others are kept until the next write, and are then flushed.
+        The other connections are kept until the next write of the log, and are then written to.
         """
         written_seq = self._log.written_seq
         early = [link for link in links if link.after_seq > written_seq]
@@ -110,7 +110,7 @@ class LogSync:
         future.add_done_callback(lambda done: self._end(done, wait=wait))
 
     def _looking(self, work: Callable[[], int]) -> int:
-        """Run *work*, which writes the log, and then measure the free space of the disk; called in the thread."""
+        """Run *work*, which writes the log, then measure the free space of the disk; this runs in the thread."""
         try:
             return work()
         finally:

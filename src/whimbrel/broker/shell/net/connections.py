@@ -364,7 +364,7 @@ class ObservedStream(asyncio.Protocol):
 
 
 def _address(transport: asyncio.Transport) -> str:
-    """Return the address of a connection's client, or the name of the user at the other end of a Unix socket."""
+    """Return the address of a connection's client; for a Unix socket, a text with the user id at its other end."""
     return str(transport.get_extra_info("peername") or peer_name(transport.get_extra_info("socket")))
 
 

@@ -60,7 +60,7 @@ class TlsContext(ssl.SSLContext):
 
     @property
     def newest(self) -> TlsContext:
-        """The context for new connections: this one, or the last of its successors after reloads."""
+        """The TLS context for new connections: this one, or the newest context after reloads."""
         found = self
         while found._successor is not None:
             found = found._successor

@@ -108,7 +108,7 @@ class HttpExchange:
         try:
             return self._encode(answer, phrase)
         except (h11.LocalProtocolError, UnicodeEncodeError) as error:
-            # Refused and not escaped: a line end in a value would be a header that the client made.
+            # Refused, not escaped: with a line end in a value a client could inject a header.
             raise InvalidValueError(
                 "HTTP answer", Phrase(error), "headers of a token and printable ASCII, a body if any"
             ) from None

@@ -22,7 +22,7 @@ _FEW_MORE = 64
 
 
 def crowd(connections: int) -> int:
-    """Return the most connections that may be open: some more than the limit, which are told the reason and closed."""
+    """Return how many connections may be open: the limit, and some more that only get the reason for a refusal."""
     return connections + max(_FEW_MORE, connections // 10)
 
 

@@ -31,7 +31,7 @@ class Slowing:
         self.connections: set[_Connection] = set()
         """The connections that are paused now."""
         self._timer: asyncio.TimerHandle | None = None
-        """Timer for the next moment at which one of them may continue."""
+        """Timer for the next moment at which a paused connection may continue."""
 
     def admit(self, link: Link, data: bytes) -> bytes:
         """Return the received bytes that the rate limits admit now; pause the connection if some must wait."""

@@ -57,7 +57,7 @@ class Turns:
         self.is_slowing = False
         """Whether the log fills the disk, so that publishers are read from only once per tick."""
         self._ahead: set[Stream] = set()
-        """Clients not read from now: they used up their turn, sent much before CONNACK, or do not read answers."""
+        """Clients not read from now: they used up their turn, sent too much before CONNACK, or do not read answers."""
         self._written: set[Stream] = set()
         """Connections whose buffers may contain bytes that are not sent yet."""
         self.slow_readers = SlowReaders(running)
@@ -112,7 +112,7 @@ class Turns:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def receive(self, link: Link, data: bytes, *, is_admitted: bool = False) -> None:
-        """Pass received bytes to the core, as far as the client's rate limits allow, and pause reading if it is ahead.
+        """Pass received bytes to the core, within the client's rate limits; pause reading if the client is too fast.
 
         *is_admitted*: the rate limits have already admitted these bytes.
         """
@@ -189,7 +189,7 @@ class Turns:
         self.flush_soon()
 
     def _read_again(self) -> None:
-        """Resume reading from clients that are no longer ahead; finish connections that are closed."""
+        """Resume reading from clients whose packets and answers no longer wait; finish connections that are closed."""
         has_backlog = self._broker.has_backlog
         for stream in list(self._ahead):
             link = stream.link
@@ -267,7 +267,7 @@ class Turns:
             self.running.loop.call_soon(self._work)
 
     def _write_dirty(self) -> None:
-        """Write to connections that have packets to send, or that must be closed; at most ``_MAX_WRITES`` per turn."""
+        """Write waiting packets to connections, and close those that must be closed; at most 1,000 per turn."""
         broker = self._broker
         dirty, most = broker.dirty, self._most_buffered
         half, sent, written = most // 2, 0, self._written
