@@ -14,7 +14,7 @@ import pytest
 from broker_rig import Rig, subscribing
 
 from whimbrel.broker.settings.config import Config, PipelineSettings
-from whimbrel.broker.shell.metrics import connected, prometheus
+from whimbrel.broker.shell.metrics import connected_devices, prometheus
 from whimbrel.broker.shell.operate import feedback_reader as learning
 from whimbrel.broker.shell.operate.feedback_reader import FeedbackReader
 from whimbrel.broker.state import feedback as words
@@ -431,7 +431,7 @@ def test_metrics_say_how_much_is_known_and_how_old_it_is(tmp_path: Path) -> None
     """What nobody can see will be wrong for a month."""
     rig = Rig(tmp_path, replace(Config(), pipeline=PipelineSettings(tables="tables")))
     rig.client("d")
-    assert connected(rig.broker) == {"d"}
+    assert connected_devices(rig.broker) == {"d"}
     assert "whimbrel_learned_age_seconds" not in prometheus(rig.broker, 0, rig.now)
     lessons = Lessons(
         connections={"d": 0.5}, replicas={"a": 3, "b": 1}, written_at=rig.now - 4_000_000, troubles=("replicas: odd",)

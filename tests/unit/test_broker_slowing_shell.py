@@ -44,7 +44,7 @@ def _driven(*, is_lost: bool) -> list[str]:
         slowing = Slowing(rates, handle, lambda: now[0])
         link = Link(ServerConnection(ServerLimits()), _Connection(done, is_lost=is_lost), "test", verified_user=None)
         link.meter = rates.open(link, "c", "ann", b"")
-        assert slowing.received(link, MESSAGE * 61) == MESSAGE * 50
+        assert slowing.admit(link, MESSAGE * 61) == MESSAGE * 50
         while rates.slowed:
             now[0] += 1_000_000
             slowing.look_later()

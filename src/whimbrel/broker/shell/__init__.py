@@ -1,1 +1,1 @@
-"""Shell: sockets, the clock, the disk and threads around the core."""
+"""Shell: the sockets, clock, disk access and threads around the broker's core, which does no I/O itself."""

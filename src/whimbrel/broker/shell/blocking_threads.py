@@ -1,6 +1,6 @@
-"""Blocking threads: perform the core's blocking tasks, such as verifying a password, beside the event loop.
+"""Blocking tasks: run slow work of the core, such as verifying a password, in threads beside the event loop.
 
-Bodies that policies want are made by ``Transforms``, in processes.
+Message bodies that a policy transforms for a device are computed in processes (``Transforms``).
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from whimbrel.shape.pool import TransformPool
 __all__ = ["MAX_AT_ONCE", "BlockingThreads", "Transforms"]
 
 MAX_AT_ONCE = 2
-"""How many passwords are hashed at once, each in 128 MiB."""
+"""Most passwords that are hashed at the same time; each needs 128 MiB of memory."""
 _LOOK_S = LOOK_US / 1e6
 
 
 class BlockingThreads:
-    """The tasks under way in *pool*; *flush_soon* writes what the core makes of their results."""
+    """Runner of the core's blocking tasks in threads of *pool*.
+
+    It passes the results to the core, and calls *flush_soon* to send the core's answers to clients.
+    """
 
     def __init__(self, running: Running, pool: Executor, flush_soon: Callable[[], None]) -> None:
         self.running, self._pool, self._flush_soon = running, pool, flush_soon
         self._under_way = 0
 
     def begin_tasks(self) -> None:
-        """Begin the core's tasks as long as there is a thread for them."""
+        """Start the tasks that the core has queued, while fewer than ``MAX_AT_ONCE`` are running."""
         running, tasks = self.running, self.running.broker.blocking_tasks
         while self._under_way < MAX_AT_ONCE and (task := tasks.next(running.listened_us)) is not None:
             self._under_way += 1
@@ -47,14 +50,14 @@ class BlockingThreads:
 
 
 class Transforms:
-    """The bodies that are being made for devices whose policies want them; the pool bounds how many may wait."""
+    """Runner of body transforms, which policies ask for, in a pool of processes with a bounded queue."""
 
     def __init__(self, running: Running, flush_soon: Callable[[], None]) -> None:
         self._running, self._flush_soon = running, flush_soon
         self._pool = TransformPool(limits=running.broker.config.policies.limits)
 
     def begin(self) -> None:
-        """Begin what the core wants to be made."""
+        """Start the transforms that the core has queued."""
         jobs = self._running.broker.transforms
         while jobs:
             job = jobs.popleft()
@@ -63,14 +66,17 @@ class Transforms:
             self._look_later(job, is_warm=self._pool.is_warm)
 
     def prepare(self) -> None:
-        """Start a process: there are policies that will want bodies made."""
+        """Start a spare process in advance, because a policy that transforms bodies is in use."""
         self._pool.prepare()
 
     def _look_later(self, job: TransformJob, *, is_warm: bool) -> None:
         self._running.loop.call_later(_LOOK_S, self._look, job, is_warm)
 
     def _look(self, job: TransformJob, is_warm: bool) -> None:  # noqa: FBT001 # the loop passes it so
-        """Let the core see whether others may wait for a body longer; the first process takes a while to start."""
+        """Ask the core whether other messages must still wait for the body of *job*; repeat while it is pending.
+
+        The waiting time is counted from the moment when the first process has started, since that takes a while.
+        """
         running = self._running
         if not job.is_pending or running.failure is not None or running.is_closed:
             return
@@ -92,6 +98,6 @@ class Transforms:
             self._flush_soon()
 
     async def close(self) -> None:
-        """End the processes."""
+        """Stop the processes."""
         await self._pool.close()
         await asyncio.sleep(0)

@@ -1,11 +1,11 @@
-"""The garbage collector of a broker's process: it looks at what is new, and leaves what stays alone.
+"""Garbage collection of the broker's process: examine only new objects, so that no collection blocks the event loop.
 
-Python's own looks at everything every so often: half a second for a million objects, in which no client is answered.
-Here what is there at a look is *frozen*: counted references still free it, as they free nearly everything we make, and
-the collector does not come to it again.
-Rule: a look is at some twenty thousand objects that came since the last: a few milliseconds.
-Rule: circles that were frozen with the rest are found when everything is looked at; that happens when there is twice as
-much as at the last time, so seldom: if the process makes no such circles, only while the broker holds ever more.
+Python's default collector examines all objects now and then: half a second per million objects, in which no client is
+answered. Here the objects that survive a collection are *frozen* (``gc.freeze``): reference counting still frees them,
+as it frees nearly all of our objects, but later collections skip them.
+Rule: a collection examines some twenty thousand objects, those created since the last one. It takes a few milliseconds.
+Rule: reference cycles among frozen objects are found only by a full collection. One runs when the number of frozen
+objects has doubled, so seldom: if the process makes no such cycles, only while the broker's state grows.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ __all__ = ["Collector"]
 _YOUNG = 20_000
 _NEVER = 1_000_000_000
 _MUCH = 1_000_000
-"""With fewer objects everything is looked at in half a second at most, and need not be."""
+"""Frozen objects below which no full collection is needed: examining them would take half a second at most."""
 
 
 class Collector:
-    """The collector's rules while it is in force: from ``begin`` to ``end``."""
+    """Settings of Python's garbage collector for a broker, in force from ``begin`` to ``end``."""
 
     def __init__(self) -> None:
         self._before = gc.get_threshold()
         self._most = 0
 
     def begin(self) -> None:
-        """Look at everything once, and from then on only at what is new."""
+        """Run one full collection, and from then on examine only new objects."""
         gc.collect()
         gc.freeze()
         self._most = 2 * gc.get_freeze_count() + _MUCH
@@ -36,11 +36,14 @@ class Collector:
         gc.callbacks.append(_freeze)
 
     def accept(self) -> None:
-        """Take what is there by now as what stays: what was restored has just been looked at, piece by piece."""
+        """Count the present objects as permanent, so that the next full collection runs when they have doubled.
+
+        It is called after a restore, whose objects have just been examined in small collections.
+        """
         self._most = 2 * gc.get_freeze_count() + _MUCH
 
     def turn(self) -> None:
-        """Look at everything if there is twice as much as at the last time; called once in a while."""
+        """Run a full collection if the number of frozen objects has doubled since the last; call this now and then."""
         if gc.get_freeze_count() > self._most:
             gc.unfreeze()
             gc.collect()
@@ -48,14 +51,14 @@ class Collector:
             self._most = 2 * gc.get_freeze_count() + _MUCH
 
     def end(self) -> None:
-        """Let Python do as it did."""
+        """Restore Python's own settings."""
         gc.callbacks.remove(_freeze)
         gc.set_threshold(*self._before)
         gc.unfreeze()
 
 
 def _freeze(phase: str, info: dict[str, int]) -> None:
-    """Freeze what was looked at."""
+    """Freeze the surviving objects after each collection."""
     del info
     if phase == "stop":
         gc.freeze()

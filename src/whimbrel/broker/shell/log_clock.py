@@ -1,11 +1,11 @@
-"""The log's clock: the time that facts are stamped with, of a machine whose own clock may be wrong.
+"""Log clock: the time stamps of the log's records, which never go back even if the machine's clock is wrong or set.
 
-Rule: it is UTC where the machine's clock is. It follows the monotonic clock, and is corrected now and then
-(``adjust``), so nothing that measures how long something lasts sees the machine's clock being set.
-Rule: it never stands still. Where it is ahead of the machine's clock, which was set back or had been wrong, it goes a
-tenth slower than time until both agree; what is to expire expires, if a little late.
-Rule: it never jumps far at one word of the machine's clock. A clock that is suddenly more than a minute ahead is
-believed once it has said so for a minute: one record of next week would keep the log in next week.
+Rule: the log's time is UTC if the machine's clock is right. It advances with the monotonic clock and is corrected now
+and then (``adjust``), so setting the machine's clock does not disturb the measurement of durations.
+Rule: the log's time never stands still. If it is ahead of the machine's clock, which was set back or had been wrong, it
+runs a tenth slower until both agree; so expiry still happens, if a little late.
+Rule: the log's time never follows a sudden jump at once. A machine's clock that is more than a minute ahead is followed
+only after it has been so for a minute: a single record with a time of next week would keep the log in next week.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ __all__ = ["LogClock", "wall_clock"]
 
 _MINUTE_US = 60 * US_PER_S
 _BELIEVED_US = _MINUTE_US
-"""By how much the machine's clock may be ahead and is believed at once."""
+"""The log's time follows the machine's clock at once if that is ahead by at most this."""
 _PROBATION_US = _MINUTE_US
-"""For how long one that is further ahead must say so."""
+"""A machine's clock that is further ahead is followed only after this time."""
 _SLOWER = 10
-"""A clock that is ahead loses one in so many."""
+"""If the log's time is ahead of the machine's clock, it loses one in this many microseconds."""
 _TOLD_US = 10 * US_PER_S
-"""By how much it must be ahead before a line is logged."""
+"""A line is logged if the log's time is ahead of the machine's clock by more than this."""
 
 
 def wall_clock() -> int:
-    """Return what the machine's clock says, in microseconds."""
+    """Return the time of the machine's clock, in microseconds since 1970."""
     return time.time_ns() // 1_000
 
 
 class LogClock:
-    """The time, not before *start*; *say* is told what an operator should know of it."""
+    """Clock of the log, which begins at *start* or later; *say* logs a line for the operator when clocks disagree."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class LogClock:
         self._adjusted_at = monotonic_ns() // 1_000
         self._offset = start - self._adjusted_at
         self._doubted_at: int | None = None
-        """Since when the machine's clock has been too far ahead to be believed."""
+        """Monotonic time since when the machine's clock has been too far ahead to be followed; None if it is not."""
         self._is_ahead_told = False
         self.adjust()
 
     def now(self) -> int:
-        """Return the time."""
+        """Return the log's time, in microseconds since 1970."""
         return self._monotonic_ns() // 1_000 + self._offset
 
     def adjust(self) -> None:
-        """Look at the machine's clock; call it often, and whenever much time may have passed unseen."""
+        """Correct the log's time by the machine's clock; call this often, and after a time without calls."""
         now = self._monotonic_ns() // 1_000
         elapsed, self._adjusted_at = now - self._adjusted_at, now
         ahead = now + self._offset - self._wall()

@@ -1,4 +1,4 @@
-"""Metrics: the figures of a broker as Prometheus reads them, and as they are published under ``$SYS``."""
+"""Metrics of a broker, in Prometheus' text format and as messages published under ``$SYS``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,24 @@ from whimbrel.broker.limits.figures import count, now, read_figures
 from whimbrel.model.clock import US_PER_S
 from whimbrel.mqtt.server import Phase
 
-__all__ = ["FIGURES", "NO_LOG_FIGURES", "Gauges", "LogFigures", "connected", "gauges", "prometheus", "system_values"]
+__all__ = [
+    "FIGURES",
+    "NO_LOG_FIGURES",
+    "Gauges",
+    "LogFigures",
+    "connected_devices",
+    "gauges",
+    "prometheus",
+    "system_values",
+]
 
 _MAX_LATE_SUBJECTS = 100
-"""The number of subjects whose missed deadlines are published, those with the most."""
+"""Most subjects for which missed deadlines are published under ``$SYS``: those with the most misses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFigures:
-    """The figures of the log on disk; what there is now is not known before the keeper has looked once."""
+    """Metrics of the log on disk; gauges are None until the log keeper has run for the first time."""
 
     log_bytes: int | None = now("bytes of the log's segments", topic="log/bytes", place="log.bytes")
     log_oldest_seq: int | None = now(
@@ -48,7 +57,7 @@ NO_LOG_FIGURES: Final = LogFigures()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """The figures of a broker that say what there is now."""
+    """Gauges of a broker: metrics of its present state, not totals (apart from ``learned_failures``)."""
 
     clients_connected: int = now("clients that are connected", topic="clients/connected", place="clients.connected")
     clients: int = now("clients that have a session", topic="clients/total", place="clients.known")
@@ -84,16 +93,16 @@ class _Ages:
 
 
 FIGURES: Final = (_Ages, Gauges, LogFigures, Counters)
-"""Everything that a broker counts."""
+"""All metrics of a broker."""
 
 
-def connected(broker: Broker) -> set[str]:
-    """Return the devices that are connected now."""
+def connected_devices(broker: Broker) -> set[str]:
+    """Return the client ids of the devices that are connected now."""
     return {link.client.id for link in broker.links if link.client is not None and link.machine.phase is Phase.OPEN}
 
 
 def gauges(broker: Broker) -> Gauges:
-    """Return what there is now."""
+    """Return the present values of the gauges of *broker*."""
     state, learned = broker.state, broker.feedback
     return Gauges(
         clients_connected=sum(1 for link in broker.links if link.machine.phase is Phase.OPEN),
@@ -117,7 +126,7 @@ def gauges(broker: Broker) -> Gauges:
 
 
 def system_values(broker: Broker, uptime_us: int, log: LogFigures = NO_LOG_FIGURES) -> dict[str, str]:
-    """Return what is published under ``$SYS``, by topic; names that other brokers have too are theirs."""
+    """Return the messages to publish under ``$SYS``, by topic; topics that other brokers also have are named alike."""
     totals: dict[str, int] = {}
     for _, value, figure in read_figures(gauges(broker), log, broker.counters):
         if figure.topic:

@@ -1,8 +1,8 @@
-"""Preparation: what a broker does between opening its ports and serving clients.
+"""Preparation: the state of a broker between opening its ports and accepting clients.
 
-It restores what is stored; and where that has many filters, they are packed, since many are more than can be evaluated
-one by one. It listens meanwhile, and every CONNECT is answered with 0x88 (server unavailable) and the reason.
-Rule: it does not wait for ever. If packing fails again and again, a slow broker is better than none.
+The broker restores its stored state. If that has many filters, they are first packed into an index, since evaluating
+them one by one would take too long. Meanwhile every CONNECT is answered with 0x88 (server unavailable) and the reason.
+Rule: packing may take five minutes at most. If it has failed until then, a slow broker is better than none.
 """
 
 from __future__ import annotations
@@ -12,26 +12,29 @@ from whimbrel.broker.state.routes import Routes
 __all__ = ["MAX_UNPACKED", "Preparation"]
 
 MAX_UNPACKED = 2_048
-"""So many filters are asked one by one in 8 ms: 20,000 ranges were measured to take 76 ms a publication."""
+"""Most stored filters that may be evaluated without the packed index when clients are accepted.
+
+They take about 8 ms per publication: 20,000 ranges were measured to take 76 ms.
+"""
 _PATIENCE_US = 300_000_000
 
 
 class Preparation:
-    """How far a broker is that has just started."""
+    """Progress of a broker that has just started, and the reason for which it still refuses clients."""
 
     def __init__(self) -> None:
         self.reason: str | None = "the stored sessions are being restored; try again in a moment"
-        """Why no client may connect yet."""
+        """Why no client may connect yet; None if clients may connect."""
         self._routes: Routes | None = None
 
     def pack(self, routes: Routes) -> None:
-        """Take in what was restored."""
+        """Record that the state is restored; accept clients unless *routes* has too many unpacked filters."""
         self._routes, self.reason = routes, None
         if routes.unpacked > MAX_UNPACKED:
             self.reason = f"{routes.unpacked:,} stored filters are being packed; try again in a moment"
 
     def look(self, listened_us: int) -> tuple[str, str] | None:
-        """Let clients in once the filters are packed, or packing takes too long; return what to log, and how."""
+        """Accept clients if the filters are packed or packing takes too long; return a log level and text, or None."""
         if self.reason is None or self._routes is None:
             return None
         unpacked = self._routes.unpacked

@@ -1,4 +1,4 @@
-"""A running server, as all its parts know it: the core, its clock, the event loop, and whether it still serves."""
+"""Shared objects of a running server: the core, its clock, the event loop, and whether it is still serving."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Running", "monotonic_us", "on_signals", "until_closed"]
 
 
 def monotonic_us() -> int:
-    """Return the time by which durations are judged: it never steps."""
+    """Return the monotonic clock, in microseconds, for measuring durations."""
     return time.monotonic_ns() // 1_000
 
 
 class Running:
-    """What the parts of one server share."""
+    """State that the parts of one server share."""
 
     __slots__ = (
         "broker",
@@ -40,23 +40,23 @@ class Running:
     )
 
     loop: asyncio.AbstractEventLoop
-    """Set when the server starts; no part does anything before."""
+    """The event loop; set when the server starts, before any part acts."""
 
     def __init__(self, config: Config, broker: Broker, clock: LogClock, preparation: Preparation) -> None:
         self.config, self.broker, self.clock, self.preparation = config, broker, clock, preparation
         self.failure: str | None = None
-        """Why the broker has to stop."""
+        """Why the broker has to stop; None while it can serve."""
         self.too_few_files: str | None = None
-        """Why fewer connections are allowed than the configuration says."""
+        """Why fewer connections are allowed than configured (too few file descriptors); None if all are."""
         self.is_closed = False
-        """The server has stopped: no timer may act any more."""
+        """Whether the server has stopped, so that no timer may act any more."""
         self.started_us = monotonic_us()
         self.listened_us = 0
-        """How long the broker has listened, as far as ticks have counted it; see ``Timers``."""
+        """Microseconds in which the broker could read from clients; excludes time when it was stopped (``Timers``)."""
 
 
 def on_signals(loop: asyncio.AbstractEventLoop, acts: Mapping[signal.Signals, Callable[[], None]]) -> None:
-    """Let the event loop act on signals, where it may: only that of the main thread can."""
+    """Register a function per signal with the event loop; do nothing outside the main thread (it is impossible)."""
     for number, act in acts.items():
         with suppress(NotImplementedError, RuntimeError, ValueError):
             loop.add_signal_handler(number, act)
@@ -71,7 +71,7 @@ _PartT = TypeVar("_PartT", bound=_Part)
 
 
 def until_closed(act: Callable[[_PartT], None]) -> Callable[[_PartT], None]:
-    """Let a method that a timer calls do nothing once the server is closed."""
+    """Wrap a method that a timer calls, so that it does nothing once the server is closed."""
 
     @wraps(act)
     def checked(part: _PartT) -> None:

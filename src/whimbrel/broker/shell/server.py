@@ -1,13 +1,12 @@
-"""The server: a broker on its ports; how it starts, restores what is stored, serves, and stops.
+"""Server: runs a broker on its ports: it starts, restores the stored state, serves clients, and stops.
 
-What may wait for what: everything of the core happens on the event loop and never waits. One thread writes and fsyncs
-the log (``disk``), one reads and writes the view (``viewer``, which takes the log's lock while it syncs it), one makes
-checkpoints and cuts the log (``LogKeeper``), one reads history (``HistoryReader``), one reads what the pipeline learned
-(``learner``), others verify passwords (``askers``) or pack filters (``packers``). They come back to the loop with their
-results.
-Rule: a start that has to be refused (settings, files, a folder that is locked, newer or lacks records) is refused
-before a port is open. From then on clients are answered: with 0x88 (``net/doorkeeper``) until everything is restored
-and packed (``Preparation``), then by the core.
+Threads: the core runs on the event loop and never blocks. One thread writes and fsyncs the log (``disk``), one reads
+and writes the view (``viewer``, which takes the log's lock while it fsyncs the log), one makes checkpoints and cuts the
+log (``LogKeeper``), one reads old publications (``HistoryReader``), one reads the pipeline's results (``learner``),
+others verify passwords (``askers``) or pack filters (``packers``). They pass their results back to the event loop.
+Rule: if the broker cannot start (settings, files, a folder that is locked, newer or lacks records), it stops before it
+opens a port. Once ports are open, clients are answered: with 0x88 (``net/doorkeeper``) until the state is restored and
+the filters are packed (``Preparation``), then by the core.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ __all__ = ["Server"]
 
 _log = structlog.get_logger("whimbrel")
 _QUIET_S = 0.5
-"""How long a restore may take before the log says that it is under way."""
+"""A restore that takes longer than this is logged while it is under way."""
 _LOOK_S = 0.25
 _MAX_NAMED = 100
-"""Subscriptions that the log names one by one."""
+"""Most refused subscriptions that are logged one by one."""
 _REFUSED_TODAY = (
     "an older version accepted this subscription's filter; it is beyond today's limits and matches only within the "
     "budget of patterns: subscribe again with a simpler filter"
@@ -69,9 +68,9 @@ class _Begun(NamedTuple):
 
 
 class Server:
-    """A broker on its ports; *accepts_loss*: start although records are missing from the log.
+    """A broker on its ports; *accepts_loss*: start even if records are missing from the log.
 
-    A reload asks *reread* for the settings as they are then, and tells *set_log_level* which lines are to be written.
+    A reload calls *reread* to read the settings again, and *set_log_level* with the log level that they name.
     """
 
     def __init__(
@@ -100,27 +99,27 @@ class Server:
         self._stopping: asyncio.Event | None = None
         self._is_reload_wanted = False
         self.is_closed = False
-        """Whether it has stopped."""
+        """Whether the server has stopped."""
 
     @property
     def ports(self) -> dict[str, int]:
-        """The ports that it listens on, by kind."""
+        """The TCP ports on which the server listens, by the kind of port or the name of the listener."""
         return self._listeners.ports
 
     @property
     def sockets(self) -> dict[str, str]:
-        """The Unix sockets that it listens on, by the name of their listener."""
+        """The paths of the Unix sockets on which the server listens, by the name of the listener."""
         return self._listeners.sockets
 
     @property
     def failure(self) -> str | None:
-        """Why the broker had to stop."""
+        """Why the broker had to stop; None if it did not have to."""
         return None if self._service is None else self._service.running.failure
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> bool:
-        """Open the ports, restore what is stored, and serve; tell whether it serves, or was told to stop meanwhile."""
+        """Open the ports, restore the state and accept clients; return False if it was told to stop meanwhile."""
         loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         on_signals(loop, {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: self._note_reload})
         for warned in exposures(self.config):
@@ -158,7 +157,7 @@ class Server:
         self._is_reload_wanted = True
 
     async def _restore(self, loop: asyncio.AbstractEventLoop) -> _Begun | None:
-        """Return what a thread has restored; None if the server is to stop meanwhile."""
+        """Restore the state in a thread, and return it with its core; None if the server is told to stop meanwhile."""
         assert self._stopping is not None
         begun = loop.run_in_executor(self._pools.viewer, self._begin)
         stopping = loop.create_task(self._stopping.wait())
@@ -177,7 +176,7 @@ class Server:
         return None
 
     def _begin(self) -> _Begun:
-        """Restore the state and make its core; a thread does it while the event loop answers clients with 0x88."""
+        """Restore the state and create the core; this runs in a thread while clients are answered with 0x88."""
         state, restored = self._storage.restore(
             Routes(self._matcher, near=NearRoutes(self._matcher, self._kernels.has_places))
         )
@@ -201,7 +200,7 @@ class Server:
         return Matcher(run=self._pools.packers.submit, pack=self._kernels)
 
     async def _pack_filters(self, running: Running) -> bool:
-        """Wait until the stored filters are packed, where they are many; tell whether the server is to serve."""
+        """Wait until the stored filters are packed, if they are many; return False if the server is told to stop."""
         assert self._stopping is not None
         preparation = self._preparation
         if preparation.reason is not None:
@@ -229,7 +228,7 @@ class Server:
     # -- serving and stopping ----------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Serve until SIGTERM or SIGINT, or until ``stop``; then drain."""
+        """Wait for SIGTERM, SIGINT or ``stop``; then disconnect all clients, write the state, and close."""
         assert self._stopping is not None
         await self._stopping.wait()
         self._listeners.close()
@@ -239,12 +238,12 @@ class Server:
         self.close()
 
     def stop(self) -> None:
-        """Begin to stop."""
+        """Begin to stop: ``serve`` then disconnects the clients, writes the state, and returns."""
         assert self._stopping is not None
         self._stopping.set()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Stop all threads and processes, and close all files and sockets."""
         self.is_closed = True
         self._storage.abandon()
         self._control.close()
@@ -258,7 +257,7 @@ class Server:
 
 
 class NotServingError(WhimbrelError):
-    """The broker does not serve yet. Reaction: ask again a little later."""
+    """The broker is not serving clients yet. Reaction: ask again a little later."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -277,7 +276,7 @@ def _tell_time(event: str, by_s: float) -> None:
 
 
 def _tell_restored(found: Restored, data: str) -> None:
-    """Log what was found in the data folder."""
+    """Log how the state was restored from the data folder, with warnings about missing or damaged data."""
     if found.lost is not None:
         _log.warning("records are missing, and that is accepted", lost=found.lost)
     if found.rebuilt is not None:
@@ -293,7 +292,7 @@ def _tell_restored(found: Restored, data: str) -> None:
 
 
 def _name_refused(routes: Routes) -> None:
-    """Log the subscriptions whose filter this version refuses; they were restored all the same."""
+    """Log the subscriptions whose filters exceed the limits of this version; they were restored nevertheless."""
     refused = {key: reason for key, reason in routes.refused_today.items() if key not in routes.unreadable}
     for (session, (subject_filter, name)), reason in islice(refused.items(), _MAX_NAMED):
         _log.warning(_REFUSED_TODAY, session=session, topic_filter=subject_filter, name=name, reason=reason)

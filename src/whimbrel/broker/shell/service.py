@@ -1,7 +1,7 @@
-"""The service: the parts of a server that act once its state is restored, and how they stop.
+"""Service: the parts of a server that run once its state is restored; it starts and stops them.
 
-Its parts: ``net/turns`` reads from clients and writes to them, ``disk/log_sync`` writes the log, ``disk/view_writer``
-the view, ``timers`` and ``system_topics`` act at intervals, ``operate`` answers operators; all share one ``Running``.
+``net/turns`` reads from clients and writes to them, ``disk/log_sync`` writes the log, ``disk/view_writer`` writes the
+view, ``timers`` and ``system_topics`` act at intervals, and ``operate`` answers operators. All share one ``Running``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DRAIN_S = 5.0
 
 
 class Pools(NamedTuple):
-    """The threads of a server, by what they do."""
+    """Thread pools of a server, by their work (see the module ``server``)."""
 
     disk: ThreadPoolExecutor
     viewer: ThreadPoolExecutor
@@ -46,18 +46,18 @@ class Pools(NamedTuple):
 
     @classmethod
     def make(cls, askers: int) -> Pools:
-        """Return pools whose threads begin when they have something to do."""
+        """Return the pools, with *askers* threads for passwords; threads are started when they are first needed."""
         sizes = {"disk": 1, "view": 1, "ask": askers, "packing": 2, "learn": 1}
         return cls(*(ThreadPoolExecutor(size, thread_name_prefix=name) for name, size in sizes.items()))
 
     def shutdown(self) -> None:
-        """End all threads, once they have done what they do."""
+        """Stop all threads after the work that they are doing; queued work is dropped."""
         for pool in self:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Service:
-    """The parts of one server; *stop* begins to stop it."""
+    """The running parts of one server; they call *stop* to stop the server if the log fails."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class Service:
         self.operations = Operations(running, reloading, storage, listeners, self.turns, kernels)
 
     def start(self, control: ControlSocket) -> None:
-        """Act from now on; *control* is how operators ask."""
-        self.running.broker.tick(self.running.clock.now())  # before any client comes back to a session that is over
+        """Start all parts; *control* is the socket over which operators send commands."""
+        self.running.broker.tick(self.running.clock.now())  # before a client resumes a session that has expired
         self.operations.start(control)
         self._timers.start()
         self._log_sync.start()
@@ -89,7 +89,7 @@ class Service:
         self._log_sync.sync_if_wanted()
 
     async def drain(self) -> None:
-        """Disconnect all clients, and write everything down."""
+        """Disconnect all clients, then fsync the log and write the view."""
         running, turns = self.running, self.turns
         if running.failure is None:
             running.broker.drain()
@@ -108,10 +108,10 @@ class Service:
             try:
                 await self._log_sync.finish()
                 self._view_writer.finish()
-            except WhimbrelError as error:  # a full disk: no client was promised what waits for it
+            except WhimbrelError as error:  # a full disk: no client got an answer about the records that wait for it
                 _log.error("stopped although the disk cannot be written to", reason=str(error))
 
     def close(self) -> None:
-        """Let no timer act any more."""
+        """Stop all timers."""
         self.running.is_closed = True
         self.turns.slowing.stop()

@@ -1,7 +1,7 @@
-"""Timers: time passes for the core four times a second; every few seconds the view and the keeper of the log go on.
+"""Timers: advance the core's time four times a second; update the view and run the log keeper every few seconds.
 
-Rule: the time that this process was stopped, or too busy to read, counts as no client's silence. Silence is judged a
-moment after a tick, when everything that waited in the sockets has been read.
+Rule: time in which this process was stopped, or too busy to read, does not count towards a client's keep-alive timeout.
+The timeouts are checked a moment after a tick, when all data waiting in the sockets has been read.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["Timers"]
 
 _TICK_S, _PREPARE_S = 0.25, 0.01
 _MAX_TICK_US = 500_000
-"""How much of the time between two ticks counts; ticks come later where the process was stopped."""
+"""Most time between two ticks that counts towards timeouts; a tick is later than that if the process was stopped."""
 _READ_S = 0.01
-"""How long after a tick silence is judged: timers and sockets take turns, so everything readable is read between."""
+"""Delay of the timeout check after a tick; the event loop reads all readable sockets in between."""
 _SETTLE_TICKS = 4
 
 
 class Timers:
-    """Calls the parts of a server at intervals."""
+    """The timers of a server: they call its parts at intervals."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class Timers:
         self._ticks = 0
 
     def start(self) -> None:
-        """Call everything for the first time."""
+        """Start the timers."""
         loop = self.running.loop
         loop.call_later(_TICK_S, self._tick)
-        loop.call_soon(self._write_view)  # what was replayed now need not be replayed again
+        loop.call_soon(self._write_view)  # so that the next start need not replay the same records again
 
     @until_closed
     def _tick(self) -> None:
@@ -78,7 +78,7 @@ class Timers:
         running.loop.call_later(_TICK_S, self._tick)
 
     def _look_at_disk(self) -> None:
-        """Accept publications only while there is room for them; where there is too little, make some at once."""
+        """Refuse publications while the disk is nearly full, slow publishers, and make space at once."""
         keeper, running = self._storage.keeper, self.running
         running.broker.spare(is_short=not self._storage.space.takes_publications)
         self._turns.is_slowing = keeper.is_tight
@@ -88,7 +88,7 @@ class Timers:
 
     @until_closed
     def _end_silent(self) -> None:
-        """Disconnect clients that have said or taken nothing for too long."""
+        """Disconnect clients that have sent nothing (keep-alive timeout) or have read nothing for too long."""
         running = self.running
         if running.failure is None:
             running.broker.end_silent(running.clock.now(), running.listened_us)

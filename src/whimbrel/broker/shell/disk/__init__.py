@@ -1,1 +1,1 @@
-"""The disk: the log, its view and the heartbeat, and the threads that write them."""
+"""Disk access: the log, its view (a stored snapshot of the state), the heartbeat file, and their writer threads."""

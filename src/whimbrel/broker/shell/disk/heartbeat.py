@@ -1,12 +1,13 @@
-"""The heartbeat: a small file that says until when a broker lived, also one that had nothing to write down.
+"""Heartbeat file: records every few seconds that the broker is alive, so that a restart knows when it died.
 
-A client that only pings leaves no record. When a broker was killed, its clients were disconnected at a moment that
-is not recorded; dated by the last record, a session could be over before its client was gone.
-Rule: it costs no log. The file is written in place every few seconds, and synced.
-Rule: when in doubt, a session lives: a broker that was last seen alive may have lived until its next beat was due.
-Rule: time that passes while the broker is down counts. How much it was is told by the monotonic clock, if the machine
-was not started again since, and else by the difference of the machine's clock; never by the log's time, which may be
-ahead of it (``log_clock``).
+The log alone cannot tell: a client that only pings leaves no record. If the broker is killed, its clients are
+disconnected at a moment that no record states. If that moment were taken from the last record, the expiry of a session
+could be counted from a time before its client was disconnected.
+Rule: a heartbeat writes nothing to the log. The file is overwritten in place and fsynced.
+Rule: in doubt, a session lives longer: the broker is assumed to have lived until its next heartbeat was due.
+Rule: the downtime counts towards expiry. It is measured with the monotonic clock if the machine was not rebooted, else
+as the difference of two readings of the machine's clock; never with the log's time, which may be ahead of the machine's
+clock (``log_clock``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ __all__ = ["BEAT_US", "Beat", "Heartbeat", "Resumption", "beat_of", "resumption"
 
 BEAT_US = 2_000_000
 _LATE_US = 5_000_000
-"""How long after its last sign of life a broker may still have lived: a beat, and a slow disk."""
+"""A killed broker is assumed to have died at most this long after its last heartbeat or record.
+
+It is one heartbeat period (2 s), and 3 s for a slow disk.
+"""
 _BEAT = struct.Struct(">8sqqq16s")
 _CRC = struct.Struct(">I")
 _MAGIC = b"whimbeat"
@@ -39,26 +43,26 @@ _NO_BOOT = bytes(16)
 
 
 class Beat(NamedTuple):
-    """A sign of life."""
+    """One heartbeat: the readings of three clocks at one moment, in µs, and the id of the machine's boot."""
 
     at: int
     """The log's time."""
     wall: int
-    """What the machine's clock said then."""
+    """The machine's clock (UTC)."""
     monotonic: int = 0
-    """What the monotonic clock said,"""
+    """The monotonic clock, which counts from the machine's boot."""
     boot: bytes = _NO_BOOT
-    """which counts from here; zero if unknown."""
+    """Id of the machine's boot, which identifies the start of the monotonic clock; zero if unknown."""
 
-    def elapsed(self, now: Beat) -> int:
-        """Return how much time has passed until *now*; 0 if unknown."""
+    def us_until(self, now: Beat) -> int:
+        """Return the time from this heartbeat to *now*, in µs; 0 if the clock was set back."""
         if self.boot == now.boot != _NO_BOOT:
             return max(now.monotonic - self.monotonic, 0)
         return max(now.wall - self.wall, 0)
 
 
 def beat_of(at: int) -> Beat:
-    """Return the beat of this moment, which is *at* in the log's time."""
+    """Return a heartbeat with the present readings of the clocks; *at* is the present time of the log."""
     return Beat(at, wall_clock(), time.monotonic_ns() // 1_000, _boot())
 
 
@@ -72,32 +76,35 @@ def _boot() -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """What a broker that starts knows of the time."""
+    """Times with which a broker restarts, in the log's time."""
 
     now: int
     died_at: int
-    """The latest moment at which the broker before it may have died."""
+    """The latest moment at which the previous broker process may have died."""
 
 
 def resumption(beat: Beat | None, last_at: int, this: Beat) -> Resumption:
-    """Return what time it is at *this* moment, after the last record and beat that there are; neither goes back."""
-    if beat is None:  # how long it lived is unknown
+    """Return the log's time at *this* start, and when the broker before it died at the latest.
+
+    *beat* is the last heartbeat, or None, and *last_at* is the time of the last record; neither result is before them.
+    """
+    if beat is None:  # it is unknown how long the previous process lived
         now = max(last_at, this.wall)
         return Resumption(now=now, died_at=now)
     alive_at = max(last_at, beat.at)
-    now = max(alive_at, beat.at + beat.elapsed(this))
+    now = max(alive_at, beat.at + beat.us_until(this))
     return Resumption(now=now, died_at=min(alive_at + _LATE_US, now))
 
 
 class Heartbeat:
-    """The file at *path*."""
+    """Heartbeat file at *path*; it holds the last heartbeat and a checksum."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = -1
 
     def read(self) -> Beat | None:
-        """Return the last beat; None if there is none that can be read."""
+        """Return the last heartbeat; None if the file is missing, damaged or unreadable."""
         try:
             with self._path.open("rb") as stream:
                 data = stream.read(_BEAT.size + _CRC.size + 1)
@@ -111,15 +118,15 @@ class Heartbeat:
         return found if is_sound else None
 
     def write(self, beat: Beat) -> None:
-        """Let the file say *beat*, and wait for the disk; ``OSError`` if it does not take it."""
+        """Write *beat* to the file and fsync it; raise ``OSError`` if the disk fails."""
         if self._file < 0:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
         data = _BEAT.pack(_MAGIC, *beat)
-        os.pwrite(self._file, data + _CRC.pack(crc32(data)), 0)  # less than a sector: a crash leaves old or new
+        os.pwrite(self._file, data + _CRC.pack(crc32(data)), 0)  # less than a sector: a crash leaves old or new data
         os.fdatasync(self._file)
 
     def close(self) -> None:
-        """Let go of the file; closing twice does no harm."""
+        """Close the file; closing it twice does no harm."""
         if self._file >= 0:
             with suppress(OSError):
                 os.close(self._file)

@@ -1,4 +1,4 @@
-"""The heartbeat writer: writes down now and then that the broker lives, also when it has nothing else to write."""
+"""Heartbeat writer: updates the heartbeat file every two seconds, in a thread, while the broker runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["HeartbeatWriter"]
 
 _log = structlog.get_logger("whimbrel")
 _SET_US = 500_000
-"""By how much the machine's clock must be set for the next heartbeat not to wait for its time."""
+"""If the machine's clock is set by more than this, a heartbeat is written at once, without waiting for its time."""
 
 
 class HeartbeatWriter:
-    """Writes *heartbeat* in a thread of *pool*, one beat at a time."""
+    """Writer of the file *heartbeat*, in a thread of *pool*; one write at a time."""
 
     def __init__(self, running: Running, heartbeat: Heartbeat, pool: Executor) -> None:
         self.running, self._heartbeat, self._pool = running, heartbeat, pool
@@ -27,9 +27,9 @@ class HeartbeatWriter:
         self._is_writing = self._is_failing = False
 
     def tick(self) -> None:
-        """Write a beat, if it is time."""
+        """Begin to write a heartbeat, if one is due and none is being written."""
         beat, last = beat_of(self.running.clock.now()), self._last
-        is_set = abs(beat.at - beat.wall - (last.at - last.wall)) > _SET_US  # how long we are down is told by both
+        is_set = abs(beat.at - beat.wall - (last.at - last.wall)) > _SET_US  # both clocks measure the downtime
         if self._is_writing or (beat.at - last.at < BEAT_US and not is_set):
             return
         self._last, self._is_writing = beat, True

@@ -1,8 +1,9 @@
-"""The history reader: reads pieces of the log for those who subscribe with ``since``, in one thread beside the loop.
+"""History reader: reads old publications from the log, in its own thread, for clients that subscribe with ``since``.
 
-Rule: one piece at a time, of one replay after the other, however many ask; between two the thread rests as long as it
-worked, so that the event loop has the interpreter at least half of the time.
-Rule: a piece is bounded in records, bytes and messages, so no client waits long for a turn, and memory does not grow.
+Rule: the thread reads one chunk at a time, for one replay after the other, however many clients replay. After each
+chunk it sleeps as long as it worked, so that the event loop has the interpreter lock at least half of the time.
+Rule: a chunk is bounded in records, bytes and messages, so no client waits long for its next chunk, and memory does not
+grow.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TURN_S = 0.002
 
 
 def read_chunk(directory: Path, node: str, question: HistoryQuestion) -> HistoryChunk:
-    """Read one piece of the log, from where the replay is in it."""
+    """Read the next chunk of a replay from the log, and return the publications in it that the subscription matches."""
     first, matches, now = question.first, question.matches, question.now
     place = question.place.reader
     if place is None:
@@ -59,7 +60,7 @@ def read_chunk(directory: Path, node: str, question: HistoryQuestion) -> History
 
 
 def _first_of(directory: Path, node: str, question: HistoryQuestion) -> int:
-    """Return the number to begin with: segments whose last record is too old need not be read."""
+    """Return the first seq to read: segments whose last record is older than the replay are skipped."""
     disk = on_disk(directory, node)
     since_at = question.matches.since_at
     later = (each.last + 1 for each in disk.segments if each.last_at < since_at)
@@ -67,7 +68,7 @@ def _first_of(directory: Path, node: str, question: HistoryQuestion) -> int:
 
 
 class HistoryReader:
-    """Reads for *history* what it asks; *done* is called when something was read."""
+    """Reader thread for the replays of old publications; reads the log of *node* in *directory*."""
 
     def __init__(self, directory: Path, node: str, *, sleep: Callable[[float], object] = time.sleep) -> None:
         self._directory, self._node, self._sleep = directory, node, sleep
@@ -77,7 +78,10 @@ class HistoryReader:
     def turn(
         self, loop: asyncio.AbstractEventLoop, history: History, now: Callable[[], int], done: Callable[[], None]
     ) -> None:
-        """Read what is asked next, unless something is being read."""
+        """Begin to read the next chunk that *history* asks for, unless a read is under way.
+
+        When the chunk has been read, *history* gets it and *done* is called.
+        """
         if self._is_reading or (question := history.next_question(now())) is None:
             return
         self._is_reading = True
@@ -91,7 +95,7 @@ class HistoryReader:
         loop.run_in_executor(self._pool, self.read, question).add_done_callback(read)
 
     def read(self, question: HistoryQuestion) -> HistoryChunk:
-        """Read one piece, and rest."""
+        """Read one chunk; then sleep as long as that took, if over 2 ms, to leave the GIL to the event loop."""
         began = time.monotonic()
         try:
             chunk = read_chunk(self._directory, self._node, question)
@@ -105,5 +109,5 @@ class HistoryReader:
         return chunk
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop the thread, after the read that is under way."""
         self._pool.shutdown(wait=True, cancel_futures=True)

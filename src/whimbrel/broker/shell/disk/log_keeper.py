@@ -1,12 +1,12 @@
-"""The log keeper: makes checkpoints of the view and cuts the log to its bounds, beside the event loop.
+"""Log keeper: makes checkpoints of the view and removes old log segments (log retention), in a thread of its own.
 
-A checkpoint is a copy of the view as it was at one commit, read by a connection of its own: the loop and the view
-writer go on meanwhile. So it costs the broker some core time in a thread that rests twice as long as it works.
-Rule: a segment goes only if the older of two sound checkpoints covers it (``log.checkpoints``), so that a start needs
-neither the view nor what was cut. Where the disk is nearly full, one sound checkpoint and the view are enough.
-Rule: where the bounds do not hold although all that may go is gone, the segment that grows is ended, so that it can go
-as soon as two checkpoints cover it; and the keeper looks again at once, and not after its usual interval.
-Rule: whatever fails here (a full disk, a damaged file) is told once and tried again; serving goes on.
+A checkpoint is a copy of the view as it was at one commit, read over a separate database connection: the event loop and
+the view writer continue meanwhile. It costs core time only in a thread that sleeps twice as long as it works.
+Rule: a segment is removed only if the older of two sound checkpoints covers it (``log.checkpoints``), so that a restart
+needs neither the view nor the removed records. If the disk is nearly full, one sound checkpoint and the view suffice.
+Rule: if the log exceeds its bounds and no closed segment may be removed, the open segment is closed early, so that it
+can be removed as soon as two checkpoints cover it; and the keeper looks again at once, not after its usual interval.
+Rule: a failure here (a full disk, a damaged file) is logged once and retried; the broker continues to serve clients.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ __all__ = ["Kept", "LogKeeper", "Pace"]
 
 _log = structlog.get_logger("whimbrel")
 _ARCHIVE = "archive"
-"""The name of the export to ``[log] export``, as a reader of the log."""
+"""Name under which the export to ``[log] export`` appears among the readers of the log."""
 _EXPORT_S = 3_600
 _LOOK_S = 0.2
 _NICENESS = 10
 _TURN_S = 0.002
 _LOOKS, _MAX_LOOK_BYTES = 8, 64 << 20
-"""The keeper looks so often while the log grows by what is to stay free."""
+"""The keeper looks at the disk each time the log has grown by 1/8 of the space to keep free, at most by 64 MiB."""
 _LEAST_SEGMENT_BYTES, _SEGMENT_SHARE = 1 << 20, 16
-"""A segment that grows is ended early only if it has so much, and one in so many bytes of a full segment."""
+"""The open segment is closed early only if it has at least 1 MiB, and 1/16 of the size of a full segment."""
 _REST, _MAX_REST_S = 2.0, 1.0
-"""How much longer than it works the thread rests, and for how long at most."""
+"""The thread sleeps this many times as long as it worked, and at most this many seconds."""
 
 
 class Stopped(Exception):  # noqa: N818 # no error: the broker stops
-    """The work is given up, because the broker stops."""
+    """The broker stops, so the work of the keeper's thread is abandoned."""
 
 
 class Pace:
-    """Lets a thread rest between pieces of work, so that the event loop has the interpreter most of the time."""
+    """Duty cycle of a thread: sleeps between steps of the work, so that the event loop has the GIL most of the time."""
 
     def __init__(
         self, *, sleep: Callable[[float], object] | None = None, clock: Callable[[], float] = time.monotonic
@@ -75,11 +75,11 @@ class Pace:
         self._since = clock()
 
     def begin(self) -> None:
-        """Begin to work: the time until now was no work."""
+        """Start to measure the duration of a step of the work."""
         self._since = self._clock()
 
     def __call__(self) -> None:
-        """Rest, if the last piece took some milliseconds."""
+        """Sleep twice as long as the last step took, if it took 2 ms or more; raise ``Stopped`` if the broker stops."""
         if self._stopping.is_set():
             raise Stopped
         worked = self._clock() - self._since
@@ -89,33 +89,33 @@ class Pace:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the work is to be given up."""
+        """Whether the broker stops, so that the work must be abandoned."""
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Let the work be given up at the next rest."""
+        """End a sleep that is under way, and make the thread abandon its work after the present step."""
         self._stopping.set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What one turn found and did."""
+    """Result of one run of the keeper: the disk usage, and the checkpoint and segments that it made and removed."""
 
     disk: OnDisk
     free_bytes: int
     plan: Plan
     cut_bytes: int = 0
     checkpoint: CheckpointInfo | None = None
-    """The one that was made."""
+    """The checkpoint that this run made, or None."""
     absent: tuple[tuple[str, int], ...] = ()
-    """Of that: the sessions that hold something for devices that are all away, the one with most first."""
+    """Sessions in that checkpoint whose devices are all absent, with the sizes of their queues, the longest first."""
     readers: tuple[Reader, ...] = ()
     troubles: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class _Totals:
-    """What happened so far, for metrics."""
+    """Totals since the broker started, for metrics; and the last run."""
 
     cut_bytes: int = 0
     checkpoints: int = 0
@@ -126,7 +126,7 @@ class _Totals:
 
 
 class LogKeeper:
-    """Keeps the log in *directory* within its bounds; *view* is the file of the view."""
+    """Retention of the log in *directory*: bounds its size, age and the free space; *view* is the file of the view."""
 
     def __init__(
         self,
@@ -158,17 +158,17 @@ class LogKeeper:
     # -- on the event loop -------------------------------------------------------------------------------------------
 
     def turn(self, loop: asyncio.AbstractEventLoop, now: int) -> None:
-        """Have a look at the log in a thread of its own, unless that is under way."""
+        """Start a run in the keeper's thread (checkpoint, removal of old segments), unless one is under way."""
         if not self._is_working:
             self._is_working = True
-            loop.run_in_executor(self._pool, self.keep, now).add_done_callback(self._kept)
+            loop.run_in_executor(self._pool, self.keep, now).add_done_callback(self._end)
 
     def close(self) -> None:
-        """Give up what is under way; files that are half made have no name yet."""
+        """Stop the thread, and abandon a run that is under way; half-written files do not have their final name yet."""
         self._pace.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _kept(self, done: asyncio.Future[Kept | None]) -> None:
+    def _end(self, done: asyncio.Future[Kept | None]) -> None:
         self._is_working = False
         if done.cancelled():
             return
@@ -176,7 +176,7 @@ class LogKeeper:
             self.tell(kept)
 
     def tell(self, kept: Kept) -> None:
-        """Count what a turn did, and say what an operator should know, once."""
+        """Add the results of a run to the totals, and log once the events that an operator should know of."""
         totals = self.totals
         totals.last = kept
         totals.cut_bytes += kept.cut_bytes
@@ -210,12 +210,12 @@ class LogKeeper:
 
     @property
     def look_after_bytes(self) -> int:
-        """After how many new bytes of the log the keeper looks, although its interval is not over."""
+        """Growth of the log, in bytes, after which the keeper runs although its interval is not over."""
         return min(max(self._bounds.free_bytes // _LOOKS, _LEAST_SEGMENT_BYTES), _MAX_LOOK_BYTES)
 
     @property
     def is_tight(self) -> bool:
-        """Whether the log has outgrown its bounds so far that publishers are read from more slowly."""
+        """Whether to slow publishers: free space is under half of its bound, or the log is over 25 % too large."""
         last, bounds = self.totals.last, self._bounds
         if last is None:
             return False
@@ -224,18 +224,18 @@ class LogKeeper:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the log takes more than it may, or something failed, so that the keeper should look again soon."""
+        """Whether to run again soon: after the last run the log was still too large, or part of the run failed."""
         last = self.totals.last
         return last is not None and (last.plan.is_short or bool(last.troubles))
 
     @property
     def begin(self) -> tuple[int, int]:
-        """With which number the log begins, and after which time, as far as is known."""
+        """First seq of the log, and the time of the last record before it, as of the last run."""
         last = self.totals.last
         return (1, 0) if last is None else (max(last.disk.oldest, 1), last.disk.oldest_at)
 
     def figures(self) -> LogFigures:
-        """Return what the last turn found and what was done so far."""
+        """Return the disk usage of the last run and the totals so far, as metrics."""
         totals = self.totals
         done = LogFigures(
             log_cut_bytes=totals.cut_bytes, log_checkpoints=totals.checkpoints, log_readers_lost=totals.readers_lost
@@ -256,7 +256,7 @@ class LogKeeper:
     # -- in the thread -----------------------------------------------------------------------------------------------
 
     def keep(self, now: int) -> Kept | None:
-        """Make a checkpoint if one is due, and cut what may go; None if the broker stops meanwhile."""
+        """Make a checkpoint if one is due, and remove the segments that may go; None if the broker stops meanwhile."""
         troubles: list[str] = []
         made: CheckpointInfo | None = None
         waiting = Waiting()
@@ -277,7 +277,7 @@ class LogKeeper:
             if wanted.is_short and not wanted.held_by:
                 newest_bytes = disk.checkpoints[-1][1] if disk.checkpoints else 0
                 least = max(_LEAST_SEGMENT_BYTES, self._settings.segment_bytes // _SEGMENT_SHARE, newest_bytes)
-                with suppress(LogWriteError):  # a disk that is full takes no new segment
+                with suppress(LogWriteError):  # a full disk has no space for a new segment
                     self._end_segment(min(least, self._settings.segment_bytes))
             if self.space is not None:
                 self.space.hold_reserve()
@@ -312,17 +312,17 @@ class LogKeeper:
         )
 
     def _bounds_in_force(self) -> Bounds:
-        """Return the bounds; where the log is cut for the sake of the disk, until publications are accepted again."""
+        """Return the bounds of the log; a bound of the free space is raised to the space that publications need."""
         bounds, space = self._bounds, self.space
         if space is None or not bounds.free_bytes:
             return bounds
         return replace(bounds, free_bytes=max(bounds.free_bytes, space.wanted_bytes))
 
     def _limit_in_need(self) -> int:
-        """Return up to which number may be cut where the disk is nearly full; 0 if it is not.
+        """Return the last seq that may be cut because the disk is nearly full; 0 if it is not.
 
-        A second checkpoint needs a fact that is newer than the first, and none is accepted any more. So the newest
-        sound checkpoint is enough where the view has the same state once more.
+        A second checkpoint needs a record that is newer than the first, but no more records are accepted. So the newest
+        sound checkpoint suffices if the view, as a second copy, has the same records.
         """
         if self.space is None or self.space.takes_publications:
             return 0
@@ -344,7 +344,11 @@ class LogKeeper:
         return readers
 
     def _checkpoint(self, now: int, newest: int, waiting: Waiting, troubles: list[str]) -> CheckpointInfo | None:
-        """Copy the view as it is to a checkpoint, unless it is no newer than the *newest*."""
+        """Copy the present view to a checkpoint, unless the *newest* checkpoint has the same records.
+
+        *waiting* counts the queues of absent sessions. Return None if there is nothing new, or if the copy failed; the
+        reason is then added to *troubles*.
+        """
         try:
             view = SqliteStore(self._view, snapshot=True)
             try:
@@ -366,7 +370,7 @@ class LogKeeper:
             return None
 
     def _archive(self, last: int, troubles: list[str]) -> None:
-        """Export what is to be cut, in a process of its own: Arrow stays out of the broker's memory and core."""
+        """Export the segments that are to be removed, in a separate process, so that the broker need not load Arrow."""
         target = Path(self._settings.export)
         if layout.exported_seq(target, self._node) >= last:
             return
@@ -380,7 +384,10 @@ class LogKeeper:
             troubles.append(f"the export to {target} failed: {trouble}")
 
     def _run(self, command: list[str]) -> str | None:
-        """Run a command that may take long, and give it up if the broker stops; return why it failed, if it did."""
+        """Run a long command at low priority; return why it failed, or None.
+
+        It is terminated after an hour, and if the broker stops.
+        """
         process = subprocess.Popen(  # noqa: S603 # our own command, no shell
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )

@@ -1,9 +1,9 @@
-"""Log sync: writes and fsyncs the log in a thread, and tells the core what is durable.
+"""Log sync: writes and fsyncs the log in a thread, and reports to the core up to which seq the log is durable.
 
-Rule: one sync at a time. What is accepted meanwhile waits for the next, which takes all of it (group commit).
-Rule: a disk that is full is tried again, with the room of the reserve, and the broker refuses what must be held until
-then. The log of the process says so at the beginning, every minute, and at the end. A log that has to be opened again
-stops the broker.
+Rule: one fsync at a time. Records accepted meanwhile are all written by the next one (group commit).
+Rule: if the disk is full, the write is retried with the space of the reserve file, and until it succeeds the broker
+refuses messages that must be durable. A line is logged at the beginning, every minute, and at the end of the outage. A
+log that has to be reopened stops the broker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RETRY_S = 1.0
 
 
 class LogSync:
-    """Syncs *log* in a thread of *pool*; *stop* begins to stop the server."""
+    """Scheduler of writes and fsyncs of *log*, in a thread of *pool*; it calls *stop* if the log must be reopened."""
 
     def __init__(
         self, running: Running, log: LogWriter, pool: Executor, stop: Callable[[], None], keeper: LogKeeper
@@ -37,28 +37,31 @@ class LogSync:
         self.running, self._log, self._pool, self._stop, self._keeper = running, log, pool, stop, keeper
         self._outage, self._space = Outage(), keeper.space
         self._looked_at_bytes = 0
-        """How much had been written when the keeper last looked because of that."""
+        """Bytes written to the log when its growth last made the keeper run."""
         self.is_syncing = False
         self.read_on: Callable[[], None] = lambda: None
-        """Called when everything that was read has been written: clients may be read from again."""
+        """Callback after each write: the server resumes reading from clients that sent faster than the disk writes."""
         self.flush: Callable[[], None] = lambda: None
-        """Called when the core knows what is durable, to write its answers."""
+        """Called when the core knows which records are durable, to send its answers to the clients."""
         self._after_log: list[Link] = []
-        """Links that are written to once the log has the decisions about what they are sent."""
+        """Connections whose messages wait until the decisions about them (policies) are written to the log."""
 
     def start(self) -> None:
-        """Write at intervals from now on."""
+        """Start the timer that writes buffered records every ``[log] sync_interval_ms``."""
         self.running.loop.call_later(self.running.config.log.sync_interval_ms / 1_000, self._write_out)
 
     def sync_if_wanted(self) -> None:
-        """Begin a sync if an answer waits for it, and none is under way."""
+        """Begin an fsync if an answer waits for it, or a write if a message waits for that, one at a time."""
         if self.running.broker.wants_sync and not self.is_syncing and self.running.failure is None:
             self._sync(wait=True)
         elif self._after_log and self.running.failure is None:
             self.write_now()
 
     def that_may_be_written(self, links: list[Link]) -> list[Link]:
-        """Return those of *links* whose decisions are in the log; the others wait until theirs are."""
+        """Filter *links* for connections that may be written to now: the log has the policy decisions about them.
+
+        The other connections are kept until the next write of the log, and are then written to.
+        """
         written_seq = self._log.written_seq
         early = [link for link in links if link.after_seq > written_seq]
         if not early:
@@ -67,19 +70,19 @@ class LogSync:
         return [link for link in links if link.after_seq <= written_seq]
 
     def write_now(self) -> None:
-        """Begin to write what there is, unless a sync is under way."""
+        """Begin to write the buffered records without an fsync, unless a write or fsync is under way."""
         if not self.is_syncing:
             self._sync(wait=False)
 
     def settle(self) -> None:
-        """Let readers of the log, the pipeline above all, see the last records, also if none come after them."""
+        """Write a commit marker, so that readers of an idle log (the pipeline) see its last records."""
         if not self.is_syncing and not self._log.is_settled and not self.running.broker.is_refusing:
             self._begin(self._log.settle, wait=True)
 
     def fail(self, error: WhimbrelError) -> None:
-        """Refuse what must be held until the disk takes it; where the log must be opened again, stop."""
+        """Refuse messages that must be durable, and retry in a second; stop the server if the log must be reopened."""
         broker = self.running.broker
-        broker.synced(self._log.durable_seq)  # the disk may have taken the beginning
+        broker.synced(self._log.durable_seq)  # the first records may have been written
         if self._outage.fails(monotonic_us()) or self._log.is_faulty:
             _log.error("the log cannot be written; nothing is accepted that must be held", reason=str(error))
         broker.refuse()
@@ -95,7 +98,7 @@ class LogSync:
         self.running.loop.call_later(_RETRY_S, self._sync_again)
 
     async def finish(self) -> None:
-        """Sync everything at the end; ``WhimbrelError`` if that cannot be done."""
+        """Fsync all records when the server stops; raise ``WhimbrelError`` if that fails."""
         self.running.broker.synced(await self.running.loop.run_in_executor(self._pool, self._log.sync))
 
     def _sync(self, *, wait: bool) -> None:
@@ -107,7 +110,7 @@ class LogSync:
         future.add_done_callback(lambda done: self._end(done, wait=wait))
 
     def _looking(self, work: Callable[[], int]) -> int:
-        """Do what writes, and find out how much room is left, in the thread that writes."""
+        """Run *work*, which writes the log, then measure the free space of the disk; this runs in the thread."""
         try:
             return work()
         finally:
@@ -115,7 +118,7 @@ class LogSync:
                 self._space.look()
 
     def _end(self, done: asyncio.Future[int], *, wait: bool) -> None:
-        if done.cancelled():  # the server closes, and the log syncs what is left
+        if done.cancelled():  # the server closes, and closing the log fsyncs the last records
             return
         try:
             seq = done.result()
@@ -148,7 +151,7 @@ class LogSync:
 
     @until_closed
     def _write_out(self) -> None:
-        """Write the records that no answer waits for, so that they do not stay in memory for long."""
+        """Write the records that no answer waits for, so that they do not stay in memory for long; repeat by timer."""
         if not self.is_syncing and self._log.pending and self.running.failure is None:
             self._sync(wait=False)
         self.running.loop.call_later(self.running.config.log.sync_interval_ms / 1_000, self._write_out)

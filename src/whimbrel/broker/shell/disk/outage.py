@@ -1,4 +1,4 @@
-"""An outage of the disk, as the log of the process tells of it: at its beginning, every minute, and at its end."""
+"""Disk outage: decides when a failing disk is reported to the operator: at once, every minute, and at the end."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _AGAIN_US = 60_000_000
 
 
 class Outage:
-    """Says when there is something to tell; times are those of a clock that never steps."""
+    """Rate limit for log lines about failed writes; times are readings of a monotonic clock, in µs."""
 
     def __init__(self) -> None:
         self._since_us: int | None = None
         self._told_us = 0
 
     def fails(self, now_us: int) -> bool:
-        """Take in a failure; return whether it is to be told: the first, and then one a minute."""
+        """Record a failed write; return whether to log it: the first one, and then one per minute."""
         if self._since_us is None:
             self._since_us = self._told_us = now_us
             return True
@@ -25,6 +25,6 @@ class Outage:
         return True
 
     def ends(self, now_us: int) -> float | None:
-        """Take in a success; return for how many seconds there was none, if there was an outage."""
+        """Record a successful write; if it ends an outage, return how long the outage was, in seconds."""
         since_us, self._since_us = self._since_us, None
         return None if since_us is None else (now_us - since_us) / 1e6

@@ -1,8 +1,9 @@
-"""Room on the disk: how much is free, and a reserve that is given up when nothing is.
+"""Disk space: measures the free space, and holds a reserve file that is deleted when the disk is full.
 
-What waits for the disk can then be written, and so can the view and the checkpoint that a cut of the log needs.
-Rule: publications are refused before the disk is full, while there is still room for all that waits to be written.
-Rule: the reserve is held again only where twice as much is free.
+The space of the deleted reserve lets the broker write the records in its queue, and the view and the checkpoint without
+which the log cannot be cut.
+Rule: publications are refused before the disk is full, while all records in the queue still fit.
+Rule: the reserve file is made again only if at least twice its size is free.
 """
 
 from __future__ import annotations
@@ -18,39 +19,40 @@ from whimbrel.log.files import PRIVATE_FILE
 __all__ = ["DiskSpace"]
 
 _RESERVE_BYTES, _WAITING_BYTES = 8 << 20, 8 << 20
-"""The reserve; and room for what may wait for the disk at a time (4 MiB, and what one turn reads), and a checkpoint."""
+"""Size of the reserve file; and space for the records that may wait to be written (4 MiB, and those of one turn of the
+event loop) and a checkpoint."""
 _RESERVE_SHARE, _LOW_SHARE = 16, 4
-"""Of a small disk the reserve takes one in so many bytes, and one in so many is little."""
+"""On a small disk the reserve takes at most 1/16 of its size, and less than 1/4 free counts as nearly full."""
 _CANNOT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class DiskSpace:
-    """The disk of *folder*, with a reserve in the file *name*, which holds nothing."""
+    """Free space of the disk of *folder*, with the reserve file *name* in that folder, whose content is zeros."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._reserve = folder, folder / name
         self.is_low = False
-        """Whether so little is free that what waits to be written may just fit."""
+        """Whether so little is free that the records waiting to be written may only just fit."""
         self.is_reserve_held = False
-        """Whether the reserve is there; if not, the disk was full a moment ago, or is still."""
+        """Whether the reserve file exists; if not, the disk is full or was full a moment ago."""
         self.wanted_bytes = 0
-        """How much must be free so that publications are accepted again, and little does not change that."""
+        """Free bytes above which publications are accepted again, with a margin against frequent switching."""
 
     @property
     def takes_publications(self) -> bool:
-        """Whether there is room for more than what is small, such as the log record of a CONNECT."""
+        """Whether publications fit; if not, there is space only for small records, such as that of a CONNECT."""
         return self.is_reserve_held and not self.is_low
 
     def look(self) -> None:
-        """Find out how much is free; any thread may do it."""
-        with suppress(OSError):  # then it stays as it was known
+        """Measure the free space; any thread may call this."""
+        with suppress(OSError):  # then the last measurement stays
             disk = shutil.disk_usage(self._folder)
             low = min(_RESERVE_BYTES + _WAITING_BYTES, disk.total // _LOW_SHARE)
             self.wanted_bytes = low * 3 // 2
             self.is_low = disk.free < (low * 5 // 4 if self.is_low else low)
 
     def hold_reserve(self) -> None:
-        """Take the reserve, if it is not there and enough is free."""
+        """Create the reserve file, if it is missing and enough space is free; then measure the free space."""
         if not self.is_reserve_held:
             try:
                 self.is_reserve_held = self._take_reserve()
@@ -59,7 +61,7 @@ class DiskSpace:
         self.look()
 
     def give_up_reserve(self) -> None:
-        """Let others have the room of the reserve."""
+        """Delete the reserve file, so that its space can be used."""
         self.is_reserve_held = False
         with suppress(OSError):
             self._reserve.unlink(missing_ok=True)
@@ -76,7 +78,7 @@ class DiskSpace:
         except OSError as error:
             if error.errno not in _CANNOT:
                 raise
-            os.write(file, bytes(size))  # a file system that cannot set room aside
+            os.write(file, bytes(size))  # a file system that cannot allocate space in advance
         finally:
             os.close(file)
         return True

@@ -1,13 +1,14 @@
-"""Storage: a broker's folder, and how its state comes back from it.
+"""Storage: the data folder of a broker, and how its state is restored from it (crash recovery).
 
-``log/`` has the truth, ``view-….sqlite`` a view of it that lags a little behind, ``heartbeat-…`` the last moment at
-which the broker lived. A restart is the view and the tail of the log. Without a view that reaches the log's beginning,
-it is the newest sound checkpoint (``log.checkpoints``) and the tail; without a checkpoint, the whole log.
-Rule: what is missing is said, and never made up for in silence. A log that was cut begins later than with 1. Where
-neither view nor checkpoint reaches its first fact, the broker does not start, unless its operator accepts the loss.
-Rule: what a newer Whimbrel wrote is refused, and nothing is changed.
-Rule: a view is never removed: one that cannot be used is set aside, under another name.
-Rule: only the owner may read any of it.
+``log/`` holds all records and is authoritative. ``view-….sqlite`` is a snapshot of the state that lags a little behind
+the log, and ``heartbeat-…`` has the last moment at which the broker was alive. A restart loads the view and replays the
+records after it. Without a view that reaches back to the first record of the log, it loads the newest sound checkpoint
+(``log.checkpoints``) and replays the records after that; without a checkpoint, it replays the whole log.
+Rule: missing records are always reported. The first seq of a log that was cut is above 1. If neither view nor
+checkpoint reaches that record, the broker does not start, unless the operator accepts the loss (``--accept-loss``).
+Rule: data of a newer version of Whimbrel is refused, and nothing is changed.
+Rule: a view is never removed: one that cannot be used is renamed.
+Rule: only the owner may read the files.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _T = TypeVar("_T")
 
 _MANY = 1_000
 _SEGMENT_US = 86_400_000_000
-"""A segment has the records of a day at most, so that a log is cut by age to the day however slowly it grows."""
+"""Most time that a segment may span: a day, so that even a slowly growing log can be cut by age to the day."""
 _PROGRESS = 100_000
 _FILES_OF_A_VIEW = ("", "-wal", "-shm")
 
@@ -62,27 +63,28 @@ class AbandonedError(WhimbrelError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What was found."""
+    """Result of restoring the data folder: how the state was recovered, and which records are missing."""
 
     recovery: Recovery
     applied: int
-    """How far the view was."""
+    """The last seq that the view had."""
     replayed: int
+    """Number of records replayed from the log."""
     time: Resumption
     rebuilt: str | None
-    """Why the view could not be used, if it could not."""
+    """Why the view could not be used; None if it could."""
     unwritten: str | None = None
-    """Why it could not be brought up to date, if it could not."""
+    """Why the view could not be written after the replay; None if it was, or did not have to be."""
     lost: str | None = None
-    """What is missing, where the operator accepts it."""
+    """The missing records, and why, if the operator accepted the loss."""
     checkpoint: int = 0
-    """The number of the checkpoint that was begun with, in place of a view; 0 if none was needed."""
+    """Seq of the checkpoint that was loaded in place of the view; 0 if none was needed."""
     unsound: tuple[str, ...] = ()
-    """Why newer checkpoints could not be used."""
+    """Why newer checkpoints could not be used, one text for each."""
 
 
 class Storage:
-    """The log and the view of a node; *accepts_loss*: start although records are missing."""
+    """Data folder of a node: its log, view, heartbeat and checkpoints; *accepts_loss*: start if records are missing."""
 
     def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
         self._node, self._accepts_loss = config.node.name, accepts_loss
@@ -103,29 +105,29 @@ class Storage:
             end_segment=self.log.end_segment,
             space=self.space,
         )
-        """Makes checkpoints of the view, and cuts the log."""
+        """Makes checkpoints of the view, and removes old segments of the log."""
         self.history = HistoryReader(self.log_folder, self._node)
-        """Reads the log for those who subscribe with ``since``."""
+        """Reads old publications from the log for clients that subscribe with ``since``."""
         self._store: SqliteStore | None = None
         self._recovery: Recovery | None = None
         self._is_abandoned = False
         self._rebuilt: str | None = None
         self._lost: str | None = None
         self._is_gap = False
-        """Whether what was lost is older than the log, and not in the view."""
+        """Whether records between the view and the first record of the log are missing, and the loss is accepted."""
         self._unsound: list[str] = []
         self._begun_with = 0
-        """The number of the checkpoint in place of a view."""
+        """Seq of the checkpoint that was loaded in place of the view; 0 if none was."""
 
     def open(self, routes: Routes, *, progress: Callable[[int], None] = lambda _: None) -> tuple[BrokerState, Restored]:
-        """Open both and return the state they record."""
+        """Open log and view, and return the state that they record."""
         self.open_files()
         return self.restore(routes, progress=progress)
 
     def open_files(self) -> None:
-        """Lock the folder and open log and view, or raise and change nothing: ``restore`` is only about reading them.
+        """Lock the folder and open log and view; raise if they cannot be used.
 
-        A folder that cannot be served is refused here, so that no port is opened for it.
+        A folder that cannot be served is refused here, before any port is opened. ``restore`` then reads the state.
         """
         self._refuse_new_name()
         make_folder(self.folder)
@@ -142,21 +144,21 @@ class Storage:
     def restore(
         self, routes: Routes, *, progress: Callable[[int], None] = lambda _: None
     ) -> tuple[BrokerState, Restored]:
-        """Return the state that log and view record; it takes a while, and any thread may do it."""
+        """Return the state that log and view record; this may take long, and any thread may call it."""
         with self._closed_on_error():
             return self._restore(routes, progress)
 
     @property
     def has_mounted_ids(self) -> bool:
-        """Whether the sessions of this folder were moved to their mount points (``SessionMoves``)."""
+        """Whether the sessions in this folder were moved to mount points, their topic prefixes (``SessionMoves``)."""
         return self._mounted_path.exists()
 
     def note_mounted_ids(self) -> None:
-        """Write down that they were; the log has all facts about that."""
+        """Create the file that marks the sessions as moved; the log already has the records of the move."""
         put(self._mounted_path, b"client identifiers are mounted\n")
 
     def abandon(self) -> None:
-        """Let a ``restore`` that is under way in another thread end, with an error."""
+        """Make a ``restore`` that runs in another thread end with ``AbandonedError``."""
         self._is_abandoned = True
 
     def _unless_abandoned(self, found: Iterable[_T]) -> Iterator[_T]:
@@ -174,7 +176,7 @@ class Storage:
             raise
 
     def _refuse_new_name(self) -> None:
-        """Raise if the folder is another node's: under a new name the broker would silently start empty."""
+        """Raise if the folder belongs to another node: under a new name the broker would silently start empty."""
         others = sorted(each.stem.removeprefix("view-") for each in self.folder.glob("view-*.sqlite"))
         if others and self._node not in others and not layout.segments(self.log_folder, self._node):
             allowed = " or ".join(f"'{each}'" for each in others) + f", whose data is in {self.folder}"
@@ -195,7 +197,7 @@ class Storage:
                 progress(replayed)
         unwritten: str | None = None
         if recovery.missing_to:
-            # From here on the view is all there is of what was lost, so it must be there before anything goes on.
+            # From here on only the view has the state of the lost records: it must be stored before the log continues.
             self._store.commit(recovery.missing_to, *state.view.changes())
             self.log.begin_at(recovery.missing_to + 1)
         if self._is_gap:
@@ -206,7 +208,7 @@ class Storage:
         beat = self.heartbeat.read()
         time = resumption(beat, self.log.last_at, beat_of(0))
         if beat is None:
-            with suppress(OSError):  # the broker says so when it beats again
+            with suppress(OSError):  # the heartbeat writer reports the error when it fails, too
                 self.heartbeat.write(beat_of(time.now))
         return state, Restored(
             recovery=recovery,
@@ -220,13 +222,16 @@ class Storage:
             unsound=tuple(self._unsound),
         )
 
-    # -- what is missing ---------------------------------------------------------------------------------------------
+    # -- missing records ---------------------------------------------------------------------------------------------
 
     def _applied_by_view(self) -> tuple[int, str]:
-        """Open the view, if it can be used; return its last fact, which was durable when the view was written."""
+        """Open the view, if it can be used; return its last seq, which was durable when the view was written.
+
+        The second part of the result names the view, for error texts.
+        """
         refuse_newer(self.log_folder, self._node)
         try:
-            # Where a loss is accepted, the view is all there is of what was lost, so each commit is synced.
+            # If a loss is accepted, only the view has the state of the lost records, so each commit is fsynced.
             self._store = SqliteStore(self._view_path, is_synced=self._accepts_loss)
         except CorruptStoreError as error:
             self._rebuilt = str(error)
@@ -234,7 +239,7 @@ class Storage:
         return self._store.applied, f"its view, {self._view_path.name},"
 
     def _begin_with_checkpoint(self) -> None:
-        """Make the view of the newest sound checkpoint, where there is no view, or one that a cut log left behind."""
+        """Load the newest sound checkpoint into the view, if there is no view or the log was cut beyond its end."""
         applied = 0 if self._store is None else max(self._store.applied, 0)
         begin = layout.segments(self.log_folder, self._node)[0][0]
         if applied and begin <= applied + 1:
@@ -249,7 +254,7 @@ class Storage:
             self._store.load(self._begun_with, reader.rows())
 
     def _check_reach(self, recovery: Recovery) -> None:
-        """Raise if the log does not go back to where the view ends; where that is accepted, begin with no view."""
+        """Raise if records between view and log are missing; if the loss is accepted, close the view instead."""
         if recovery.missing_to:
             self._lost = f"records {recovery.last_seq + 1} to {recovery.missing_to}, which were after the log's end"
         applied = 0 if self._store is None else max(self._store.applied, 0)
@@ -273,10 +278,11 @@ class Storage:
             self._store = None
 
     def _end_sessions(self, state: BrokerState) -> None:
-        """End the sessions that the rest of a cut log knows something of: their beginning is lost.
+        """End all sessions that the remaining records of a cut log mention: the records that created them are lost.
 
-        A client that was told its session is there would not subscribe again, and a named session whose making was cut
-        would be open to every client. They end by facts, so that each fold of the log comes to the same.
+        A client that is told that its session exists would not subscribe again, and a named session (shared by several
+        devices) whose creation was cut would be open to every client. The sessions end by log records, so that every
+        replay of the log gives the same state.
         """
         assert self._store is not None
         for session in state.hold.sessions():
@@ -293,7 +299,7 @@ class Storage:
         self._store.commit(self.log.sync(), *state.view.changes())
 
     def _new_view(self) -> SqliteStore:
-        """Give the view that there is another name, and begin a new one."""
+        """Rename an existing view, and create an empty one."""
         aside = next(path for number in count(1) if not (path := Path(f"{self._view_path}.aside-{number}")).exists())
         for suffix in _FILES_OF_A_VIEW:
             path = Path(f"{self._view_path}{suffix}")
@@ -303,15 +309,15 @@ class Storage:
 
     @property
     def applied(self) -> int:
-        """Up to which record the view has the log."""
+        """The last seq that the view has; 0 if there is no view."""
         return 0 if self._store is None else max(self._store.applied, 0)
 
     # -- the view ----------------------------------------------------------------------------------------------------
 
     def _write_down(self, applied: int, state: BrokerState) -> str | None:
-        """Bring the view to the end of a long replay: a broker that is killed often must not replay more each time.
+        """Write the view after a long replay; otherwise a broker that is killed often would replay more each time.
 
-        Return why it could not be: a full disk is no reason not to serve what is there.
+        Return why it could not be written, or None: the broker serves clients even if the disk is full.
         """
         try:
             self.write_view(applied, *state.view.changes())
@@ -320,19 +326,19 @@ class Storage:
         return None
 
     def write_view(self, applied: int, put: dict[Key, bytes], drop: set[Key]) -> None:
-        """Bring the view to *applied*, once the log has everything for certain that the rows may know of."""
+        """Fsync the log, then commit changed rows to the view: *put* and *drop* are the changes up to seq *applied*."""
         assert self._store is not None
         self.log.sync()
         self._store.commit(applied, put, drop)
 
     def replace_view(self, applied: int, rows: dict[Key, bytes]) -> None:
-        """Bring the view to *applied*, whatever it had: *rows* are all there are."""
+        """Fsync the log, then replace all rows of the view by *rows*, the state up to seq *applied*."""
         assert self._store is not None
         self.log.sync()
         self._store.replace(applied, rows)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Stop the threads and close all files; delete the reserve file."""
         self.keeper.close()
         self.history.close()
         self.heartbeat.close()

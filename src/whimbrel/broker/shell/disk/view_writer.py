@@ -1,8 +1,8 @@
-"""The view writer: has the view follow the log, a little behind it, while the broker serves.
+"""View writer: updates the view, the stored snapshot of the state, at intervals while the broker runs.
 
-Rule: rows are gathered on the event loop, some in each turn, and committed by a thread of their own.
-Rule: a commit that fails (a full disk) leaves the view as it was. What it was to be told is forgotten, since nothing
-bounds how much that would become; the next try, which waits longer each time, gathers everything there is.
+Rule: changed rows are collected on the event loop, some in each turn, and committed by a thread.
+Rule: a commit that fails (a full disk) leaves the view unchanged. The changes are then forgotten, since their number is
+not bounded; the next attempt, which waits longer each time (back-off), writes all rows of the state.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _log = structlog.get_logger("whimbrel")
 _PAUSE_S = 0.002
 _MAX_ROWS = 500_000
 _MAX_WAITS = 64
-"""How many intervals lie between two tries at most."""
+"""Most intervals between two attempts after failures."""
 
 
 class ViewWriter:
-    """Writes the view of *broker*; *unwritten* is why it could not be written so far, if it could not."""
+    """Writer of the view of *broker*, in a thread of *pool*; *unwritten* is the error of an earlier attempt, if any."""
 
     def __init__(self, broker: Broker, storage: Storage, pool: Executor, *, unwritten: str | None = None) -> None:
         self._broker, self._storage, self._pool = broker, storage, pool
         self.is_writing = self._is_finished = False
         self._put: dict[Key, bytes] = {}
         self._drop: set[Key] = set()
-        """Rows that were gathered, and are not committed."""
+        """Rows that were collected and are not committed yet: those to put above, those to drop here."""
         self._under_way: Future[None] | None = None
         """The last commit."""
         self._is_behind = False
-        """The view lacks changes that are not remembered: the next commit is of everything."""
+        """Whether the view lacks changes that were forgotten, so that the next commit must write all rows."""
         self._waits = self._to_wait = 0
         if unwritten is not None:
             self._fail(unwritten)
 
     def turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Bring the view up to date, unless that is under way or cannot succeed now."""
+        """Begin to update the view, unless an update is under way or the disk fails; count down the back-off."""
         if self.is_writing or self._is_finished or self._broker.is_refusing:
             return
         if self._is_behind:
@@ -53,16 +53,16 @@ class ViewWriter:
                 self._to_wait -= 1
                 self._broker.state.view.discard_changes()
                 return
-            self._broker.complete()  # what is in lanes lands, also there where a piece has not come yet
+            self._broker.complete()  # apply the rest of a half applied fact, so that the state is whole
             self._broker.state.view.touch_all()
         self.is_writing = True
         self._gather(loop)
 
     def _gather(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Gather what the view is to be told, a little in each turn while it is much; the rest in one moment."""
+        """Collect the changed rows, some in each turn while there are many; then begin to commit them."""
         if self._is_finished:
             return
-        if self._broker.is_applying:  # half a fact is in the state
+        if self._broker.is_applying:  # a fact is half applied
             self._broker.when_applied(lambda: self._gather(loop))
             return
         state = self._broker.state
@@ -72,10 +72,10 @@ class ViewWriter:
             return
         self._take(*state.view.changes())
         self._under_way = self._pool.submit(self._commit())
-        asyncio.wrap_future(self._under_way, loop=loop).add_done_callback(self._committed)
+        asyncio.wrap_future(self._under_way, loop=loop).add_done_callback(self._end_commit)
 
     def _take(self, put: dict[Key, bytes], drop: set[Key]) -> None:
-        """Remember rows until the next commit; later ones count."""
+        """Add changed rows to the next commit; a later change of a row replaces an earlier one."""
         for key in drop:
             self._put.pop(key, None)
         self._put.update(put)
@@ -83,14 +83,14 @@ class ViewWriter:
         self._drop.difference_update(put)
 
     def _commit(self) -> Callable[[], None]:
-        """Return what writes the rows that were gathered."""
+        """Return a function that writes the collected rows, and start to collect the next ones."""
         applied, put, drop = self._broker.applied, self._put, self._drop
         self._put, self._drop = {}, set()
         if self._is_behind:
             return lambda: self._storage.replace_view(applied, put)
         return lambda: self._storage.write_view(applied, put, drop)
 
-    def _committed(self, done: asyncio.Future[None]) -> None:
+    def _end_commit(self, done: asyncio.Future[None]) -> None:
         self.is_writing = False
         if done.cancelled() or self._is_finished:
             return
@@ -99,12 +99,12 @@ class ViewWriter:
         except WhimbrelError as error:
             self._fail(str(error))
         else:
-            self._succeed()
+            self._note_success()
 
     def finish(self) -> None:
-        """Bring the view up to date now, at the end; ``WhimbrelError`` if that cannot be done.
+        """Write the view when the server stops; raise ``WhimbrelError`` if that fails.
 
-        What was gathered and not committed is committed with the rest, after a commit that is under way.
+        It waits for a commit that is under way, and then commits all rows that changed since.
         """
         self._is_finished = True
         if self._under_way is not None and isinstance(self._under_way.exception(), WhimbrelError):
@@ -123,7 +123,7 @@ class ViewWriter:
         self._waits = min(max(2 * self._waits, 1), _MAX_WAITS)
         self._to_wait = self._waits
 
-    def _succeed(self) -> None:
+    def _note_success(self) -> None:
         if self._is_behind:
             _log.info("the view follows the log again")
         self._is_behind, self._waits = False, 0

@@ -1,1 +1,1 @@
-"""Sockets: listening, TLS, WebSocket and HTTP, and what one turn of the event loop reads and writes."""
+"""Network: listeners, TLS, WebSocket and HTTP; reading and writing of sockets in each turn of the event loop."""

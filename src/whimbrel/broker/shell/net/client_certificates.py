@@ -1,10 +1,11 @@
-"""Client certificates, judged again when a reload has read other authorities or revocation lists.
+"""Client certificates: check those of open connections again after a reload has read new authorities or revocations.
 
-A handshake judges a certificate once, and OpenSSL offers no way to repeat that on an open connection. So this repeats
-what can have changed since: is there an authority that the chain leads to, is the time right, is it revoked?
-Rule: as in a handshake, the revocation list of the authority that signed the client's certificate must be up to date,
-where there are lists at all. Signatures of a chain whose root is still trusted were verified in the handshake.
-Rule: in doubt the connection is not trusted: its client connects again, and learns from the handshake.
+A handshake verifies a certificate once, and OpenSSL cannot repeat that on an open connection. So this module repeats
+the checks whose result can have changed: does the chain lead to a trusted authority, is every certificate in its period
+of validity, is the client's certificate revoked?
+Rule: as in a handshake, if revocation lists are configured, that of the authority which signed the client's certificate
+must be up to date. The signatures of a chain whose root is still trusted were verified in the handshake.
+Rule: in doubt the connection is refused: its client connects again, and the new handshake decides.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LONGEST_CHAIN = 16
 
 
 class ClientCertificates:
-    """The certificates that one listener trusts, as its files said when they were read."""
+    """Certificate authorities and revocation lists of one listener, as last read from its files."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class ClientCertificates:
 
     @classmethod
     def read(cls, tls: TlsSettings) -> ClientCertificates:
-        """Read the files that *tls* names, which OpenSSL has read before."""
+        """Read the authorities and revocation lists that *tls* names; OpenSSL has already accepted these files."""
         authorities = [x509.load_pem_x509_certificate(each) for each in _blocks(tls.client_ca, _CERTIFICATES)]
         lists = None
         if tls.revoked:
@@ -52,7 +53,7 @@ class ClientCertificates:
         return cls(authorities, lists, is_required=tls.require_client_certificate)
 
     def refusal(self, chain: Sequence[bytes], now: datetime | None = None) -> str | None:
-        """Return why a client would not be let in any more, if it would not; *chain* begins with its certificate."""
+        """Return why a client is refused now, or None; *chain* is its certificate chain, its own certificate first."""
         if not chain:
             return "a certificate is needed now" if self._is_required else None
         now = datetime.now(UTC) if now is None else now
@@ -73,7 +74,7 @@ class ClientCertificates:
     def _issuer(
         self, first: x509.Certificate, others: Sequence[x509.Certificate], now: datetime
     ) -> x509.Certificate | None:
-        """Return what signed *first*, if from there a trusted root is reached; None if none is."""
+        """Return the certificate that signed *first*, if a chain leads from there to a trusted root; else None."""
         issuer: x509.Certificate | None = None
         at = first
         for _ in range(_LONGEST_CHAIN):
@@ -96,7 +97,7 @@ class ClientCertificates:
 
 
 class _List:
-    """A revocation list; who signed it is found out once for each authority."""
+    """A revocation list (CRL); its signature is verified once per authority, and the result is cached."""
 
     def __init__(self, found: x509.CertificateRevocationList) -> None:
         self._found = found
@@ -104,7 +105,7 @@ class _List:
         self._signers: dict[x509.Certificate, bool] = {}
 
     def is_of(self, issuer: x509.Certificate, now: datetime) -> bool:
-        """Return whether *issuer* signed this list, and it is up to date."""
+        """Return whether *issuer* signed this list, and the list is up to date."""
         if self._found.issuer != issuer.subject:
             return False
         until = self._found.next_update_utc
@@ -143,5 +144,5 @@ def _has_signed(issuer: x509.Certificate, certificate: x509.Certificate, now: da
 
 
 def _blocks(path: str, kinds: set[bytes]) -> list[bytes]:
-    """Return the blocks of a file of PEM that are of one of *kinds*."""
+    """Return the blocks in a PEM file whose label is one of *kinds*."""
     return [found[0] for found in _BLOCK.finditer(Path(path).read_bytes()) if found["kind"] in kinds]

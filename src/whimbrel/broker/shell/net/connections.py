@@ -1,7 +1,6 @@
-"""Connections: what the event loop tells of a socket, and what is written to it.
+"""Connections: asyncio protocols for MQTT over TCP or TLS, MQTT over WebSocket, and HTTP for metrics and health.
 
-MQTT over TCP or TLS, MQTT over WebSocket, and requests for metrics and health over HTTP.
-Rule: what comes is given to the server, which decides whether more of it is read.
+Rule: a connection passes the bytes that it reads to the server, which decides whether more is read.
 """
 
 from __future__ import annotations
@@ -29,63 +28,63 @@ from whimbrel.broker.wire.listener_rules import ListenerRules
 __all__ = ["MAX_WEB_READ", "Host", "ObservedStream", "Stream", "WebRequests", "WebStream"]
 
 _LINGER_S = 2.0
-"""How long a client may take to close a connection that we have said our last word on."""
+"""Time for a client to close its side after the broker has closed its own; then the connection is aborted."""
 _LEAST_WEB_READ, MAX_WEB_READ = 8 << 10, 64 << 10
-"""How many bytes are read of a WebSocket at a time: at first, and while its frames are small, at most 1,365 frames."""
+"""Least and most bytes of one read of a WebSocket; the least, while its frames are small, is at most 1,365 frames."""
 _LATE_WEB_READ = 1 << 10
-"""How many where small frames have filled this turn already: at most 170 frames, however many clients send them."""
+"""Bytes of one read if small frames have already filled this turn of the event loop: at most 170 frames."""
 _SMALL_FRAME_BYTES = 64
 
 
 class Host(Protocol):
-    """The server, as its connections know it."""
+    """Interface of the server to its connections."""
 
     config: Config
     streams: set[Stream]
-    """The connections that are open."""
+    """The open connections."""
 
     @property
     def counters(self) -> Counters:
-        """What is counted of them."""
+        """Counters of connections and bytes, for metrics."""
 
     def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
-        """Return the link of a connection that was opened; *user* is whom its certificate names."""
+        """Return the core's link for a new connection; *user* is the name in the client's certificate, or None."""
 
     def choke(self, stream: Stream, *, is_choked: bool) -> None:
-        """Take in that a client reads too slowly, or reads again."""
+        """Pause messages to a client that reads too slowly (back-pressure), or resume them."""
 
     def finish(self, stream: Stream) -> None:
-        """Take in that a connection is gone and that nothing more comes of it."""
+        """Report to the core that a connection is closed and that all its packets were handled."""
 
     @property
     def is_full_of_frames(self) -> bool:
-        """Whether so many frames of WebSocket were read in this turn as end that of one client."""
+        """Whether the WebSocket frames read in this turn have used up the allowance of one client."""
 
     @property
     def web_buffer(self) -> memoryview:
-        """Where WebSockets are read to."""
+        """The buffer into which all WebSockets are read."""
 
-    def received(self, link: Link, data: bytes) -> None:
-        """Take in what a client sent."""
+    def receive(self, link: Link, data: bytes) -> None:
+        """Handle bytes received from a client."""
 
     def count_frames(self, stream: Stream, frames: int) -> None:
-        """Count frames of WebSocket as work of this turn."""
+        """Add WebSocket frames to the work of this turn."""
 
     def is_waited_for(self, stream: Stream) -> bool:
-        """Tell whether there is a reason not to read from a client now."""
+        """Return whether a reason exists not to read from a client now."""
 
     def lose(self, stream: Stream) -> None:
-        """Take in that nothing more can be written to a connection; packets that it sent may still wait."""
+        """Note that a connection is lost for writing; packets received over it may still wait to be handled."""
 
     def finish_later(self, stream: Stream) -> None:
-        """Let the core know that a connection is gone once it has handled the packets that came over it."""
+        """Report to the core that a connection is closed, once all packets received over it are handled."""
 
     def forget(self, stream: Stream) -> None:
-        """Forget a connection that is gone."""
+        """Remove a closed connection from all lists."""
 
 
 class Stream(asyncio.BaseProtocol):
-    """A connection of MQTT over TCP or TLS; once it is open, *admits* tells whether it may stay."""
+    """A connection of MQTT over TCP or TLS; when it has been opened, *admits* decides whether it may stay open."""
 
     def __init__(self, server: Host, admits: Callable[[Stream], bool], listener: ListenerRules | None = None) -> None:
         self.server, self._admits = server, admits
@@ -94,24 +93,24 @@ class Stream(asyncio.BaseProtocol):
         self.transport: asyncio.Transport | None = None
         self.is_leaving = False
         self.is_lost = False
-        """The connection is gone; packets that it sent may still wait for their turn, or for what its rate allows."""
+        """Whether the connection is closed; packets received over it may still wait for their turn or a rate limit."""
         self.written_bytes = 0
 
     @property
     def waiting_bytes(self) -> int:
-        """How many bytes wait to be written to the client, or for it to acknowledge others."""
+        """Bytes that wait to be sent to the client: in the write buffer, or until it acknowledges earlier messages."""
         buffered = 0 if self.transport is None else self.transport.get_write_buffer_size()
         client = None if self.link is None else self.link.client
         return buffered + (0 if client is None or client.link is not self.link else client.queued_bytes)
 
     @property
     def taken_bytes(self) -> int:
-        """How many bytes the client's machine has taken of what was written."""
+        """Bytes written to this connection that the client's machine has acknowledged (TCP)."""
         assert self.transport is not None
         return self.written_bytes - self.transport.get_write_buffer_size() - unsent_bytes(self.transport)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take in that it is open."""
+        """Set up an open connection: its write buffer and its link; close it if it is not admitted."""
         transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
         self.transport = transport
         if not self._admits(self):
@@ -124,7 +123,7 @@ class Stream(asyncio.BaseProtocol):
         self.begin()
 
     def begin(self) -> None:
-        """Make the core's link; cut a client whose certificate was revoked between its handshake and now."""
+        """Create the core's link; close the connection if its certificate was revoked since the handshake began."""
         assert self.transport is not None
         if late_refusal(self.transport) is not None:
             self.server.counters.failed_handshakes += 1
@@ -134,21 +133,21 @@ class Stream(asyncio.BaseProtocol):
         self.link = self.server.open(self, _address(self.transport), user, self._listener)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what came."""
+        """Pass received bytes to the server."""
         assert self.link is not None
-        self.server.received(self.link, data)
+        self.server.receive(self.link, data)
 
     def write(self, data: bytes) -> None:
-        """Write what the core has for the client."""
+        """Write bytes to the client."""
         assert self.transport is not None
         self.written_bytes += len(data)
         self.transport.write(data)
 
     def close(self) -> None:
-        """Close once everything is written.
+        """Close the connection once everything is written.
 
-        We stop writing, and read on until the client closes: closing at once would reset the connection where the
-        client has sent more than we read, and what we said last would be lost with it.
+        We close our side for writing, and read on until the client closes its side: closing both at once would reset
+        the connection if the client has sent more than we have read, and the client would lose our last packets.
         """
         assert self.transport is not None
         if self.transport.can_write_eof():
@@ -159,14 +158,14 @@ class Stream(asyncio.BaseProtocol):
             self.transport.close()
 
     def pause_reading(self) -> None:
-        """Read nothing more for now; what the client says meanwhile is not heard, and its silence is not judged."""
+        """Stop reading for now; meanwhile the client's keep-alive timeout does not run, since nothing is received."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
             if self.link is not None:
                 self.link.is_unread = True
 
     def resume_reading(self) -> None:
-        """Read on, if there is no other reason to wait."""
+        """Resume reading, unless another reason not to read exists."""
         if self.server.is_waited_for(self):
             return
         if self.link is not None:
@@ -175,21 +174,21 @@ class Stream(asyncio.BaseProtocol):
             self.transport.resume_reading()
 
     def pause_writing(self) -> None:
-        """Take in that the client reads too slowly."""
+        """Pause messages to a client that reads too slowly: its write buffer is full."""
         if self.link is not None:
             self.server.choke(self, is_choked=True)
 
     def resume_writing(self) -> None:
-        """Take in that the client reads again."""
+        """Resume messages to a client that reads again."""
         if self.link is not None:
             self.server.choke(self, is_choked=False)
 
     def eof_received(self) -> bool:
-        """Close: a client that stops sending has nothing more to say."""
+        """Return False, so that the event loop closes the connection: the client has ended its side."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Take in that it is gone."""
+        """Finish a closed connection; later, if packets received over it still wait to be handled."""
         del exc
         self.is_lost = True
         self.server.lose(self)
@@ -203,7 +202,7 @@ class Stream(asyncio.BaseProtocol):
         self.finish()
 
     def finish(self) -> None:
-        """Let the core know that the connection is gone and that nothing more comes of it."""
+        """Report to the core that the connection is closed and that all its packets were handled."""
         if self.link is not None:
             self.server.finish(self)
         self.server.forget(self)
@@ -212,10 +211,11 @@ class Stream(asyncio.BaseProtocol):
 class WebStream(Stream, asyncio.BufferedProtocol):
     """A connection of MQTT over WebSocket.
 
-    It is read into a buffer of ours, since a client chooses how many frames a byte takes: an event loop that reads
-    256 KB at a time, and 32 times in a row from one connection, would unmask a million before any other client's turn.
-    Rule: a read is small at first and after one with small frames, and doubles with every full one without. It is
-    smaller yet where other clients' frames have filled the turn.
+    It is read into a buffer of our own, of bounded size, since a client may send very small frames: an event loop that
+    reads 256 KB at a time, and 32 times in a row from one connection, would unmask a million frames before another
+    client's turn.
+    Rule: reads are small at first and after a read of small frames, and double with every full read of larger frames.
+    They are smaller still if other clients' frames have filled the turn.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class WebStream(Stream, asyncio.BufferedProtocol):
         self._read_bytes = _LEAST_WEB_READ
 
     def begin(self) -> None:
-        """Wait for the upgrade; until then there is nothing for the core."""
+        """Start the timeout for the upgrade to WebSocket; the core's link is created after the upgrade."""
         timeout = self.server.config.limits.connect_timeout_s
         asyncio.get_running_loop().call_later(timeout, self._give_up)
 
@@ -242,13 +242,13 @@ class WebStream(Stream, asyncio.BufferedProtocol):
             self.transport.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where to read to: the same for all connections, as it is used at once."""
+        """Return the buffer to read into: all connections share it, since its content is used at once."""
         del sizehint
         is_late = self._read_bytes == _LEAST_WEB_READ and self.server.is_full_of_frames
         return self.server.web_buffer[: _LATE_WEB_READ if is_late else self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle what was read."""
+        """Handle the bytes that were read, and choose the size of the next read."""
         before = self._framing.frames
         self.data_received(bytes(self.server.web_buffer[:nbytes]))
         if nbytes < _SMALL_FRAME_BYTES * (self._framing.frames - before):
@@ -257,7 +257,7 @@ class WebStream(Stream, asyncio.BufferedProtocol):
             self._read_bytes = min(2 * nbytes, MAX_WEB_READ)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what came."""
+        """Answer the upgrade request; after that, decode frames and pass their content to the server."""
         assert self.transport is not None
         if self._exchange is not None:
             try:
@@ -273,7 +273,7 @@ class WebStream(Stream, asyncio.BufferedProtocol):
             upgrade = self._exchange.send(answer)
             self._exchange = None
             super().begin()
-            if self.link is None:  # it was cut
+            if self.link is None:  # the connection was refused
                 return
             self.transport.write(upgrade)
             data = request.rest
@@ -281,7 +281,7 @@ class WebStream(Stream, asyncio.BufferedProtocol):
         framing, before = self._framing, self._framing.frames
         carried = framing.receive(data)
         if carried:
-            self.server.received(self.link, carried)
+            self.server.receive(self.link, carried)
         self.server.count_frames(self, framing.frames - before)
         if answers := framing.to_send():
             super().write(answers)
@@ -289,39 +289,39 @@ class WebStream(Stream, asyncio.BufferedProtocol):
             self.transport.close()
 
     def write(self, data: bytes) -> None:
-        """Write what the core has for the client, in a frame."""
+        """Write bytes to the client as one binary frame."""
         super().write(self._framing.wrap(data))
 
     def close(self) -> None:
-        """Close once everything is written, with a frame that says so."""
+        """Send a close frame, and close the connection once everything is written."""
         if self._exchange is None:
             super().write(self._framing.close())
         super().close()
 
 
 class WebRequests:
-    """The connections for metrics and health that are open; the oldest of *most* makes room for another."""
+    """Open connections for metrics and health; when there are *most*, a new one closes the oldest."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: dict[ObservedStream, asyncio.Transport] = {}
 
     def add(self, stream: ObservedStream, transport: asyncio.Transport) -> None:
-        """Take in a connection that was opened."""
+        """Register a new connection; close the oldest one if there are too many."""
         if len(self._open) >= self._most:
             oldest = next(iter(self._open))
             self._open.pop(oldest).abort()
         self._open[stream] = transport
 
     def remove(self, stream: ObservedStream) -> None:
-        """Take in that a connection is gone."""
+        """Remove a closed connection."""
         self._open.pop(stream, None)
 
 
 class ObservedStream(asyncio.Protocol):
-    """A request for metrics or health, to be made, and its answer read, within *timeout_s*.
+    """HTTP connection for one request of metrics or health; it is aborted if that takes longer than *timeout_s*.
 
-    *answer* is called with method and path; *requests* are all such connections.
+    *answer* is called with method and path and returns the answer; *requests* are all such connections.
     """
 
     def __init__(
@@ -333,14 +333,14 @@ class ObservedStream(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take in that it is open."""
+        """Register the connection, and start its timeout."""
         transport = cast("asyncio.Transport", transport)  # uvloop has its own, which is one in all but name
         self._transport = transport
         self._requests.add(self, transport)
         self._timer = asyncio.get_running_loop().call_later(self._timeout_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what came."""
+        """Answer the request once it is complete, and close the connection."""
         assert self._transport is not None
         if self._transport.is_closing():
             return
@@ -356,7 +356,7 @@ class ObservedStream(asyncio.Protocol):
         self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Take in that it is gone."""
+        """Remove the closed connection, and cancel its timeout."""
         del exc
         self._requests.remove(self)
         if self._timer is not None:
@@ -364,15 +364,15 @@ class ObservedStream(asyncio.Protocol):
 
 
 def _address(transport: asyncio.Transport) -> str:
-    """Return where a connection comes from."""
+    """Return the address of a connection's client; for a Unix socket, a text with the user id at its other end."""
     return str(transport.get_extra_info("peername") or peer_name(transport.get_extra_info("socket")))
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:
-    """Return how many bytes of a connection its other end has not confirmed yet; 0 where the kernel does not say.
+    """Return the bytes in the kernel's send buffer that the client has not acknowledged; 0 if the kernel cannot tell.
 
-    A kernel's own buffer has megabytes, and asks for more only when a third of it is free: without this a client that
-    reads slowly, and steadily, would seem to take nothing for minutes.
+    That buffer holds megabytes, and takes more only when a third of it is free: without this number a client that
+    reads slowly but steadily would seem to read nothing for minutes.
     """
     peer = transport.get_extra_info("socket")
     try:
@@ -382,10 +382,9 @@ def unsent_bytes(transport: asyncio.Transport) -> int:
 
 
 def bound_unsent(transport: asyncio.Transport, most_bytes: int) -> None:
-    """Have the kernel keep no more than about *most_bytes* of a connection that it has not sent.
+    """Limit the unsent bytes in the kernel's send buffer to about *most_bytes* (``TCP_NOTSENT_LOWAT``).
 
-    What is written beyond that waits in the broker. Sockets that are not of TCP, and systems without this, have no such
-    bound.
+    Bytes beyond that wait in the broker. Sockets other than TCP, and systems without this option, have no such limit.
     """
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     peer = transport.get_extra_info("socket")
@@ -395,7 +394,7 @@ def bound_unsent(transport: asyncio.Transport, most_bytes: int) -> None:
 
 
 def certified_user(certificate: object) -> str | None:
-    """Return the common name of a client's certificate, which TLS has verified."""
+    """Return the common name in a client's certificate, which TLS has verified; None without a usable name."""
     if not isinstance(certificate, dict):
         return None
     for entry in certificate.get("subject", ()):

@@ -1,7 +1,7 @@
-"""The doorkeeper: answers every CONNECT with 0x88 (server unavailable) while the broker cannot serve yet.
+"""Doorkeeper: answers every CONNECT with 0x88 (server unavailable) while the broker is starting.
 
-A client learns why, and that it may try again, instead of "connection refused". 3.1.1 has code 3 for it.
-Rule: it takes no state, log nor clock: it stands at the ports before any of them is there.
+So a client learns the reason, and that it may try again, instead of "connection refused". MQTT 3.1.1 has code 3 for it.
+Rule: the doorkeeper uses neither the state, the log nor the clock: it works before they are restored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AGAIN = "the broker is starting; try again in a moment"
 
 
 class Doorkeeper:
-    """The server of connections before there is one; *reason* says why, as long as there is a reason."""
+    """Stand-in for the server until the broker serves clients; *reason* returns why it does not yet, or None."""
 
     def __init__(self, config: Config, reason: Callable[[], str | None]) -> None:
         self.config, self._reason = config, reason
@@ -38,18 +38,18 @@ class Doorkeeper:
 
     @cached_property
     def web_buffer(self) -> memoryview:
-        """Where WebSockets are read to."""
+        """The buffer into which all WebSockets are read."""
         return memoryview(bytearray(MAX_WEB_READ))
 
     def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
-        """Return the link of a connection that was opened; it has the usual time for its CONNECT."""
+        """Return a link for a new connection, and start the usual timeout for its CONNECT."""
         assert stream.transport is not None
         asyncio.get_running_loop().call_later(self.config.limits.connect_timeout_s, stream.transport.abort)
         machine = ServerConnection(self._limits)
         return Link(machine, stream, address, verified_user=user, listener=listener or OPEN_LISTENER)
 
-    def received(self, link: Link, data: bytes) -> None:
-        """Answer CONNECT; close a connection that begins with anything else."""
+    def receive(self, link: Link, data: bytes) -> None:
+        """Refuse a CONNECT with 0x88; close a connection whose first packet is another one."""
         stream = link.shell
         if link.closing is not None or not isinstance(stream, Stream):
             return
@@ -65,27 +65,27 @@ class Doorkeeper:
         self._sender.dirty.clear()
 
     def choke(self, stream: Stream, *, is_choked: bool) -> None:
-        """Do nothing: an answer is short."""
+        """Do nothing: the answer is too short to fill a write buffer."""
 
     def lose(self, stream: Stream) -> None:
-        """Do nothing: ``forget`` does it."""
+        """Do nothing: ``forget`` removes the connection."""
 
     def finish(self, stream: Stream) -> None:
-        """Let go of the link."""
+        """Drop the link of a closed connection."""
         stream.link = None
 
     def finish_later(self, stream: Stream) -> None:
-        """Do it now: no packet waits."""
+        """Finish the connection now: no packets wait to be handled."""
         stream.finish()
 
     def count_frames(self, stream: Stream, frames: int) -> None:
-        """Do nothing: a connection has a few reads."""
+        """Do nothing: a connection is read from only a few times."""
 
     def is_waited_for(self, stream: Stream) -> bool:
-        """Tell that there is no reason not to read."""
+        """Return False: this server never pauses reading."""
         del stream
         return False
 
     def forget(self, stream: Stream) -> None:
-        """Forget a connection that is gone."""
+        """Remove a closed connection."""
         self.streams.discard(stream)

@@ -1,10 +1,11 @@
-"""Handshakes: how a client learns why its TLS failed, and how connections that are too many are cut before one.
+"""TLS handshakes: send a client the alert when its handshake fails, and close excess connections before the handshake.
 
-An event loop asks for the protocol of a connection when it accepts it, then for the TLS of its context, and tells the
-protocol of the connection only when the handshake is done. So it is refused where the second is asked for.
-An event loop closes a connection whose handshake fails without sending the alert that OpenSSL has made of it (RFC 8446,
-6): the client would see a closed connection and no reason. So a failure is first reported as "more is needed", which
-has the loop send what there is, and as it is when the client answers, closes, or takes too long.
+When the event loop accepts a connection, it first creates the asyncio protocol, then a TLS object from the TLS context.
+It informs the protocol of the connection only after the handshake. So an excess connection is refused when the TLS
+object is created.
+If a handshake fails, the event loop closes the connection without sending the alert that OpenSSL has prepared (RFC
+8446, 6): the client would see a closed connection without a reason. So the failure is first reported to the loop as
+"more data is needed", which makes it send the alert, and is raised when the client answers, closes, or takes too long.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ if TYPE_CHECKING:  # it loads a library that only a listener with client certifi
 __all__ = ["Chain", "TlsContext", "Unwanted", "late_refusal", "secured_by"]
 
 Chain: TypeAlias = tuple[bytes, ...]
-"""A client's certificate and those that lead to its root, as DER; empty if it showed none."""
+"""A client's certificate chain, from its own certificate to the root, as DER; empty if it sent no certificate."""
 _DER = 2
-"""What ``_ssl`` calls DER."""
+"""The constant of ``_ssl`` for the encoding DER."""
 
 
 _NO_TLS = {"HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG", "WRONG_VERSION_NUMBER"}
-"""What OpenSSL calls the first bytes of a client that speaks no TLS: it would wait, and never answer an alert."""
+"""OpenSSL's error reasons for a client that does not speak TLS; it is sent no alert, which it would not answer."""
 
 
 class _TlsObject(ssl.SSLObject):
-    """The TLS of one connection, which sends the alert of a handshake that fails."""
+    """TLS object of one connection; if the handshake fails, the client still gets the alert."""
 
     _failure: ssl.SSLError | None = None
 
     def do_handshake(self) -> None:
-        """Go on with the handshake."""
+        """Continue the handshake; report a failure as "more data is needed" once, so that the alert is sent."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -49,42 +50,42 @@ class _TlsObject(ssl.SSLObject):
 
 
 class TlsContext(ssl.SSLContext):
-    """The context of all connections; ``refuse_next`` has one of those that were accepted cut instead of secured."""
+    """TLS context of a listener; after ``refuse_next``, the connection just accepted is closed instead of secured."""
 
     sslobject_class = _TlsObject
     _to_refuse = 0
     _successor: TlsContext | None = None
     trusted: ClientCertificates | None = None
-    """The certificates of clients that it trusts; None if it does not ask for any."""
+    """The trusted authorities of client certificates; None if this listener requests no client certificates."""
 
     @property
     def newest(self) -> TlsContext:
-        """The context that secures the connections that come now: this one, or the last of its successors."""
+        """The TLS context for new connections: this one, or the newest context after reloads."""
         found = self
         while found._successor is not None:
             found = found._successor
         if found is not self:
-            self._successor = found  # a broker may be reloaded a thousand times
+            self._successor = found  # keep the chain short: a broker may be reloaded a thousand times
         return found
 
     def refusal(self, chain: Chain) -> str | None:
-        """Return why a client with this *chain*, which another context let in, would not be let in by this one."""
+        """Return why this context refuses a client that an older one admitted, by its *chain*; None if it does not."""
         if self.trusted is None:
             return "certificates of clients do not count any more" if chain else None
         return self.trusted.refusal(chain)
 
     def hand_over(self, successor: TlsContext) -> None:
-        """Let *successor*, which has other certificates, secure all connections that come from now on."""
+        """Use *successor*, which has other certificates, for all new connections."""
         before, self._successor = self.newest, successor
         if before is not self:
             before.hand_over(successor)
 
     def refuse_next(self) -> None:
-        """Cut the connection that was accepted just now."""
+        """Close the connection that was just accepted, before its handshake."""
         self._to_refuse += 1
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:  # noqa: ANN401 # as ssl has it
-        """Begin the TLS of a connection, or raise if it is too many: the event loop closes it at once."""
+        """Create the TLS object of a connection; raise if that is to be refused, so that the event loop closes it."""
         if self._to_refuse:
             self._to_refuse -= 1
             raise ssl.SSLError("there are too many connections")
@@ -94,7 +95,7 @@ class TlsContext(ssl.SSLContext):
 
 
 def secured_by(transport: asyncio.BaseTransport | None) -> tuple[TlsContext, Chain] | None:
-    """Return the context of a connection's handshake, and its client's chain; None for a connection without TLS."""
+    """Return the TLS context of a connection and its client's certificate chain; None for a connection without TLS."""
     secured = None if transport is None else transport.get_extra_info("ssl_object")
     if not isinstance(secured, ssl.SSLObject) or not isinstance(secured.context, TlsContext):
         return None
@@ -110,7 +111,7 @@ def secured_by(transport: asyncio.BaseTransport | None) -> tuple[TlsContext, Cha
 
 
 def late_refusal(transport: asyncio.BaseTransport) -> str | None:
-    """Return why a client may not go on whose handshake was begun before a reload, if it may not."""
+    """Return why a client whose handshake began before a reload must be refused by the new settings; None if not."""
     found = secured_by(transport)
     if found is None or (newest := found[0].newest) is found[0]:
         return None
@@ -118,8 +119,8 @@ def late_refusal(transport: asyncio.BaseTransport) -> str | None:
 
 
 class Unwanted(asyncio.Protocol):
-    """The protocol of a connection that is cut; should its handshake be done all the same, it is cut then."""
+    """Protocol of a refused connection: it aborts the connection, should the handshake succeed nevertheless."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Cut it."""
+        """Abort the connection."""
         cast("asyncio.Transport", transport).abort()

@@ -1,12 +1,12 @@
-"""HTTP: one request and its answer, as much of HTTP/1.1 (RFC 9112) as health checks and WebSockets need.
+"""HTTP: parse one request and encode its answer, as far as health checks and WebSockets need HTTP/1.1 (RFC 9112).
 
-``h11`` reads the head and writes the answer; here are the bounds around it.
-Rule: any bytes are a request, need more, or are a ``BadRequestError``; which of them does not depend on how the network
-cut them.
-Rule: nothing beyond ``max_bytes`` is kept while a head is incomplete, and ``h11`` sees a head once it is whole.
-Rule: what two readers could read differently is refused, never guessed. ``h11`` takes bare line ends, folded lines and
-control characters in values, as proxies do; they are refused here before it sees them.
-Rule: bodies are not read, and every answer but 101 closes the connection, so no client waits for more.
+``h11`` parses the head and encodes the answer; this module adds limits.
+Rule: any input is a request, an incomplete request, or a ``BadRequestError``; the result does not depend on how the
+network splits the bytes.
+Rule: at most ``max_bytes`` of an incomplete head are kept, and ``h11`` sees a head only when it is complete.
+Rule: input that two parsers could read differently (request smuggling) is refused. ``h11`` accepts bare line ends,
+folded lines and control characters in values, as proxies do; they are refused here first.
+Rule: bodies are not read, and every answer except 101 closes the connection, so no client waits for more.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = ["Answer", "BadRequestError", "HttpExchange", "Request"]
 
 _END = b"\r\n\r\n"
 _REFUSED = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?=[^\n])|\n(?=[ \t])")
-"""Controls, line ends that are only half of one, and folded lines. A carriage return that comes last may become whole.
+"""Control characters, half line ends (bare CR or LF), and folded lines. A CR at the end of the data may still be whole.
 
 Without these bytes the patterns of ``h11`` take linear time: a value always matches, and a name fails where it ends.
 """
 _QUOTED = ": bytearray("
-"""What ``h11`` puts before the line that it refuses; the line itself is not sent back."""
+"""Text after which ``h11`` quotes the refused line in its error; the line itself is not sent back to the client."""
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a request is answered."""
+    """Answer to a request: status, body and headers."""
 
     status: int
     body: bytes = b""
@@ -57,25 +57,25 @@ class BadRequestError(WhimbrelError):
 
     @property
     def answer(self) -> Answer:
-        """The answer that says so."""
+        """The answer with this error's status and text."""
         return Answer(status=self.status, body=f"{self.text}\n".encode(), headers=self.headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The head of one request, and the bytes that came behind it."""
+    """Head of one request, and the bytes received after it."""
 
     method: str
     path: str
-    """As it was sent, without the query; percent signs are not decoded."""
+    """The path as the client sent it, without the query; percent-encoding is not decoded."""
     headers: Mapping[str, str]
-    """By lower-case name; what was sent several times is joined by commas."""
+    """Values of the headers, by lower-case name; the values of a repeated header are joined by commas."""
     query: str = ""
     rest: bytes = b""
 
 
 class HttpExchange:
-    """One request, whose head has at most *max_bytes* with its empty line, and its answer."""
+    """Exchange of one request and its answer; the head has at most *max_bytes*, including its empty line."""
 
     def __init__(self, max_bytes: int = 8192) -> None:
         self._max_bytes = whole("max_bytes", max_bytes, len(_END), 2**31 - 1)
@@ -84,12 +84,12 @@ class HttpExchange:
         self._failure: BadRequestError | None = None
         self._method = ""
         self._is_unread_head = False
-        """It asked for a head, and ``h11``, which refused it, does not know that: its answer has no body."""
+        """Whether ``h11`` refused a HEAD request without noting the method, so that the answer must have no body."""
 
     def receive(self, data: bytes) -> Request | None:
-        """Return the request once its head is complete; ``None`` means that more is needed.
+        """Add received bytes; return the request once its head is complete, or None while more is needed.
 
-        A request that was refused stays refused, whatever comes behind it.
+        A request that was refused stays refused, whatever is received after it.
         """
         if self._failure is None:
             try:
@@ -100,20 +100,20 @@ class HttpExchange:
         raise self._failure
 
     def send(self, answer: Answer) -> bytes:
-        """Return *answer* as it is sent; those that have no body by their status get no headers about one."""
+        """Encode *answer*; if its status allows no body, the headers about the body are left out."""
         try:
             phrase = HTTPStatus(answer.status).phrase
         except ValueError:
             raise InvalidValueError("HTTP status", answer.status, "one that HTTP knows") from None
         try:
-            return self._sent(answer, phrase)
+            return self._encode(answer, phrase)
         except (h11.LocalProtocolError, UnicodeEncodeError) as error:
-            # Refused and not escaped: a line end in a value would be a header that the client made.
+            # Refused, not escaped: with a line end in a value a client could inject a header.
             raise InvalidValueError(
                 "HTTP answer", Phrase(error), "headers of a token and printable ASCII, a body if any"
             ) from None
 
-    def _sent(self, answer: Answer, phrase: str) -> bytes:
+    def _encode(self, answer: Answer, phrase: str) -> bytes:
         fields, send = list(answer.headers), self._connection.send
         if self._is_unread_head:
             answer = replace(answer, body=b"")
@@ -131,7 +131,7 @@ class HttpExchange:
         room = self._max_bytes - seen
         self._head += data[:room]
         end = self._head.find(_END, max(0, seen - len(_END) + 1))
-        # Looked for at once: a client that speaks TLS or MQTT to this port waits for an answer, and would for ever.
+        # Checked before the head is complete: a client that speaks TLS or MQTT would wait for an answer for ever.
         if _REFUSED.search(self._head, max(0, seen - 1), len(self._head) if end < 0 else end + 2):
             raise BadRequestError(400, "the head has control characters, folded lines, or line ends other than CR LF")
         if end < 0:
@@ -141,9 +141,9 @@ class HttpExchange:
         rest = bytes(self._head[end + len(_END) :]) + data[room:]
         head = bytes(self._head[: end + len(_END)])
         self._head.clear()
-        return self._parsed(head, rest)
+        return self._parse(head, rest)
 
-    def _parsed(self, head: bytes, rest: bytes) -> Request:
+    def _parse(self, head: bytes, rest: bytes) -> Request:
         self._connection.receive_data(head)
         try:
             event = self._connection.next_event()

@@ -1,6 +1,6 @@
-"""Listeners: the ports of a server, and which of the connections to them are admitted.
+"""Listeners: open the server's ports and Unix sockets, and limit the number of connections.
 
-Rule: a connection counts from when it is accepted, before its TLS handshake.
+Rule: a connection counts from the moment when it is accepted, before its TLS handshake.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from whimbrel.mqtt.certificates import load_authorities, load_certificate, load_
 __all__ = ["ListenError", "Listeners", "tls_context", "tls_of"]
 
 _GRACE_S = 0.25
-"""How long after its time-out a handshake is given up: the event loop comes first."""
+"""Delay after the timeout of a handshake until it is counted as failed: the event loop closes it first."""
 
 
 class Listeners:
-    """The open ports; *answer* answers requests for metrics and health, *rules* are those of a listener of its own.
+    """The open ports and Unix sockets of a server.
 
-    *doorkeeper* has the connections that come before ``admit`` says whose they are.
+    *answer* answers HTTP requests for metrics and health; *rules* returns the rules of a ``[[listener]]`` entry.
+    *doorkeeper* gets the connections that are accepted until ``admit`` is called.
     """
 
     def __init__(
@@ -45,16 +46,16 @@ class Listeners:
         self._doorkeeper = doorkeeper
         self._loop: asyncio.AbstractEventLoop
         self.ports: dict[str, int] = {}
-        """The ports that are open, by kind, or by the name of their listener."""
+        """The open TCP ports, by kind (such as "mqtt") or by the name of the listener."""
         self.sockets: dict[str, str] = {}
-        """The paths of Unix sockets, by the name of their listener."""
+        """The paths of the Unix sockets, by the name of the listener."""
         self._unix: list[UnixSocket] = []
         self._servers: list[asyncio.Server] = []
         self._shaking: dict[Stream, float] = {}
-        """Connections of TLS whose handshake is not done, and when it times out."""
+        """TLS connections whose handshake is not complete, and the times at which it times out."""
 
     async def start(self, contexts: Mapping[str, TlsContext]) -> None:
-        """Open the ports that the configuration names; *contexts* are the TLS of some, "" that of [listen]."""
+        """Open the ports in the configuration; *contexts* has TLS contexts by listener name, "" for ``[listen]``."""
         self._loop = asyncio.get_running_loop()
         secured = contexts.get("")
         listen, timeout_s = self._config.listen, self._config.limits.connect_timeout_s
@@ -74,7 +75,7 @@ class Listeners:
             await self._open(each, contexts.get(each.name))
 
     async def _open(self, each: ListenerSettings, secured: TlsContext | None) -> None:
-        """Open a listener that has settings of its own."""
+        """Open the port or Unix socket of a ``[[listener]]`` entry."""
         kind: Callable[..., Stream] = Stream
         if each.protocol == "websocket":
             kind = partial(WebStream, hosts=WebHosts("" if each.socket else each.host, self._config.listen.web_hosts))
@@ -100,7 +101,7 @@ class Listeners:
         self.sockets[each.name] = each.socket
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections, and remove the files of Unix sockets."""
         for server in self._servers:
             server.close()
         for unix in self._unix:
@@ -130,21 +131,21 @@ class Listeners:
                 reuse_address=True,
             )
         except OSError as error:
-            # The event loop says more, and twice: "error while attempting to bind on address ('127.0.0.1', 1883): …".
+            # The event loop's text is too long: "error while attempting to bind on address ('127.0.0.1', 1883): …".
             reason = os.strerror(error.errno).lower() if error.errno else str(error)
             raise ListenError(kind, host, port, reason) from error
         self._servers.append(server)
         self.ports[kind] = server.sockets[0].getsockname()[1]
 
     def admit(self, host: Host) -> None:
-        """Let *host* have the connections that are accepted from now on."""
+        """Pass connections that are accepted from now on to *host* instead of the doorkeeper."""
         host.counters.refused_connections += self._doorkeeper.counters.refused_connections
         self._host = host
 
     # -- admission ---------------------------------------------------------------------------------------------------
 
     def _accept(self, kind: Callable[[Host, Callable[[Stream], bool]], Stream]) -> Stream:
-        """Return the protocol of a connection that was just accepted."""
+        """Return the asyncio protocol for a connection that was just accepted."""
         stream = kind(self._host, self._admits)
         self._host.streams.add(stream)
         return stream
@@ -152,7 +153,7 @@ class Listeners:
     def _shake_hands(
         self, kind: Callable[[Host, Callable[[Stream], bool]], Stream], secured: TlsContext | None
     ) -> asyncio.BaseProtocol:
-        """Return the protocol of a TLS connection that was just accepted; it is used once the handshake is done."""
+        """Return the asyncio protocol for a TLS connection that was just accepted; it is used after the handshake."""
         stream = self._accept(kind)
         if secured is not None and self._is_crowded():
             secured.refuse_next()
@@ -162,21 +163,21 @@ class Listeners:
         return stream
 
     def _admits(self, stream: Stream) -> bool:
-        """Tell whether a connection that is open now, after its handshake, may stay."""
+        """Return whether a connection may stay open, now that its handshake is complete."""
         self._shaking.pop(stream, None)
         return not self._is_crowded()
 
     def _is_crowded(self) -> bool:
-        """Tell whether so many connections are open that a new one cannot even be told why it is refused.
+        """Return whether too many connections are open even to answer the CONNECT of a new one; count the refusal.
 
-        A few more than are allowed may stay until their CONNECT is answered.
+        A few more connections than the limit may stay open until their CONNECT is answered with the reason.
         """
         is_crowded = len(self._host.streams) > crowd(self._config.limits.connections)
         self._host.counters.refused_connections += is_crowded
         return is_crowded
 
     def end_handshakes(self) -> None:
-        """Forget the connections whose handshake failed or took too long: the event loop does not report them."""
+        """Remove and count connections whose handshake failed or timed out: the event loop does not report them."""
         if not self._shaking:
             return
         now = self._loop.time()
@@ -187,7 +188,7 @@ class Listeners:
 
 
 def tls_context(tls: TlsSettings) -> TlsContext | None:
-    """Return the TLS context of all connections; None if there is no certificate."""
+    """Return the TLS context for the connections of a listener; None if *tls* names no certificate."""
     if not tls.certificate:
         return None
     context = TlsContext(ssl.PROTOCOL_TLS_SERVER)
@@ -205,7 +206,7 @@ def tls_context(tls: TlsSettings) -> TlsContext | None:
 
 
 def tls_of(listener: ListenerSettings) -> TlsSettings:
-    """Return the TLS of a listener that has settings of its own."""
+    """Return the TLS settings of a ``[[listener]]`` entry."""
     return TlsSettings(
         certificate=listener.tls_certificate,
         key=listener.tls_key,
@@ -217,7 +218,7 @@ def tls_of(listener: ListenerSettings) -> TlsSettings:
 
 
 class ListenError(WhimbrelError):
-    """A port cannot be listened on. Reaction: choose another, or stop the program that has it."""
+    """A port or Unix socket cannot be opened. Reaction: choose another, or stop the program that uses it."""
 
     def __init__(self, kind: str, host: str, port: int | None, reason: str) -> None:
         super().__init__(kind, host, port, reason)

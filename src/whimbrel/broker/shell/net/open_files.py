@@ -1,7 +1,7 @@
-"""Open files: how many connections a broker can have with the file descriptors that its process may open.
+"""Open files: limit the number of connections by the file descriptors that the process may open (``ulimit -n``).
 
-Rule: ``limits.connections`` is lowered to what there are descriptors for, and the operator is told. So a crowd of
-connections is refused by our rules, and never by the system, which would refuse the log its files as well.
+Rule: ``limits.connections`` is lowered if there are too few descriptors, and the operator is warned. So excess
+connections are refused by the broker, not by the operating system, which would also refuse to open files for the log.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from whimbrel.log.descriptors import RESERVED, keep_reserve
 __all__ = ["MAX_REQUESTS", "connections_allowed", "crowd", "descriptors_needed", "make_room"]
 
 MAX_REQUESTS = 64
-"""How many connections for metrics and health may be open; the oldest makes room for another."""
+"""Most open connections for metrics and health; a new one then closes the oldest."""
 _BESIDE = 128
-"""Descriptors of everything else: listeners, the log, the view, checkpoints, exports, threads and child processes."""
+"""Descriptors for all other uses: listeners, the log, the view, checkpoints, exports, threads and child processes."""
 _FEW_MORE = 64
 
 
 def crowd(connections: int) -> int:
-    """Return how many connections may be open: a few more than may stay, which are told that they may not."""
+    """Return how many connections may be open: the limit, and some more that only get the reason for a refusal."""
     return connections + max(_FEW_MORE, connections // 10)
 
 
 def descriptors_needed(connections: int) -> int:
-    """Return how many descriptors a broker needs for so many connections, without the log's reserve."""
+    """Return the descriptors that a broker with *connections* needs, without those reserved for the log."""
     return crowd(connections) + MAX_REQUESTS + _BESIDE
 
 
 def connections_allowed(descriptors: int) -> int:
-    """Return how many connections there may be with so many descriptors; less than 1 if there are too few."""
+    """Return the limit of connections that *descriptors* suffice for; less than 1 if there are too few."""
     most = descriptors - MAX_REQUESTS - _BESIDE
     return min(most - _FEW_MORE, most * 10 // 11)
 
 
 def make_room(config: Config) -> tuple[Config, str | None]:
-    """Let the process open as many files as *config* needs; return it with as many connections as that allows.
+    """Raise the process's limit of open files as far as *config* needs; return *config*, and a warning or None.
 
-    What is returned beside it is what the operator is to be told, if they are fewer.
+    If too few files are allowed, ``limits.connections`` is lowered in the result, and the warning says so.
     """
     wanted = config.limits.connections
     most = keep_reserve(descriptors_needed(wanted))

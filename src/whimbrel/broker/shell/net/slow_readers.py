@@ -1,4 +1,4 @@
-"""Slow readers: clients that do not take what is written to them, and are cut off if they take nothing for too long."""
+"""Slow readers: disconnect clients whose write buffer is full and that have read nothing for too long."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class _Connection(Protocol):
 
 
 class SlowReaders:
-    """Connections whose buffers are full, with how many bytes each had taken, and since when no more."""
+    """Connections with full write buffers, the bytes that each has read so far, and the times of the last change."""
 
     def __init__(self, running: Running) -> None:
         self._running = running
         self._waiting: dict[_Connection, tuple[int, int]] = {}
 
     def add(self, connection: _Connection) -> None:
-        """Note that nothing more can be written to a connection."""
+        """Start to observe a connection whose write buffer is full."""
         self._waiting[connection] = connection.taken_bytes, self._running.listened_us
 
     def discard(self, connection: _Connection) -> None:
-        """Note that a connection takes bytes again, or is gone."""
+        """Stop observing a connection that reads again, or is closed."""
         self._waiting.pop(connection, None)
 
     def end(self) -> None:
-        """Cut off the clients that have taken nothing for too long."""
+        """Abort the connections that have read nothing for ``limits.slow_reader_s``."""
         if not self._waiting:
             return
         limits, now_us = self._running.config.limits, self._running.listened_us

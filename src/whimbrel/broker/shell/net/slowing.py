@@ -1,4 +1,4 @@
-"""Slowing: the shell around rate limits. Connections that are not read from until their rates allow it, and a timer."""
+"""Rate limits of sockets: pause reading from a client that exceeds its rate, and resume by a timer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Connection(Protocol):
 
 
 class Slowing:
-    """The connections that are slowed; *handle* is given what may be handled of what they sent."""
+    """Connections paused by rate limits; *handle* is called with their waiting bytes once the rates allow it."""
 
     def __init__(
         self, rates: RateLimits, handle: Callable[[Link, bytes], None], monotonic_us: Callable[[], int]
@@ -29,12 +29,12 @@ class Slowing:
         self._rates, self._handle, self._monotonic_us = rates, handle, monotonic_us
         self.is_on = rates.are_any
         self.connections: set[_Connection] = set()
-        """Those that are not read from for now."""
+        """The connections that are paused now."""
         self._timer: asyncio.TimerHandle | None = None
-        """Of the next time that some of them may go on."""
+        """Timer for the next moment at which a paused connection may continue."""
 
-    def received(self, link: Link, data: bytes) -> bytes:
-        """Return what may be handled now of what came over a link with a meter; read no more if that is not all."""
+    def admit(self, link: Link, data: bytes) -> bytes:
+        """Return the received bytes that the rate limits admit now; pause the connection if some must wait."""
         assert link.meter is not None
         data = self._rates.receive(link.meter, data, self._monotonic_us())
         if link.meter.is_waiting:
@@ -47,7 +47,7 @@ class Slowing:
         self.connections.add(connection)
 
     def look_later(self) -> None:
-        """Look at the connections again as soon as one of them may go on."""
+        """Set the timer to the moment at which the next paused connection may continue."""
         now_us = self._monotonic_us()
         next_us = self._rates.next_at(now_us)
         if next_us is None:
@@ -59,11 +59,11 @@ class Slowing:
             self._timer = loop.call_at(when, self._look)
 
     def _look(self) -> None:
-        """Handle what clients sent before, as far as their rates allow it by now."""
+        """Handle bytes that waited for a rate limit, as far as the rates allow it now; resume connections."""
         self._timer = None
         passed = self._rates.turn(self._monotonic_us())
         for meter, data in passed:
-            link = cast("Link | None", meter.link)  # None: it was closed for what another one sent
+            link = cast("Link | None", meter.link)  # None: it was closed because of bytes of another one
             if link is not None and data:
                 self._handle(link, data)
         for meter in {meter for meter, _ in passed}:  # one may have had several turns
@@ -75,7 +75,7 @@ class Slowing:
         self.look_later()
 
     def release(self, connection: _Connection) -> None:
-        """Read on from a connection that is not slowed any more; of one that is gone, all has been handled now."""
+        """Resume reading from a connection; if it was closed meanwhile, finish it, since all its bytes are handled."""
         self.connections.discard(connection)
         if connection.is_lost:
             connection.finish()
@@ -83,7 +83,7 @@ class Slowing:
             connection.resume_reading()
 
     def stop(self) -> None:
-        """Let no timer come any more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

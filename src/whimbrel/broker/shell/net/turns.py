@@ -1,8 +1,8 @@
-"""Turns: what one turn of the event loop reads from clients, and what it writes to them at its end.
+"""Turns: fair scheduling of sockets; bounds the reads of one event-loop turn, and writes to clients at its end.
 
-Rule: what one turn has for a client is written at once, at its end.
-Rule: a client is not read from while it is ahead: it has had its turn, fills the memory faster than the disk takes it,
-asks for more answers than may wait for it, or sends more than its rate allows (``slowing``).
+Rule: all bytes for a client in one turn are written together, at the end of the turn.
+Rule: a client is not read from (back-pressure) while it is ahead of the broker: it has used up its share of the turn,
+sends faster than the disk writes, requests more answers than may wait for it, or exceeds its rate limit (``slowing``).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ __all__ = ["Turns"]
 
 _log = structlog.get_logger("whimbrel")
 _MAX_UNWRITTEN = 4 << 20
+"""Bytes waiting for the disk above which clients are not read from: a QoS 1 publication waits until all are fsynced."""
 _SMALL_READ = 512
-"""Bytes of acknowledgements and pings: who sends no more is not slowed where the disk fills."""
-"""How many bytes may wait for the disk before no more is read: a publication of QoS 1 waits until all are synced."""
+"""Reads of at most this many bytes (acknowledgements, pings) are not slowed when the disk fills."""
 _MAX_TURN = 256 << 10
 _FRAME_BYTES = 256
-"""As how many bytes a frame of WebSocket counts, beside what it carries: so many take as long as its head."""
+"""Cost of a WebSocket frame besides its payload: handling its head takes as long as this many bytes."""
 _MAX_WRITES = 1_000
-"""To how many connections one turn of the event loop writes: some 5 µs each."""
+"""Most connections to which one turn of the event loop writes, at some 5 µs each."""
 
 
 class Turns:
-    """The connections of a server; *pool* has the threads for blocking tasks."""
+    """Scheduler of a server's connections; *pool* has the threads for blocking tasks."""
 
     def __init__(self, running: Running, log_sync: LogSync, pool: Executor, history: HistoryReader) -> None:
         self.running, self._log_sync, self._history = running, log_sync, history
@@ -51,43 +51,44 @@ class Turns:
         self.transforms = Transforms(running, self.flush_soon)
         self.streams: set[Stream] = set()
         self._held_back: set[Stream] = set()
-        self._slowed: set[Stream] = set()
-        self.is_slowing = False
-        """Whether the log fills the disk, so that publishers are read from once a tick."""
         """Clients that send faster than the disk writes, and are not read from until it has written."""
+        self._slowed: set[Stream] = set()
+        """Clients that are not read from until the next tick, because the log fills the disk."""
+        self.is_slowing = False
+        """Whether the log fills the disk, so that publishers are read from only once per tick."""
         self._ahead: set[Stream] = set()
-        """Clients that are not read from for now: they had their turn, are far ahead of CONNACK, or do not read."""
+        """Clients not read from now: they used up their turn, sent too much before CONNACK, or do not read answers."""
         self._written: set[Stream] = set()
-        """Connections that something may wait to be written to."""
+        """Connections whose buffers may contain bytes that are not sent yet."""
         self.slow_readers = SlowReaders(running)
-        self.slowing = Slowing(self._broker.rates, partial(self.received, is_admitted=True), monotonic_us)
+        self.slowing = Slowing(self._broker.rates, partial(self.receive, is_admitted=True), monotonic_us)
         self._is_flushing = self._is_working = False
         self._unwritten_bytes = self._turn_frames = 0
         most = running.config.limits.send_buffer_bytes
         self._turn_bytes, self._most_turn_bytes = 0, min(_MAX_TURN, most // 4)
-        """What came since everything was last written: not so much that it fills a client's buffer by itself."""
+        """Bytes read since the last flush, and their limit: so few that their answers do not fill a client's buffer."""
         self._most_buffered = self._most_answers = most
-        """How many bytes may wait for a client, and as many answers beside: these are neither dropped nor put off."""
+        """Most bytes that may wait for a client; and most bytes of answers in addition, which are never dropped."""
         self._broker.memory.measure = self.measure_outgoing
 
     @cached_property
     def web_buffer(self) -> memoryview:
-        """Where WebSockets are read to."""
+        """The buffer into which all WebSockets are read."""
         return memoryview(bytearray(MAX_WEB_READ))
 
     @property
     def counters(self) -> Counters:
-        """What the core counts."""
+        """The core's counters, for metrics."""
         return self._broker.counters
 
     # -- connections -------------------------------------------------------------------------------------------------
 
     def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
-        """Return the link of a connection that was opened; *user* is whom its certificate names."""
+        """Return the core's link for a new connection; *user* is the name in the client's certificate, or None."""
         return self._broker.opened(stream, address, self._clock.now(), verified_user=user, listener=listener)
 
     def choke(self, stream: Stream, *, is_choked: bool) -> None:
-        """Take in that a client reads too slowly, or reads again."""
+        """Pause messages to a client that reads too slowly (back-pressure), or resume them."""
         assert stream.link is not None
         if not is_choked:
             self.slow_readers.discard(stream)
@@ -98,36 +99,39 @@ class Turns:
             self.flush_soon()
 
     def lose(self, stream: Stream) -> None:
-        """Take in that nothing more can be written to a connection."""
+        """Note that a connection is lost for writing."""
         self.slow_readers.discard(stream)
 
     def finish(self, stream: Stream) -> None:
-        """Let the core know that a connection is gone and that nothing more comes of it."""
+        """Report to the core that a connection is closed and that all its packets were handled."""
         if stream.link is not None and self.running.failure is None:
             self._broker.closed(stream.link, self._clock.now())
             self.flush_soon()
-            stream.link = None  # else the two would hold each other until the garbage collector comes by
+            stream.link = None  # else the two refer to each other until the garbage collector runs
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def received(self, link: Link, data: bytes, *, is_admitted: bool = False) -> None:
-        """Give the core what a client sent: as much as may be handled now, unless it *is_admitted* already."""
+    def receive(self, link: Link, data: bytes, *, is_admitted: bool = False) -> None:
+        """Pass received bytes to the core, within the client's rate limits; pause reading if the client is too fast.
+
+        *is_admitted*: the rate limits have already admitted these bytes.
+        """
         broker = self._broker
         if self.running.failure is not None:
             return
         if not is_admitted:
             broker.counters.bytes_received += len(data)
             if link.meter is not None and link.closing is None:
-                data = self.slowing.received(link, data)
+                data = self.slowing.admit(link, data)
                 if not data:
                     return
         try:
             broker.receive(link, data, self._clock.now())
-        except LogWriteError as error:  # the disk failed beside us a moment ago, and we had not heard of it yet
+        except LogWriteError as error:  # the disk failed in its thread a moment ago, and this loop has not seen it yet
             self._log_sync.fail(error)
             return
         self._turn_bytes += len(data)
-        if self._turn_bytes > self._most_turn_bytes:  # no client fills a buffer in one turn, nor has all of it
+        if self._turn_bytes > self._most_turn_bytes:  # so no client fills a buffer in one turn, or uses all of it
             self.flush()
             self._read_later(cast("Stream", link.shell))
         elif not self._is_flushing:
@@ -142,16 +146,16 @@ class Turns:
             or broker.has_backlog
             or link.room < -self._most_answers
             or (link.parked is not None and link.machine.held_bytes > self.running.config.limits.packet_bytes)
-        ):  # it is far ahead of us, asks for more answers than may wait for it, or is far ahead of its CONNACK
+        ):  # the client is far ahead of us, requests more answers than may wait, or sent much before its CONNACK
             self._read_later(cast("Stream", link.shell))
 
     @property
     def is_full_of_frames(self) -> bool:
-        """Whether so many frames of WebSocket were read in this turn as end that of one client."""
+        """Whether the WebSocket frames read in this turn have used up the allowance of one client."""
         return self._turn_frames * _FRAME_BYTES > self._most_turn_bytes
 
     def count_frames(self, stream: Stream, frames: int) -> None:
-        """Count frames of WebSocket as work of this turn; a client that has sent many of them has had its turn."""
+        """Add WebSocket frames to the work of this turn; read no more from a client that has sent too many."""
         self._turn_frames += frames
         self._turn_bytes += frames * _FRAME_BYTES
         if self._turn_bytes > self._most_turn_bytes:
@@ -161,31 +165,31 @@ class Turns:
             self._read_later(stream)
 
     def is_waited_for(self, stream: Stream) -> bool:
-        """Tell whether there is a reason not to read from a client now."""
+        """Return whether a reason exists not to read from a client now."""
         reasons = (self._ahead, self._held_back, self._slowed, self.slowing.connections)
         return any(stream in waiting for waiting in reasons)
 
     def forget(self, stream: Stream) -> None:
-        """Forget a connection that is gone."""
+        """Remove a closed connection from all lists."""
         for known in (self.streams, self._ahead, self._held_back, self._slowed):
             known.discard(stream)
         self.slowing.connections.discard(stream)
         self.slow_readers.discard(stream)
 
     def _read_later(self, stream: Stream) -> None:
-        """Read no more from a client in this turn, and until its CONNECT is answered and it reads its answers."""
+        """Pause reading from a client until the next turn, its CONNECT is answered, and it reads its answers."""
         if stream.transport is not None and not stream.transport.is_closing():
             stream.pause_reading()
             self._ahead.add(stream)
             self.flush_soon()
 
     def finish_later(self, stream: Stream) -> None:
-        """Let the core know that a connection is gone once it has handled the packets that came over it."""
+        """Report to the core that a connection is closed, once all packets received over it are handled."""
         self._ahead.add(stream)
         self.flush_soon()
 
     def _read_again(self) -> None:
-        """Read on from clients that there is no reason to wait for any more; finish connections that are gone."""
+        """Resume reading from clients whose packets and answers no longer wait; finish connections that are closed."""
         has_backlog = self._broker.has_backlog
         for stream in list(self._ahead):
             link = stream.link
@@ -200,26 +204,26 @@ class Turns:
                     stream.resume_reading()
 
     def _hold_back(self, stream: Stream) -> None:
-        """Read no more from a client until the disk has written what there is: that bounds the memory it fills."""
+        """Pause reading from a client until all buffered records are written: this bounds the memory that it fills."""
         if self.running.failure is None and stream.transport is not None and not stream.transport.is_closing():
             stream.pause_reading()
             self._held_back.add(stream)
             self._log_sync.write_now()
 
     def _slow(self, stream: Stream) -> None:
-        """Read no more from a client until the next tick: the disk fills faster than the log can be cut."""
+        """Pause reading from a client until the next tick: the disk fills faster than the log can be cut."""
         if stream.transport is not None and not stream.transport.is_closing():
             stream.pause_reading()
             self._slowed.add(stream)
 
     def read_slowed(self) -> None:
-        """Read on from clients that are read from more slowly because the disk fills."""
+        """Resume reading from the clients that ``_slow`` paused; called once per tick."""
         slowed, self._slowed = self._slowed, set()
         for stream in slowed:
             stream.resume_reading()
 
     def _release_held_back(self) -> None:
-        """Read on from clients that waited for the disk."""
+        """Resume reading from the clients that ``_hold_back`` paused, since the disk has written."""
         self._unwritten_bytes = 0
         held_back, self._held_back = self._held_back, set()
         for stream in held_back:
@@ -228,7 +232,7 @@ class Turns:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Write what there is at the end of this turn."""
+        """Schedule a flush for the end of this turn."""
         if not self._is_flushing:
             self._is_flushing = True
             self.running.loop.call_soon(self._end_turn)
@@ -240,7 +244,7 @@ class Turns:
             self._read_again()
 
     def flush(self) -> None:
-        """Write what the core has for clients, close what is to be closed, and begin what else waits."""
+        """Write the core's packets to clients, close connections, write log lines, and start tasks and fsyncs."""
         self._is_flushing, self._turn_bytes = False, 0
         broker = self._broker
         if broker.blocking_tasks:
@@ -263,7 +267,7 @@ class Turns:
             self.running.loop.call_soon(self._work)
 
     def _write_dirty(self) -> None:
-        """Write to links that have something to write, or are to be closed; to so many as one turn may."""
+        """Write waiting packets to connections, and close those that must be closed; at most 1,000 per turn."""
         broker = self._broker
         dirty, most = broker.dirty, self._most_buffered
         half, sent, written = most // 2, 0, self._written
@@ -298,12 +302,12 @@ class Turns:
                     self.slowing.release(stream)
         broker.counters.bytes_sent += sent
         broker.memory.count_outgoing(sent)
-        if dirty:  # more than one turn may write to, or some that may go on now that there is room
+        if dirty:  # more connections than one turn writes to, or some for which there is space now
             self.flush_soon()
 
     @until_closed
     def _work(self) -> None:
-        """Do a piece of what is too long for one turn; sockets are read before the next."""
+        """Do one step of work that is too long for one turn; sockets are read before the next step."""
         self._is_working = False
         if self.running.failure is None:
             try:
@@ -314,7 +318,7 @@ class Turns:
             self._end_turn()
 
     def measure_outgoing(self) -> int:
-        """Return how many bytes wait to be written to all connections together."""
+        """Return the bytes that wait to be sent, for all connections together."""
         done = [stream for stream in self._written if stream.is_lost or not stream.waiting_bytes]
         self._written.difference_update(done)  # the same set: a flush may be adding to it
         return sum(stream.waiting_bytes for stream in self._written)

@@ -1,7 +1,7 @@
-"""Unix sockets: made with the mode that the configuration asks for, taken over from a broker that died, and removed.
+"""Unix sockets: create the socket file with the configured mode, replace that of a dead broker, and remove it.
 
 Rule: no client can connect before the file has its mode: the socket is bound, then the mode is set, then it listens.
-Rule: only a socket that no process listens on is replaced, and only one that is ours is removed.
+Rule: only a socket file on which no process listens is replaced, and only our own file is removed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 __all__ = ["UnixSocket", "peer_name"]
 
 _CREDENTIALS = struct.Struct("3i")
-"""What Linux tells of the process at the other end: its id, its user and its group (unix(7), SO_PEERCRED)."""
+"""Process id, user id and group id of the process at the other end (unix(7), SO_PEERCRED)."""
 
 
 class UnixSocket:
-    """A socket with a path, bound and not yet listening; raises ``OSError`` where there can be none."""
+    """Unix socket at *path*, bound but not listening yet; raises ``OSError`` if it cannot be created."""
 
     def __init__(self, path: str, mode: int) -> None:
         self._path = Path(path)
@@ -36,7 +36,7 @@ class UnixSocket:
             raise
 
     def _clear(self) -> None:
-        """Remove what a process left behind that listens no more."""
+        """Remove the socket file of a process that no longer listens; raise if the path is in use."""
         try:
             found = self._path.lstat()
         except FileNotFoundError:
@@ -55,16 +55,16 @@ class UnixSocket:
         raise OSError(errno.EADDRINUSE, "another process listens on it")
 
     def remove(self) -> None:
-        """Remove the file, unless another process has put its own there."""
+        """Remove the socket file, unless another process has replaced it by its own."""
         with suppress(OSError):
             if self._path.lstat().st_ino == self._inode:
                 self._path.unlink()
 
 
 def peer_name(peer: socket.socket) -> str:
-    """Return what a connection over a Unix socket is called in log lines, and counted by: the user at its other end."""
+    """Return the name of a Unix-socket client for log lines and counters: "unix user" and its user id."""
     try:
         data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    except (OSError, AttributeError):  # not every system says
+    except (OSError, AttributeError):  # not every system has this option
         return "unix"
     return f"unix user {_CREDENTIALS.unpack(data)[1]}"

@@ -1,9 +1,10 @@
-"""Web hosts: the names by which a browser may reach the ports for HTTP and WebSocket.
+"""Web hosts: check the Host header of HTTP and WebSocket requests, against DNS rebinding.
 
-A web page can have its own name lead to 127.0.0.1 (DNS rebinding): its requests to a broker on loopback come from the
-reader's machine and, by their Origin, from the same host. What gives them away is that name in the Host header.
-Rule: a port on loopback answers loopback names, and those that the configuration names. Other ports answer any name,
-unless the configuration names some.
+The owner of a web page can make its host name resolve to 127.0.0.1 (DNS rebinding). Its requests to a broker on
+loopback then come from the reader's own machine, and their Origin is the host that they connect to. Only the Host
+header, which has the page's name, gives them away.
+Rule: a port on loopback serves loopback names, and the names in the configuration. Other ports serve any name, unless
+the configuration names some.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MISDIRECTED = 421
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches *host*; a name that is not localhost may be reached by others."""
+    """Return whether *host* can be reached only from this machine; False for a name other than localhost."""
     if host == "localhost":
         return True
     try:
@@ -30,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 class WebHosts:
-    """The names that the port on *address* answers; *configured* are names separated by spaces, or ``*``."""
+    """Host names that a port on *address* serves; *configured* are more names, separated by spaces, or ``*``."""
 
     def __init__(self, address: str, configured: str = "") -> None:
         names = {_without_end(each) for each in configured.lower().split()}
@@ -38,7 +39,7 @@ class WebHosts:
         self._names = names | {_without_end(address.lower())}
 
     def check(self, request: Request) -> None:
-        """Raise ``BadRequestError`` if *request* is for another host."""
+        """Raise ``BadRequestError`` if the Host header of *request* names another host."""
         if self._answers_any:
             return
         found = _NAME.fullmatch(request.headers.get("host", "").lower())
@@ -48,5 +49,5 @@ class WebHosts:
 
 
 def _without_end(name: str) -> str:
-    """Return a name without the dot of the root, which may end it."""
+    """Return a host name without a final dot (the DNS root)."""
     return name.removesuffix(".")

@@ -1,16 +1,16 @@
-"""WebSocket (RFC 6455) for MQTT, the server's side without a socket: whether to accept, and a stream through frames.
+"""WebSocket (RFC 6455) for MQTT: the server's handshake, and encoding and decoding of frames, without any I/O.
 
-Rule: ``receive`` never raises. What the RFC forbids sets ``failure``, queues the close frame that says so, and ends the
-reading; everything before it was given out.
-Rule: payloads are given out as they arrive, unmasked. MQTT does not care where messages or frames end (MQTT 5.0, 6),
-so neither is put together; what is kept is at most a head, or a control frame, of 139 bytes.
-Rule: a frame that is longer than allowed is refused at its head.
+Rule: ``receive`` never raises. Input that the RFC forbids sets ``failure``, queues a close frame with the reason, and
+ends the reading; the payloads before it have been returned.
+Rule: payloads are returned as they arrive, unmasked. MQTT ignores the boundaries of messages and frames (MQTT 5.0, 6),
+so they are not reassembled. At most an incomplete head or control frame, up to 139 bytes, is buffered.
+Rule: a frame that is longer than allowed is refused when its head has arrived.
 Rule: at most one pong is queued, the answer to the latest ping (RFC 6455, 5.5.3), so pings cannot fill the memory.
-Rule: frames are judged byte by byte in their order, so that how the network cuts them changes nothing.
+Rule: frames are checked byte by byte in their order, so the result does not depend on how the network splits them.
 
-Ours, and not a library's: with ``websockets`` a small message takes the broker 1.7 times the core time, and 3.4 to 4
-times with ``wsproto`` (bench/results/websocket.md); the first keeps whole frames, the second does not bound them. Both
-are references of this module in tests/differential/test_websocket_libraries.py.
+This is our own code because libraries are slower: with ``websockets`` a small message takes 1.7 times the broker's core
+time, with ``wsproto`` 3.4 to 4 times (bench/results/websocket.md); the first buffers whole frames, the second does not
+limit their size. This module is tested against both in tests/differential/test_websocket_libraries.py.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from whimbrel.model.bounds import INT64_MAX, whole
 __all__ = ["SUBPROTOCOLS", "CloseCode", "Framing", "WebSocketError", "accept", "accept_key"]
 
 SUBPROTOCOLS = ("mqtt", "mqttv3.1")
-"""What is spoken, best first; the second is what clients of MQTT 3.1 asked for."""
+"""Subprotocols that the server accepts, best first; clients of MQTT 3.1 request the second."""
 _KEY_BYTES = 16
-"""Random bytes of a client's handshake."""
+"""Length of the random key in a client's handshake, in bytes."""
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _VERSION = "13"
@@ -51,22 +51,22 @@ _MAX_CONTROL_BYTES = 125
 _MAX_REASON_BYTES = _MAX_CONTROL_BYTES - 2
 _WORD = 4
 _NOT_OF_DATA = 0xFF ^ _FINAL ^ _BINARY
-"""Bits that the first byte of a frame of data has not."""
+"""Bits that are zero in the first byte of a data frame (binary or continuation)."""
 _SHORT_HEAD, _MEDIUM_HEAD = 2 + _WORD, 4 + _WORD
-"""Bytes before the payload of a client's frame that has less than 126 of them, or less than 64 KB."""
+"""Length of the head of a client's frame, in bytes: for payloads below 126 bytes, and below 64 KB."""
 _MANY_BYTES = 512
-"""From here on numpy is faster than one large integer: measured 1.5 times at 1 kB, 20 times at 64 kB."""
+"""Payload length from which XOR with numpy is faster than with one large integer: 1.5 times at 1 kB, 20 at 64 kB."""
 
 
 class CloseCode(IntEnum):
-    """Why a connection ends: the codes this side has a use for (RFC 6455, 7.4.1)."""
+    """Status codes in a close frame: those that this server uses (RFC 6455, 7.4.1)."""
 
     NORMAL = 1000
     GOING_AWAY = 1001
     PROTOCOL_ERROR = 1002
     UNSUPPORTED_DATA = 1003
     NO_CODE = 1005
-    """Never sent: stands for a close frame without a code."""
+    """Stands for a close frame without a code; never sent."""
     INVALID_TEXT = 1007
     POLICY_VIOLATION = 1008
     TOO_BIG = 1009
@@ -74,7 +74,7 @@ class CloseCode(IntEnum):
 
 
 class WebSocketError(WhimbrelError):
-    """The peer broke the rules of frames. Reaction: send what is queued, close the connection."""
+    """The peer sent a frame that the RFC forbids. Reaction: send the queued close frame, close the connection."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(code, reason)
@@ -85,11 +85,11 @@ class WebSocketError(WhimbrelError):
 
 
 def accept(request: Request, *, origins: str = "") -> Answer:
-    """Return the answer that makes *request*'s connection a WebSocket, or raise ``BadRequestError``.
+    """Return the answer (101) that upgrades the connection of *request* to a WebSocket, or raise ``BadRequestError``.
 
-    A web page may connect if its origin is one of *origins*, which are separated by spaces; "*" is all of them, and
-    without any the page's host must be the one that it connects to. A request without Origin is of no web page.
-    What came behind the request, ``request.rest``, is for ``Framing.receive``.
+    A web page may connect if its origin is in *origins*, a list separated by spaces; "*" allows all. If the list is
+    empty, the page's host must be the one that it connects to. A request without Origin does not come from a web page.
+    The bytes after the request, ``request.rest``, must be passed to ``Framing.receive``.
     """
     headers = request.headers
     if request.method != "GET":
@@ -99,7 +99,7 @@ def accept(request: Request, *, origins: str = "") -> Answer:
         raise BadRequestError(426, text, _UPGRADE)
     if "upgrade" not in _tokens(headers.get("connection", "").lower()):
         raise BadRequestError(400, "the Connection header does not say upgrade")
-    # A body would be read as frames: the classic way to smuggle.
+    # A body would be read as frames: request smuggling.
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         raise BadRequestError(400, "a request for a WebSocket has no body")
     if headers.get("sec-websocket-version") != _VERSION:
@@ -119,7 +119,10 @@ def accept(request: Request, *, origins: str = "") -> Answer:
 
 
 def _may_come_from(origin: str, host: str, origins: str) -> bool:
-    """Tell whether a page of *origin* may connect to *host* (RFC 6455, 10.2); else any page could, as its reader."""
+    """Return whether a web page of *origin* may connect to *host* (RFC 6455, 10.2).
+
+    Without this check any page could connect with the rights of the person who reads it.
+    """
     if origins:
         return any(each in {"*", origin.lower()} for each in origins.lower().split(" "))
     page, asked = _WEB_ORIGIN.fullmatch(origin.lower()), _HOST_HEADER.fullmatch(host.lower())
@@ -127,23 +130,23 @@ def _may_come_from(origin: str, host: str, origins: str) -> bool:
 
 
 def accept_key(key: str) -> str:
-    """Return the proof that a server has read *key*: no secret, only something no plain HTTP server says."""
-    return base64.b64encode(hashlib.sha1(key.encode("ascii") + _GUID).digest()).decode()  # noqa: S324 # as the RFC has it
+    """Return the proof that a server has read *key*: not a secret, only a value that no plain HTTP server sends."""
+    return base64.b64encode(hashlib.sha1(key.encode("ascii") + _GUID).digest()).decode()  # noqa: S324 # as in the RFC
 
 
 class Framing:
-    """The server's end of a WebSocket after the handshake."""
+    """Decoder and encoder of frames: the server's side of a WebSocket after the handshake."""
 
     def __init__(self, *, max_frame_bytes: int) -> None:
         self._max_frame_bytes = whole("max_frame_bytes", max_frame_bytes, _MAX_CONTROL_BYTES, INT64_MAX)
         self._most_small = min(_MANY_BYTES, self._max_frame_bytes + 1)
         self.closed = False
-        """Nothing more will be read: the peer closed, or failed. Send what is queued and close the connection."""
+        """Whether reading has ended: the peer closed or broke a rule. Then send ``to_send``, close the connection."""
         self.failure: WebSocketError | None = None
         self.peer_code: int | None = None
-        """Why the peer closed, once it has."""
+        """The status code of the peer's close frame, once received."""
         self.frames = 0
-        """How many frames have begun so far: a measure of work, since one may carry nothing."""
+        """Number of frames begun so far: a measure of work, since a frame may be empty."""
         self._has_sent_close = False
         self._is_in_message = False
         self._incomplete = b""
@@ -153,9 +156,9 @@ class Framing:
         self._close = b""
 
     def receive(self, data: bytes) -> bytes:
-        """Return what the frames of *data* carry, joined; look at ``to_send`` and ``closed`` afterwards.
+        """Decode *data* and return the payloads of its frames, joined; check ``to_send`` and ``closed`` afterwards.
 
-        Joined, so that a stream in frames of one byte costs the reader of the stream no more than one in large frames.
+        They are joined so that a stream in frames of one byte costs the next decoder no more than one in large frames.
         """
         if self._incomplete:
             data, self._incomplete = self._incomplete + data, b""
@@ -165,7 +168,7 @@ class Framing:
             if self._left_bytes:
                 payload = data[at : at + self._left_bytes]
                 at += len(payload)
-                chunks.append(self._unmasked(payload))
+                chunks.append(self._unmask_next(payload))
                 continue
             at = self._small_frames(data, at, chunks)
             if at == end:
@@ -182,35 +185,35 @@ class Framing:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def to_send(self) -> bytes:
-        """Return, once, the answers that are due: a pong, a close frame."""
+        """Return the queued answers (a pong, a close frame), and clear the queue."""
         pong, close = self._pong, self._close
         self._pong, self._close = None, b""
-        return close if pong is None else _framed(_PONG, pong) + close
+        return close if pong is None else _encode_frame(_PONG, pong) + close
 
     def wrap(self, data: bytes) -> bytes:
-        """Return *data* as one binary frame; nothing once a close frame was sent, as none may follow it."""
-        return b"" if self._has_sent_close else _framed(_BINARY, data)
+        """Return *data* as one binary frame; empty after a close frame, which must be the last frame."""
+        return b"" if self._has_sent_close else _encode_frame(_BINARY, data)
 
     def close(self, code: int = CloseCode.NORMAL) -> bytes:
-        """Return the close frame to send, nothing if there was one; ``closed`` follows when the peer has answered."""
+        """Return the close frame to send; empty if one was sent before. ``closed`` is set when the peer answers."""
         if not _is_code(code):
             raise InvalidValueError(
                 "close code", code, "one that may be sent: 1000 to 1014 but 1004 to 1006, 3000 to 4999"
             )
         return self._close_frame(code.to_bytes(2, "big"))
 
-    def _unmasked(self, payload: bytes) -> bytes:
-        """Return the next *payload* of the frame that is being read."""
+    def _unmask_next(self, payload: bytes) -> bytes:
+        """Return *payload*, the next part of the current frame, unmasked; count it off and rotate the masking key."""
         key, turned = self._key, len(payload) % _WORD
         self._left_bytes -= len(payload)
         self._key = key[turned:] + key[:turned]
-        return _unmasked(payload, key)
+        return _unmask(payload, key)
 
     def _small_frames(self, data: bytes, at: int, chunks: list[bytes]) -> int:
-        """Read small frames of data that are whole and break no rule; return where the next one begins.
+        """Decode small, complete and valid data frames from *at*; return the offset of the next other frame.
 
-        This is ``_frame`` without the steps that such frames do not need, and unmasks them together: a quarter of the
-        time. It leaves to ``_frame`` a frame that is not whole, is not small, is control or breaks a rule.
+        This is ``_frame`` without the steps that such frames do not need, and it unmasks them together, in a quarter of
+        the time. It leaves to ``_frame`` all incomplete, large, control and invalid frames.
         """
         payloads: list[bytes] = []
         masks: list[bytes] = []
@@ -235,7 +238,7 @@ class Framing:
         return at
 
     def _frame(self, data: bytes, at: int) -> int:
-        """Read the head at *at*, of a control frame the payload too; return the bytes taken, 0 if more are needed."""
+        """Decode a head at *at*, or a whole control frame; return how many bytes it has, 0 if more are needed."""
         opcode, is_final = self._kind(data[at])
         if len(data) < at + 2:
             return 0
@@ -259,7 +262,7 @@ class Framing:
             if len(payload) < length:
                 return 0
             self.frames += 1
-            self._control(opcode, _unmasked(payload, key))
+            self._control(opcode, _unmask(payload, key))
             return body + length - at
         self.frames += 1
         self._is_in_message = not is_final
@@ -267,7 +270,7 @@ class Framing:
         return body - at
 
     def _kind(self, first: int) -> tuple[int, bool]:
-        """Return opcode and finality of a frame that begins with *first*, if such a one may come now."""
+        """Return the opcode and the FIN bit in a frame's *first* byte; raise if such a frame is not allowed now."""
         opcode, is_final = first & _OPCODE, bool(first & _FINAL)
         if first & _RESERVED:
             raise _broken("reserved bits are set, and no extension was agreed on")
@@ -301,11 +304,11 @@ class Framing:
         if self._has_sent_close:
             return b""
         self._has_sent_close = True
-        return _framed(_CLOSE, payload)
+        return _encode_frame(_CLOSE, payload)
 
 
-def _framed(opcode: int, payload: bytes) -> bytes:
-    """Return a whole frame of a server, which has no mask."""
+def _encode_frame(opcode: int, payload: bytes) -> bytes:
+    """Encode a complete frame of a server, which is not masked."""
     first, size = _FINAL | opcode, len(payload)
     if size < _TWO_BYTES:
         return bytes((first, size)) + payload
@@ -314,8 +317,8 @@ def _framed(opcode: int, payload: bytes) -> bytes:
     return struct.pack(">BBQ", first, _EIGHT_BYTES, size) + payload
 
 
-def _unmasked(payload: bytes, key: bytes) -> bytes:
-    """Return *payload* with the four bytes of *key* over it, again and again (RFC 6455, 5.3)."""
+def _unmask(payload: bytes, key: bytes) -> bytes:
+    """Return *payload* XOR the masking *key* of four bytes, repeated (RFC 6455, 5.3)."""
     size = len(payload)
     if size < _MANY_BYTES:
         return _xor(payload, (key * (size // _WORD + 1))[:size])
@@ -325,7 +328,7 @@ def _unmasked(payload: bytes, key: bytes) -> bytes:
 
 
 def _xor(payload: bytes, mask: bytes) -> bytes:
-    """Return *payload* with *mask*, of the same length, over it."""
+    """Return *payload* XOR *mask*, which has the same length."""
     size = len(payload)
     if size < _MANY_BYTES:
         return (int.from_bytes(payload, "little") ^ int.from_bytes(mask, "little")).to_bytes(size, "little")
@@ -333,7 +336,7 @@ def _xor(payload: bytes, mask: bytes) -> bytes:
 
 
 def _short_length(second: int, opcode: int) -> int:
-    """Return the length in a frame's *second* byte; 126 and 127 stand for a longer one, which follows."""
+    """Return the length in a frame's *second* byte; 126 and 127 mean that a longer length follows."""
     if not second & _MASKED:
         raise _broken("a client's frame without a mask")
     length = second & _LENGTH
@@ -347,7 +350,7 @@ def _broken(reason: str) -> WebSocketError:
 
 
 def _code_from(payload: bytes) -> int:
-    """Return the code of a close frame, or raise ``WebSocketError``."""
+    """Return the status code of a close frame's payload; raise ``WebSocketError`` if it is invalid."""
     if not payload:
         return CloseCode.NO_CODE
     code = int.from_bytes(payload[:2], "big")
@@ -361,7 +364,7 @@ def _code_from(payload: bytes) -> int:
 
 
 def _is_code(code: int) -> bool:
-    """Tell whether *code* may stand in a close frame: assigned and not for local use, or left to applications."""
+    """Return whether *code* is allowed in a close frame: assigned and not only for local use, or for applications."""
     return (1000 <= code <= 1014 and not 1004 <= code <= 1006) or 3000 <= code <= 4999
 
 

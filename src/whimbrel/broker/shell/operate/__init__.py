@@ -1,1 +1,1 @@
-"""Operate: reload, status, health, system topics and log lines of a running broker, for its operator."""
+"""Operations on a running broker: reload, status, health, metrics, ``$SYS`` topics and log lines."""

@@ -1,4 +1,4 @@
-"""Asking a broker of this machine: the other end of the control socket, for commands."""
+"""Client of the control socket: sends a request (``status`` or ``reload``) to a broker on this machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from whimbrel.multicast.socket_paths import short_path
 __all__ = ["CONTROL", "NoBrokerError", "ask_broker"]
 
 CONTROL = "control"
-"""The socket in a data folder."""
+"""File name of the control socket in a data folder."""
 _MAX_ANSWER_BYTES = 1 << 20
 
 
 class NoBrokerError(WhimbrelError):
-    """No broker answers. Reaction: start one, or name the folder of one that runs."""
+    """No broker answers in a data folder. Reaction: start a broker, or name the data folder of a running one."""
 
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(folder, reason)
@@ -29,7 +29,10 @@ class NoBrokerError(WhimbrelError):
 
 
 def ask_broker(folder: Path, name: str, *, timeout_s: float = 60.0) -> Mapping[str, object]:
-    """Return the answer of the broker whose data are in *folder*, or raise ``NoBrokerError``."""
+    """Send the request *name* to the broker with the data folder *folder*; return its answer.
+
+    Raise ``NoBrokerError`` if no broker answers within *timeout_s*.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(timeout_s)
         try:

@@ -1,8 +1,8 @@
-"""The control socket: how ``whimbrel status`` and ``whimbrel reload`` reach a broker of this machine.
+"""Control socket: lets ``whimbrel status`` and ``whimbrel reload`` reach a broker on this machine.
 
-A Unix socket in the data folder: a client that may open it owns the folder, or is root. A request is one line, the name
-of what is asked for; the answer is one line, an object of JSON: ``{"ok": true, …}``.
-Rule: a request has a few seconds and a few bytes, and few are answered at a time.
+It is a Unix socket in the data folder, which only the owner of the folder and root can open. A request is one line with
+its name; the answer is one line with a JSON object: ``{"ok": true, …}``.
+Rule: requests are limited to a few seconds and 256 bytes, and few are answered at a time.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MAX_REQUEST_BYTES = 256
 _TIMEOUT_S = 10.0
 
 Act = Callable[[], Awaitable[Mapping[str, object]]]
-"""Does what is asked for, and returns the members of the answer."""
+"""Function that performs a request, and returns the members of the answer."""
 
 
 class ControlSocket:
-    """Answers requests by name with *acts*."""
+    """Server on the control socket in *folder*; *acts* has the function for each request, by name."""
 
     def __init__(self, folder: Path, acts: Mapping[str, Act]) -> None:
         self._path, self.acts = folder / CONTROL, acts
@@ -40,10 +40,10 @@ class ControlSocket:
         self._open = 0
 
     async def start(self) -> None:
-        """Listen; a broker that cannot is one without this socket, and says so."""
+        """Start to listen; if that fails, log a warning: the broker runs without a control socket."""
         opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._path.unlink(missing_ok=True)  # of a broker that was killed: the log's lock says that it is gone
+            self._path.unlink(missing_ok=True)  # left by a killed broker; we hold the log's lock, so it is gone
             with short_path(self._path) as path:
                 opened.bind(path)
             self._path.chmod(0o600)
@@ -54,7 +54,7 @@ class ControlSocket:
             _log.warning("no control socket: `whimbrel status` and `reload` cannot reach this broker", reason=reason)
 
     def close(self) -> None:
-        """Answer no more requests."""
+        """Stop listening, and remove the socket file."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -1,10 +1,10 @@
-"""Exposure: whether clients of other machines can connect without a password, or send one unencrypted.
+"""Exposure: check whether clients on other machines can connect without a password, or send it unencrypted.
 
-Rule: a users file in the data folder is used although no setting names it, so that ``whimbrel user add`` and
-``whimbrel serve`` agree.
-Rule: a broker that listens beyond loopback without users does not start, unless its operator says so (``--insecure``).
-Rule: a data folder whose broker had users is not served without any, unless its operator says so. A note in the folder
-says which users files there were: it is in a backup, and the files may not be.
+Rule: a users file in the data folder is used even if no setting names it, so that ``whimbrel user add`` and ``whimbrel
+serve`` use the same file.
+Rule: a broker that listens beyond loopback without users does not start, unless the operator says ``--insecure``.
+Rule: a data folder whose broker had users is not served without users, unless the operator says ``--insecure``. A file
+in the folder lists the users files that were used: a backup has it, even if it lacks the users files.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MAX_NOTE_BYTES = 1 << 20
 
 
 class Warned(NamedTuple):
-    """A line for the operator: its level, and what it says."""
+    """A warning or note for the operator: log level and text."""
 
     level: str
     text: str
 
 
 def with_users_of_data(config: Config) -> Config:
-    """Return *config* with the users file of the data folder, where it names none and there is one."""
+    """Return *config*, with the users file in the data folder if *config* names none and that file exists."""
     path = Path(config.node.data) / USERS
     if config.access.users or not path.exists():
         return config
@@ -42,7 +42,7 @@ def with_users_of_data(config: Config) -> Config:
 
 
 def _open_to_others(config: Config) -> bool:
-    """Tell whether a client of another machine may connect without a password or certificate."""
+    """Return whether other machines could connect to ``[listen]`` without a certificate, if there are no users."""
     listen, tls = config.listen, config.tls
     if is_loopback(listen.host):
         return False
@@ -52,30 +52,30 @@ def _open_to_others(config: Config) -> bool:
 
 
 def _is_reached(listener: ListenerSettings) -> bool:
-    """Tell whether other machines reach a listener; they never reach a Unix socket."""
+    """Return whether other machines can reach a listener; they can never reach a Unix socket."""
     return not listener.socket and not is_loopback(listener.host)
 
 
 def note_users(config: Config) -> None:
-    """Write into the data folder which users files its broker has, or that it has none any more."""
+    """Write the list of the configured users files into the data folder; remove that list if there are none."""
     path = Path(config.node.data) / USERS_NEEDED
     files = sorted({each for each in (config.access.users, *(each.users for each in config.listeners)) if each})
     if not files:
         path.unlink(missing_ok=True)
-    elif _noted(path) != files:
+    elif _read_note(path) != files:
         make_folder(path.parent)
         put(path, json.dumps({"users": files}, ensure_ascii=False).encode() + b"\n")
 
 
-def _noted(path: Path) -> list[str] | None:
-    """Return the users files that the note names; None if there is no note."""
+def _read_note(path: Path) -> list[str] | None:
+    """Read the list of users files that ``note_users`` wrote; None if there is no list, empty if it is unreadable."""
     try:
         with path.open("rb") as stream:
             found: object = json.loads(stream.read(_MAX_NOTE_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError):
-        return []  # there were users, and it cannot be read in which files
+        return []  # there were users, but their files are unknown
     files = found.get("users") if isinstance(found, dict) else None
     return [str(each) for each in files] if isinstance(files, list) else []
 
@@ -84,7 +84,7 @@ def _check_users(config: Config) -> None:
     """Raise ``ConfigError`` if the broker of this data folder had users, and has none now."""
     if config.has_users or config.access.insecure:
         return
-    files = _noted(Path(config.node.data) / USERS_NEEDED)
+    files = _read_note(Path(config.node.data) / USERS_NEEDED)
     if files is None:
         return
     were = f" in {', '.join(files)}" if files else ""
@@ -96,7 +96,7 @@ def _check_users(config: Config) -> None:
 
 
 def check_exposure(config: Config) -> None:
-    """Raise ``ConfigError`` if clients could connect without a password that the operator did not mean to let in."""
+    """Raise ``ConfigError`` if clients on other machines could connect without a password, against the settings."""
     _check_users(config)
     for each in config.listeners:
         if _is_reached(each) and not (each.users_file(config.access.users) or each.tls_require_client_certificate):
@@ -119,7 +119,7 @@ def check_exposure(config: Config) -> None:
 
 
 def exposures(config: Config) -> Iterator[Warned]:
-    """Yield what an operator should know of who may connect, when the broker starts and in its status."""
+    """Yield warnings and notes about the clients that may connect, for the start of the broker and its status."""
     listen, is_here = config.listen, is_loopback(config.listen.host)
     for each in config.listeners:
         if _is_reached(each) and not each.tls_require_client_certificate:

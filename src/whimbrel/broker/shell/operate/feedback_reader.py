@@ -1,11 +1,12 @@
-"""FeedbackReader: reading back what the pipeline made of this node's log; in a thread, because files take their time.
+"""Feedback reader: reads the tables that the pipeline made from this node's log, in a thread, since files are slow.
 
-A table is a folder below the pipeline's: a Delta table, whose log of commits says which files count, or Parquet files.
-Rule: a look sees one version of a Delta table: files that no commit names, or that one removed, are none of it.
-Rule: a file never changes. What was read is not read again, whichever version it is in; only if none of the files is
-left that were read, the table is another one and is begun anew.
-Rule: whatever a file is, a look ends well: what could not be read is a sentence in its ``troubles``.
-Rule: a table that was never there is no trouble: the pipeline may begin later, or make other tables.
+A table is a folder below that of the pipeline: a Delta table, whose commits name the valid files, or Parquet files.
+Rule: each read sees one version of a Delta table: files that no commit names, or that one removed, are ignored.
+Rule: a file never changes. Of the table of link qualities, which grows, only new files are read; but if none of the
+files read before is left, it is another table and is read from the start. The small replica plan is read as a whole
+when its files have changed.
+Rule: a read never raises, whatever the files contain: each table that could not be read is a sentence in ``troubles``.
+Rule: a table that never existed is not an error: the pipeline may start later, or make other tables.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ Schema: TypeAlias = Any
 
 
 class _Made(Protocol):
-    """What is made of a table: begun empty, given its new rows, asked what it is."""
+    """Interface of the results of a table: it starts empty and is updated with the rows that are read."""
 
     name: str
     schema: Schema
 
     def anew(self) -> None:
-        """Forget everything."""
+        """Drop all rows, to read the table from the start."""
 
     def take(self, rows: Rows) -> None:
-        """Take in rows of the table."""
+        """Update the results with *rows* of the table."""
 
 
 class Links:
-    """The newest link quality of each device of one node, of at most *most*: those who reported last."""
+    """Newest link quality of each device of *node*; at most *most* devices, those that reported last."""
 
     name = "link_quality"
     schema = pa.schema(
@@ -66,35 +67,35 @@ class Links:
         self.anew()
 
     def anew(self) -> None:
-        """Forget everything."""
+        """Drop all rows, to read the table from the start."""
         self._newest = self.schema.empty_table()
         self._applied = -1
 
     def take(self, rows: Rows) -> None:
-        """Take in rows of the table, of any nodes and in any order, that follow what was ``applied``."""
+        """Update the link qualities with *rows*, of any nodes and in any order; skip seqs already marked as applied."""
         is_ours = pc.and_(pc.equal(rows["node"], self._node), pc.greater(rows["seq"], self._applied))
         rows = rows.filter(pc.and_(is_ours, pc.is_valid(rows["device"])))
         found = rows["network_connection"]
-        is_allowed = pc.and_(pc.greater_equal(found, 0), pc.less_equal(found, 1))  # null where it is not known
+        is_allowed = pc.and_(pc.greater_equal(found, 0), pc.less_equal(found, 1))  # null if it is not known
         wrong = found.filter(pc.invert(is_allowed))
         if len(wrong):
             raise InvalidValueError("network_connection", wrong[0].as_py(), "a number from 0 to 1")
         self._newest = _first_of_each("device", pa.concat_tables([self._newest, rows]), [("seq", "descending")])
         self._newest = self._newest.slice(0, self._most)
 
-    def applied(self) -> None:
-        """Let everything so far be known: what follows has higher numbers."""
+    def mark_applied(self) -> None:
+        """Mark all rows so far as complete: only rows with a higher seq are used from now on."""
         if self._newest.num_rows:
             self._applied = self._newest["seq"][0].as_py()
 
-    def known(self) -> Mapping[str, float]:
-        """Return NetworkConnection by device, where there is one."""
+    def qualities(self) -> Mapping[str, float]:
+        """Return the link quality (NetworkConnection) of each device for which it is known."""
         rows = self._newest.filter(pc.is_valid(self._newest["network_connection"]))
         return _mapping(rows["device"], rows["network_connection"])
 
 
 class Plan:
-    """The copies of each subject, of at most *most*: the largest."""
+    """Replica plan: the number of copies of each subject; at most *most* subjects, those with the most copies."""
 
     name = "replicas"
     schema = pa.schema([("subject", pa.string()), ("replicas", pa.int64())])
@@ -104,11 +105,11 @@ class Plan:
         self.anew()
 
     def anew(self) -> None:
-        """Forget everything."""
+        """Drop all rows, to read the table from the start."""
         self._largest = self.schema.empty_table()
 
     def take(self, rows: Rows) -> None:
-        """Take in rows of the table."""
+        """Update the plan with *rows* of the table; raise if a number of copies is below 1."""
         rows = rows.filter(pc.and_(pc.is_valid(rows["subject"]), pc.is_valid(rows["replicas"])))
         least = pc.min(rows["replicas"]).as_py()
         if least is not None and least < 1:
@@ -116,13 +117,13 @@ class Plan:
         order = [("replicas", "descending"), ("subject", "ascending")]
         self._largest = _first_of_each("subject", pa.concat_tables([self._largest, rows]), order).slice(0, self._most)
 
-    def known(self) -> Mapping[str, int]:
-        """Return the copies by subject, the largest first."""
+    def copies(self) -> Mapping[str, int]:
+        """Return the number of copies by subject, the largest first."""
         return _mapping(self._largest["subject"], self._largest["replicas"])
 
 
 class _File(NamedTuple):
-    """A file as it was found; the same name, length and time is the same file, in whatever version of the table."""
+    """A file of a table; a file of the same name, size and time is the same file, in any version of the table."""
 
     name: str
     size: int
@@ -130,7 +131,7 @@ class _File(NamedTuple):
 
 
 class _Table:
-    """The files of one table, and which of them were read."""
+    """The files of one table, and those of them that were read."""
 
     def __init__(self, folder: Path, rows: _Made, *, is_growing: bool) -> None:
         self.name = rows.name
@@ -139,8 +140,8 @@ class _Table:
         self._was_there = False
 
     def look(self) -> int | None:
-        """Read what is new; return when the newest of it was written, in µs, or None if nothing is."""
-        version = Path(os.path.realpath(self._path))  # a link is followed once for each look
+        """Read new files; return the time in µs when the newest file was written, or None if nothing has changed."""
+        version = Path(os.path.realpath(self._path))  # a symbolic link is followed once per read
         files = frozenset(_files(version))
         if not files:
             if self._was_there:
@@ -153,7 +154,7 @@ class _Table:
         new = files - self._read if is_same_table else files
         if not is_same_table:
             self._rows.anew()
-            self._read = frozenset()  # should this fail, nothing of it counts as read
+            self._read = frozenset()  # if this fails, none of the files counts as read
         for file in sorted(new):
             for rows in _read(version / file.name, file.size, self._rows.schema):
                 self._rows.take(rows)
@@ -162,7 +163,7 @@ class _Table:
 
 
 class FeedbackReader:
-    """The tables below *folder*, as far as they are of use to the broker *node*."""
+    """Reader of the pipeline's tables below *folder*: link qualities of the devices of *node*, and the replica plan."""
 
     def __init__(self, folder: Path, node: str, *, most: int) -> None:
         self._links, self._plan = Links(node, most=most), Plan(most=most)
@@ -170,33 +171,33 @@ class FeedbackReader:
         self._plan_table = _Table(folder, self._plan, is_growing=False)
 
     def look(self) -> Lessons:
-        """Read what is new in the tables."""
+        """Read the tables if they have changed, and return the new results."""
         troubles: list[str] = []
-        linked_at, planned_at = _looked(self._link_table, troubles), _looked(self._plan_table, troubles)
+        linked_at, planned_at = _look(self._link_table, troubles), _look(self._plan_table, troubles)
         if linked_at is not None:
-            self._links.applied()
+            self._links.mark_applied()
         return Lessons(
-            connections=None if linked_at is None else self._links.known(),
-            replicas=None if planned_at is None else self._plan.known(),
+            connections=None if linked_at is None else self._links.qualities(),
+            replicas=None if planned_at is None else self._plan.copies(),
             written_at=max((at for at in (linked_at, planned_at) if at is not None), default=None),
             troubles=tuple(troubles),
         )
 
 
-def _looked(table: _Table, troubles: list[str]) -> int | None:
+def _look(table: _Table, troubles: list[str]) -> int | None:
     try:
         return table.look()
-    except Exception as error:  # noqa: BLE001 # what a broken file makes its readers raise is not written down anywhere
+    except Exception as error:  # noqa: BLE001 # the errors that readers raise for broken files are not documented
         troubles.append(f"{table.name}: {' '.join(str(error).split())}"[:500])
         return None
 
 
 def _files(version: Path) -> Iterator[_File]:
-    """Yield the Parquet files of a version; what begins with ``_`` or ``.`` is work in progress."""
+    """Yield the Parquet files of a version; names that begin with ``_`` or ``.`` are work in progress."""
     if not version.is_dir():
         return
     if (version / "_delta_log").is_dir():
-        yield from _committed(version)
+        yield from _delta_files(version)
         return
     count = 0
     for folder, below, names in os.walk(version, onerror=_raise):
@@ -214,10 +215,10 @@ def _files(version: Path) -> Iterator[_File]:
             yield _File(str(path.relative_to(version)), found.st_size, found.st_mtime_ns)
 
 
-def _committed(table: Path) -> Iterator[_File]:
-    """Yield the files of a Delta table as it is now."""
+def _delta_files(table: Path) -> Iterator[_File]:
+    """Yield the files of the present version of a Delta table."""
     try:
-        from deltalake import DeltaTable  # a broker that learns nothing needs none
+        from deltalake import DeltaTable  # a broker that reads no tables does not need it
     except ImportError:
         raise MissingDependencyError("learning", "deltalake", "run: pip install 'whimbrel[spark]'") from None
     uris = DeltaTable(str(table)).file_uris()
@@ -234,7 +235,7 @@ def _raise(error: OSError) -> None:
 
 
 def _read(path: Path, size: int, schema: Schema) -> Iterator[Rows]:
-    """Yield the rows of a file, some at a time, with the columns of *schema*."""
+    """Yield the rows of a file in batches, with the columns of *schema*."""
     if size > MAX_FILE_BYTES:
         raise InvalidValueError(str(path), Phrase(f"{size} bytes"), f"at most {MAX_FILE_BYTES}")
     with pq.ParquetFile(path) as file:
@@ -248,7 +249,7 @@ def _read(path: Path, size: int, schema: Schema) -> Iterator[Rows]:
 
 
 def _mapping(keys: Column, values: Column) -> dict[str, Any]:
-    """Return two columns as a mapping, a little at a time: making Python's values holds up all other threads."""
+    """Return two columns as a dict; convert them in slices, since that holds the GIL and blocks all other threads."""
     found: dict[str, Any] = {}
     for start in range(0, len(keys), _SLICE_ROWS):
         some = (column.slice(start, _SLICE_ROWS).to_pylist() for column in (keys, values))
@@ -257,7 +258,7 @@ def _mapping(keys: Column, values: Column) -> dict[str, Any]:
 
 
 def _first_of_each(column: str, rows: Rows, order: list[tuple[str, str]]) -> Rows:
-    """Return *rows* in *order*, of those with the same value in *column* only the first."""
+    """Sort *rows* by *order*, and return only the first row for each value of *column*."""
     rows = rows.sort_by(order)
     rows = rows.append_column("place", pa.array(np.arange(rows.num_rows)))
     places = rows.group_by(column, use_threads=False).aggregate([("place", "min")])["place_min"].sort()

@@ -1,4 +1,4 @@
-"""Health and metrics: the answers of the HTTP port."""
+"""Health and metrics: answers to HTTP requests for ``/healthz`` and ``/metrics``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The line writer: log lines are written by a thread, so a full pipe on standard error stalls no client.
+"""Line writer: writes log lines to standard error in a thread, so that a full pipe does not stall the event loop.
 
-Rule: a line is given in memory and never waits; at most *most_bytes* of them do. Beyond, the oldest lines are dropped,
-and a line in their place says how many: what an operator needs after a crash are the last ones.
-Rule: ``close`` writes the lines that wait, and gives up after a while only if the reader of the pipe takes nothing.
+Rule: logging a line only appends it to a queue in memory, and never blocks. The queue holds at most *most_bytes*; above
+that the oldest lines are dropped, and a line in their place reports how many: after a crash an operator needs the last.
+Rule: ``end`` writes the queued lines, and gives up after two seconds in which the reader of the pipe has read nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLOSE_S = 2.0
 
 
 class LineWriter(io.TextIOBase):
-    """Text that a thread gives to *write*, which returns how many bytes it took; a stand-in for standard error."""
+    """Text stream in place of standard error: a thread passes the text to *write*, which returns the bytes written."""
 
     def __init__(self, write: Callable[[bytes], int], *, most_bytes: int = _MAX_BYTES) -> None:
         self._write, self._most_bytes = write, most_bytes
@@ -34,25 +34,25 @@ class LineWriter(io.TextIOBase):
         self._waiting_bytes = 0
         self._is_writing, self._is_ended = False, False
         self.dropped = 0
-        """How many lines were dropped and not yet reported."""
+        """Number of lines that were dropped and not yet reported."""
         self._changed = threading.Condition()  # its lock is reentrant: a destructor may write within ``write``
         self._thread = threading.Thread(target=self._write_all, name="log-lines", daemon=True)
         self._thread.start()
 
     @property
     def encoding(self) -> str:  # type: ignore[override] # a property here, an attribute in the stubs
-        """The encoding of what is written."""
+        """The encoding of the written text."""
         return "utf-8"
 
     def writable(self) -> bool:
-        """Tell that it can be written to."""
+        """Return True: this stream can be written to."""
         return True
 
     def write(self, text: str) -> int:
-        """Have *text* written, in its turn."""
+        """Append *text* to the queue; after ``end``, write it at once."""
         data = text.encode(errors="backslashreplace")
         with self._changed:
-            if self._is_ended:  # what a library says as the interpreter ends
+            if self._is_ended:  # libraries write as the interpreter ends
                 if not self._waiting and not self._is_writing:
                     self._give(data)
                 return len(text)
@@ -65,7 +65,7 @@ class LineWriter(io.TextIOBase):
         return len(text)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all lines are written; tell whether they are. It goes on waiting while some are taken."""
+        """Wait until all lines are written, as long as some are written every *timeout_s*; return whether all are."""
         with self._changed:
             left, ends_at = self._waiting_bytes, time.monotonic() + timeout_s
             while (self._waiting or self._is_writing) and self._thread.is_alive():
@@ -77,7 +77,7 @@ class LineWriter(io.TextIOBase):
             return not self._waiting and not self._is_writing
 
     def end(self, timeout_s: float = _CLOSE_S) -> bool:
-        """Write the lines that wait, and end the thread; tell whether all could be written."""
+        """Write the queued lines, and end the thread; return whether all were written."""
         is_done = self.drain(timeout_s)
         with self._changed:
             self._is_ended = True
@@ -99,7 +99,7 @@ class LineWriter(io.TextIOBase):
                 data = data[self._write(data) :]
 
     def _take(self) -> bytes | None:
-        """Return the next lines, and a report of those that are missing before them; None at the end."""
+        """Return the next lines, after a report of dropped lines before them; None at the end."""
         with self._changed:
             while not self._waiting and not self.dropped:
                 if self._is_ended:
@@ -118,7 +118,7 @@ class LineWriter(io.TextIOBase):
 
 
 def _write_blocking(number: int, data: bytes) -> int:
-    """Write to a descriptor; wait where another process has made it non-blocking."""
+    """Write to a file descriptor; if another process has made it non-blocking, wait until it is writable."""
     while True:
         try:
             return os.write(number, data)
@@ -128,9 +128,10 @@ def _write_blocking(number: int, data: bytes) -> int:
 
 @contextmanager
 def stderr_from_a_thread() -> Iterator[None]:
-    """Let a thread write all that is written to ``sys.stderr`` meanwhile; at the end everything is written.
+    """Replace ``sys.stderr`` by a ``LineWriter`` within the block; at its end all queued lines are written.
 
-    The thread writes to the descriptor, not to Python's file, whose lock it would hold at the interpreter's end.
+    The thread writes to the file descriptor, not to Python's file object, whose lock it would hold when the interpreter
+    ends.
     """
     sys.stderr.flush()
     try:

@@ -1,7 +1,7 @@
-"""Operations: what an operator asks of a broker that runs, by signal or through the control socket.
+"""Operations: requests of an operator to a running broker, by signal or through the control socket.
 
 SIGHUP and ``whimbrel reload`` read users, rights, certificates and the log level again; SIGUSR1 and ``whimbrel status``
-say what is going on.
+report the broker's status.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SAMPLE_S = 1.0
 
 
 class Operations:
-    """Answers operators; *reloading* has the files that they change."""
+    """Handler of an operator's requests: status and reload; *reloading* reads the files again."""
 
     def __init__(
         self,
@@ -51,20 +51,20 @@ class Operations:
         self._reloads: set[asyncio.Task[None]] = set()
 
     def start(self, control: ControlSocket) -> None:
-        """Answer from now on, signals and what *control* is asked."""
+        """Start to handle signals and the requests to *control*, and to sample counters every second."""
         self._sampled_us = monotonic_us() - int(_SAMPLE_S * 1_000_000)
         self._sample()
         on_signals(self.running.loop, {signal.SIGHUP: self.reload_soon, signal.SIGUSR1: self._print_status})
         control.acts = {"status": self._status, "reload": self._reload}
 
     def reload_soon(self) -> None:
-        """Read the files again; the log says what came of it."""
+        """Begin to read the files again; the result is logged."""
         task = self.running.loop.create_task(self._reload_quietly())
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
     async def _reload_quietly(self) -> None:
-        with suppress(WhimbrelError, OSError):  # it is in the log
+        with suppress(WhimbrelError, OSError):  # the error is logged
             await self._reload()
 
     async def _reload(self) -> Mapping[str, object]:
@@ -73,17 +73,17 @@ class Operations:
         return {"done": done}
 
     async def _status(self) -> Mapping[str, object]:
-        return {"status": self._found()}
+        return {"status": self._make_status()}
 
-    def _found(self) -> dict[str, object]:
+    def _make_status(self) -> dict[str, object]:
         ports = self._listeners.ports
         return status(self.running, ports, self._storage, self._reloading, self._kernels, self._recent)
 
     def _print_status(self) -> None:
-        found = self._found()
+        found = self._make_status()
         is_json = self.running.config.observe.log_format == "json"
         text = json.dumps({"event": "status", **found}, ensure_ascii=False) if is_json else status_text(found)
-        sys.stderr.write(f"{text}\n")  # whatever the log level is
+        sys.stderr.write(f"{text}\n")  # at any log level
         sys.stderr.flush()
 
     @until_closed

@@ -1,11 +1,11 @@
-"""Reloading: users, rights, certificates and the log level, read again while the broker serves.
+"""Reloading: read users, rights, certificates and the log level again, while the broker is running.
 
-Rule: all files are read before anything is changed. One that cannot be read leaves everything as it was.
-Rule: a broker that had users never comes to have none by a reload: a users file that is gone is an error.
-Rule: only connections of users who are gone, or have another password, are closed; and of those whose groups changed
-and who have joined named sessions, since what they may do there was decided by their groups.
-Rule: what a handshake asked is asked again of every connection: one whose certificate was revoked, has expired or has
-no trusted authority any more is closed.
+Rule: all files are read before anything is changed. If one cannot be read, everything stays as it was.
+Rule: a reload never leaves a broker without users if it had users: a missing users file is an error.
+Rule: a reload closes the connections of users that were removed or have a new password, and of users whose groups
+changed if they have joined named sessions (shared by several devices), since their groups decided their rights there.
+Rule: the certificate of every connection is verified again, as in a handshake. Connections whose certificate was
+revoked, has expired or is not signed by a trusted authority any more are closed.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ __all__ = ["AccessFiles", "Reloading", "restart_needed"]
 
 _log = structlog.get_logger("whimbrel")
 _AT_ONCE = 200
-"""How many connections are asked for their certificates in a turn of the event loop."""
+"""Connections whose certificates are collected in one turn of the event loop."""
 _RELOADED = {"access.users", "access.rights", "access.anonymous", "access.insecure", "observe.log_level"}
 
 
 class AccessFiles(NamedTuple):
-    """What the files say that a reload reads."""
+    """Contents of the files that a reload reads."""
 
     users: UserFiles
     rights: Rights
     secured: Mapping[str, TlsContext]
-    """The TLS of the listeners that have one, by name; "" is that of [listen]."""
+    """TLS contexts of the listeners that have certificates, by listener name; "" is ``[listen]``."""
     expires_at: int | None
-    """Until when all certificates are valid, in seconds since 1970."""
+    """When the first of the broker's certificates expires, in seconds since 1970; None without certificates."""
 
     @classmethod
     def read(cls, config: Config) -> AccessFiles:
-        """Read all of them, or raise ``ConfigError`` or another ``WhimbrelError``."""
+        """Read all files that *config* names, or raise ``ConfigError`` or another ``WhimbrelError``."""
         check_exposure(config)
         rights = Rights.read(Path(config.access.rights)) if config.access.rights else Rights.OPEN
         wanted = {"": config.tls} | {each.name: tls_of(each) for each in config.listeners}
@@ -64,7 +64,10 @@ class AccessFiles(NamedTuple):
 
 
 class Reloading:
-    """The files of a broker; *reread* returns its configuration as it is now, *set_log_level* has lines written so."""
+    """Settings and files of a broker that can be read again; *pool* has the thread that reads them.
+
+    *reread* reads the configuration again, and *set_log_level* applies its log level.
+    """
 
     def __init__(
         self,
@@ -87,11 +90,11 @@ class Reloading:
 
     @property
     def verify(self) -> Verify | None:
-        """What tells whether a user has a password; None where there are no users."""
+        """Function that verifies the password of a user of ``[access]``; None without a users file."""
         return self.files.users.verify_with(self.config.access.users)
 
     def rules_of(self, listener: ListenerSettings) -> ListenerRules:
-        """Return the rules of a listener, which follow each reload."""
+        """Return the rules of a listener; each reload updates them."""
         rules = self._rules[listener] = ListenerRules(mount=listener.mount)
         self._set_rules()
         return rules
@@ -103,8 +106,8 @@ class Reloading:
             rules.admits_anonymous = listener.admits_anonymous(users)
 
     async def reload(self, running: Running) -> str:
-        """Read all files again and let them count; return what was done, or raise an error and do nothing."""
-        async with self._turn:  # a second request waits, and finds the files as they are then
+        """Read all files again and apply them; return a summary for the operator, or raise and change nothing."""
+        async with self._turn:  # a second request waits, and then reads the files again
             try:
                 config, files = await running.loop.run_in_executor(self._pool, self._read)
             except (WhimbrelError, OSError) as error:
@@ -127,12 +130,12 @@ class Reloading:
         return wanted, files
 
     async def _judge(self, running: Running, files: AccessFiles) -> dict[Link, str | None]:
-        """Return for each connection why the certificates of *files* do not let it in, None if they do."""
+        """Check all TLS connections by the certificates in *files*, in a thread; return why each is refused, if any."""
         asked: list[tuple[Link, TlsContext, Chain]] = []
         for place, link in enumerate(list(running.broker.links), start=1):
             if not place % _AT_ONCE:
                 await asyncio.sleep(0)  # clients are served meanwhile
-            if (found := self._secured(link, files)) is not None:
+            if (found := self._find_context(link, files)) is not None:
                 asked.append((link, *found))
 
         def judge() -> dict[Link, str | None]:
@@ -140,8 +143,8 @@ class Reloading:
 
         return await running.loop.run_in_executor(self._pool, judge)
 
-    def _secured(self, link: Link, files: AccessFiles) -> tuple[TlsContext, Chain] | None:
-        """Return the context of *files* that a connection's client is to be judged by, and its chain."""
+    def _find_context(self, link: Link, files: AccessFiles) -> tuple[TlsContext, Chain] | None:
+        """Return the TLS context in *files* for a connection's listener, and the client's certificate chain."""
         stream = link.shell
         found = secured_by(stream.transport) if isinstance(stream, Stream) and not stream.is_lost else None
         if found is None:
@@ -150,22 +153,22 @@ class Reloading:
         name = next((name for name, first in self.files.secured.items() if first.newest is used.newest), None)
         return None if name is None or name not in files.secured else (files.secured[name], chain)
 
-    def _refused(
+    def _find_refused(
         self, running: Running, files: AccessFiles, judged: Mapping[Link, str | None]
     ) -> Iterator[tuple[Link, str]]:
-        """Yield the connections that may not stay, and why; those that came since the others were judged, too."""
+        """Yield the connections to close, with reasons; also check connections that were opened after ``_judge``."""
         for link in list(running.broker.links):
             refusal: str | None = None
             if link in judged:
                 refusal = judged[link]
-            elif (found := self._secured(link, files)) is not None:
+            elif (found := self._find_context(link, files)) is not None:
                 refusal = found[0].refusal(found[1])
             if refusal is not None:
                 yield link, refusal
 
     def _apply(self, running: Running, wanted: Config, files: AccessFiles, judged: Mapping[Link, str | None]) -> str:
         broker, old, before = running.broker, self.config, self.files
-        refused = list(self._refused(running, files, judged))
+        refused = list(self._find_refused(running, files, judged))
         changes = before.users.take(files.users)
         for name, context in before.secured.items():
             if name in files.secured:
@@ -184,7 +187,7 @@ class Reloading:
 
 
 def restart_needed(old: Config, wanted: Config) -> Iterator[str]:
-    """Yield the settings that a reload does not change, and that are others now."""
+    """Yield the names of the settings that have changed but that only a restart can apply."""
     if old.listeners != wanted.listeners:
         yield "listener"
     for section, kind in SECTIONS.items():

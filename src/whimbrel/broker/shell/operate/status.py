@@ -1,6 +1,6 @@
-"""Status: what is going on in a broker, as an object of JSON; ``status_text`` has it for people.
+"""Status of a running broker as a JSON object: its metrics, lags, recent rates and warnings.
 
-``whimbrel status`` prints it, and SIGUSR1 has the broker write it to its standard error.
+``whimbrel status`` prints it, and on SIGUSR1 the broker writes it to standard error. ``status_text`` formats it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class _Sample(NamedTuple):
 
 
 class RecentRates:
-    """How fast counters grew in the last minute, of samples that are taken every second."""
+    """Rates of the counters in the last minute, from samples that are taken every second."""
 
     def __init__(self) -> None:
         self._samples: deque[_Sample] = deque(maxlen=_SPAN)
 
     def sample(self, counters: Counters, at_us: int, late_us: int) -> None:
-        """Remember what *counters* say at *at_us*, which is *late_us* later than it should be."""
+        """Store the present values of *counters*; the sample at *at_us* was taken *late_us* later than planned."""
         counts = tuple(getattr(counters, name) for name in _RATES)
         self._samples.append(_Sample(at_us, late_us, counts))
 
     def per_second(self) -> dict[str, float]:
-        """Return the growth of each counter in a second, since the oldest sample."""
+        """Return the growth of each counter per second, since the oldest sample."""
         if not self._samples:
             return dict.fromkeys(_RATES, 0.0)
         first, last = self._samples[0], self._samples[-1]
@@ -60,7 +60,7 @@ class RecentRates:
 
     @property
     def worst_late_us(self) -> int:
-        """How late the event loop was at most."""
+        """Largest delay of the event loop in the last minute, in microseconds."""
         return max((each.late_us for each in self._samples), default=0)
 
 
@@ -72,7 +72,7 @@ def status(
     kernels: Kernels,
     recent: RecentRates,
 ) -> dict[str, object]:
-    """Return what is going on, as JSON has it."""
+    """Return the status of a running broker, as values for JSON."""
     broker, config, files, log = running.broker, reloading.config, reloading.files, storage.log
     now = gauges(broker)
     placed = _by_place(now, storage.keeper.figures())
@@ -105,7 +105,7 @@ def status(
 
 
 def starting_status(config: Config, ports: Mapping[str, int], reason: str | None) -> dict[str, object]:
-    """Return the same of a broker that does not serve yet, which has no more to say."""
+    """Return the shorter status of a broker that is still starting; *reason* says why clients cannot connect yet."""
     return {
         "version": __version__,
         "node": config.node.name,
@@ -117,7 +117,7 @@ def starting_status(config: Config, ports: Mapping[str, int], reason: str | None
 
 
 def _by_place(now: Gauges, log: LogFigures) -> dict[str, dict[str, float]]:
-    """Return the figures that have a place in the status, by section and name."""
+    """Return the metrics that appear in the status, by its section and the name there."""
     sections: dict[str, dict[str, float]] = {}
     for _, value, figure in read_figures(now, log):
         section, _, name = figure.place.partition(".")

@@ -1,4 +1,4 @@
-"""The text of a status: what ``whimbrel status`` prints, and what SIGUSR1 has a broker write."""
+"""Status as text: the lines that ``whimbrel status`` prints, and that a broker writes on SIGUSR1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["status_text"]
 
 
 def status_text(found: Mapping[str, object]) -> str:
-    """Return the same for people, a line a subject; texts of a broker that is older or newer may lack some."""
+    """Format a status as text, one line per subject; members that an older or newer broker lacks may be missing."""
     who = f"whimbrel {found.get('version')}, node {found.get('node')}, process {found.get('pid')}"
     if found.get("starting") is not None:
         return f"{who}\nstarting     {found.get('starting')}"

@@ -1,4 +1,4 @@
-"""System topics: what the broker publishes under ``$SYS``, about itself and about what the pipeline learned."""
+"""System topics: publishes the broker's metrics and the pipeline's results under ``$SYS``, at intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from whimbrel.broker.settings.config import Config
-from whimbrel.broker.shell.metrics import LogFigures, connected, system_values
+from whimbrel.broker.shell.metrics import LogFigures, connected_devices, system_values
 from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 from whimbrel.broker.state.feedback import Announcements, Lessons
 
@@ -24,7 +24,7 @@ _log = structlog.get_logger("whimbrel")
 
 
 class SystemTopics:
-    """Publishes ``$SYS`` at intervals; *pool* reads the pipeline's tables, *flush_soon* writes to clients."""
+    """Publisher of ``$SYS`` topics; threads of *pool* read the pipeline's tables, *flush_soon* sends to clients."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class SystemTopics:
         self._announcements = Announcements(tells_links=running.config.pipeline.tells_links)
 
     def start(self) -> None:
-        """Publish and read for the first time."""
+        """Publish and read for the first time, and start the timers; each is off if it is not configured."""
         if self.running.config.observe.sys_interval_s:
             self._publish()
         if self._feedback_reader is not None:
@@ -48,14 +48,14 @@ class SystemTopics:
     def _publish(self) -> None:
         running, broker = self.running, self.running.broker
         values = system_values(broker, monotonic_us() - running.started_us, self._log_figures())
-        values |= self._announcements.changes(broker.feedback, connected(broker))
+        values |= self._announcements.changes(broker.feedback, connected_devices(broker))
         broker.tell_system(values, running.clock.now())
         self._flush_soon()
         running.loop.call_later(running.config.observe.sys_interval_s, self._publish)
 
     @until_closed
     def _read(self) -> None:
-        """Look for what the pipeline has learned since the last time."""
+        """Begin to read the pipeline's tables, in a thread."""
         assert self._feedback_reader is not None
         future = self.running.loop.run_in_executor(self._pool, self._feedback_reader.look)
         future.add_done_callback(self._learn)
@@ -74,7 +74,7 @@ class SystemTopics:
 
 
 def _feedback_reader(config: Config) -> FeedbackReader | None:
-    """Return the reader of the pipeline's tables, if the configuration names them; only then Arrow is loaded."""
+    """Return a reader of the pipeline's tables, or None if none are configured; Arrow is loaded only if needed."""
     if not config.pipeline.tables:
         return None
     from whimbrel.broker.shell.operate.feedback_reader import FeedbackReader

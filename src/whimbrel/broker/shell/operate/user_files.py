@@ -1,7 +1,7 @@
-"""The users files of a broker: that of ``[access]``, and those of listeners that have their own.
+"""Users files of a broker: that of ``[access]``, and those of listeners with their own.
 
-Rule: a user's name means the same user on every listener, since rights and sessions go by names: no two files may have
-the same name.
+Rule: a user name means the same user on every listener, since rights and sessions belong to names: a name may be in one
+file only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["UserFiles"]
 
 
 class UserFiles:
-    """All users, by the file that names them."""
+    """All users of a broker, by users file; raises ``ConfigError`` if a name is in two files."""
 
     def __init__(self, files: Mapping[str, Users], cost: Cost, main: str = "") -> None:
         self._files, self._cost, self._main = dict(files), cost, main
@@ -33,7 +33,7 @@ class UserFiles:
 
     @classmethod
     def of(cls, config: Config) -> UserFiles:
-        """Read the files that *config* names, or raise ``ConfigError``."""
+        """Read the users files that *config* names, or raise ``ConfigError``."""
         paths = dict.fromkeys((config.access.users, *(each.users for each in config.listeners)))
         return cls(
             {path: Users.read(Path(path)) for path in paths if path},
@@ -48,9 +48,10 @@ class UserFiles:
         return bool(self._files)
 
     def take(self, newer: UserFiles) -> UserChanges:
-        """Let the users be those of *newer*, whose files were read later; return how they differ.
+        """Replace the users by those of *newer*, read later; return the users that were revoked or changed groups.
 
-        Where another file counts from now on, all users of the one before have to connect again.
+        If a file is no longer used, or is no longer that of ``[access]``, all users in it count as revoked and must
+        connect again.
         """
         kept: dict[str, Users] = {}
         revoked, regrouped = set[str](), set[str]()
@@ -74,9 +75,9 @@ class UserFiles:
         return frozenset[str]().union(*(users.groups(user) for users in self._files.values()))
 
     def verify_with(self, path: str) -> Verify | None:
-        """Return how the users of the file *path* are verified; None where there is no file."""
+        """Return a function that verifies the passwords of the users in the file *path*; None if *path* is empty."""
         return partial(self._log_in, path) if path else None
 
     def _log_in(self, path: str, name: str, password: bytes | None) -> bool:
-        users = self._files.get(path)  # a reload may have taken it away; the client is then checked once more
+        users = self._files.get(path)  # a reload may have removed it; the client is then checked again
         return users is not None and users.log_in(name, password, cost=self._cost)
