@@ -109,7 +109,7 @@ class Authorizer:
 
     def may_connect(self, user: str | None, client_id: str) -> bool:
         """Return whether *user* may connect with the client identifier *client_id*."""
-        return self._rights.client_ids.may_use(user, self._groups(user), self.ids.said(client_id))
+        return self._rights.client_ids.may_use(user, self._groups(user), self.ids.without_mount(client_id))
 
     def may_publish(self, link: Connected, client_id: str, topic: str) -> bool:
         """Return whether a connected client may publish to *topic*."""
@@ -119,13 +119,15 @@ class Authorizer:
         question = (user, client_id if self._asks_client else "", topic)
         found = self._publishing.recent.get(question)
         if found is None and (found := self._publishing.get(question)) is None:
-            found = self._rights.may_publish(user, self._groups(user), self.ids.said(client_id), topic)
+            found = self._rights.may_publish(user, self._groups(user), self.ids.without_mount(client_id), topic)
             self._publishing.put(question, found)
         return found
 
     def may_publish_as(self, user: str | None, client_id: str, topic: str) -> bool:
         """Return whether the client *client_id* of *user* may publish to *topic*; it need not be connected."""
-        return self.is_open or self._rights.may_publish(user, self._groups(user), self.ids.said(client_id), topic)
+        return self.is_open or self._rights.may_publish(
+            user, self._groups(user), self.ids.without_mount(client_id), topic
+        )
 
     def may_subscribe(self, user: str | None, client_id: str, topic_filter: str, *, is_shared: bool = False) -> bool:
         """Return whether a user's client may subscribe to *topic_filter*, which is without ``$share/<group>/``.
@@ -136,7 +138,7 @@ class Authorizer:
             return True
         if is_shared:
             return self._may_receive_all(user, client_id, topic_filter)
-        return self._rights.may_subscribe(user, self._groups(user), self.ids.said(client_id), topic_filter)
+        return self._rights.may_subscribe(user, self._groups(user), self.ids.without_mount(client_id), topic_filter)
 
     def may_be_refused(self, user: str | None, client_id: str, topic_filters: Iterable[str]) -> bool:
         """Return whether ``may_receive`` could refuse the client a topic that one of *topic_filters* admits."""
@@ -148,7 +150,7 @@ class Authorizer:
         question = (user, client_id if self._asks_client else "", topic_filter)
         found = self._sharing.get(question)
         if found is None:
-            found = self._rights.may_share(user, self._groups(user), self.ids.said(client_id), topic_filter)
+            found = self._rights.may_share(user, self._groups(user), self.ids.without_mount(client_id), topic_filter)
             self._sharing.put(question, found)
         return found
 
@@ -160,13 +162,13 @@ class Authorizer:
         question = (user, client_id if self._asks_client else "", topic)
         found = self._receiving.recent.get(question)
         if found is None and (found := self._receiving.get(question)) is None:
-            found = self._rights.may_receive(user, self._groups(user), self.ids.said(client_id), topic)
+            found = self._rights.may_receive(user, self._groups(user), self.ids.without_mount(client_id), topic)
             self._receiving.put(question, found)
         return found
 
     def may_hear_anywhere(self, user: str | None, client_id: str, topic_filter: str) -> bool:
         """Return whether a user's client may subscribe to *topic_filter* with ``near=any``."""
-        return self._rights.may_hear_anywhere(user, self._groups(user), self.ids.said(client_id), topic_filter)
+        return self._rights.may_hear_anywhere(user, self._groups(user), self.ids.without_mount(client_id), topic_filter)
 
     @property
     def has_rules(self) -> bool:
@@ -175,4 +177,4 @@ class Authorizer:
 
     def may_operate(self, link: Connected, client_id: str, topic: str) -> bool:
         """Return whether a client may send the operators' request *topic*, which concerns the sessions of others."""
-        return self._rights.may_operate(link.user, self._groups(link.user), self.ids.said(client_id), topic)
+        return self._rights.may_operate(link.user, self._groups(link.user), self.ids.without_mount(client_id), topic)

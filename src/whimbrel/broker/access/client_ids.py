@@ -107,7 +107,7 @@ class MountedIds:
         """Return the mount point that the identifier *whole* begins with, or the empty string."""
         return next((mount for mount in self.mounts if whole.startswith(mount)), "")
 
-    def said(self, whole: str) -> str:
+    def without_mount(self, whole: str) -> str:
         """Return the identifier as the client sent it: *whole* without its mount point."""
         return whole[len(self.mount_of(whole)) :] if self.mounts else whole
 

@@ -106,7 +106,7 @@ def _read(texts: Iterable[str], only: _Side | None) -> Keyring:
         what = f"key {number}" if only is None else f"key {number} of a {only.value}"
         key = _read_key(text, what)
         if only is not None and key.side is not only:
-            raise InvalidValueError(what, Phrase(key), _carried(only))
+            raise InvalidValueError(what, Phrase(key), _kinds_text(only))
         hashes[key.side] |= key.hashes.hashes
         if len(hashes[key.side]) > MAX_KEYS:  # checked per key: hashing the keys behind it would be wasted work
             allowed = f"at most {MAX_KEYS} hashes for {key.side.value}s; a private key has two"
@@ -131,7 +131,7 @@ class _Key:
         return f"a {'private' if self.is_private else 'public'} key of {self.scheme.value}"
 
 
-def _carried(side: _Side) -> str:
+def _kinds_text(side: _Side) -> str:
     """Return, as words for an error, the kinds of keys that *side* may carry."""
     private, public = (
         " and ".join(scheme.value for scheme in Scheme if (scheme in _PROVES[side]) is is_private)
@@ -146,14 +146,14 @@ def _read_key(text: str, what: str) -> _Key:
     if scheme is None:
         raise InvalidValueError(what, _NO_KEY, _ALLOWED)
     if rest.startswith(_PRIVATE):
-        secret = _encoded(rest.removeprefix(_PRIVATE))
+        secret = _encode(rest.removeprefix(_PRIVATE))
         if secret is None:
             raise InvalidValueError(what, Phrase("half of a character"), "Unicode without lone surrogates")
         if not 1 <= len(secret) <= MAX_PRIVATE_TEXT_BYTES:
             allowed = f"1 to {MAX_PRIVATE_TEXT_BYTES} bytes of UTF-8 behind {_PRIVATE}"
             raise InvalidValueError(what, Phrase(f"{len(secret)} bytes"), allowed)
         return _Key(scheme=scheme, is_private=True, hashes=KeyHashes.of_private(scheme, secret))
-    public = _parsed(text)
+    public = _parse_hash(text)
     if public is None:
         raise InvalidValueError(what, _NO_KEY, _ALLOWED)
     return _Key(scheme=scheme, is_private=False, hashes=KeyHashes(frozenset({public})))
@@ -163,14 +163,14 @@ def _read_key(text: str, what: str) -> _Key:
 # (``__context__``), and with it the text of the key.
 
 
-def _encoded(text: str) -> bytes | None:
+def _encode(text: str) -> bytes | None:
     try:
         return text.encode()
     except UnicodeEncodeError:
         return None
 
 
-def _parsed(text: str) -> KeyHash | None:
+def _parse_hash(text: str) -> KeyHash | None:
     try:
         return KeyHash.parse(text)
     except InvalidValueError:

@@ -236,14 +236,14 @@ def decoy(name: str, key: bytes, *, cost: Cost = DEFAULT_COST) -> Passwords:
     """
     _check_size("key", key, MIN_SALT_BYTES, MAX_SALT_BYTES)
 
-    def drawn(what: str) -> bytes:
+    def draw(what: str) -> bytes:
         # The name comes from an untrusted client: a lone surrogate in it must not raise an error here.
         return hmac.digest(key, f"{what}\0{name}".encode(errors="surrogatepass"), "sha256")
 
-    levels = tuple(_SCHEMES)[int.from_bytes(drawn("levels")) % len(_SCHEMES)]
+    levels = tuple(_SCHEMES)[int.from_bytes(draw("levels")) % len(_SCHEMES)]
     return Passwords(
         **{
-            level: PasswordHash(salt=drawn(f"salt of {level}"), digest=drawn(f"hash of {level}"), cost=cost)
+            level: PasswordHash(salt=draw(f"salt of {level}"), digest=draw(f"hash of {level}"), cost=cost)
             for level in levels
         }
     )

@@ -165,7 +165,7 @@ class Rights:
         self._indexes = {action: TopicIndex() for action in Action}
         for number, (rule, pattern) in enumerate(self._entries):
             for action in rule.actions:
-                self._indexes[action].add(_widened(pattern), number)
+                self._indexes[action].add(_widen(pattern), number)
         self.asks_client = any(
             rule.client not in {None, EVERY_NAME} or "{client}" in pattern for rule, pattern in self._entries
         )
@@ -185,17 +185,17 @@ class Rights:
 
     def may_publish(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
         """Return whether the client may publish to *topic*."""
-        return self._decided(Action.PUBLISH, (user, groups, client_id), topic, partial(_admits, topic))
+        return self._decide(Action.PUBLISH, (user, groups, client_id), topic, partial(_admits, topic))
 
     def may_subscribe(self, user: str | None, groups: Collection[str], client_id: str, topic_filter: str) -> bool:
         """Return whether the client may subscribe to *topic_filter*, which is without ``$share/…/``."""
         levels = (_FRESH if level in {"+", "#"} else level for level in topic_filter.split("/"))
         witness = "/".join(levels)
-        return self._decided(Action.SUBSCRIBE, (user, groups, client_id), witness, partial(_covers, topic_filter))
+        return self._decide(Action.SUBSCRIBE, (user, groups, client_id), witness, partial(_covers, topic_filter))
 
     def may_receive(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
         """Return whether *topic* may be delivered to the client, whatever it subscribed to."""
-        return self._decided(Action.SUBSCRIBE, (user, groups, client_id), topic, partial(_admits, topic))
+        return self._decide(Action.SUBSCRIBE, (user, groups, client_id), topic, partial(_admits, topic))
 
     def may_share(self, user: str | None, groups: Collection[str], client_id: str, topic_filter: str) -> bool:
         """Return whether the client may receive every topic that *topic_filter* admits, so that it may join a share.
@@ -205,7 +205,7 @@ class Rights:
         for rule, pattern in self._entries:
             if Action.SUBSCRIBE not in rule.actions or not rule.fits(user, groups, client_id):
                 continue
-            filled = _filled(pattern, user, client_id)
+            filled = _fill(pattern, user, client_id)
             if filled is None or not overlaps(filled, topic_filter):
                 continue
             if not rule.is_allowing:
@@ -220,14 +220,14 @@ class Rights:
             return True
         levels = (_FRESH if level in {"+", "#"} else level for level in topic_filter.split("/"))
         who, is_meant = (user, groups, client_id), partial(_covers, topic_filter)
-        return self._decided(Action.ANYWHERE, who, "/".join(levels), is_meant, default=False)
+        return self._decide(Action.ANYWHERE, who, "/".join(levels), is_meant, default=False)
 
     def may_operate(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
         """Return whether a rule lets the client send the request *topic*, which concerns the sessions of others."""
         who = (user, groups, client_id)
-        return self._decided(Action.OPERATE, who, topic, partial(_admits, topic), default=False)
+        return self._decide(Action.OPERATE, who, topic, partial(_admits, topic), default=False)
 
-    def _decided(
+    def _decide(
         self,
         action: Action,
         client: tuple[str | None, Collection[str], str],
@@ -246,7 +246,7 @@ class Rights:
         for number in sorted(self._indexes[action].match(topic)):
             rule, pattern = self._entries[number]
             if rule.fits(*client):
-                topic_filter = _filled(pattern, client[0], client[2])
+                topic_filter = _fill(pattern, client[0], client[2])
                 if topic_filter is not None and is_meant(topic_filter):
                     return rule.is_allowing
         return default
@@ -279,12 +279,12 @@ def _check_pattern(pattern: object) -> None:
     check_topic_filter(_PLACEHOLDER.sub("name", pattern))
 
 
-def _widened(pattern: str) -> str:
+def _widen(pattern: str) -> str:
     """Return a filter without placeholders that admits every topic that *pattern* admits for any client."""
     return "/".join("+" if _PLACEHOLDER.search(level) else level for level in pattern.split("/"))
 
 
-def _filled(pattern: str, user: str | None, client_id: str) -> str | None:
+def _fill(pattern: str, user: str | None, client_id: str) -> str | None:
     """Return *pattern* with the client's names in place of the placeholders, or None if a name must not be used."""
     if "{" not in pattern:
         return pattern

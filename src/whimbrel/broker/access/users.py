@@ -75,15 +75,15 @@ class User:
 
 def check_user_name(name: object) -> str:
     """Return *name* if it is a valid user name, or raise ``InvalidValueError``."""
-    return _checked("user name", name, ":")
+    return _check_name("user name", name, ":")
 
 
 def check_group(name: object) -> str:
     """Return *name* if it is a valid group name, or raise ``InvalidValueError``."""
-    return _checked("group name", name, ":,")
+    return _check_name("group name", name, ":,")
 
 
-def _checked(what: str, value: object, separators: str) -> str:
+def _check_name(what: str, value: object, separators: str) -> str:
     name = checked_name(what, value, max_bytes=MAX_NAME_BYTES)
     if any(each in separators or unicodedata.category(each) in _UNPRINTED for each in name):
         marks = " and ".join(repr(each) for each in separators)

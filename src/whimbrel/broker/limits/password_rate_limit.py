@@ -55,7 +55,7 @@ class PasswordRateLimit:
         owed = self._whole_at.get(origin_of(address), now) - now
         return owed <= (self._per_minute - 1) * _MINUTE_US
 
-    def failed(self, address: str, now_us: int) -> None:
+    def count_failure(self, address: str, now_us: int) -> None:
         """Count a wrong password from *address*."""
         if not self._per_minute:
             return

@@ -72,7 +72,7 @@ class TokenBucket:
         """Tokens in the bucket, in millionths, so that nothing is rounded; negative if more were taken than it had."""
         self._at: int | None = None
 
-    def left(self, now: int) -> int:
+    def tokens_left(self, now: int) -> int:
         """Return the number of whole tokens in the bucket at the time *now*; below 1 if it is used up."""
         if not self._rate:
             return INT64_MAX
@@ -88,7 +88,7 @@ class TokenBucket:
 
     def wait_us(self, now: int) -> int:
         """Return the microseconds until the bucket has enough tokens to go on; 0 if it has at least one now."""
-        if self.left(now) > 0:
+        if self.tokens_left(now) > 0:
             return 0
         wanted = min(self._most, max(1, self._rate // _WAITS) * US_PER_S)
         return -(-(wanted - self._level) // self._rate)
@@ -100,7 +100,7 @@ class TokenBucket:
 
     def is_full(self, now: int) -> bool:
         """Return whether the bucket is full, so that nothing about it needs to be remembered."""
-        self.left(now)
+        self.tokens_left(now)
         return not self._rate or self._level >= self._most
 
 
@@ -251,19 +251,19 @@ class RateLimits:
         if meter.shared is not None and meter.shared.waiting and meter.inflow.has_more:
             self._wait_for_user(meter, meter.shared, now)  # behind the connections that wait already
             return b""
-        data, _ = self._taken(meter, INT64_MAX, INT64_MAX, now)
+        data, _ = self._take(meter, INT64_MAX, INT64_MAX, now)
         if meter.inflow.has_more:
             self._wait(meter, now)
         return data
 
-    def _taken(self, meter: Meter, messages: int, size: int, now: int) -> tuple[bytes, int]:
+    def _take(self, meter: Meter, messages: int, size: int, now: int) -> tuple[bytes, int]:
         """Take bytes from a connection's buffer and the tokens for them; return the bytes and the number of messages.
 
         At most *messages* PUBLISH packets and *size* bytes are taken, and not more than the tokens allow.
         """
         shares = (meter.own,) if meter.shared is None else (meter.own, meter.shared)
-        messages = min(messages, *(share.messages.left(now) for share in shares))
-        size = min(size, *(share.bytes.left(now) for share in shares))
+        messages = min(messages, *(share.messages.tokens_left(now) for share in shares))
+        size = min(size, *(share.bytes.tokens_left(now) for share in shares))
         data, used = meter.inflow.take(max(0, messages), max(0, size))
         for share in shares:
             share.take(used, len(data))
@@ -310,7 +310,7 @@ class RateLimits:
         while waiting and not users.wait_us(now):
             meter = waiting.popleft()
             messages, size = meter.turn or (users.messages.turn, users.bytes.turn)
-            data, used = self._taken(meter, messages, size, now)
+            data, used = self._take(meter, messages, size, now)
             passed.append((meter, data))
             messages, size, meter.turn = messages - used, size - len(data), None
             if not meter.inflow.has_more:

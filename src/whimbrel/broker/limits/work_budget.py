@@ -147,7 +147,7 @@ class SessionSum:
 
     def check(self, subscription: Subscription) -> int:
         """Return by how much *subscription* increases its session's sum; raise ``ProtocolError`` above the limit."""
-        sizes, size = self._counted(subscription.session), self._measure(subscription)
+        sizes, size = self._load_sizes(subscription.session), self._measure(subscription)
         growth = size - sizes.get(_identity(subscription), 0)
         if growth > 0 and self._totals[subscription.session] + growth > self._most:
             raise _refusal(f"{self._what} of one session may have {self._most} together", self._setting)
@@ -166,7 +166,7 @@ class SessionSum:
         if size:
             self._totals[session] -= size
 
-    def _counted(self, session: str) -> dict[Identity, int]:
+    def _load_sizes(self, session: str) -> dict[Identity, int]:
         if session not in self._subscribed:  # a stored sum belongs to a session of this name that has ended
             self._sizes.pop(session, None)
         if session not in self._sizes:

@@ -119,14 +119,14 @@ class BrokerState(NodeListener[LiveClient]):
 
     # -- what follows of the node's state ------------------------------------------------------------------------------
 
-    def subscribed(self, subscription: Subscription) -> None:
+    def subscription_put(self, subscription: Subscription) -> None:
         """Add a new or changed subscription to the routes."""
         self.routes.put(subscription)
         identity = (subscription.subject_filter, subscription.name)
         self.subscribed_to.setdefault(subscription.session, {})[identity] = subscription.max_held or 0
         self.terms.forget(subscription.session)
 
-    def unsubscribed(self, session: str, identity: Identity) -> None:
+    def subscription_removed(self, session: str, identity: Identity) -> None:
         """Remove an ended subscription from the routes."""
         self.routes.remove(session, identity)
         self.subscribed_to.get(session, {}).pop(identity, None)
@@ -164,11 +164,11 @@ class BrokerState(NodeListener[LiveClient]):
         """Discard the cached routes, because other clients than before may be served without the hold."""
         self.routes.forget()
 
-    def left(self, client: LiveClient, session: str) -> None:
+    def client_leaves(self, client: LiveClient, session: str) -> None:
         """Withdraw the copies that are queued for a client for a session that it leaves."""
         client.withdraw(session, is_deleted=False)
 
-    def disconnected(self, client: LiveClient) -> None:
+    def connection_ended(self, client: LiveClient) -> None:
         """Clear the queue and the messages in flight of a client whose connection ended.
 
         The hold repeats its messages when the client is back; retained messages are kept in the client.
@@ -203,7 +203,7 @@ class BrokerState(NodeListener[LiveClient]):
             if not session.startswith(PRIVATE):
                 return True
             client = self.clients.get(session[len(PRIVATE) :])
-            if client is None or (client.expiry_us and self.terms.granted(session, identities)):
+            if client is None or (client.expiry_us and self.terms.granted_qos(session, identities)):
                 return True
         return False
 
@@ -215,7 +215,7 @@ class BrokerState(NodeListener[LiveClient]):
                 return False
         return True
 
-    def lapsed(self, now: int) -> list[LiveClient]:
+    def expired_clients(self, now: int) -> list[LiveClient]:
         """Return the disconnected clients whose session expiry has passed at the time *now*."""
         return [
             client

@@ -186,7 +186,7 @@ class Routes:
             self._anywhere[subscription.session] += 1
             self._from_anywhere.add(number)
         self.memory.counted += size
-        self._changed()
+        self._invalidate()
 
     def _put_indexed(self, number: int, subscription: Subscription, content: Filter | None, *, is_near: bool) -> None:
         """Add a subscription to the matcher, or to ``near`` if it needs a place.
@@ -197,7 +197,7 @@ class Routes:
         read = content.prepared if isinstance(content, PreparedFilter) else None
         if is_near:
             entry = (subscription.session, ((subscription.subject_filter, subscription.name),))
-            self.near.put(number, entry, _placed(interest, subscription), read)
+            self.near.put(number, entry, _with_place(interest, subscription), read)
             return
         handle = self._matcher.add(str(number), interest, read)
         self._handles[number] = handle
@@ -225,7 +225,7 @@ class Routes:
             del self._by_handle[self._handles.pop(number)]
             self.has_content = bool(self._by_handle)
             self._matcher.remove(str(number))
-        self._changed()
+        self._invalidate()
 
     def instructions_of(self, session: str, identity: Identity) -> int:
         """Return the compiled instructions of all patterns of a subscription; 0 if the routes do not have it."""
@@ -233,9 +233,9 @@ class Routes:
 
     def forget(self) -> None:
         """Discard the cached results, and change ``epoch`` so that other caches of results are discarded too."""
-        self._changed()
+        self._invalidate()
 
-    def _changed(self) -> None:
+    def _invalidate(self) -> None:
         self.epoch += 1
         self._remembered.clear()
         self._remembered_sessions.clear()
@@ -244,7 +244,7 @@ class Routes:
         """Return the subscriptions without a content filter, keys or near that match *subject*; results are cached."""
         found = self._remembered.get(subject)
         if found is None:
-            found = self._merged(self._plain.match(subject))
+            found = self._merge(self._plain.match(subject))
             self._remembered.put(subject, found, len(found))
         return found
 
@@ -279,7 +279,7 @@ class Routes:
         *handles* come from ``by_content``. If the notification demands keys, subscriptions without keys are left out.
         """
         plain = self.by_subject(subject) if secured.deliver_insecure else []  # plain subscriptions have no keys
-        return self._merged([self._by_handle[handle] for handle in handles], plain) if handles else plain
+        return self._merge([self._by_handle[handle] for handle in handles], plain) if handles else plain
 
     def subscribers_at(
         self, subject: str, handles: Sequence[int], near: NearFound, secured: Secured, placing: Placing, at: int
@@ -300,7 +300,7 @@ class Routes:
             found = self._subscribers_within(area, subject, handles, secured, at)
         if not nearby:
             return found
-        return _united(found, nearby) if found else nearby
+        return _union(found, nearby) if found else nearby
 
     def _subscribers_within(self, area: Area, subject: str, handles: Sequence[int], secured: Secured, at: int) -> Found:
         """Return the matching subscriptions without ``near`` whose session is in the *area* of a publication.
@@ -315,7 +315,7 @@ class Routes:
             inside.update(self._anywhere)
             found = self._by_session(subject, inside) if plain else []
             numbers = map(self._by_handle.__getitem__, handles)
-            found = self._merged([number for number in numbers if self._wanted[number][0] in inside], found)
+            found = self._merge([number for number in numbers if self._wanted[number][0] in inside], found)
         assert self.heard is not None
         return self.heard(found, place=area.centre, area=area, at=at) if found else found
 
@@ -333,7 +333,7 @@ class Routes:
         session, identity, _, _ = self._wanted[self._by_handle[handle]]
         return session, identity
 
-    def _merged(self, numbers: Sequence[int], others: Found | None = None) -> Found:
+    def _merge(self, numbers: Sequence[int], others: Found | None = None) -> Found:
         wanted = self._wanted
         if not others:
             alone = {(each := wanted[number])[0]: (each[1],) for number in numbers}
@@ -361,12 +361,12 @@ def _interest(subscription: Subscription, content: Filter | None) -> Interest:
     )
 
 
-def _placed(interest: Interest, subscription: Subscription) -> Interest:
+def _with_place(interest: Interest, subscription: Subscription) -> Interest:
     near, stale_us = subscription.near, subscription.stale_us
     return replace(interest, near=near, stale_us=stale_us, session=subscription.session)
 
 
-def _united(some: Found, others: Found) -> Found:
+def _union(some: Found, others: Found) -> Found:
     """Return the union of two results, ordered by session."""
     found = dict(some)
     for session, identities in others:

@@ -54,7 +54,7 @@ class TermsCache:
                 identities,
                 *self.options(session, identities),
                 receipt_prefix(session, device, [SubscriptionIdentity(*identity) for identity in identities]),
-                self.granted(session, identities),
+                self.granted_qos(session, identities),
                 all(self._asks_for_copies(session, identity) for identity in identities),
                 tuple(self._policy(session, identity) for identity in identities),
             )
@@ -79,10 +79,10 @@ class TermsCache:
                 keeps_retain = keeps_retain or subscription.retain_as_published
         return identifiers, keeps_retain
 
-    def granted(self, session: str, identities: Iterable[Identity]) -> int:
+    def granted_qos(self, session: str, identities: Iterable[Identity]) -> int:
         """Return the highest QoS granted to the subscriptions *identities* of a private session."""
         found = (self._hold.subscription(session, identity) for identity in identities)
-        return max((_granted(subscription) for subscription in found), default=0)
+        return max((_qos_of(subscription) for subscription in found), default=0)
 
     def _asks_for_copies(self, session: str, identity: Identity) -> bool:
         found = self._hold.subscription(session, identity)
@@ -95,5 +95,5 @@ class TermsCache:
         return None if found is None else found.policy
 
 
-def _granted(subscription: Subscription | None) -> int:
+def _qos_of(subscription: Subscription | None) -> int:
     return EXACTLY_ONCE if subscription is None or subscription.qos is None else subscription.qos

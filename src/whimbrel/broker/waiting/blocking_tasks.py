@@ -155,7 +155,7 @@ class BlockingTasks:
         If *asker* has given too many wrong passwords when its turn comes, *refuse* is called instead. If *is_wanted*
         returns False by then, nothing is called.
         """
-        question = BlockingTask(asker, ask, partial(_told, then), refuse, is_wanted)
+        question = BlockingTask(asker, ask, partial(_call_with, then), refuse, is_wanted)
         is_known = bool(asker.names) and all(key in self._right for key in asker.names_here())
         queue = self._known if is_known else self._others
         queue.put(origin_of(asker.address), asker.user, question)
@@ -199,9 +199,9 @@ class BlockingTasks:
 
     def _was_wrong(self, asker: Asker) -> None:
         self._counters.wrong_passwords += 1
-        self._by_address.failed(asker.address, self.listened_us)
+        self._by_address.count_failure(asker.address, self.listened_us)
         for key in asker.names_here():
-            self._by_name.failed(key, self.listened_us)
+            self._by_name.count_failure(key, self.listened_us)
 
     def _was_right(self, asker: Asker) -> None:
         """Remember that *asker* knows its passwords: the limit of its address as a whole no longer applies to it."""
@@ -212,5 +212,5 @@ class BlockingTasks:
                 del self._right[next(iter(self._right))]
 
 
-def _told(then: Callable[[_Answer, int], None], answer: object, now: int) -> None:
+def _call_with(then: Callable[[_Answer, int], None], answer: object, now: int) -> None:
     then(answer, now)  # type: ignore[arg-type]  # the answer is what *ask* returned

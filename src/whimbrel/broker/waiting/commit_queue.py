@@ -141,9 +141,9 @@ class CommitQueue:
     def enter(self, fact: Fact, apply: Apply, *, is_owed: bool) -> None:
         """Append *fact* to the log, and call *apply* when it is accepted; *is_owed*: only when it is durable."""
         self._log.append(fact)
-        self.entered(fact.seq, apply, is_owed=is_owed)
+        self.enter_appended(fact.seq, apply, is_owed=is_owed)
 
-    def entered(self, seq: int, apply: Apply, *, is_owed: bool) -> None:
+    def enter_appended(self, seq: int, apply: Apply, *, is_owed: bool) -> None:
         """Call *apply* when the fact with the seq *seq*, which was already appended to the log, is accepted."""
         entry = _Entry(seq, apply, is_fact=True)
         if is_owed or self.waiting:

@@ -128,9 +128,9 @@ class Driver:
             self._fail(procedure, ReasonCode.SERVER_BUSY, "too many wait for their passwords")
             return
         refuse = partial(self._fail, procedure, ReasonCode.QUOTA_EXCEEDED, asked.refusal)
-        self._tasks.put(asked.asker, asked.ask, partial(self._answered, procedure), refuse, asked.link.is_here)
+        self._tasks.put(asked.asker, asked.ask, partial(self._on_answer, procedure), refuse, asked.link.is_here)
 
-    def _answered(self, procedure: Procedure[None], answer: object, now: int) -> None:
+    def _on_answer(self, procedure: Procedure[None], answer: object, now: int) -> None:
         self._resume(procedure, (answer, now))
 
     def _fail(self, procedure: Procedure[None], code: ReasonCode, reason: str) -> None:

@@ -44,7 +44,7 @@ class PlacesOfHold(Protocol):
     """The places and members that the hold has, as the grid uses them (``hold.rules.places.Places``)."""
 
     follower: Any
-    """The object whose ``moved`` is called with every new place of a device."""
+    """The object whose ``place_changed`` is called with every new place of a device."""
 
     def devices(self) -> list[str]:
         """Return the devices whose place is known."""
@@ -141,7 +141,7 @@ class PlaceGrid:
         for device in now - before:
             self._named_of.setdefault(device, set()).add(session)
 
-    def moved(self, device: str, sighting: Sighting | None) -> None:
+    def place_changed(self, device: str, sighting: Sighting | None) -> None:
         """Note the new place of a device, or that its place was forgotten (None); applied before the next search."""
         self._moved[device] = sighting
         if len(self._moved) >= _MAX_MOVES:
