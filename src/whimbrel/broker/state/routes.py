@@ -92,11 +92,11 @@ class Routes:
         """Route number of each subscription: positive in the plain index, negative in the matcher or in ``near``."""
         self.memory = Memory()
         self.pattern_instructions = 0
-        """Compiled instructions of the patterns of all subscriptions together."""
+        """Number of instructions that the patterns of all subscriptions compile to."""
         self._from_anywhere: set[int] = set()
         """Route numbers of the subscriptions with ``near=any``."""
         self._programs: dict[int, int] = {}
-        """Compiled instructions of the patterns of each subscription that has any, by route number."""
+        """Number of instructions that the patterns of each subscription compile to, by route number; 0 is omitted."""
         self._wanted: dict[int, tuple[str, Identity, str, int]] = {}
         """Session, identity, subject filter and memory in bytes of each subscription, by route number."""
         self._by_handle: dict[int, int] = {}
@@ -111,7 +111,7 @@ class Routes:
         self.unreadable: dict[tuple[str, Identity], str] = {}
         """Those of ``refused_today`` whose filter cannot be parsed, with the reason; see ``unreadable_filters``."""
         self._anywhere: Counter[str] = Counter()
-        """Number of subscriptions with ``near=any`` per session: they receive publications for any area."""
+        """Number of subscriptions with ``near=any`` per session: they match publications for all areas."""
         self._remembered = Remembered[Found](self.memory, item_bytes=_MATCH_BYTES)
         """Cached results of ``by_subject``."""
         self._remembered_sessions: dict[str, dict[str, tuple[Identity, ...]]] = {}
@@ -228,7 +228,7 @@ class Routes:
         self._invalidate()
 
     def instructions_of(self, session: str, identity: Identity) -> int:
-        """Return the compiled instructions of all patterns of a subscription; 0 if the routes do not have it."""
+        """Return the number of instructions that a subscription's patterns compile to; 0 if it has no patterns."""
         return self._programs.get(self._numbers.get((session, identity), 0), 0)
 
     def forget(self) -> None:

@@ -190,7 +190,7 @@ class CommitQueue:
             self._do_piece()
 
     def _begin(self, entry: _Entry) -> bool:
-        """Apply the fact of *entry*, or its first step; return whether no fact is applied only in part now."""
+        """Apply the fact of *entry*, or its first step; return False if a fact is applied only in part after it."""
         pieces = entry.apply()
         if pieces is None or next(pieces, pieces) is not None:
             return self._pieces is None  # it may have entered another fact, of which the first step was applied
@@ -200,7 +200,7 @@ class CommitQueue:
         return False
 
     def _do_piece(self) -> bool:
-        """Do one step of the first entry; return whether no fact is applied only in part now."""
+        """Do one step of the first entry; return False if a fact is applied only in part after it."""
         assert self._pieces is not None
         pieces, self._pieces, entry = self._pieces, None, self.waiting.popleft()
         if next(pieces, pieces) is not None:

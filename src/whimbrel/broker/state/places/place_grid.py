@@ -94,7 +94,7 @@ class PlaceGrid:
         return not self._unknown
 
     def learn(self) -> None:
-        """Add the next places, at most ``_MAX_MOVES``, of those that existed when the grid was created."""
+        """Add to the grid the next ``_MAX_MOVES`` of the places that existed when it was created."""
         for _ in range(min(_MAX_MOVES, len(self._unknown))):
             device = self._unknown.popleft()
             if device not in self._moved and (last := self._places.last(device)) is not None:
