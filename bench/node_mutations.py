@@ -125,8 +125,8 @@ MUTATIONS = (
     Mutation(
         name="what a session that ends with its connection wants is fsynced",
         file=_STATE,
-        before="client.expiry_us and self.terms.granted",
-        after="self.terms.granted",
+        before="client.expiry_us and self.terms.granted_qos",
+        after="self.terms.granted_qos",
     ),
     # -- receipts ----------------------------------------------------------------------------------------------------
     Mutation(

@@ -71,7 +71,7 @@ def _check(followed: _Followed, traffic: NodeTraffic) -> None:
     """Compare the rows, and answers that no row has."""
     state, naive, now = followed.state, traffic.naive, traffic.now
     assert followed.own_rows() == expected_rows(naive)
-    assert {client.id for client in state.lapsed(now)} == set(naive.lapsed(now))
+    assert {client.id for client in state.expired_clients(now)} == set(naive.lapsed(now))
     assert {will.device for will in state.wills.due(now)} == set(naive.due(now))
     for wanted in ("x/#", "+", "#"):
         assert [each.seq for each in state.retained.matching(wanted)] == naive.retained_for(wanted)

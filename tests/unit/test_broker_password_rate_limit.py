@@ -20,7 +20,7 @@ HERE, THERE = "('192.0.2.1', 50000)", "('192.0.2.2', 50000)"
 def _fail(patience: PasswordRateLimit, address: str, now: int, times: int = 1) -> None:
     for _ in range(times):
         assert patience.may_try(address, now)
-        patience.failed(address, now)
+        patience.count_failure(address, now)
 
 
 def test_an_address_may_fail_as_often_as_in_a_minute_at_once() -> None:
@@ -61,7 +61,7 @@ def test_failures_that_were_let_in_together_are_all_paid_for() -> None:
     patience = PasswordRateLimit(2)
     assert all(patience.may_try(HERE, START) for _ in range(10))
     for _ in range(10):
-        patience.failed(HERE, START)
+        patience.count_failure(HERE, START)
     assert not patience.may_try(HERE, START + 270 * SECOND - 1)
     assert patience.may_try(HERE, START + 270 * SECOND)
 
@@ -80,7 +80,7 @@ def test_without_a_limit_everybody_may_and_nobody_is_remembered() -> None:
     """0 switches it off, and then it costs nothing."""
     patience = PasswordRateLimit(0)
     for _ in range(100):
-        patience.failed(HERE, START)
+        patience.count_failure(HERE, START)
     assert patience.may_try(HERE, START)
     assert len(patience) == 0
 
@@ -128,7 +128,7 @@ def test_ports_and_the_low_half_of_ipv6_make_no_difference(one: str, other: str)
     patience = PasswordRateLimit(1)
     _fail(patience, one, START)
     assert not patience.may_try(other, START)
-    patience.failed(other, START)
+    patience.count_failure(other, START)
     assert len(patience) == 1
 
 
@@ -170,7 +170,7 @@ def test_those_who_have_everything_back_are_forgotten_first() -> None:
     _fail(patience, "c", START + 31 * SECOND)
     assert len(patience) == 2
     assert patience.may_try("a", START + 31 * SECOND)
-    patience.failed("a", START + 31 * SECOND)
+    patience.count_failure("a", START + 31 * SECOND)
     assert not patience.may_try("a", START + 31 * SECOND)
 
 
@@ -179,7 +179,7 @@ def test_where_all_have_to_wait_the_one_who_failed_longest_ago_is_forgotten() ->
     patience = PasswordRateLimit(1, most=2)
     _fail(patience, "a", START)
     _fail(patience, "b", START + 1)
-    patience.failed("a", START + 2)
+    patience.count_failure("a", START + 2)
     _fail(patience, "c", START + 3)
     assert len(patience) == 2
     assert [patience.may_try(each, START + 3) for each in "abc"] == [False, True, False]
@@ -190,7 +190,7 @@ def test_one_who_is_remembered_takes_no_further_room() -> None:
     patience = PasswordRateLimit(1, most=2)
     _fail(patience, "a", START)
     _fail(patience, "b", START)
-    patience.failed("b", START)
+    patience.count_failure("b", START)
     assert [patience.may_try(each, START) for each in "ab"] == [False, False]
 
 
@@ -243,6 +243,6 @@ def test_it_is_as_patient_as_the_model(per_minute: int, most: int, asked: list[t
         model.pass_time(now)
         assert patience.may_try(who, now) is model.may_try(who)
         if has_failed:
-            patience.failed(who, now)
+            patience.count_failure(who, now)
             model.failed(who)
         assert len(patience) == len(model.tokens) <= most

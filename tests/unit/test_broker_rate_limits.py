@@ -36,29 +36,29 @@ def _drive(limits: RateLimits, until: int, now: int = 0) -> dict[Meter, bytes]:
 def test_a_bucket_gives_its_burst_at_once_and_then_its_rate() -> None:
     """Tokens come with time, up to the burst."""
     bucket = TokenBucket(10, 2 * SECOND_US)
-    assert bucket.left(0) == 20
+    assert bucket.tokens_left(0) == 20
     bucket.take(20)
-    assert bucket.left(99_999) == 0
-    assert bucket.left(100_000) == 1
-    assert bucket.left(60 * SECOND_US) == 20
+    assert bucket.tokens_left(99_999) == 0
+    assert bucket.tokens_left(100_000) == 1
+    assert bucket.tokens_left(60 * SECOND_US) == 20
 
 
 def test_a_bucket_without_a_rate_is_never_empty() -> None:
     """0 is any number."""
     bucket = TokenBucket(0, SECOND_US)
     bucket.take(1 << 40)
-    assert bucket.left(0) > 1 << 60
+    assert bucket.tokens_left(0) > 1 << 60
     assert bucket.wait_us(0) == 0
 
 
 def test_a_bucket_is_not_filled_by_a_clock_that_stands_or_goes_back() -> None:
     """Nobody gains by it."""
     bucket = TokenBucket(1, SECOND_US)
-    assert bucket.left(SECOND_US) == 1
+    assert bucket.tokens_left(SECOND_US) == 1
     bucket.take(1)
-    assert bucket.left(0) == 0
-    assert bucket.left(SECOND_US) == 0
-    assert bucket.left(2 * SECOND_US) == 1
+    assert bucket.tokens_left(0) == 0
+    assert bucket.tokens_left(SECOND_US) == 0
+    assert bucket.tokens_left(2 * SECOND_US) == 1
 
 
 def test_a_flood_is_held_and_passes_at_its_rate() -> None:

@@ -279,11 +279,11 @@ class Node(NodeCore[KeptNotification], Generic[C]):
             client = self.clients.by_id.get(fact.device)
         if client is not None:
             if change is PresenceChange.LEFT:
-                self.listener.left(client, session or "")
+                self.listener.client_leaves(client, session or "")
             elif change is PresenceChange.DISCONNECTED:
                 if fact.device in self.wills.by_device:
                     self.wills.present(fact)
-                self.listener.disconnected(client)
+                self.listener.connection_ended(client)
             elif change is PresenceChange.RECEIPTS:
                 self._let_confirm(client, is_confirming=bool(fact.confirms))
             self.clients.present(client, fact)
@@ -308,9 +308,9 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         crossed: list[NodeCommand] = []
         if fact.change is InterestChange.REMOVED:
             self.fences.remove(session, identity)
-            self.listener.unsubscribed(session, identity)
+            self.listener.subscription_removed(session, identity)
         else:
-            self.listener.subscribed(subscription)
+            self.listener.subscription_put(subscription)
             stored = self.hold.subscription(session, identity)  # as the hold stores it: without parsed filters
             assert stored is not None
             crossed += [Crossed(*each) for each in self.fences.put(stored, fact.changed_at)]
@@ -378,6 +378,6 @@ class Node(NodeCore[KeptNotification], Generic[C]):
                 self.areas.put(kept)
         for session in sessions:
             for subscription in self.hold.subscriptions(session):
-                self.listener.subscribed(subscription)
+                self.listener.subscription_put(subscription)
                 for _ in self.fences.put(subscription, self.hold.now):
                     pass  # no client is connected yet, so no notice is sent

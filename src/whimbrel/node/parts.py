@@ -65,10 +65,10 @@ C = TypeVar("C")
 class NodeListener(Generic[C]):
     """Listener of a node's changes; a shell overrides the methods it needs. They are called when a fact is applied."""
 
-    def subscribed(self, subscription: Subscription) -> None:
+    def subscription_put(self, subscription: Subscription) -> None:
         """Handle that a session's subscription was added or changed."""
 
-    def unsubscribed(self, session: str, identity: Identity) -> None:
+    def subscription_removed(self, session: str, identity: Identity) -> None:
         """Handle that a session's subscription was removed."""
 
     def session_ends(self, session: str, subscriptions: Sequence[Subscription], members: Iterable[str]) -> None:
@@ -83,10 +83,10 @@ class NodeListener(Generic[C]):
     def conditions_changed(self) -> None:
         """Handle that the set of devices with receipts, policies or memberships of named sessions may have changed."""
 
-    def left(self, client: C, session: str) -> None:
+    def client_leaves(self, client: C, session: str) -> None:
         """Handle that a client is about to leave a session."""
 
-    def disconnected(self, client: C) -> None:
+    def connection_ended(self, client: C) -> None:
         """Handle that a client's connection has ended."""
 
     def client_ended(self, client: C) -> None:

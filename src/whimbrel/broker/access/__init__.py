@@ -1,1 +1,1 @@
-"""Access: users and their passwords, and the topics, client identifiers and keys that each may use."""
+"""Access control: users and their passwords, and the topics, client identifiers and keys that each user may use."""

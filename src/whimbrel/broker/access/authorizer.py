@@ -1,6 +1,6 @@
-"""The authorizer: what a client may do, by its user, its groups and its identifier.
+"""The authorizer: decides what a client may do, by its user, the user's groups and its client identifier.
 
-Rule: every delivery asks, so answers are remembered, in bounded memory (``Verdicts``).
+Rule: every delivery needs a decision, so decisions are cached, in bounded memory (``Verdicts``).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ __all__ = ["Authorizer", "Connected", "Verdicts"]
 
 
 _Question: TypeAlias = tuple[str | None, str, str]
-"""User, client identifier, topic."""
+"""Cache key of a decision: user, client identifier, topic (or topic filter)."""
 _MAX_REMEMBERED = 50_000
 _LONGEST = 512
 
 
 class Verdicts:
-    """Remembered answers of the rights file, at most about twice *most*.
+    """Cache of decisions about rights, with at most about twice *most* entries.
 
-    There are two generations. An answer that is asked for moves to the younger one; when that is full, the older one is
-    forgotten. So answers that are used often stay.
+    The cache has two generations. A decision that is used moves to the younger one. When the younger one is full, the
+    older one is dropped and the younger takes its place. So decisions that are used often stay in the cache.
     """
 
     __slots__ = ("_most", "_older", "recent")
@@ -32,21 +32,21 @@ class Verdicts:
     def __init__(self, most: int = _MAX_REMEMBERED) -> None:
         self._most = most
         self.recent: dict[_Question, bool] = {}
-        """The younger generation; look here before you call ``get``, which takes longer than the look."""
+        """The younger generation; read it before calling ``get``, because a call takes longer."""
         self._older: dict[_Question, bool] = {}
 
     def __len__(self) -> int:
         return len(self.recent) + len(self._older)
 
     def get(self, question: _Question) -> bool | None:
-        """Return the answer if it is remembered."""
+        """Return the cached decision, or None if it is not cached."""
         found = self.recent.get(question)
         if found is None and (found := self._older.get(question)) is not None:
             self.put(question, found)
         return found
 
     def put(self, question: _Question, answer: bool) -> bool:  # noqa: FBT001 # the answer is what this is about
-        """Remember *answer*, and return it; one to a question that is too long is not remembered."""
+        """Cache the decision *answer* and return it; if identifier and topic are too long, only return it."""
         if len(question[1]) + len(question[2]) <= _LONGEST:
             if len(self.recent) >= self._most:
                 self._older, self.recent = self.recent, {}
@@ -54,16 +54,16 @@ class Verdicts:
         return answer
 
     def clear(self) -> None:
-        """Forget everything: the rights are others now."""
+        """Remove all decisions, because the rights were replaced."""
         self.recent, self._older = {}, {}
 
 
 class Connected(Protocol):
-    """A connection, as far as rights are concerned."""
+    """A connection, as far as the authorizer needs it."""
 
     @property
     def user(self) -> str | None:
-        """The user that was verified."""
+        """The authenticated user of the connection, or None."""
 
 
 def _no_groups(_user: str | None) -> frozenset[str]:
@@ -71,9 +71,9 @@ def _no_groups(_user: str | None) -> frozenset[str]:
 
 
 class Authorizer:
-    """The rights of all connected clients; *groups* tells which groups a user is in.
+    """Decides by *rights* what clients may do; *groups* returns the groups of a user.
 
-    What rights say of publishing and receiving is remembered until they are replaced.
+    Decisions about publishing, receiving and shares are cached until the rights are replaced.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Authorizer:
     ) -> None:
         self._groups = groups
         self.ids = MountedIds()
-        """The mount points of clients, whose identifiers rights know as the clients say them."""
+        """The mount points of listeners: rights are about the client identifier without its mount point."""
         self._publishing, self._receiving, self._sharing = Verdicts(), Verdicts(), Verdicts()
         self.epoch = 0
-        """Changes when the rights are replaced."""
+        """Version of the rights: it grows when they are replaced."""
         self._set(rights)
 
     def _set(self, rights: Rights) -> None:
@@ -96,7 +96,7 @@ class Authorizer:
         self._asks_client = rights.asks_client
 
     def replace(self, rights: Rights) -> None:
-        """Let other rights decide from now on."""
+        """Replace the rights, and discard the cached decisions."""
         self._set(rights)
         self._publishing.clear()
         self._receiving.clear()
@@ -104,39 +104,44 @@ class Authorizer:
         self.epoch += 1
 
     def groups_of(self, link: Connected) -> frozenset[str]:
-        """Return the groups that a client's user is in."""
+        """Return the groups of a client's user."""
         return self._groups(link.user)
 
     def may_connect(self, user: str | None, client_id: str) -> bool:
-        """Tell whether a user may connect as *client_id*."""
-        return self._rights.client_ids.may_use(user, self._groups(user), self.ids.said(client_id))
+        """Return whether *user* may connect with the client identifier *client_id*."""
+        return self._rights.client_ids.may_use(user, self._groups(user), self.ids.without_mount(client_id))
 
     def may_publish(self, link: Connected, client_id: str, topic: str) -> bool:
-        """Tell whether a client may publish to *topic*."""
+        """Return whether a connected client may publish to *topic*."""
         if self.is_open:
             return True
         user = link.user
         question = (user, client_id if self._asks_client else "", topic)
         found = self._publishing.recent.get(question)
         if found is None and (found := self._publishing.get(question)) is None:
-            found = self._rights.may_publish(user, self._groups(user), self.ids.said(client_id), topic)
+            found = self._rights.may_publish(user, self._groups(user), self.ids.without_mount(client_id), topic)
             self._publishing.put(question, found)
         return found
 
     def may_publish_as(self, user: str | None, client_id: str, topic: str) -> bool:
-        """Tell the same of a client that is not connected, whose user is known."""
-        return self.is_open or self._rights.may_publish(user, self._groups(user), self.ids.said(client_id), topic)
+        """Return whether the client *client_id* of *user* may publish to *topic*; it need not be connected."""
+        return self.is_open or self._rights.may_publish(
+            user, self._groups(user), self.ids.without_mount(client_id), topic
+        )
 
     def may_subscribe(self, user: str | None, client_id: str, topic_filter: str, *, is_shared: bool = False) -> bool:
-        """Tell whether a user's client may subscribe to *topic_filter*, without what makes it a share."""
+        """Return whether a user's client may subscribe to *topic_filter*, which is without ``$share/<group>/``.
+
+        A share (*is_shared*) is allowed only if the client may receive every topic that the filter admits.
+        """
         if self.is_open:
             return True
         if is_shared:
             return self._may_receive_all(user, client_id, topic_filter)
-        return self._rights.may_subscribe(user, self._groups(user), self.ids.said(client_id), topic_filter)
+        return self._rights.may_subscribe(user, self._groups(user), self.ids.without_mount(client_id), topic_filter)
 
     def may_be_refused(self, user: str | None, client_id: str, topic_filters: Iterable[str]) -> bool:
-        """Tell whether ``may_receive`` may say no to a user's client of a topic that one of these filters admits."""
+        """Return whether ``may_receive`` could refuse the client a topic that one of *topic_filters* admits."""
         if self.is_open:
             return False
         return not all(self._may_receive_all(user, client_id, each) for each in topic_filters)
@@ -145,31 +150,31 @@ class Authorizer:
         question = (user, client_id if self._asks_client else "", topic_filter)
         found = self._sharing.get(question)
         if found is None:
-            found = self._rights.may_share(user, self._groups(user), self.ids.said(client_id), topic_filter)
+            found = self._rights.may_share(user, self._groups(user), self.ids.without_mount(client_id), topic_filter)
             self._sharing.put(question, found)
         return found
 
     def may_receive(self, link: Connected, client_id: str, topic: str) -> bool:
-        """Tell whether *topic* may be delivered to a client, whatever it subscribed to."""
+        """Return whether *topic* may be delivered to a connected client, whatever it subscribed to."""
         if self.is_open:
             return True
         user = link.user
         question = (user, client_id if self._asks_client else "", topic)
         found = self._receiving.recent.get(question)
         if found is None and (found := self._receiving.get(question)) is None:
-            found = self._rights.may_receive(user, self._groups(user), self.ids.said(client_id), topic)
+            found = self._rights.may_receive(user, self._groups(user), self.ids.without_mount(client_id), topic)
             self._receiving.put(question, found)
         return found
 
     def may_hear_anywhere(self, user: str | None, client_id: str, topic_filter: str) -> bool:
-        """Tell whether a user's client may subscribe to *topic_filter* with ``near=any``."""
-        return self._rights.may_hear_anywhere(user, self._groups(user), self.ids.said(client_id), topic_filter)
+        """Return whether a user's client may subscribe to *topic_filter* with ``near=any``."""
+        return self._rights.may_hear_anywhere(user, self._groups(user), self.ids.without_mount(client_id), topic_filter)
 
     @property
     def has_rules(self) -> bool:
-        """Whether rights decide anything at all."""
+        """Whether a rights file is in use; without one, everything is allowed."""
         return self._rights is not Rights.OPEN
 
     def may_operate(self, link: Connected, client_id: str, topic: str) -> bool:
-        """Tell whether a client may make the request *topic*, which concerns the sessions of others."""
-        return self._rights.may_operate(link.user, self._groups(link.user), self.ids.said(client_id), topic)
+        """Return whether a client may send the operators' request *topic*, which concerns the sessions of others."""
+        return self._rights.may_operate(link.user, self._groups(link.user), self.ids.without_mount(client_id), topic)

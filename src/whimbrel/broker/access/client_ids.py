@@ -4,18 +4,19 @@
     ids = ["{user}", "{user}:*"]   # * is any text, {user} the user's own name
 
     [[client]]
-    group = "gateways"             # also: user = "…"; all that are given must fit
+    group = "gateways"             # also: user = "…"; if both are given, both must fit
     ids = ["gateway-*"]
 
-Rule: without a table every identifier is free, and a session belongs to the first user who made it. With one, a client
-may use only an identifier that a table grants to its user.
-Rule: ``"*"`` fits every user, ``user = ""`` clients without a verified user. ``{user}`` never fits these.
-Rule: a user's name is plain text in an identifier: a user called ``*`` is granted no more than others.
+Rule: without a table every identifier is free, and a session belongs to the first user who created it. With one, a
+client may use only an identifier that a table grants to its user.
+Rule: ``user = "*"`` fits every client, ``user = ""`` clients without a verified user. ``{user}`` never fits these.
+Rule: the name of a user stands for itself in an identifier: a user called ``*`` is granted no more than others.
 
-At a mount point, ``lamp`` is a client of its own, which the broker knows as ``home/7/lamp``.
-Rule: the whole identifier is the mount point and what the client says. It belongs to the longest mount point that it
-begins with: no client of another listener may say it.
-Rule: rules of the rights file are about what the client says, whichever its listener is.
+A listener may have a mount point: a prefix of the client identifiers. The client ``lamp`` of a listener with the mount
+point ``home/7/`` is known to the broker as ``home/7/lamp``.
+Rule: the whole identifier is the mount point followed by the identifier that the client sent. It belongs to the longest
+mount point that it begins with; a client of another listener must not use it.
+Rule: the rules of the rights file are about the identifier that the client sent, whatever its listener.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _BRACED = re.compile(r"\{[^{}]*\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRule:
-    """One table: which users it fits, and the client identifiers that it grants them."""
+    """One ``[[client]]`` table: the users that it fits, and the client identifiers that it grants them."""
 
     ids: tuple[str, ...]
     user: str | None = None
@@ -60,7 +61,7 @@ class ClientRule:
                 raise InvalidValueError("ids", pattern, "text with {user} as the only word in braces")
 
     def grants(self, user: str | None, groups: Collection[str], client_id: str) -> bool:
-        """Tell whether this rule lets the user connect as *client_id*."""
+        """Return whether this rule allows *user*, who is in *groups*, to connect as *client_id*."""
         return (
             (self.user is None or self.user in {EVERY_NAME, user or ""})
             and (self.group is None or self.group in groups)
@@ -69,7 +70,7 @@ class ClientRule:
 
 
 class ClientIds:
-    """All rules about client identifiers; they never change."""
+    """All rules about client identifiers (immutable)."""
 
     def __init__(self, rules: Sequence[ClientRule] = ()) -> None:
         count = sum(len(rule.ids) for rule in rules)
@@ -80,16 +81,16 @@ class ClientIds:
         self.rules = tuple(rules)
 
     def may_use(self, user: str | None, groups: Collection[str], client_id: str) -> bool:
-        """Tell whether a user may connect as *client_id*."""
+        """Return whether *user*, who is in *groups*, may connect as *client_id*; True if there are no rules."""
         return not self.rules or any(rule.grants(user, groups, client_id) for rule in self.rules)
 
 
 class MountedIds:
-    """The mount points of a broker."""
+    """The mount points (prefixes of client identifiers) of all listeners of a broker."""
 
     def __init__(self, mounts: Iterable[str] = ()) -> None:
         self.mounts: list[str] = []
-        """All of them, the longest first."""
+        """All mount points, the longest first."""
         for mount in mounts:
             self.add(mount)
 
@@ -97,25 +98,25 @@ class MountedIds:
         return bool(self.mounts)
 
     def add(self, mount: str) -> None:
-        """Take in a mount point; the empty one is none."""
+        """Add a mount point; an empty one is ignored."""
         if mount and mount not in self.mounts:
             self.mounts.append(mount)
             self.mounts.sort(key=len, reverse=True)
 
     def mount_of(self, whole: str) -> str:
-        """Return the mount point that a whole identifier belongs to; empty if it belongs to none."""
+        """Return the mount point that the identifier *whole* begins with, or the empty string."""
         return next((mount for mount in self.mounts if whole.startswith(mount)), "")
 
-    def said(self, whole: str) -> str:
-        """Return what the client with a whole identifier says."""
+    def without_mount(self, whole: str) -> str:
+        """Return the identifier as the client sent it: *whole* without its mount point."""
         return whole[len(self.mount_of(whole)) :] if self.mounts else whole
 
 
 def _fits(pattern: str, user: str | None, client_id: str) -> bool:
-    """Tell whether *pattern*, with the user's own name filled in, is *client_id*; in linear time, without a regex."""
+    """Return whether *client_id* matches *pattern* with the user's own name in it; in linear time, without a regex."""
     if _USER in pattern and not user:
         return False
-    # Split before the name is filled in, so that a * in the name is only a character.
+    # Split before the name is inserted, so that a * in the name is an ordinary character.
     first, *others = (part.replace(_USER, user or "") for part in pattern.split("*"))
     if not others:
         return client_id == first

@@ -1,12 +1,13 @@
-"""Passwords of a session (Elvin proxy, 5.2.1): what each level gives, and the scrypt hashes that are kept.
+"""Passwords of a session (Elvin proxy, 5.2.1): the rights of each password level, and the stored scrypt hashes.
 
 Rule: a session has passwords of one, two or three levels, or an access control list (``hold.access``); ``Access`` is
 any of them.
-Rule: no password is kept, only its scrypt hash; neither stands in a ``repr`` or in an error.
-Rule: a check costs the same for every asker: the hashes of all levels are computed and compared, always.
-Rule: a hash that costs less than is recommended today is replaced when its password is given next (``examine``).
-Rule: for a session that does not exist a ``decoy`` is asked, so that it costs what one that exists would.
-Rule: the salt is an argument: only a shell draws random bytes.
+Rule: only the scrypt hash of a password is stored; neither password nor hash appears in a ``repr`` or in an error.
+Rule: a check takes the same time whether the password is right or wrong: the hashes of all levels are always computed.
+Rule: a hash with a lower cost than is configured today is replaced when its password is given next (``examine``).
+Rule: for a session that does not exist a ``decoy`` (dummy hashes) is checked, so that the answer takes as long as for
+a session that exists.
+Rule: the salt is an argument: only the shell draws random bytes.
 
 | level | one password | user, admin | user, admin, owner |
 |---|---|---|---|
@@ -52,11 +53,11 @@ MIN_SALT_BYTES, MAX_SALT_BYTES = 16, 64
 HASH_BYTES = 32
 _MAX_N, _MAX_R, _MAX_P = 2**18, 32, 16
 _MAX_MEMORY_BYTES = 2**27
-"""What one hash may take: as much as the default does. How many are computed at once is for the shell to bound."""
+"""Most memory of one hash in bytes, which is that of the default cost; the shell bounds how many run at once."""
 _MAX_WORK = 2**21
 _HEXADECIMAL = re.compile(r"(?:[0-9a-f]{2})+")
 
-# What the passwords give, by the levels that have one: the paper's three schemes.
+# The rights of each level, for each allowed combination of levels: the paper's three schemes.
 _USER, _ADMIN, _OWNER = "user", "admin", "owner"
 _SCHEMES: dict[tuple[str, ...], dict[str, frozenset[Right]]] = {
     (_OWNER,): {_OWNER: ALL_RIGHTS},
@@ -72,9 +73,9 @@ _SCHEMES_TEXT = "those of owner; of user and admin; or of user, admin and owner"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one hash costs: scrypt's n, r and p.
+    """Cost of one hash: scrypt's parameters n, r and p.
 
-    The default is what OWASP's Password Storage Cheat Sheet recommends for scrypt; it takes 128 MiB of memory.
+    The default is the recommendation for scrypt of OWASP's Password Storage Cheat Sheet; it takes 128 MiB of memory.
     """
 
     n: int = 2**17
@@ -82,7 +83,7 @@ class Cost:
     p: int = 1
 
     def __post_init__(self) -> None:
-        # Bounded before anything is computed: a stored n of 2**40 would take the machine down.
+        # Checked before any hash is computed: a stored n of 2**40 would exhaust the machine's memory.
         whole("scrypt n", self.n, 2, _MAX_N)
         whole("scrypt r", self.r, 1, _MAX_R)
         whole("scrypt p", self.p, 1, _MAX_P)
@@ -95,11 +96,11 @@ class Cost:
 
     @classmethod
     def of_memory(cls, mib: int) -> Cost:
-        """Return the cost of a hash that takes *mib* mebibytes, a power of two; half the memory takes half the time."""
+        """Return the cost of a hash that takes *mib* MiB of memory, a power of two; half the memory, half the time."""
         return cls(n=mib * 2**20 // (128 * 8))
 
     def is_below(self, other: Cost) -> bool:
-        """Tell whether guessing costs less work or less memory than with *other*."""
+        """Return whether guessing a password costs less work or less memory than with *other*."""
         return self.n * self.r * self.p < other.n * other.r * other.p or self.n * self.r < other.n * other.r
 
 
@@ -108,7 +109,7 @@ DEFAULT_COST = Cost()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PasswordHash:
-    """One password, hashed, with what is needed to hash another for comparison."""
+    """Hash of one password, with the salt and the cost that a check needs to hash a password in the same way."""
 
     salt: bytes = field(repr=False)
     digest: bytes = field(repr=False)
@@ -120,12 +121,12 @@ class PasswordHash:
 
     @classmethod
     def of(cls, password: str, *, salt: bytes, cost: Cost = DEFAULT_COST) -> PasswordHash:
-        """Return the hash of *password*."""
+        """Return the hash of *password* with *salt* at *cost*; raise ``InvalidValueError`` if it is not allowed."""
         _check_size("salt", salt, MIN_SALT_BYTES, MAX_SALT_BYTES)
         return cls(salt=salt, digest=_scrypt(_secret(password), salt, cost), cost=cost)
 
     def verify(self, password: str | None) -> bool:
-        """Return whether *password* is the one; what cannot be a password costs as much, and is not."""
+        """Return whether *password* is the right one; a value that cannot be a password takes the same time."""
         try:
             secret = _secret(password)
         except InvalidValueError:
@@ -134,13 +135,13 @@ class PasswordHash:
         return hmac.compare_digest(_scrypt(secret, self.salt, self.cost), self.digest)
 
     def spend(self, cost: Cost) -> None:
-        """Take the time that a hash of *cost* takes."""
+        """Compute a hash of *cost* and discard it, so that the caller takes as long as if it were needed."""
         _scrypt(b"", self.salt, cost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passwords:
-    """A password per level: the owner's alone, user's and admin's, or all three."""
+    """Password hashes of a session's levels: of the owner alone, of user and admin, or of all three."""
 
     user: PasswordHash | None = None
     admin: PasswordHash | None = None
@@ -159,9 +160,9 @@ class Passwords:
         owner: str | None = None,
         cost: Cost = DEFAULT_COST,
     ) -> Passwords:
-        """Return the hashes of the passwords that are given; *salt* is fresh random bytes.
+        """Return the hashes of the passwords of the given levels; *salt* is fresh random bytes.
 
-        Equal passwords of two levels give different hashes all the same: each level's salt is made of *salt*.
+        Each level has a salt of its own, derived from *salt*, so equal passwords of two levels have different hashes.
         """
         _check_size("salt", salt, MIN_SALT_BYTES, MAX_SALT_BYTES)
         words = {level: word for level, word in ((_USER, user), (_ADMIN, admin), (_OWNER, owner)) if word is not None}
@@ -173,27 +174,28 @@ class Passwords:
     def allows(
         self, right: Right, *, password: str | None = None, user: str | None = None, groups: Collection[str] = ()
     ) -> bool:
-        """Return whether *password* gives *right*; users and groups mean nothing here."""
+        """Return whether *password* gives *right*; *user* and *groups* are ignored."""
         return right in self.rights(password=password, user=user, groups=groups)
 
     def rights(
         self, *, password: str | None = None, user: str | None = None, groups: Collection[str] = ()
     ) -> frozenset[Right]:
-        """Return all that *password* gives, by every level whose password it is; users and groups mean nothing here."""
+        """Return the rights of all levels whose password is *password*; *user* and *groups* are ignored."""
         del user, groups
         levels = self._levels()
         rights = _SCHEMES[tuple(levels)]
-        # A list, not a generator: every level is computed before one is looked at.
+        # A list, not a generator: the hashes of all levels are computed before a result is used (constant time).
         found = [(rights[level], hashed.verify(password)) for level, hashed in levels.items()]
         return frozenset[Right]().union(*(given for given, is_theirs in found if is_theirs))
 
     def examine(
         self, password: str | None, *, salt: bytes, cost: Cost = DEFAULT_COST, beside: Cost | None = None
     ) -> tuple[frozenset[Right], Passwords | None]:
-        """Return all that *password* gives; and these passwords with its hash at *cost*, if one of its levels is below.
+        """Return the rights that *password* grants and, if a matching hash was below *cost*, the upgraded passwords.
 
-        Where sessions with hashes below *cost* are about, *beside* is what those cost: then each level takes the time
-        of both, so that the time an answer takes does not tell which sessions exist.
+        *salt* is fresh random bytes for an upgraded hash. If the broker has sessions with hashes below *cost*, *beside*
+        is the cost of those. Then each level takes the time of both costs, so that the time of an answer does not
+        reveal which sessions exist.
         """
         levels, given = self._levels(), frozenset[Right]()
         rights, raised = _SCHEMES[tuple(levels)], dict[str, PasswordHash]()
@@ -211,11 +213,11 @@ class Passwords:
         return given, Passwords(**{**levels, **raised}) if raised else None
 
     def lowest_cost(self) -> Cost:
-        """Return what the cheapest of the hashes costs."""
+        """Return the lowest cost of the hashes."""
         return min((hashed.cost for hashed in self._levels().values()), key=lambda cost: cost.n * cost.r * cost.p)
 
     def to_text(self) -> str:
-        """Return the JSON text for ``SessionChanged.access``: hashes and what they cost, no password."""
+        """Return the JSON text for ``SessionChanged.access``: the hashes and their costs, but no password."""
         return access_text({"passwords": {level: _hash_to_tree(hashed) for level, hashed in self._levels().items()}})
 
     def _levels(self) -> dict[str, PasswordHash]:
@@ -227,28 +229,28 @@ Access: TypeAlias = Passwords | AccessControlList
 
 
 def decoy(name: str, key: bytes, *, cost: Cost = DEFAULT_COST) -> Passwords:
-    """Return what stands in for the session *name*, which does not exist: no password fits it.
+    """Return dummy hashes to check a password against if the session *name* does not exist; no password matches.
 
-    How many levels it has is drawn from *name* with *key*, which is random bytes: the same name always costs the same,
-    as it would if the session existed, and who does not know *key* cannot tell that the number was drawn.
+    The number of levels is derived from *name* with *key*, which is random bytes. So checks of the same name always
+    take the same time, as if the session existed, and a client that does not know *key* cannot see the difference.
     """
     _check_size("key", key, MIN_SALT_BYTES, MAX_SALT_BYTES)
 
-    def drawn(what: str) -> bytes:
-        # A name is whatever a stranger asked for: half a surrogate pair must not be an error here.
+    def draw(what: str) -> bytes:
+        # The name comes from an untrusted client: a lone surrogate in it must not raise an error here.
         return hmac.digest(key, f"{what}\0{name}".encode(errors="surrogatepass"), "sha256")
 
-    levels = tuple(_SCHEMES)[int.from_bytes(drawn("levels")) % len(_SCHEMES)]
+    levels = tuple(_SCHEMES)[int.from_bytes(draw("levels")) % len(_SCHEMES)]
     return Passwords(
         **{
-            level: PasswordHash(salt=drawn(f"salt of {level}"), digest=drawn(f"hash of {level}"), cost=cost)
+            level: PasswordHash(salt=draw(f"salt of {level}"), digest=draw(f"hash of {level}"), cost=cost)
             for level in levels
         }
     )
 
 
 def read_access(access: str) -> Access:
-    """Return the access that *access* spells, or raise ``InvalidValueError``, which quotes no part of a password."""
+    """Parse the JSON text *access*; raise ``InvalidValueError``, which never quotes a part of a password."""
     match access_tree(access):
         case {"passwords": dict() as levels, **rest} if not rest:
             if not levels.keys() <= {_USER, _ADMIN, _OWNER}:
@@ -278,7 +280,7 @@ def _bytes(what: str, value: object) -> bytes:
 
 
 def _secret(password: str | None) -> bytes:
-    """Return the bytes to hash: composed (NFC), because keyboards differ in how they spell the same letters."""
+    """Return the bytes of *password* to hash, in Unicode's form NFC, since keyboards encode letters differently."""
     try:
         word = name("password", password, max_bytes=MAX_PASSWORD_BYTES)
         return unicodedata.normalize("NFC", word).encode()
@@ -302,5 +304,5 @@ def _check_scheme(levels: tuple[str, ...]) -> None:
 
 
 def _scrypt(password: bytes, salt: bytes, cost: Cost) -> bytes:
-    limit = 2 * _MAX_MEMORY_BYTES  # OpenSSL refuses what needs more than it was told, and counts a little generously
+    limit = 2 * _MAX_MEMORY_BYTES  # OpenSSL refuses a hash that needs more, and its estimate is slightly too high
     return hashlib.scrypt(password, salt=salt, n=cost.n, r=cost.r, p=cost.p, maxmem=limit, dklen=HASH_BYTES)

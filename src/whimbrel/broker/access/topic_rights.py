@@ -1,31 +1,31 @@
-"""Rights: who may publish to and subscribe to which topics, and use which client identifiers, from a file of rules.
+"""Rights: the rules of a file about who may publish and subscribe to which topics, and use which client identifiers.
 
-    default = "deny"              # what holds where no rule does; "allow" if not given
+    default = "deny"              # the answer if no rule decides; "allow" if not given
 
     [[rule]]
     user = "ann"                  # also: group = "…", client = "…"; all that are given must fit
-    topics = ["home/{user}/#"]    # topic filters; {user} and {client} stand for the client's own
+    topics = ["home/{user}/#"]    # topic filters; {user} and {client} stand for the client's own names
     allow = ["publish", "subscribe"]   # or deny = […]
 
     [[client]]                    # see ``client_ids``
     ids = ["{user}", "{user}:*"]
 
 Rule: the first rule that fits client, action and topic decides.
-Rule: ``"*"`` fits every user or client, ``user = ""`` those who gave no user name.
-Rule: names are those of clients that proved who they are; where clients need not, ask with ``None``.
+Rule: ``"*"`` fits every user or client, ``user = ""`` clients that gave no user name.
+Rule: a user name counts only if the client has proved it (by password or certificate); otherwise callers pass ``None``.
 Rule: a placeholder for a name that is empty or has ``+``, ``#`` or ``/`` in it never fits, nor one that would make a
-filter begin with ``$``. Otherwise a client could call itself ``#`` and be given everything.
-Rule: a rule decides about a subscription if it *covers* it: every topic that the subscription admits, the rule admits.
-So a wider subscription passes a narrower denial, and deliveries are asked about too (``may_receive``): what is denied
-does not arrive through a wildcard.
-Rule: a share is another matter: what one member may not have would be lost for all. It is allowed only if no topic in
-it is denied (``may_share``).
-Rule: ``anywhere`` is the right to subscribe with ``near=any``. Where there are rights, only a rule gives it.
-Rule: ``operate`` is the right to requests that concern the sessions of others. No default gives it, only a rule.
+filter begin with ``$``. Otherwise a client that calls itself ``#`` would get the rights to all topics.
+Rule: a rule decides about a subscription if it *covers* it: the rule admits every topic that the subscription admits.
+So a rule that denies only some topics does not refuse a wider subscription. Therefore rights are checked at every
+delivery too (``may_receive``): denied topics are not delivered through a wildcard.
+Rule: a shared subscription is stricter, because a message that one member may not receive would be lost for all. It is
+allowed only if no topic in it is denied (``may_share``).
+Rule: ``anywhere`` is the right to subscribe with ``near=any``. If there is a rights file, only a rule grants it.
+Rule: ``operate`` is the right to requests that concern the sessions of others. No default grants it, only a rule.
 
-Rules are found through an index of topics, by the filter that has ``+`` for each level with a placeholder; those found
-are then asked in order. A filter that covers a subscription admits each of its topics, so one topic of it, made up,
-finds all that may cover it.
+Rules are found through an index of topic filters, in which ``+`` replaces each level that has a placeholder; the rules
+found are then checked in order. A filter that covers a subscription admits each of its topics. So a search for one
+made-up topic of the subscription finds all rules that may cover it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ EVERY_NAME = "*"
 _PLACEHOLDER = re.compile(r"\{(user|client)\}")
 _BRACED = re.compile(r"\{[^{}/]*\}")
 _UNSAFE = re.compile(r"[+#/]")
-_FRESH = "\0"  # a level that no filter names, because no topic may have it
+_FRESH = "\0"  # a topic level that no filter can name, because MQTT forbids this character
 _MAX_CLIENT_BYTES = 65_535
 _KEYS = ("default", "rule", "client")
 _RULE_KEYS = ("user", "group", "client", "topics", "allow", "deny")
@@ -63,23 +63,23 @@ _DEFAULTS = {"allow": True, "deny": False}
 
 
 class Action(Enum):
-    """What a rule is about; receiving is part of subscribing."""
+    """Action that a rule allows or denies; receiving is part of subscribing."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
     ANYWHERE = "anywhere"
-    """Subscribe with ``near=any``: hear what is published for an area without being there."""
+    """Subscribe with ``near=any``: receive publications for all areas, from any place."""
     OPERATE = "operate"
-    """Make a request that concerns the sessions of others; the topic is that of the request."""
+    """Send a request that concerns the sessions of others; the rule's topics are the topics of requests."""
 
 
 def covers(rule_filter: str, requested_filter: str) -> bool:
-    """Tell whether *rule_filter* admits every topic that *requested_filter* admits."""
+    """Return whether *rule_filter* admits every topic that *requested_filter* admits."""
     if rule_filter.startswith(("+", "#")) and requested_filter.startswith("$"):
         return False
     rule, requested = rule_filter.split("/"), requested_filter.split("/")
     if requested in (["#"], ["", "#"]):
-        requested.insert(-1, "+")  # the same topics: no topic is without a level, or empty
+        requested.insert(-1, "+")  # admits the same topics, because no topic is empty
     is_rule_open, is_requested_open = rule[-1] == "#", requested[-1] == "#"
     if is_rule_open:
         rule.pop()
@@ -93,7 +93,7 @@ def covers(rule_filter: str, requested_filter: str) -> bool:
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Tell whether there is a topic that both filters admit."""
+    """Return whether both filters admit a common topic."""
     if (one.startswith(("+", "#")) and other.startswith("$")) or (other.startswith(("+", "#")) and one.startswith("$")):
         return False
     ours, theirs = one.split("/"), other.split("/")
@@ -108,13 +108,13 @@ def overlaps(one: str, other: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule: which users it fits, which topics, and whether those actions are allowed or denied."""
+    """One rule: it allows or denies *actions* on *topics* to the clients that fit *user*, *group* and *client*."""
 
     topics: tuple[str, ...]
     actions: frozenset[Action]
     is_allowing: bool
     user: str | None = None
-    """``None`` and ``"*"`` fit every user, the empty string a client that gave no name."""
+    """``None`` and ``"*"`` fit every user, the empty string a client that gave no user name."""
     group: str | None = None
     client: str | None = None
 
@@ -133,7 +133,7 @@ class Rule:
             _check_pattern(topic_filter)
 
     def fits(self, user: str | None, groups: Collection[str], client_id: str) -> bool:
-        """Return whether this rule is about that client."""
+        """Return whether this rule applies to the client *client_id* of *user*, who is in *groups*."""
         return (
             (self.user is None or self.user in {EVERY_NAME, user or ""})
             and (self.group is None or self.group in groups)
@@ -142,10 +142,10 @@ class Rule:
 
 
 class Rights:
-    """All rules, asked about one client and one topic at a time; they never change."""
+    """All rules of a rights file; each method decides about one client and one topic. The rules never change."""
 
     OPEN: ClassVar[Rights]
-    """Every client may do everything."""
+    """The rights where there is no rights file: every client may do everything."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Rights:
     ) -> None:
         self._allows_by_default = allows_by_default
         self.client_ids = ClientIds(client_ids)
-        """Which client identifiers a user may connect with."""
+        """The rules about the client identifiers that users may connect with."""
         self._entries: list[tuple[Rule, str]] = [(rule, pattern) for rule in rules for pattern in rule.topics]
         if len(rules) > MAX_RULES:
             raise InvalidValueError("number of rules", len(rules), f"at most {MAX_RULES}")
@@ -165,15 +165,15 @@ class Rights:
         self._indexes = {action: TopicIndex() for action in Action}
         for number, (rule, pattern) in enumerate(self._entries):
             for action in rule.actions:
-                self._indexes[action].add(_widened(pattern), number)
+                self._indexes[action].add(_widen(pattern), number)
         self.asks_client = any(
             rule.client not in {None, EVERY_NAME} or "{client}" in pattern for rule, pattern in self._entries
         )
-        """Whether an answer may depend on the client identifier."""
+        """Whether a decision may depend on the client identifier."""
 
     @classmethod
     def read(cls, path: Path) -> Rights:
-        """Return the rights in the file *path*, or raise ``ConfigError`` naming the rule that is none."""
+        """Return the rights in the file *path*; raise ``ConfigError`` naming the rule that is not valid."""
         return _rights(str(path), read_toml(path))
 
     @property
@@ -185,27 +185,27 @@ class Rights:
 
     def may_publish(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
         """Return whether the client may publish to *topic*."""
-        return self._decided(Action.PUBLISH, (user, groups, client_id), topic, partial(_admits, topic))
+        return self._decide(Action.PUBLISH, (user, groups, client_id), topic, partial(_admits, topic))
 
     def may_subscribe(self, user: str | None, groups: Collection[str], client_id: str, topic_filter: str) -> bool:
         """Return whether the client may subscribe to *topic_filter*, which is without ``$share/…/``."""
         levels = (_FRESH if level in {"+", "#"} else level for level in topic_filter.split("/"))
         witness = "/".join(levels)
-        return self._decided(Action.SUBSCRIBE, (user, groups, client_id), witness, partial(_covers, topic_filter))
+        return self._decide(Action.SUBSCRIBE, (user, groups, client_id), witness, partial(_covers, topic_filter))
 
     def may_receive(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
         """Return whether *topic* may be delivered to the client, whatever it subscribed to."""
-        return self._decided(Action.SUBSCRIBE, (user, groups, client_id), topic, partial(_admits, topic))
+        return self._decide(Action.SUBSCRIBE, (user, groups, client_id), topic, partial(_admits, topic))
 
     def may_share(self, user: str | None, groups: Collection[str], client_id: str, topic_filter: str) -> bool:
-        """Return whether the client may receive every topic that *topic_filter* admits, so that it may serve a share.
+        """Return whether the client may receive every topic that *topic_filter* admits, so that it may join a share.
 
-        A denial of a part counts also where a rule before it allows that part: in doubt the answer is no.
+        In doubt the answer is no: a rule that denies some of the topics counts even if an earlier rule allows these.
         """
         for rule, pattern in self._entries:
             if Action.SUBSCRIBE not in rule.actions or not rule.fits(user, groups, client_id):
                 continue
-            filled = _filled(pattern, user, client_id)
+            filled = _fill(pattern, user, client_id)
             if filled is None or not overlaps(filled, topic_filter):
                 continue
             if not rule.is_allowing:
@@ -215,19 +215,19 @@ class Rights:
         return self._allows_by_default
 
     def may_hear_anywhere(self, user: str | None, groups: Collection[str], client_id: str, topic_filter: str) -> bool:
-        """Return whether a rule lets the client subscribe with ``near=any``; where there are no rights, it may."""
+        """Return whether a rule allows the client to subscribe with ``near=any``; True if there is no rights file."""
         if self is Rights.OPEN:
             return True
         levels = (_FRESH if level in {"+", "#"} else level for level in topic_filter.split("/"))
         who, is_meant = (user, groups, client_id), partial(_covers, topic_filter)
-        return self._decided(Action.ANYWHERE, who, "/".join(levels), is_meant, default=False)
+        return self._decide(Action.ANYWHERE, who, "/".join(levels), is_meant, default=False)
 
     def may_operate(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
-        """Return whether a rule lets the client make the request *topic*, which concerns the sessions of others."""
+        """Return whether a rule lets the client send the request *topic*, which concerns the sessions of others."""
         who = (user, groups, client_id)
-        return self._decided(Action.OPERATE, who, topic, partial(_admits, topic), default=False)
+        return self._decide(Action.OPERATE, who, topic, partial(_admits, topic), default=False)
 
-    def _decided(
+    def _decide(
         self,
         action: Action,
         client: tuple[str | None, Collection[str], str],
@@ -236,14 +236,17 @@ class Rights:
         *,
         default: bool | None = None,
     ) -> bool:
-        """Return what the first rule says that is about *client* and about what *is_meant*, of which *topic* is one."""
+        """Return the decision of the first rule that applies to *client*, or *default* if no rule does.
+
+        *topic* finds the candidate rules; a rule applies only if *is_meant* accepts one of its topic filters.
+        """
         default = self._allows_by_default if default is None else default
         if not self._entries:
             return default
         for number in sorted(self._indexes[action].match(topic)):
             rule, pattern = self._entries[number]
             if rule.fits(*client):
-                topic_filter = _filled(pattern, client[0], client[2])
+                topic_filter = _fill(pattern, client[0], client[2])
                 if topic_filter is not None and is_meant(topic_filter):
                     return rule.is_allowing
         return default
@@ -264,7 +267,7 @@ def _covers(requested_filter: str, topic_filter: str) -> bool:
 
 
 def _check_pattern(pattern: object) -> None:
-    """Raise ``InvalidValueError`` if *pattern* is no topic filter, whatever its placeholders stand for."""
+    """Raise ``InvalidValueError`` if *pattern* is not a valid topic filter with names in place of its placeholders."""
     if not isinstance(pattern, str):
         raise InvalidValueError("topic filter", pattern, "a string")
     for braced in _BRACED.findall(pattern):
@@ -276,20 +279,20 @@ def _check_pattern(pattern: object) -> None:
     check_topic_filter(_PLACEHOLDER.sub("name", pattern))
 
 
-def _widened(pattern: str) -> str:
-    """Return a filter that admits whatever *pattern* admits, for any client."""
+def _widen(pattern: str) -> str:
+    """Return a filter without placeholders that admits every topic that *pattern* admits for any client."""
     return "/".join("+" if _PLACEHOLDER.search(level) else level for level in pattern.split("/"))
 
 
-def _filled(pattern: str, user: str | None, client_id: str) -> str | None:
-    """Return the filter that *pattern* is for this client; ``None`` if it is none."""
+def _fill(pattern: str, user: str | None, client_id: str) -> str | None:
+    """Return *pattern* with the client's names in place of the placeholders, or None if a name must not be used."""
     if "{" not in pattern:
         return pattern
     names = {"user": user or "", "client": client_id}
     wanted = {found[1] for found in _PLACEHOLDER.finditer(pattern)}
     if any(not names[each] or _UNSAFE.search(names[each]) for each in wanted):
         return None
-    # One pass: a client called {user} is not asked about again.
+    # One pass: if the client is called {user}, its name is not replaced a second time.
     filled = _PLACEHOLDER.sub(lambda found: names[found[1]], pattern)
     return None if filled.startswith("$") and not pattern.startswith("$") else filled
 
@@ -315,7 +318,10 @@ def _rights(source: str, tree: Mapping[str, object]) -> Rights:
 def _tables(
     source: str, tree: Mapping[str, object], kind: str, keys: Sequence[str]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return the tables ``[[kind]]`` with the words that an error names each by; their selectors are strings."""
+    """Return the tables ``[[kind]]``, each with the words that name it in errors.
+
+    Raise ``ConfigError`` for an unknown key, or a user, group or client that is not a string.
+    """
     found = tree.get(kind, [])
     if not isinstance(found, list):
         raise ConfigError(source, kind, found, f"{kind}s that each begin with [[{kind}]]")

@@ -1,18 +1,18 @@
-"""Users: who may connect, in a file of one line a user: ``name:scrypt$n$r$p$salt$hash:group,group``.
+"""The users file: who may connect, with one line for each user: ``name:scrypt$n$r$p$salt$hash:group,group``.
 
 Salt and hash are base64; the groups, and the colon before them, may be missing. Empty lines and lines that begin with
-``#`` say nothing, and stay where they are when users come and go.
+``#`` are ignored, and keep their places when users are added and removed.
 
-Rule: no password is kept, only its scrypt hash; neither stands in an error.
-Rule: a check costs the same for every name: for a name that is not in the file, the password is compared with the
-hash of a user who is, and the answer is no.
-Rule: the file is replaced as a whole, under a lock, and only its owner may read it: a reader sees old or new.
-Rule: passwords may be checked from any thread, also while users come and go. scrypt takes most of a second and 128 MiB,
-and lets other threads run meanwhile, so an event loop asks ``log_in`` in one of a few threads.
-Rule: a hash that costs less than is recommended today is replaced by one that costs as much when its user logs in next,
-in memory and, where the file is ours to write, there.
-Rule: a password that was right is remembered in memory as a keyed hash, of which the key is this process's own: a fleet
-that comes back after its network was gone does not wait for scrypt again. A wrong password costs what it always does.
+Rule: only the scrypt hash of a password is stored; neither password nor hash appears in an error.
+Rule: a check takes the same time for every name: for a name that is not in the file, the password is compared with the
+hash of another user, and the answer is no.
+Rule: the file is replaced atomically, under a lock, and only its owner may read it. A reader sees the old or new file.
+Rule: passwords may be checked from any thread, also while users are added and removed. scrypt takes most of a second
+and 128 MiB, and releases the GIL, so an event loop calls ``log_in`` in one of a few worker threads.
+Rule: a hash with a lower cost than is configured today is upgraded when its user logs in next: in memory and, if the
+process runs as the owner of the file or as root, in the file.
+Rule: after a successful login the password is cached in memory, as a hash with a random key of this process. So a fleet
+of devices that reconnects after a network failure does not wait for scrypt. A wrong password always costs a scrypt run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _UNPRINTED = {"Cc", "Zl", "Zp"}  # control characters, among them tab and line f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """One line of the file."""
+    """A user: one line of the users file."""
 
     name: str
     password: PasswordHash
@@ -66,7 +66,7 @@ class User:
             check_group(group)
 
     def to_line(self) -> str:
-        """Return the line of the file, without its end."""
+        """Return the user's line of the file, without the line feed."""
         cost = self.password.cost
         salt, digest = (base64.b64encode(part).decode() for part in (self.password.salt, self.password.digest))
         line = f"{self.name}:scrypt${cost.n}${cost.r}${cost.p}${salt}${digest}"
@@ -74,62 +74,65 @@ class User:
 
 
 def check_user_name(name: object) -> str:
-    """Return *name* if a user may have it, or raise ``InvalidValueError``."""
-    return _checked("user name", name, ":")
+    """Return *name* if it is a valid user name, or raise ``InvalidValueError``."""
+    return _check_name("user name", name, ":")
 
 
 def check_group(name: object) -> str:
-    """Return *name* if a group may have it, or raise ``InvalidValueError``."""
-    return _checked("group name", name, ":,")
+    """Return *name* if it is a valid group name, or raise ``InvalidValueError``."""
+    return _check_name("group name", name, ":,")
 
 
-def _checked(what: str, value: object, separators: str) -> str:
+def _check_name(what: str, value: object, separators: str) -> str:
     name = checked_name(what, value, max_bytes=MAX_NAME_BYTES)
     if any(each in separators or unicodedata.category(each) in _UNPRINTED for each in name):
         marks = " and ".join(repr(each) for each in separators)
         raise InvalidValueError(what, name, f"text without {marks}, control characters and line breaks")
-    # A line that begins with # is a comment; editors strip blanks at the ends of lines.
+    # A line that begins with # is a comment; editors strip white space at the ends of lines.
     if name != name.strip() or name.startswith("#"):
         raise InvalidValueError(what, name, "text that neither begins with # nor begins or ends with white space")
     return name
 
 
 class UserChanges(NamedTuple):
-    """How the users of a file differ from those that were read before."""
+    """Differences between the users of a file and those that were read from it before."""
 
     revoked: frozenset[str] = frozenset()
-    """Users who are gone, or have another password."""
+    """Users who were removed, or whose password was changed."""
     regrouped: frozenset[str] = frozenset()
-    """Users who are in other groups."""
+    """Users whose groups were changed."""
 
 
 class Users:
-    """The users of one file; what they were when it was read, and after each change made here."""
+    """The users of one users file, as they were when it was read, with the changes made here since."""
 
     def __init__(self, path: Path, users: Mapping[str, User]) -> None:
         self._path = path
         self._changing = threading.Lock()
         self._key = secrets.token_bytes(32)
         self._known: dict[str, tuple[PasswordHash, bytes]] = {}
-        """Of users who have logged in: the hash that their password was compared with, and its keyed hash."""
+        """Cache of successful logins by user: the stored hash, and a hash of the password with this process's key."""
         self._in_file = {name: user.password for name, user in users.items()}
-        """The hashes as the file has them: those in memory may have been raised where the file could not be written."""
+        """The hashes as they are in the file; one in memory was upgraded even if the file could not be written."""
         self._set(users)
 
     @classmethod
     def read(cls, path: Path, *, missing_ok: bool = False) -> Users:
-        """Return the users in the file *path*, or raise ``ConfigError`` naming the line that is none."""
+        """Return the users in the file *path*; raise ``ConfigError`` naming the line that is not valid."""
         return cls(path, _users(path, _lines(path, missing_ok=missing_ok)))
 
     def _set(self, users: Mapping[str, User]) -> None:
-        # One assignment, so that another thread sees the old or the new, whole.
+        # One assignment, so that another thread sees either the old or the new users, never a mixture.
         self._state = (dict(users), tuple(user.password for user in users.values()) or (_nobody(),))
 
     def __len__(self) -> int:
         return len(self._state[0])
 
     def take(self, newer: Users) -> UserChanges:
-        """Let the users be those of *newer*, which was read later; passwords that are the same stay remembered."""
+        """Replace the users by those of *newer*, which was read later, and return the differences.
+
+        The cached login and the upgraded hash of a user whose password is the same stay.
+        """
         with self._changing:
             before, found = self._state[0], dict(newer._state[0])
             revoked = {name for name in before if newer._in_file.get(name) != self._in_file.get(name)}
@@ -147,22 +150,26 @@ class Users:
         return sorted(self._state[0])
 
     def groups(self, name: str) -> frozenset[str]:
-        """Return the groups that the user *name* is in; none if there is no such user."""
+        """Return the groups of the user *name*; the empty set if the user does not exist."""
         user = self._state[0].get(name)
         return frozenset() if user is None else user.groups
 
     def verify(self, name: str, password: bytes | str | None) -> bool:
-        """Return whether *name* is a user and *password* theirs. Takes most of a second, in any thread."""
+        """Return whether *name* is a user and *password* theirs; it takes most of a second, in any thread."""
         users, hashes = self._state
         user = users.get(name)
-        # Where costs differ, the same unknown name always costs the same, as a known one does: hash() is as constant
-        # as the process, and keyed, so no client can tell which user stands in.
+        # The costs of users may differ. An unknown name is always checked against the same user's hash, so that it
+        # takes a constant time like a known name: hash() is constant in a process, and seeded, so that no client can
+        # find out which user was chosen.
         hashed = hashes[hash(name) % len(hashes)] if user is None else user.password
         is_theirs = hashed.verify(_text(password))
         return is_theirs and user is not None
 
     def log_in(self, name: str, password: bytes | str | None, *, cost: Cost = DEFAULT_COST) -> bool:
-        """Return what ``verify`` says, at once if it said yes before; raise what the user's hash costs to *cost*."""
+        """Return whether *name* is a user and *password* theirs, at once if this password was right before.
+
+        If it is right and the stored hash is below *cost*, upgrade the hash to *cost*.
+        """
         user, word = self._state[0].get(name), _text(password)
         if user is not None and word is not None and self._is_known(user, word):
             return True
@@ -180,11 +187,14 @@ class Users:
         return hashed is user.password and hmac.compare_digest(quick, self._quick(user.name, word))
 
     def _quick(self, name: str, word: str) -> bytes:
-        """Return a hash that tells nothing to those who do not have this process's key."""
+        """Return a fast hash of a user's password, keyed with this process's secret and so useless without it."""
         return hashlib.blake2b(f"{name}\0{word}".encode(errors="surrogatepass"), key=self._key).digest()
 
     def _raise(self, user: User, hashed: PasswordHash) -> None:
-        """Let a user have another hash of the same password."""
+        """Replace the hash of a user's password by *hashed*, a hash of the same password, in memory and in the file.
+
+        Only log a warning if the file cannot be written.
+        """
         with self._changing:  # another thread may do the same for another user
             users = dict(self._state[0])
             if users.get(user.name) != user:
@@ -210,9 +220,9 @@ class Users:
     def add(
         self, name: str, password: str, *, groups: Collection[str] | None = None, cost: Cost = DEFAULT_COST
     ) -> bool:
-        """Let *name* be a user with *password*; return whether there was no such user before.
+        """Add the user *name*, or replace the password of an existing one; return whether the user is new.
 
-        The groups of a user who was there stay if *groups* is not given. The file is made if there is none.
+        An existing user keeps its groups if *groups* is None. The file is created if it is missing.
         """
         check_user_name(name)
         for group in groups or ():
@@ -234,7 +244,7 @@ class Users:
         return before is None
 
     def remove(self, name: str) -> bool:
-        """Let *name* be no user; return whether there was one."""
+        """Remove the user *name* from the file; return whether the user existed."""
         with _locked(self._path) as path:
             lines = _lines(path, missing_ok=True)
             users = _users(path, lines)
@@ -247,7 +257,7 @@ class Users:
 
 
 def _text(password: bytes | str | None) -> str | None:
-    """Return *password* as text; MQTT's are bytes, and those that are no UTF-8 fit no user."""
+    """Return *password* as text, or None if it is not UTF-8: MQTT sends bytes, and such bytes match no user."""
     if not isinstance(password, bytes):
         return password
     try:
@@ -257,7 +267,7 @@ def _text(password: bytes | str | None) -> str | None:
 
 
 def _nobody() -> PasswordHash:
-    """Return a hash that stands in where there is no user at all: random bytes, which are no user's password."""
+    """Return a dummy hash of random bytes, to check passwords against if the file has no users."""
     return PasswordHash(salt=secrets.token_bytes(MIN_SALT_BYTES), digest=secrets.token_bytes(32))
 
 
@@ -265,7 +275,7 @@ def _nobody() -> PasswordHash:
 
 
 def _lines(path: Path, *, missing_ok: bool) -> list[str]:
-    """Return the lines of the file; only a line feed ends one, whatever else Unicode has."""
+    """Return the lines of the file; only a line feed ends a line, not Unicode's other line breaks."""
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
@@ -299,7 +309,7 @@ def _users(path: Path, lines: list[str]) -> dict[str, User]:
 
 
 def _user(source: str, where: str, line: str) -> User | None:
-    """Return the user of a line, ``None`` if it has none; an error quotes a name and never a hash."""
+    """Parse one line; return its user, or None for an empty line or comment. An error never quotes a hash."""
     line = line.rstrip("\r")
     if _says_nothing(line):
         return None
@@ -330,26 +340,26 @@ def _place(lines: list[str], name: str) -> int:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[Path]:
-    """Hold the lock of the users file; yield where it really is, so that a symbolic link stays one.
+    """Hold the lock of the users file; yield its path with symbolic links resolved, so that a link stays a link.
 
-    The lock is a file of its own, beside: the users file itself is another one after each change.
+    The lock is a separate file in the same folder, because each change replaces the users file by a new one.
     """
     path = path.resolve()
     make_folder(path.parent)
     descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits: its holder writes one small file
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # blocks only briefly: the holder writes one small file
         yield path
     finally:
         os.close(descriptor)
 
 
 def _put(path: Path, lines: list[str]) -> None:
-    """Let *path* hold *lines*: all of them or what it held before; only its owner may read it."""
+    """Replace the content of *path* by *lines*, atomically; only its owner may read the file."""
     descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # of mode 0600
     try:
         try:
-            with suppress(OSError):  # an administrator's change must not take the file from the broker's account
+            with suppress(OSError):  # after a change by an administrator, the broker's account must still own the file
                 was = path.stat()
                 os.fchown(descriptor, was.st_uid, was.st_gid)
             write_all(descriptor, "".join(f"{line}\n" for line in lines).encode())

@@ -477,6 +477,6 @@ class Connecting:
     def tick(self, now: int) -> None:
         """Send wills and end sessions that are due."""
         self._wills.tick(now, self._coming)
-        for client in self._state.lapsed(now):
+        for client in self._state.expired_clients(now):
             if client.id not in self._coming and client.id not in self._ending:
                 self._end(client, now)

@@ -215,7 +215,7 @@ class Delivering:
                     seq = commits.seq
                     commits.append(self._of_retained(seq, now, terms, client, message))
                     settle = partial(self._settle, client, out, terms, Outcome.DELIVERED, now)
-                    commits.entered(seq, settle, is_owed=False)
+                    commits.enter_appended(seq, settle, is_owed=False)
                 seq = 0
                 continue
             confirmed += len(message.record)
@@ -300,7 +300,9 @@ class Delivering:
             if not (out.is_held or out.via is RETAINED or is_released_later or self._is_kept(client, out)):
                 continue  # the node knows nothing of it
             if is_owed or commits.waiting:
-                commits.entered(seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed)
+                commits.enter_appended(
+                    seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed
+                )
             else:
                 self._settle(client, out, terms, outcome, now)
 

@@ -370,7 +370,7 @@ class Shaping:
         if of is None:
             self._commits.then(send)
         else:
-            self._commits.entered(of, send, is_owed=True)
+            self._commits.enter_appended(of, send, is_owed=True)
 
     def _send_now(self, client: LiveClient, link: Link, out: Outgoing, size: int) -> None:
         was_full = link.room <= 0

@@ -1,1 +1,1 @@
-"""Limits: rates, memory and budgets of work for each client; counters, and notices for the operator."""
+"""Limits of each client: rates, memory and budgets of work; also the counters, and notices for the operator."""

@@ -1,4 +1,4 @@
-"""Counters: what the broker has done since its start."""
+"""Counters of events since the start of the broker, for metrics, ``$SYS`` and the status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Counters"]
 
 @dataclass(slots=True)
 class Counters:
-    """Plain numbers that only grow; the code that counts never asks who reads them."""
+    """Numbers that only grow; the code that counts does not depend on the code that reads them."""
 
     connections: int = count("connections that were accepted", has_rate=True)
     refused_connections: int = count("connections that were refused", has_rate=True)

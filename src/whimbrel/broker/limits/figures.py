@@ -2,7 +2,7 @@
 
 Rule: a figure is one field of a dataclass. Metrics, ``$SYS``, ``whimbrel status`` and the reference page are made from
 these fields, so that a new figure is one line of code.
-Rule: the value None means that the figure is not known; it is shown nowhere.
+Rule: the value None means that the figure is unknown; it is not shown.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Figure:
     """The description of one number."""
 
     about: str
-    """What is counted, for the reference page and the metric's help."""
+    """The text that describes the number, for the reference page and the metric's help."""
     is_counter: bool
-    """Whether the number only grows, as opposed to one that says what there is now."""
+    """Whether the number only grows (a counter), as opposed to a current value (a gauge)."""
     topic: str = ""
-    """The topic below ``$SYS/broker/``; figures with the same topic are added up there."""
+    """The topic below ``$SYS/broker/``; the sum of all figures with the same topic is published there."""
     place: str = ""
     """The place in the JSON of ``whimbrel status``, such as ``clients.connected``."""
     has_rate: bool = False
@@ -36,7 +36,7 @@ class Figure:
 
 
 class Reading(NamedTuple):
-    """A figure with its name and its value now."""
+    """A figure with its name and its current value."""
 
     name: str
     value: float
@@ -44,12 +44,12 @@ class Reading(NamedTuple):
 
 
 def count(about: str, *, topic: str = "", has_rate: bool = False) -> Any:  # noqa: ANN401 # a field of any number
-    """Return the field of a counter."""
+    """Return a dataclass field for a counter, which starts at 0."""
     return field(default=0, metadata={_KEY: Figure(about, is_counter=True, topic=topic, has_rate=has_rate)})
 
 
 def now(about: str, *, topic: str = "", place: str = "") -> Any:  # noqa: ANN401 # a field of any number
-    """Return the field of a number that says what there is now."""
+    """Return a dataclass field for a current value (a gauge), which is None until it is known."""
     return field(default=None, metadata={_KEY: Figure(about, is_counter=False, topic=topic, place=place)})
 
 
@@ -59,7 +59,7 @@ def figures_of(kind: type[DataclassInstance]) -> dict[str, Figure]:
 
 
 def read_figures(*tables: DataclassInstance) -> Iterator[Reading]:
-    """Yield the figures of *tables* whose value is known."""
+    """Yield a reading of each figure of *tables* whose value is not None."""
     for table in tables:
         for name, figure in figures_of(type(table)).items():
             value = getattr(table, name)

@@ -1,8 +1,9 @@
-"""Inflow: the bytes of one client that were read and may not be handled yet, cut where packets begin.
+"""Inflow: the receive buffer of one client, which the rate limits empty at the allowed rate.
 
-Rule: no byte is dropped, doubled or moved, whatever the cuts are.
-Rule: a PUBLISH counts when its first byte passes; the rest of it is only bytes.
-Rule: this looks at the heads of packets alone (MQTT 5, 2.1). What is no head passes: the decoder says what is wrong.
+The buffer keeps bytes that were read from the connection but must not be handled yet.
+Rule: no byte is lost, doubled or reordered, wherever the stream is cut.
+Rule: a PUBLISH is counted as a message when its first byte is released; its other bytes count only as bytes.
+Rule: only the fixed headers of packets are parsed (MQTT 5, 2.1). The decoder reports an invalid header.
 """
 
 from __future__ import annotations
@@ -17,29 +18,32 @@ _PUBLISH = PacketType.PUBLISH.value
 
 
 class Inflow:
-    """What was read of a connection and did not pass yet."""
+    """The bytes that were read from one connection and not released yet."""
 
     __slots__ = ("_begin", "_data", "_left")
 
     def __init__(self) -> None:
         self._data, self._begin = b"", 0
         self._left = 0
-        """How many bytes are still to pass of the packet that has begun to."""
+        """Bytes that are still to be released of the packet whose first byte was released."""
 
     def __len__(self) -> int:
         return len(self._data) - self._begin
 
     def put(self, data: bytes) -> None:
-        """Take in what came."""
+        """Append the bytes *data*, which were read from the connection."""
         self._data, self._begin = (self._data[self._begin :] + data if len(self) else data), 0
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something that could pass, if it may; the beginning of a head could not."""
+        """Whether bytes could be released if the rates allowed it; part of a packet's fixed header could not."""
         return len(self) > 0 and (self._left > 0 or _packet_bytes(self._data, self._begin) is not None)
 
     def take(self, messages: int, size: int) -> tuple[bytes, int]:
-        """Return what passes: at most *size* bytes and *messages* PUBLISH packets; and how many these were."""
+        """Remove and return the next bytes, and the number of PUBLISH packets that begin in them.
+
+        At most *size* bytes and *messages* PUBLISH packets are released.
+        """
         data, at, used = self._data, self._begin, 0
         begin, end, left = at, min(len(data), at + size), self._left
         while at < end:
@@ -59,7 +63,10 @@ class Inflow:
 
 
 def _packet_bytes(data: bytes, at: int) -> int | None:
-    """Return how many bytes the packet that begins at *at* has, its head included; None if that is not there yet."""
+    """Return the size in bytes of the packet that begins at *at*, with its header.
+
+    Return None if the header is not complete. If the header is invalid, return the size of the rest of *data*.
+    """
     if at + 1 >= len(data):
         return None
     length = data[at + 1]

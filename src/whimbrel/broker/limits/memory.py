@@ -1,15 +1,16 @@
-"""Memory: how much all that a broker keeps takes together, and whether there is room for more.
+"""The memory limit: an estimate of the memory that the broker's data take, and whether more may be kept.
 
-Held and retained messages, wills, connections and what waits to be written to them, packets that are not whole yet,
-subscriptions, sessions, policies, and what devices reported. Rule: each change is counted when it is made; no total is
-ever recomputed.
-Rule: what a client can make grow counts by its size, also where a limit of its own bounds it
-(``tests/unit/test_broker_memory_kinds.py`` fills each kind and compares with what Python allocated).
-Rule: these are estimates, measured on CPython 3.11 and rounded up. They bound the process within a small factor; what
-an interpreter, its libraries and the compiled matcher take beside them is a constant.
-Rule: an eighth of it is for what only passes through: notifications for clients that keep up, connections and
-subscriptions. Otherwise a client could fill the memory with what no device fetches, and no other would be served.
-Rule: the limit decides about what is new. What is there stays, also after a restart with a lower limit.
+These data are held and retained messages, wills, connections and the bytes that wait to be written to them, incomplete
+packets, subscriptions, sessions, policies, and reports of devices.
+Rule: each change is counted when it is made; the total is never recomputed.
+Rule: all data that a client can make grow are counted by their size, also if another limit bounds them
+(``tests/unit/test_broker_memory_kinds.py`` fills each kind and compares with the memory that Python allocated).
+Rule: the sizes are estimates, measured on CPython 3.11 and rounded up. They bound the process within a small factor;
+the interpreter, its libraries and the compiled matcher take a constant amount beside them.
+Rule: an eighth of the limit is reserved for data that only pass through: notifications for clients that keep up,
+connections and subscriptions. Otherwise a client could fill the memory with messages that no device fetches, and no
+other client would be served.
+Rule: the limit applies to new data only. Existing data stay, also after a restart with a lower limit.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from whimbrel.node.memory import MemoryCount
 __all__ = ["CONNECTION_BYTES", "PACKET_BYTES", "PENDING_BYTES", "RETAINED_COPY_BYTES", "Memory", "NoRoom"]
 
 CONNECTION_BYTES = 3_500
-"""A connection, whether its CONNECT has come or not."""
+"""Memory of a connection, before or after its CONNECT."""
 PACKET_BYTES = 200
-"""A decoded packet that waits for its turn, beside its payload, which counts as well."""
+"""Memory of a decoded packet that waits for its turn, without its payload, which is counted separately."""
 RETAINED_COPY_BYTES = 300
-"""A retained message that waits to be sent to a client, beside the message itself."""
+"""Memory of a queue entry for a retained message that waits to be sent to a client, without the message itself."""
 PENDING_BYTES = 1_200
-"""One notification that one session has not received yet, beside the notification itself, which is there once."""
+"""Memory of one notification that one session has not received yet, without the notification itself."""
 _PASSING = 8
-"""One in so many bytes is for what passes through."""
+"""The limit divided by this is reserved for data that only pass through."""
 
 
 class NoRoom(str):
-    """Why there is no room now; there may be later, without anything that its client does."""
+    """Reason why memory is refused now; it may be free later without any action of the refused client."""
 
     __slots__ = ()
 
 
 class _Tally(Protocol):
     pendings: int
-    """How many notifications are pending, counted in each session."""
+    """Number of pending notifications, counted once for each session that they are held for."""
 
 
 class _NothingHeld:
@@ -50,7 +51,7 @@ class _NothingHeld:
 
 
 class Memory(MemoryCount):
-    """What is counted; *most* is the limit, 0 for none."""
+    """Estimated memory in use, in bytes; *most* is the limit, 0 means that there is none."""
 
     __slots__ = ("_is_guess", "hold", "incoming", "measure", "most", "outgoing")
 
@@ -58,47 +59,51 @@ class Memory(MemoryCount):
         super().__init__()
         self.most = most
         self.hold: _Tally = _NothingHeld()
-        """Who counts what is pending."""
+        """Has the number of pending notifications: the hold, once it exists."""
         self.incoming = 0
-        """Of the sum: packets that are not whole yet, or wait for their CONNACK or their turn."""
+        """Part of the sum: packets that are incomplete, or wait for their CONNACK or their turn."""
         self.outgoing = 0
-        """Of the sum: bytes that wait to be written to connections, or were written since it was last measured."""
+        """Part of the sum: bytes that wait to be written to connections, or were written since the last measurement."""
         self._is_guess = False
+        """Whether ``outgoing`` was estimated since the last measurement."""
         self.measure: Callable[[], int] = int
-        """How many bytes wait to be written; the shell knows."""
+        """Returns the bytes that wait to be written to connections; set by the shell."""
 
     @property
     def used(self) -> int:
-        """How much is in use."""
+        """Estimated memory in use, in bytes."""
         return self.counted + self.hold.pendings * PENDING_BYTES
 
     def has_room(self, more: int = 0) -> bool:
-        """Tell whether *more* bytes may be kept."""
+        """Return whether *more* bytes may be kept; measure the bytes that wait to be written if that is in doubt."""
         if self.counted + self.hold.pendings * PENDING_BYTES + more <= self.most or not self.most:
             return True
-        if self._is_guess:  # much of what was written has been read, perhaps
+        if self._is_guess:  # clients may have read much of what was written
             self.set_outgoing(self.measure())
         return self.used + more <= self.most
 
     def refusal(self, more: int = 0, *, is_lasting: bool = False) -> tuple[ReasonCode, NoRoom] | None:
-        """Return why nothing more is kept, if so; what *is_lasting* may not take the last eighth."""
+        """Return the reason code and text for refusing *more* bytes, or None if they may be kept.
+
+        Data that are stored (*is_lasting*), and do not only pass through, must not use the last eighth of the limit.
+        """
         if self.has_room(more + (self.most // _PASSING if is_lasting else 0)):
             return None
         reason = f"all that is kept takes {self.most} bytes (limits.memory_bytes), no more may"
         return ReasonCode.QUOTA_EXCEEDED, NoRoom(reason)
 
     def count_incoming(self, change: int) -> None:
-        """Count bytes that came or were handled."""
+        """Change the number of received bytes that wait by *change*: above 0 for arrived bytes, below 0 for handled."""
         self.incoming += change
         self.counted += change
 
     def count_outgoing(self, size: int) -> None:
-        """Count bytes that are written, as if the client read none of them, until it is measured how many wait."""
+        """Count *size* bytes that were written to a connection as waiting, until the next measurement."""
         self.outgoing += size
         self.counted += size
         self._is_guess = True
 
     def set_outgoing(self, size: int) -> None:
-        """Take in how many bytes wait to be written."""
+        """Set the measured number of bytes that wait to be written."""
         self.counted += size - self.outgoing
         self.outgoing, self._is_guess = size, False

@@ -1,4 +1,4 @@
-"""Notices for the operator: what the core has the shell write into the log of the process."""
+"""Notices for the operator: lines that the core has the shell write into the process's log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Notice"]
 
 
 class Notice(NamedTuple):
-    """One line, and the client and user that it concerns."""
+    """One line of the process's log, with the client and user that it concerns."""
 
     text: str
     client: str

@@ -1,17 +1,17 @@
-"""PasswordRateLimit: how many wrong passwords an address may give before it has to wait.
+"""Rate limit of wrong passwords per network address (brute-force protection): a token bucket for each address.
 
-Rule: an address may fail as often as it may in a minute at once, and gets one of these back each time that such a share
-of a minute has passed. What was right costs nothing.
-Rule: failures beyond that are counted too. Tasks that were let in together, before one of them was answered, are
-paid for by waiting longer, so that in the long run an attacker gains nothing by guessing in parallel.
-Rule: an IPv4 address stands for itself, an IPv6 address for its /64, which is the least that a household has;
-IPv4 written as IPv6 is IPv4. The port means nothing. What is no address stands for itself.
-Rule: memory is bounded. Forgotten are, when there is no more room, those who have everything back, and if there are
-none the one who failed longest ago.
-Rule: a clock that is set back takes no client's allowance away; the time until it was set back counts.
+Rule: an address may give a minute's worth of wrong passwords at once. Then it may give one more each time that its
+share of a minute has passed (6 seconds at 10 per minute). Right passwords cost nothing.
+Rule: wrong passwords beyond the limit are counted too. If checks that were admitted together all fail, the address
+waits longer, so that in the long run an attacker gains nothing by guessing in parallel.
+Rule: an IPv4 address counts by itself; an IPv6 address counts as its /64 network, the smallest that a household has.
+An IPv4-mapped IPv6 address counts as IPv4. The port is ignored. A text that is not an address counts by itself.
+Rule: memory is bounded. If it is full, the addresses whose buckets are full again are removed; if there are none, the
+address that failed longest ago is removed.
+Rule: if the clock is set back, no address loses its allowance, and the time until then counts.
 
-For each address it is known when it will have everything back. Times are counted in shares of a microsecond, as many
-as it may fail in a minute, so that a failure is a whole number of them and nothing is rounded.
+For each address the time is stored when its bucket is full again. The unit of time is a microsecond divided by the
+allowed failures per minute, so that one failure is a whole number of units and nothing is rounded.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ __all__ = ["PasswordRateLimit", "origin_of"]
 
 _MINUTE_US = 60_000_000
 _NETWORK_BITS = 64
-# What a socket says of its other end, as text; [host] and [host]:port; host:port.
+# The text of a peer address: a tuple of Python's socket module; [host] or [host]:port; host:port.
 _HOST = re.compile(
     r"""\(['"]([^'"]*)['"], [0-9]+(?:, [0-9]+, [0-9]+)?\)|\[([^\]]*)\](?::[0-9]+)?|(.*):[0-9]+""", re.DOTALL
 )
 
 
 class PasswordRateLimit:
-    """Who has given wrong passwords, and how many more each may give; *per_minute* of 0 is without limit."""
+    """Limits the wrong passwords of each address to *per_minute* (0: no limit); remembers at most *most* addresses."""
 
     def __init__(self, per_minute: int, *, most: int = 10_000) -> None:
         self._per_minute = whole("wrong passwords per minute", per_minute, 0, INT32_MAX)
         self._most = whole("addresses that are remembered", most, 1, INT32_MAX)
         self._whole_at: dict[str, int] = {}
-        """When each has everything back; in the order of their last failures."""
+        """The time when the bucket of each address is full again; in the order of their last failures."""
         self._passed = 0
-        """The shares of microseconds that have passed since the first question."""
+        """Time since the first call, in units of a microsecond divided by the failures per minute."""
         self._last_us: int | None = None
 
     def __len__(self) -> int:
-        """Return how many are remembered."""
+        """Return the number of addresses that are remembered."""
         return len(self._whole_at)
 
     def may_try(self, address: str, now_us: int) -> bool:
-        """Tell whether a password from *address* is to be looked at."""
+        """Return whether a password from *address* may be checked now."""
         if not self._per_minute:
             return True
         now = self._advance(now_us)
         owed = self._whole_at.get(origin_of(address), now) - now
         return owed <= (self._per_minute - 1) * _MINUTE_US
 
-    def failed(self, address: str, now_us: int) -> None:
+    def count_failure(self, address: str, now_us: int) -> None:
         """Count a wrong password from *address*."""
         if not self._per_minute:
             return
@@ -67,15 +67,15 @@ class PasswordRateLimit:
         self._whole_at[who] = whole_at + _MINUTE_US
 
     def _advance(self, now_us: int) -> int:
-        """Return the time that has passed, which never goes back."""
+        """Advance the clock to *now_us*, and return the time since the first call, which never goes back."""
         if self._last_us is not None and now_us > self._last_us:
             self._passed += (now_us - self._last_us) * self._per_minute
         self._last_us = now_us
         return self._passed
 
     def _forget(self, now: int) -> None:
-        """Make room for one."""
-        # Looking at all of them is rare: those who failed once are whole soon, and all of them go at once.
+        """Remove all addresses whose buckets are full again, or else the address that failed longest ago."""
+        # This scan is rare: an address that failed once is full again soon, and one scan removes all such addresses.
         remembered = {who: whole_at for who, whole_at in self._whole_at.items() if now < whole_at}
         if len(remembered) == len(self._whole_at):
             del remembered[next(iter(remembered))]
@@ -83,17 +83,17 @@ class PasswordRateLimit:
 
 
 def origin_of(address: str) -> str:
-    """Return what is remembered for *address*: two addresses that have the same are the same to us."""
+    """Return the network or host by which *address* is counted: addresses with the same origin share a bucket."""
     network = _network(address)
     parts = _HOST.fullmatch(address)
-    if network is not None or parts is None:  # IPv6 without brackets ends like a port, and is an address
+    if network is not None or parts is None:  # the end of an IPv6 address without brackets only looks like a port
         return network or address
     host = next(part for part in parts.groups() if part is not None)
     return _network(host) or host
 
 
 def _network(host: str) -> str | None:
-    """Return the IPv4 address or the IPv6 network that *host* is; ``None`` if it is neither."""
+    """Return the IPv4 address, or the /64 network of the IPv6 address, *host*; None if it is not an address."""
     try:
         found = ip_address(host)
     except ValueError:

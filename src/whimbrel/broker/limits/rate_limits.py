@@ -1,11 +1,14 @@
-"""Rate limits: how many messages and bytes a second a client, and all clients of a user together, may send.
+"""Rate limits: the messages and bytes per second that a client, and all clients of a user together, may send.
 
-Rule: nothing is dropped and no client is told: what a client may not send yet is held, and the shell reads no more from
-its connection. So TCP's own back-pressure reaches the client.
-Rule: at no time more has passed than the rate times the time plus the burst, of bytes and of PUBLISH packets alike.
-Rule: the clients of one user who wait take turns, each with a small part of what is there, so none of them starves.
-Rule: nothing here asks a clock: ``now`` is an argument, in microseconds of a clock that never steps.
-Rule: to connect again is no way around a limit: what a client has used up is remembered until it is whole again.
+Each limit is a token bucket.
+Rule: nothing is dropped and no client is notified. Bytes beyond the limit are buffered, and the shell stops reading
+from the connection, so TCP's own back-pressure slows the client.
+Rule: at any time, at most the rate times the elapsed time plus the burst has been admitted, in bytes as in PUBLISH
+packets.
+Rule: the waiting clients of one user take turns, and each turn is a small part of the user's tokens (round robin), so
+no client starves.
+Rule: ``now`` is an argument, in microseconds of a monotonic clock; nothing here reads a clock.
+Rule: a client cannot evade a limit by reconnecting: its buckets are remembered until they are full again.
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ __all__ = ["Meter", "RateLimits", "Rates", "Slowed", "TokenBucket"]
 
 _SLOWED = "the client sends more than {} allows; it is read from as slowly as that, and nothing is dropped"
 _WAITS = 10
-"""Who waits is woken when a tenth of a second's worth is there, not for every byte."""
+"""A waiting client goes on when the bucket has the tokens of 1/10 second, not for every byte."""
 _TURNS = 50
-"""A turn of one of several clients of a user is a fiftieth of a second's worth."""
+"""A turn of one of several clients of a user takes the tokens of 1/50 second."""
 _EPISODE_US = 60 * US_PER_S
-"""A client that is slowed again within so long is still the same piece of news."""
+"""Time within which a client that is slowed down again is neither reported nor counted again."""
 _REMEMBERED = 10_000
 
 
 class Rates(NamedTuple):
-    """What may be sent in a second; 0 is any number."""
+    """Limits per second on PUBLISH packets and on bytes; 0 means no limit."""
 
     messages: int = 0
     bytes: int = 0
@@ -45,20 +48,20 @@ class Rates(NamedTuple):
 
 
 class Slowed(NamedTuple):
-    """A client that begins to be slowed, for the log of the process."""
+    """A client that is slowed down from now on, for the process's log."""
 
     client: str
     user: str | None
     setting: str
-    """The rate that is exceeded: of the client, or of its user."""
+    """The setting of the rate that the client, or its user, exceeds."""
 
     def notice(self) -> Notice:
-        """Return what an operator should read of it."""
+        """Return the line for the operator."""
         return Notice(_SLOWED.format(self.setting), self.client, self.user)
 
 
 class TokenBucket:
-    """Tokens that come at *rate* a second, up to *burst_us* microseconds' worth; without a rate, without end."""
+    """Token bucket: *rate* tokens are added per second, up to those of *burst_us* microseconds; rate 0: no limit."""
 
     __slots__ = ("_at", "_level", "_most", "_rate")
 
@@ -66,11 +69,11 @@ class TokenBucket:
         self._rate = rate
         self._most = max(rate * burst_us, US_PER_S)
         self._level = self._most
-        """In millionths of a token, so that nothing is ever rounded."""
+        """Tokens in the bucket, in millionths, so that nothing is rounded; negative if more were taken than it had."""
         self._at: int | None = None
 
-    def left(self, now: int) -> int:
-        """Return how many whole tokens there are."""
+    def tokens_left(self, now: int) -> int:
+        """Return the number of whole tokens in the bucket at the time *now*; below 1 if it is used up."""
         if not self._rate:
             return INT64_MAX
         if self._at is not None and now > self._at:
@@ -79,30 +82,30 @@ class TokenBucket:
         return self._level // US_PER_S
 
     def take(self, number: int) -> None:
-        """Take tokens; those that are not there are owed."""
+        """Remove *number* tokens; the level may become negative, and is then a debt."""
         if self._rate:
             self._level -= number * US_PER_S
 
     def wait_us(self, now: int) -> int:
-        """Return how long until there are enough to go on, where there is none now; 0 where there is one."""
-        if self.left(now) > 0:
+        """Return the microseconds until the bucket has enough tokens to go on; 0 if it has at least one now."""
+        if self.tokens_left(now) > 0:
             return 0
         wanted = min(self._most, max(1, self._rate // _WAITS) * US_PER_S)
         return -(-(wanted - self._level) // self._rate)
 
     @property
     def turn(self) -> int:
-        """How many tokens one of several takes before it is another's turn."""
+        """Most tokens that one of several clients takes before the next has its turn."""
         return max(1, self._rate // _TURNS) if self._rate else INT64_MAX
 
     def is_full(self, now: int) -> bool:
-        """Tell whether nothing is owed any more."""
-        self.left(now)
+        """Return whether the bucket is full, so that nothing about it needs to be remembered."""
+        self.tokens_left(now)
         return not self._rate or self._level >= self._most
 
 
 class _Share:
-    """What a client, or a user, may send; and of a user the clients that wait for it."""
+    """Token buckets of a client or of a user; for a user, also the queue of its clients that wait for tokens."""
 
     __slots__ = ("_whose", "blocked_at", "bytes", "connected", "is_scheduled", "messages", "waiting")
 
@@ -110,11 +113,13 @@ class _Share:
         self._whose = whose
         self.messages, self.bytes = TokenBucket(rates.messages, burst_us), TokenBucket(rates.bytes, burst_us)
         self.connected = 0
-        """How many connections share it."""
+        """Number of connections that use these buckets."""
         self.waiting: deque[Meter] = deque()
+        """Connections of the user that wait for tokens, in the order of their turns."""
         self.is_scheduled = False
+        """Whether the user has an entry in the schedule of ``RateLimits``."""
         self.blocked_at: int | None = None
-        """When a client had last to wait for it."""
+        """The last time that a connection had to wait for these buckets."""
 
     def take(self, messages: int, size: int) -> None:
         self.messages.take(messages)
@@ -124,73 +129,74 @@ class _Share:
         return max(self.messages.wait_us(now), self.bytes.wait_us(now))
 
     def setting(self, now: int) -> str:
-        """Return the name of the rate that has to be waited for."""
+        """Return the name of the setting whose rate is exceeded."""
         what = "messages" if self.messages.wait_us(now) else "bytes"
         return f"limits.{self._whose}_{what}_per_second"
 
     def is_idle(self, now: int) -> bool:
-        """Tell whether it can be forgotten: it is not shared, nothing is owed, and it was not reported lately."""
+        """Return whether the buckets can be forgotten: they are unused and full, and caused no notice lately."""
         is_old = self.blocked_at is None or now - self.blocked_at > _EPISODE_US
         return not self.connected and is_old and self.messages.is_full(now) and self.bytes.is_full(now)
 
 
 class Meter:
-    """What one connection sends, as far as it may not be handled yet."""
+    """Rate meter of one connection: its receive buffer, and the token buckets that it uses."""
 
     __slots__ = ("client", "inflow", "is_closed", "is_waiting", "link", "own", "shared", "turn", "user")
 
     def __init__(self, link: object, client: str, user: str | None, own: _Share, shared: _Share | None) -> None:
         self.link, self.client, self.user = link, client, user
         self.own, self.shared = own, shared
-        """What its client may send, and what all clients of its user may; None if that is not limited."""
+        """Buckets of all clients of the connection's user; None if they are not limited. ``own`` are the client's."""
         self.inflow = Inflow()
         self.is_waiting = False
-        """The shell is not to read from the connection."""
+        """Whether the connection waits for tokens; meanwhile the shell must not read from it."""
         self.is_closed = False
         self.turn: tuple[int, int] | None = None
-        """What is left of its turn, in messages and bytes, where its user's tokens were used up in the middle."""
+        """Messages and bytes left of a turn that was interrupted because the user's tokens were used up."""
 
 
 class RateLimits:
-    """The rates of all clients and users; *burst_us* is how much of a second's worth may come at once."""
+    """Rate limits of all clients and users; *burst_us* is the burst: the time whose tokens may be used at once."""
 
     def __init__(self, per_client: Rates, per_user: Rates, burst_us: int, counters: Counters) -> None:
         self._per_client, self._per_user, self._burst_us = per_client, per_user, burst_us
         self.are_any = bool(per_client or per_user)
-        """Whether anything is limited."""
+        """Whether any rate is limited."""
         self._counters = counters
         self._clients: dict[str, _Share] = {}
         self._users: dict[str, _Share] = {}
         self._due: list[tuple[int, int, Meter | _Share]] = []
-        """Connections that wait for tokens of their own, and users whose clients wait; by the time to look again."""
+        """Schedule (heap): connections that wait for their own tokens and users with waiting clients, by due time."""
         self._numbers = count()
+        """Makes the entries of the schedule distinct."""
         self._now, self._most_known = 0, _REMEMBERED
         self._new: list[Meter] = []
-        """Connections that sent more behind their CONNECT, which were not looked at yet."""
+        """New connections with bytes behind their CONNECT that were not metered yet."""
         self.slowed = 0
-        """How many connections are not read from for now."""
+        """Number of connections that must not be read from now."""
         self.news: list[Slowed] = []
-        """What the shell is to log, and then to forget."""
+        """Notices about slowed clients; the shell logs them and clears the list."""
 
     @classmethod
     def of(cls, limits: LimitSettings, counters: Counters) -> RateLimits:
-        """Return the rates that the configuration sets."""
+        """Return rate limits with the rates that the configuration sets."""
         per_client = Rates(limits.client_messages_per_second, limits.client_bytes_per_second)
         per_user = Rates(limits.user_messages_per_second, limits.user_bytes_per_second)
         return cls(per_client, per_user, int(limits.rate_burst_s * US_PER_S), counters)
 
     def __len__(self) -> int:
-        """Return how many clients and users are remembered."""
+        """Return the number of clients and users whose buckets are remembered."""
         return len(self._clients) + len(self._users)
 
     def next_at(self, now: int) -> int | None:
-        """Return when ``turn`` has something to do; None if never."""
+        """Return the time of the next call of ``turn``, or None if no connection waits."""
         if self._new:
             return now
         return self._due[0][0] if self._due else None
 
     def open(self, link: object, client: str, user: str | None, data: bytes) -> Meter:
-        """Return the meter of a connection whose CONNECT is answered; *data* came behind it."""
+        """Return a meter for a connection whose CONNECT was answered; *data* are the bytes behind the CONNECT."""
         own = self._share(self._clients, "client", client, self._per_client)
         shared = None
         if user is not None and self._per_user:
@@ -202,7 +208,7 @@ class RateLimits:
         return meter
 
     def close(self, meter: Meter) -> None:
-        """Forget a connection, and what is held of it."""
+        """Forget a closed connection and the bytes in its buffer."""
         if meter.is_closed:
             return
         meter.is_closed, meter.link, meter.inflow = True, None, Inflow()
@@ -214,13 +220,16 @@ class RateLimits:
                 meter.shared.waiting.remove(meter)
 
     def receive(self, meter: Meter, data: bytes, now: int) -> bytes:
-        """Take in what came over a connection; return what may be handled now. The rest comes with ``turn``."""
+        """Add bytes read from a connection; return those that may be handled now. ``turn`` returns the others later."""
         self._now = now
         meter.inflow.put(data)
         return b"" if meter.is_waiting else self._admit(meter, now)
 
     def turn(self, now: int) -> list[tuple[Meter, bytes]]:
-        """Return what may be handled now of what was held; who does not wait any more may be read from again."""
+        """Return the buffered bytes that may be handled now, per connection.
+
+        The shell may read again from every connection that does not wait any more (``Meter.is_waiting``).
+        """
         self._now = now
         passed: list[tuple[Meter, bytes]] = []
         fresh, self._new = self._new, []
@@ -238,27 +247,30 @@ class RateLimits:
     # -- one connection ----------------------------------------------------------------------------------------------
 
     def _admit(self, meter: Meter, now: int) -> bytes:
-        """Return what a connection may send now; where it has more than that, it waits."""
+        """Return the buffered bytes of a connection that may be handled now; if it has more, it begins to wait."""
         if meter.shared is not None and meter.shared.waiting and meter.inflow.has_more:
             self._wait_for_user(meter, meter.shared, now)  # behind the connections that wait already
             return b""
-        data, _ = self._taken(meter, INT64_MAX, INT64_MAX, now)
+        data, _ = self._take(meter, INT64_MAX, INT64_MAX, now)
         if meter.inflow.has_more:
             self._wait(meter, now)
         return data
 
-    def _taken(self, meter: Meter, messages: int, size: int, now: int) -> tuple[bytes, int]:
-        """Return what passes, at most so much and no more than there are tokens for; and how many messages it is."""
+    def _take(self, meter: Meter, messages: int, size: int, now: int) -> tuple[bytes, int]:
+        """Take bytes from a connection's buffer and the tokens for them; return the bytes and the number of messages.
+
+        At most *messages* PUBLISH packets and *size* bytes are taken, and not more than the tokens allow.
+        """
         shares = (meter.own,) if meter.shared is None else (meter.own, meter.shared)
-        messages = min(messages, *(share.messages.left(now) for share in shares))
-        size = min(size, *(share.bytes.left(now) for share in shares))
+        messages = min(messages, *(share.messages.tokens_left(now) for share in shares))
+        size = min(size, *(share.bytes.tokens_left(now) for share in shares))
         data, used = meter.inflow.take(max(0, messages), max(0, size))
         for share in shares:
             share.take(used, len(data))
         return data, used
 
     def _wait(self, meter: Meter, now: int) -> None:
-        """Let a connection wait for what it has not enough of: tokens of its own first, then those of its user."""
+        """Suspend a connection until it has the missing tokens: first for its own, then for those of its user."""
         own_us = meter.own.wait_us(now)
         if own_us or meter.shared is None:
             self._begin(meter, meter.own, now)
@@ -293,19 +305,19 @@ class RateLimits:
             heapq.heappush(self._due, (now + users.wait_us(now), next(self._numbers), users))
 
     def _take_turns(self, users: _Share, passed: list[tuple[Meter, bytes]], now: int) -> None:
-        """Let those who wait for a user's tokens take turns until these are used up."""
+        """Give the waiting connections of a user their turns until the user's tokens are used up."""
         waiting = users.waiting
         while waiting and not users.wait_us(now):
             meter = waiting.popleft()
             messages, size = meter.turn or (users.messages.turn, users.bytes.turn)
-            data, used = self._taken(meter, messages, size, now)
+            data, used = self._take(meter, messages, size, now)
             passed.append((meter, data))
             messages, size, meter.turn = messages - used, size - len(data), None
             if not meter.inflow.has_more:
                 self._set_waiting(meter, is_waiting=False)
             elif own_us := meter.own.wait_us(now):
                 heapq.heappush(self._due, (now + own_us, next(self._numbers), meter))
-            elif messages > 0 and size > 0:  # the user's tokens were used up: its turn goes on with the next
+            elif messages > 0 and size > 0:  # the user's tokens were used up: the turn continues with the next tokens
                 meter.turn = messages, size
                 waiting.appendleft(meter)
             else:
@@ -325,7 +337,7 @@ class RateLimits:
         return share
 
     def _forget(self) -> None:
-        """Make room: those who owe nothing go, and of others who are not connected the half known longest."""
+        """Forget idle clients and users, and if too many disconnected ones are left, those known for the longest."""
         for known in (self._clients, self._users):
             for name in [name for name, share in known.items() if share.is_idle(self._now)]:
                 del known[name]

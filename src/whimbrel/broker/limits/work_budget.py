@@ -1,10 +1,11 @@
-"""The work budget: how much work subscribing may ask for, counted before it is done; and how much policies may take.
+"""Work budgets: bounds on the CPU work of SUBSCRIBE packets, counted before the work is done, and of policies.
 
-Work is counted in units, each about as dear as one plain topic filter: a topic filter costs one and its length, a
-content filter its leaves, its patterns and its length, for every topic filter that it is beside.
-Rule: nobody is refused for the steps of a policy: a device that took more than its share waits until that is made up.
-Rule: nothing here asks a clock; the same packets at the same times are refused on every machine.
-Rule: memory is bounded: a session whose allowance is whole again is forgotten.
+The work of subscribing is counted in units; one unit is about the work of a plain topic filter. A topic filter costs
+one unit, and more if it is long. A content filter costs units for its comparisons, its patterns and its length, once
+for every topic filter that it is combined with.
+Rule: a device is never refused because of the steps of a policy: if it used more than its share, it waits.
+Rule: the time is an argument; the same packets at the same times are refused on every machine.
+Rule: memory is bounded: a session that has its full allowance again is forgotten.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ _BYTES_A_UNIT = 64
 _PATTERN = 16
 _REMEMBERED = 10_000
 FREE_STEPS = 200
-"""A decision of so many steps is as cheap as what is done for it beside, and counts nothing."""
+"""Steps up to which a policy decision costs nothing: it takes less time than the other work for the message."""
 
 
 def topic_cost(topic_filter: str) -> int:
-    """Return what a topic filter costs."""
+    """Return the cost of a topic filter in units: 1, and 1 more for every 64 characters."""
     return 1 + len(topic_filter) // _BYTES_A_UNIT
 
 
 def filter_cost(content: Filter | None) -> int:
-    """Return what a content filter costs beside one topic filter."""
+    """Return the cost in units of a content filter combined with one topic filter; 0 if there is none."""
     return 0 if content is None else len(content.text) // _BYTES_A_UNIT + _tree_cost(content.tree)
 
 
@@ -64,14 +65,14 @@ def _tree_cost(tree: Predicate) -> int:
 
 
 class PacketBudget:
-    """What one packet may still ask for."""
+    """Units of work that are left to one packet."""
 
     def __init__(self, budget: WorkBudget, session: str) -> None:
         self._budget, self._session = budget, session
         self._left = budget.most_a_packet
 
     def spend(self, cost: int, now: int) -> None:
-        """Take *cost* off, or raise ``ProtocolError`` if there is not as much left."""
+        """Subtract *cost* units from the budgets of packet and session; raise ``ProtocolError`` if one is exceeded."""
         if cost > self._left:
             raise _refusal(f"one packet may ask for {self._budget.most_a_packet} units of work", "limits.packet_work")
         self._budget.spend(self._session, cost, now)
@@ -79,24 +80,27 @@ class PacketBudget:
 
 
 class WorkBudget:
-    """What sessions may ask for; *most_a_packet* at once, and *per_second* in the long run (0: without limit)."""
+    """Work budget of each session: at most *most_a_packet* units for a packet, *per_second* in the long run.
+
+    0 for *per_second* means no limit per second.
+    """
 
     def __init__(self, most_a_packet: int, per_second: int) -> None:
         self.most_a_packet, self._per_second = most_a_packet, per_second
         self._most = max(most_a_packet, per_second) * US_PER_S
         self._owed: dict[str, tuple[int, int]] = {}
-        """What each session owes, in units a million times as small, and when that was."""
+        """Debt of each session in millionths of a unit, and the time (microseconds) for which it was computed."""
 
     def __len__(self) -> int:
-        """Return how many sessions are remembered."""
+        """Return the number of sessions whose debt is stored."""
         return len(self._owed)
 
     def packet(self, session: str) -> PacketBudget:
-        """Return the budget of a packet that comes from *session*."""
+        """Return a budget for one packet of *session*."""
         return PacketBudget(self, session)
 
     def spend(self, session: str, cost: int, now: int) -> None:
-        """Take *cost* off what *session* may ask for in this second, or raise ``ProtocolError``."""
+        """Subtract *cost* units from the budget per second of *session*; raise ``ProtocolError`` if it is exceeded."""
         if not self._per_second:
             return
         owed = self._owed_by(session, now) + cost * US_PER_S
@@ -113,16 +117,17 @@ class WorkBudget:
         return max(0, owed - max(0, now - since) * self._per_second)
 
     def _forget(self, now: int) -> None:
-        """Make room for many: those who owe nothing go, and of the others the half that asked longest ago."""
+        """Forget the sessions without debt and, if too many are left, those whose last request is the oldest."""
         owing = [(session, found) for session, found in self._owed.items() if self._owed_by(session, now)]
         self._owed = dict(owing[-(_REMEMBERED // 2) :])
 
 
 class SessionSum:
-    """A sum over all subscriptions of each session, which is made when the session first asks for one more.
+    """Limit on a sum over all subscriptions of a session, such as the length of their filters.
 
-    *subscribed* is what sessions subscribe to, or will once it is durable; *durable* returns what one does. *measure*
-    says how much each subscription adds; *what* and *setting* name the sum where more than *most* is refused.
+    The sum of a session is computed when the session first adds a subscription. *subscribed* has the subscriptions per
+    session, also those that are not durable yet; *durable* returns the durable ones of a session. *measure* returns the
+    size of a subscription. *most* is the limit of the sum; *what* and *setting* name it in the error.
     """
 
     def __init__(
@@ -141,28 +146,28 @@ class SessionSum:
         self._totals: dict[str, int] = {}
 
     def check(self, subscription: Subscription) -> int:
-        """Raise ``ProtocolError`` if its session may not have *subscription*; return by how much the sum grows."""
-        sizes, size = self._counted(subscription.session), self._measure(subscription)
+        """Return by how much *subscription* increases its session's sum; raise ``ProtocolError`` above the limit."""
+        sizes, size = self._load_sizes(subscription.session), self._measure(subscription)
         growth = size - sizes.get(_identity(subscription), 0)
         if growth > 0 and self._totals[subscription.session] + growth > self._most:
             raise _refusal(f"{self._what} of one session may have {self._most} together", self._setting)
         return growth
 
     def put(self, subscription: Subscription) -> None:
-        """Count a subscription that was checked, and that its session has from now on."""
+        """Add a subscription that was checked before to its session's sum."""
         sizes, identity = self._sizes[subscription.session], _identity(subscription)
         size = self._measure(subscription)
         self._totals[subscription.session] += size - sizes.get(identity, 0)
         sizes[identity] = size
 
     def remove(self, session: str, identity: Identity) -> None:
-        """Count a subscription no more."""
+        """Subtract a subscription from its session's sum."""
         size = self._sizes.get(session, {}).pop(identity, 0)
         if size:
             self._totals[session] -= size
 
-    def _counted(self, session: str) -> dict[Identity, int]:
-        if session not in self._subscribed:  # whatever is known was of a session that has ended
+    def _load_sizes(self, session: str) -> dict[Identity, int]:
+        if session not in self._subscribed:  # a stored sum belongs to a session of this name that has ended
             self._sizes.pop(session, None)
         if session not in self._sizes:
             if len(self._sizes) > len(self._subscribed) + _REMEMBERED:
@@ -174,7 +179,7 @@ class SessionSum:
 
 
 def filter_bytes(subscription: Subscription) -> int:
-    """Return how many characters the filters of a subscription have."""
+    """Return the number of characters of a subscription's topic filter, name and content filter together."""
     return len(subscription.subject_filter or "") + len(subscription.name) + len(subscription.filter_text or "")
 
 
@@ -183,7 +188,7 @@ def _identity(subscription: Subscription) -> Identity:
 
 
 def refuse_all(most: int) -> ProtocolError:
-    """Return why a subscription is refused that all sessions together have too many patterns for."""
+    """Return the error for a subscription that would exceed the limit on the patterns of all sessions together."""
     return _refusal(
         f"the patterns of all sessions may have {most} instructions together", "limits.pattern_instructions"
     )
@@ -194,20 +199,20 @@ def _refusal(what: str, setting: str) -> ProtocolError:
 
 
 class StepBudget:
-    """The steps of policies: all devices together have so many a second, each an equal share; 0 is no bound."""
+    """Budget of policy steps: *steps_per_second* for all devices, in equal shares for the active ones; 0: no limit."""
 
     def __init__(self, steps_per_second: int) -> None:
         self._total = steps_per_second
         self._left: dict[str, tuple[float, int]] = {}
-        """By device, what was left of its share when it last decided, and when that was."""
+        """Per device: the steps left of its share at its last decision (negative if it has to wait), and that time."""
         self._second = 0
         self._active: set[str] = set()
-        """The devices that took steps in this second,"""
+        """Devices that used steps in the current second."""
         self._before: set[str] = set()
-        """and in the one before."""
+        """Devices that used steps in the second before."""
 
     def spend(self, device: str, steps: int, now: int) -> int | None:
-        """Count a decision; return until when the device waits, in microseconds, or None if it does not."""
+        """Count the *steps* of a decision; return the time until which *device* must wait, or None if it need not."""
         if steps <= FREE_STEPS or not self._total:
             return None
         self._go_to(now // US_PER_S)
@@ -219,7 +224,7 @@ class StepBudget:
         return None if left >= 0 else now + int(-left * US_PER_S / share)
 
     def forget(self, device: str) -> None:
-        """Forget a device that is gone."""
+        """Forget the share of a device that is gone."""
         self._left.pop(device, None)
 
     def _go_to(self, second: int) -> None:
@@ -227,7 +232,7 @@ class StepBudget:
             return
         self._before = self._active if second == self._second + 1 else set()
         self._second, self._active = second, set()
-        if len(self._left) > len(self._before):  # who took none for a second, and waits for nothing, is forgotten
+        if len(self._left) > len(self._before):  # forget devices that were idle for a second and need not wait
             each_us = self._total / max(len(self._before), 1) / US_PER_S
             begin = second * US_PER_S
             self._left = {

@@ -62,7 +62,7 @@ class Moves:
             append(move_body(seq, now, place.latitude, place.longitude, name), now)
             state.node.note_move(device, seq, place, now)
             if commits.waiting:
-                commits.entered(seq, partial(state.move, device, seq, place, now), is_owed=False)
+                commits.enter_appended(seq, partial(state.move, device, seq, place, now), is_owed=False)
             else:
                 state.move(device, seq, place, now)
             seq += 1

@@ -347,14 +347,14 @@ class Publishing:
         commits.append_body(message.record, offer.at)
         accepted = _Accepted(message, offer, answer)
         if found is None:
-            commits.entered(message.seq, partial(self._finding_and_passing_on, accepted), is_owed=True)
+            commits.enter_appended(message.seq, partial(self._finding_and_passing_on, accepted), is_owed=True)
             return
         lane = self._lane(message, found) if len(found) <= PIECE else None
         is_owed = self.admission.must_sync(message, found, lane, offer.packet_id)
         if is_owed or commits.waiting or len(found) > PIECE:
             state.memory.counted += waiting_bytes(found)
             apply = partial(self._pass_on_later, accepted, found, state.routes.epoch)
-            commits.entered(message.seq, apply, is_owed=is_owed)
+            commits.enter_appended(message.seq, apply, is_owed=is_owed)
         else:
             self._pass_on(accepted, found, lane)
 

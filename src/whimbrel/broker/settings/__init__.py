@@ -1,1 +1,1 @@
-"""Settings: the configuration of a broker, its sections, and how it is read from files."""
+"""Settings: the configuration of a broker, its sections, and the code that reads it from files."""

@@ -1,12 +1,12 @@
-"""Configuration: every setting of a broker, its default, what it may be, and the sentence that explains it.
+"""Configuration of a broker: every setting with its default, its allowed values, and the sentence that explains it.
 
-Rule: a setting is written down once, here; the file with all defaults and the reference page are made from it
+Rule: a setting is defined once, in this folder; the file with all defaults and the reference page are made from it
 (``config_files``).
-Rule: a ``Config`` that exists is allowed: values are checked when it is built, also one against the other.
-Rule: values stay as they were configured, seconds as seconds; the code that uses one converts it.
-Rule: a setting for which no operator can know a better value becomes a constant: for one release a configured value is
-obeyed, and the broker warns of it.
-Rule: an empty path means there is no such file. Relative paths begin where the broker was started.
+Rule: every ``Config`` object is valid: each value, and the values together, are checked when it is built.
+Rule: values keep the units of the configuration, such as seconds; the code that uses a value converts it.
+Rule: a setting of which no operator can know a better value than the default becomes a constant. For one release a
+configured value is still obeyed, and the broker logs a warning.
+Rule: an empty path means that no file is used. Relative paths start at the directory where the broker was started.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _UINT32_MAX = 2**32 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings(Section):
-    """Who this node is, and where it keeps what it accepted."""
+    """The node: its name and its data directory."""
 
     section: ClassVar[str] = "node"
 
@@ -69,7 +69,7 @@ class NodeSettings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MqttSettings(Section):
-    """What the broker offers of MQTT."""
+    """MQTT features and limits that the broker offers its clients."""
 
     section: ClassVar[str] = "mqtt"
 
@@ -102,7 +102,7 @@ class MqttSettings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldSettings(Section):
-    """What is held for sessions whose device is away."""
+    """Offline message queues: how long and how many notifications are held for sessions whose device is away."""
 
     section: ClassVar[str] = "hold"
 
@@ -114,7 +114,7 @@ class HoldSettings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings(Section):
-    """Named sessions, which several devices share."""
+    """Named sessions, which several devices can share."""
 
     section: ClassVar[str] = "sessions"
 
@@ -145,10 +145,10 @@ class SessionSettings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings(Section):
-    """Who may connect, and who may use which topics.
+    """Access control: the clients that may connect, and the topics that they may use.
 
-    Without a users file any client may connect, and a user name is only a claim. With one, a client must give a name
-    and password from it; clients that give no name are let in only if anonymous is true.
+    Without a users file any client may connect, and a user name proves nothing. With one, a client must give a name
+    and password from it; clients that give no name may connect only if anonymous is true.
     """
 
     section: ClassVar[str] = "access"
@@ -197,7 +197,7 @@ class AccessSettings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserveSettings(Section):
-    """What the broker tells about itself."""
+    """Monitoring: the `$SYS` topics, and the log lines of the broker process."""
 
     section: ClassVar[str] = "observe"
 
@@ -218,7 +218,7 @@ class ObserveSettings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings(Section):
-    """What is read back of what the pipeline learned: the state of devices' links, and the replica plan."""
+    """Results that the broker reads from the pipeline's tables: the quality of devices' links, and the replica plan."""
 
     section: ClassVar[str] = "pipeline"
 
@@ -243,7 +243,7 @@ class PipelineSettings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings of a broker."""
+    """All settings of a broker, by section."""
 
     node: NodeSettings = field(default_factory=NodeSettings)
     listen: ListenSettings = field(default_factory=ListenSettings)
@@ -258,9 +258,9 @@ class Config:
     observe: ObserveSettings = field(default_factory=ObserveSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     listeners: tuple[ListenerSettings, ...] = ()
-    """Listeners beside those of ``listen``, with settings of their own."""
+    """The ``[[listener]]`` tables: listeners in addition to those of ``listen``, with settings of their own."""
     configured_constants: tuple[str, ...] = field(default=(), compare=False)
-    """The names of settings that were configured although they become constants."""
+    """Names (``section.key``) of the deprecated settings, which become constants, that were configured."""
 
     def __post_init__(self) -> None:
         check_listening(self.listen, self.tls, self.listeners)
@@ -270,17 +270,20 @@ class Config:
 
     @property
     def has_users(self) -> bool:
-        """Whether some clients are verified."""
+        """Whether any listener has a users file, so that clients log in with passwords."""
         return bool(self.access.users) or any(each.users for each in self.listeners)
 
     @property
     def admits_anonymous(self) -> bool:
-        """Whether a client without a user name may connect through some listener."""
+        """Whether a client without a user name may connect through at least one listener."""
         users = self.access.users
         return self.access.admits_anonymous or any(each.admits_anonymous(users) for each in self.listeners)
 
     def with_overrides(self, values: Mapping[str, object], *, source: str = "command line") -> Config:
-        """Return this with *values* by ``section.key``; ``None`` is an option that was not given."""
+        """Return this configuration with *values*, by ``section.key``; a value of None changes nothing.
+
+        Raise ``ConfigError``, which names *source*, if a name is unknown or a value is not allowed.
+        """
         tree: dict[str, dict[str, object]] = {}
         for where, value in values.items():
             section, _, key = where.partition(".")
@@ -317,7 +320,10 @@ def with_values(
     *,
     listeners: tuple[ListenerSettings, ...] | None = None,
 ) -> Config:
-    """Return *config* with the values of *tree*, by section and key, and *listeners*; errors name their *source*."""
+    """Return *config* with the values of *tree* (by section and key) and, if given, *listeners*.
+
+    Raise ``ConfigError``, which names *source*, if a value is not allowed.
+    """
     try:
         sections = {section: replace(getattr(config, section), **values) for section, values in tree.items()}
         return replace(
@@ -338,7 +344,7 @@ def _constants_in(tree: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
 
 
 def constant_warnings(config: Config) -> Iterator[str]:
-    """Yield a sentence for each setting that was configured although it becomes a constant."""
+    """Yield a warning for each configured setting that is deprecated and becomes a constant."""
     for name in config.configured_constants:
         section, _, key = name.partition(".")
         default = settings_of(SECTIONS[section])[key].default
@@ -346,7 +352,7 @@ def constant_warnings(config: Config) -> Iterator[str]:
 
 
 def unknown_setting(source: str, where: str) -> ConfigError:
-    """Return the error for a section or setting that there is none of, with the one that was probably meant."""
+    """Return the error for a section or setting that does not exist, with the name that was probably meant."""
     section, _, key = where.partition(".")
     names = [f"{name}.{each}" for name, kind in SECTIONS.items() for each in settings_of(kind)]
     meant: str | None = None
@@ -355,7 +361,7 @@ def unknown_setting(source: str, where: str) -> ConfigError:
     elif section in SECTIONS:
         meant = nearest(key, settings_of(SECTIONS[section]))
         meant = f"{section}.{meant}" if meant else None
-    # The right key in the wrong place, then whatever looks alike.
+    # First look for the same key in another section, then for similar names.
     meant = meant or next((name for name in names if name.partition(".")[2] == (key or section)), None)
     meant = meant or nearest(where, names)
     allowed = f"a setting of [{section}]" if key and section in SECTIONS else "a section of the configuration"

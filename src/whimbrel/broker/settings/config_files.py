@@ -1,4 +1,4 @@
-"""Configuration files: read, printed with every default, and listed for the reference page."""
+"""Configuration files: reads them, prints one with all defaults, and makes the tables of the reference page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _CONSTANTS = (
 
 
 def read_config(path: Path) -> Config:
-    """Return the settings in the file *path* and the defaults of all others, or raise ``ConfigError``."""
+    """Read the configuration file *path*; settings that it omits have their defaults.
+
+    Raise ``ConfigError`` if the file cannot be read or a setting is unknown or not allowed.
+    """
     source = str(path)
     tree: dict[str, dict[str, object]] = {}
     listeners: tuple[ListenerSettings, ...] = ()
@@ -45,7 +48,7 @@ def read_config(path: Path) -> Config:
 
 
 def read_toml(path: Path) -> dict[str, object]:
-    """Return what the TOML file *path* holds, or raise ``ConfigError`` with the place that cannot be read."""
+    """Return the parsed content of the TOML file *path*; raise ``ConfigError`` with the place of a syntax error."""
     source = str(path)
     try:
         with path.open("rb") as stream:
@@ -78,7 +81,7 @@ def _not_toml(source: str, document: str, reason: str) -> ConfigError:
 
 
 def print_config(config: Config | None = None) -> str:
-    """Return a complete, commented TOML file of *config*; of the defaults, if none is given."""
+    """Return a complete TOML file of *config* (default: the defaults), in which comments explain each setting."""
     shown = config or Config()
     parts = ["# The configuration of a Whimbrel broker: every setting, and its default."]
     for section, kind in SECTIONS.items():
@@ -95,7 +98,7 @@ def print_config(config: Config | None = None) -> str:
 
 
 def _listener_lines(listener: ListenerSettings) -> str:
-    """Return a listener with the settings that are not the defaults; the comments stand where there is none."""
+    """Return the TOML table of *listener*, only with the settings that differ from their defaults."""
     lines = [f"[[{listener.section}]]"]
     for key, each in settings_of(ListenerSettings).items():
         value = getattr(listener, key)
@@ -105,7 +108,7 @@ def _listener_lines(listener: ListenerSettings) -> str:
 
 
 def _no_listener_lines() -> str:
-    """Return a listener with every setting, all of it a comment."""
+    """Return a TOML table of a listener with every setting, commented out, for a file without listeners."""
     lines = [*_comment(_about(ListenerSettings)), f"# [[{ListenerSettings.section}]]"]
     for key, each in settings_of(ListenerSettings).items():
         setting = setting_of(each)
@@ -115,7 +118,7 @@ def _no_listener_lines() -> str:
 
 
 def reference() -> str:
-    """Return all settings as Markdown: a heading and a table for each section, and the constants at the end."""
+    """Return all settings as Markdown: a heading and a table for each section, then a table of the constants."""
     parts, constants = list[str](), ["| constant | value | meaning |", "|---|---|---|"]
     kinds: dict[str, type[Section]] = {**SECTIONS, ListenerSettings.section: ListenerSettings}
     for section, kind in kinds.items():
@@ -146,6 +149,6 @@ def _comment(sentences: str) -> list[str]:
 
 
 def _toml(value: object) -> str:
-    """Return *value* as TOML has it; JSON spells booleans, numbers and strings the same way."""
-    # TOML allows no U+007F in a string, which JSON leaves as it is.
+    """Return *value* in TOML's syntax, which is JSON's for booleans, numbers and strings."""
+    # TOML forbids the character U+007F in a string; JSON does not escape it.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,6 +1,7 @@
-"""The fields of a configuration: one function for each kind of value that a setting may have.
+"""Fields of configuration sections: one function for each kind of value that a setting may have.
 
-Rule: each takes the sentence that explains the setting, and a section checks its values when it is built.
+Rule: each function has a parameter *about*, the sentence that explains the setting to operators. A section checks its
+values when it is built.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ __all__ = [
 MAX_PATH_BYTES = 4_096
 UINT16_MAX = 2**16 - 1
 _HOST = re.compile(r"\*|[^\x00-\x20/?#@:\[\]\x7f]+")
-"""A host name, or an address of IPv4, or any."""
+"""A host name, an IPv4 address, or ``*`` (any name)."""
 _ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://[^\x00-\x20/?#@\x7f]+")
-"""What a browser sends as Origin (RFC 6454, 7): a scheme, a host and perhaps a port, or null."""
+"""The HTTP header Origin of a browser (RFC 6454, 7): a scheme, a host and perhaps a port, or null; or ``*`` (any)."""
 
 
 class ConfigError(WhimbrelError):
@@ -57,7 +58,7 @@ class ConfigError(WhimbrelError):
         super().__init__(source, where, found, allowed, advice)
         self.source, self.where, self.found, self.allowed, self.advice = source, where, found, allowed, advice
         self.sentence = sentence
-        """What is said instead, where found and allowed would read badly."""
+        """The text of the error, used instead of one made of *found* and *allowed* if that would read badly."""
 
     def __str__(self) -> str:
         if self.sentence:
@@ -67,26 +68,29 @@ class ConfigError(WhimbrelError):
 
 
 def unreadable(source: str, error: OSError) -> ConfigError:
-    """Return the error of the file *source*, which the system does not let us read."""
+    """Return the error for the file *source*, which the operating system could not read."""
     reason = error.strerror or str(error)
     return ConfigError(source, "", Phrase(reason), "a file", sentence=f"cannot be read: {reason}")
 
 
 def refused_value(source: str, where: str, error: InvalidValueError) -> ConfigError:
-    """Return *error* as one of the file *source*, with the place *where* in it; its own sentence stays."""
+    """Return *error* as a ``ConfigError`` of the file *source* at the place *where*; its own sentence is kept."""
     sentence = f"{where}: {error.sentence}" if error.sentence else ""
     return ConfigError(source, f"{where}, {error.what}", error.found, error.allowed, sentence=sentence)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is known of one setting beside its name, type and default."""
+    """Description of one setting: its explanation and its allowed values; the field has name, type and default."""
 
     about: str
+    """The sentence that explains the setting to operators."""
     allowed: str
+    """The allowed values, in words."""
     admits: Callable[[object], bool] = field(repr=False)
+    """Returns whether a value is allowed."""
     is_constant: bool = False
-    """Whether it stops being a setting: for one release a configured value is obeyed, with a warning."""
+    """Whether the setting is deprecated and becomes a constant: a value is still obeyed, with a warning."""
 
 
 _KEY = "setting"
@@ -94,7 +98,7 @@ _N = TypeVar("_N", int, float)
 
 
 def whole(default: int, low: int, high: int, about: str, *, note: str = "") -> int:
-    """Return the field of a whole number from *low* to *high*."""
+    """Return the field of a setting that is a whole number from *low* to *high*; *note* explains special values."""
 
     def admits(value: object) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
@@ -104,14 +108,17 @@ def whole(default: int, low: int, high: int, about: str, *, note: str = "") -> i
 
 
 def constant(setting: _N) -> _N:
-    """Return *setting* as a constant from the next release on: no operator can know a better value."""
+    """Mark *setting* as deprecated, and return it: it becomes a constant in the next release.
+
+    It is for settings of which no operator can know a better value than the default.
+    """
     known = cast("Field[_N]", setting)
     about = replace(setting_of(known), is_constant=True)
     return cast("_N", field(default=known.default, metadata={_KEY: about}))
 
 
 def power_of_two(default: int, low: int, high: int, about: str) -> int:
-    """Return the field of a power of two from *low* to *high*."""
+    """Return the field of a setting that is a power of two from *low* to *high*."""
 
     def admits(value: object) -> bool:
         if not isinstance(value, int) or isinstance(value, bool):
@@ -123,7 +130,7 @@ def power_of_two(default: int, low: int, high: int, about: str) -> int:
 
 
 def real(default: float, low: float, high: float, about: str) -> float:
-    """Return the field of a number from *low* to *high*."""
+    """Return the field of a setting that is a number, whole or not, from *low* to *high*."""
 
     def admits(value: object) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
@@ -133,13 +140,16 @@ def real(default: float, low: float, high: float, about: str) -> float:
 
 
 def flag(about: str, *, default: bool) -> bool:
-    """Return the field of a yes or no."""
+    """Return the field of a setting that is true or false."""
     setting = Setting(about, "true or false", lambda value: isinstance(value, bool))
     return field(default=default, metadata={_KEY: setting})
 
 
 def checked_text(default: str, allowed: str, check: Callable[[str], object], about: str) -> str:
-    """Return the field of a text for which *check* neither raises ``InvalidValueError`` nor returns None."""
+    """Return the field of a setting that is a text, allowed unless *check* raises an error or returns None for it.
+
+    *check* may raise ``InvalidValueError``; *allowed* describes the allowed texts.
+    """
 
     def admits(value: object) -> bool:
         try:
@@ -151,32 +161,32 @@ def checked_text(default: str, allowed: str, check: Callable[[str], object], abo
 
 
 def choice(default: str, words: tuple[str, ...], about: str) -> str:
-    """Return the field of one of some words."""
+    """Return the field of a setting that is one of *words*."""
     allowed = " or ".join(f'"{word}"' for word in words)
     setting = Setting(about, allowed, lambda value: isinstance(value, str) and value in words)
     return field(default=default, metadata={_KEY: setting})
 
 
 def path(about: str, *, what: str = "file") -> str:
-    """Return the field of the path of a file that need not be given."""
+    """Return the field of a setting that is the path of a file (or other *what*), by default none."""
     allowed = f'the path of a {what}, at most {MAX_PATH_BYTES} bytes; "" is none'
     return checked_text("", allowed, lambda value: text("path", value, max_bytes=MAX_PATH_BYTES), about)
 
 
 def folder(default: str, about: str) -> str:
-    """Return the field of the path of a directory."""
+    """Return the field of a setting that is the path of a directory, which must not be empty."""
     allowed = f"the path of a directory, 1 to {MAX_PATH_BYTES} bytes"
     return checked_text(default, allowed, lambda value: text("path", value, max_bytes=MAX_PATH_BYTES) or None, about)
 
 
 def host(default: str, about: str) -> str:
-    """Return the field of an address to listen on."""
+    """Return the field of a setting that is a host name or address to listen on."""
     allowed = 'a host name or an address, at most 255 bytes; "" is all addresses of this machine'
     return checked_text(default, allowed, lambda value: text("host", value, max_bytes=255).isprintable() or None, about)
 
 
 def origins(about: str) -> str:
-    """Return the field of the web origins that may connect."""
+    """Return the field of a setting that lists the web origins whose pages may connect."""
     allowed = 'origins such as "https://example.org:8443", separated by spaces; "" is pages of the same host, "*" all'
 
     def check(value: str) -> str | None:
@@ -187,7 +197,7 @@ def origins(about: str) -> str:
 
 
 def hosts(about: str) -> str:
-    """Return the field of the host names that web requests may be for."""
+    """Return the field of a setting that lists the host names allowed in web requests."""
     allowed = (
         'names such as "broker.example", separated by spaces, without a port; "" is loopback names on loopback and any '
         'name elsewhere, "*" any name'
@@ -201,12 +211,12 @@ def hosts(about: str) -> str:
 
 
 def port(default: int, about: str) -> int:
-    """Return the field of a port to listen on."""
+    """Return the field of a setting that is a port to listen on; -1 turns it off, 0 chooses any free port."""
     return whole(default, -1, UINT16_MAX, about, note="-1: not at all, 0: any free port")
 
 
 class Section:
-    """What all sections share: their values are checked when they are built."""
+    """Base class of the sections of a configuration: a section checks its values when it is built."""
 
     __slots__ = ()
     section: ClassVar[str]
@@ -219,18 +229,18 @@ class Section:
 
 
 def settings_of(kind: type[Section]) -> dict[str, Field[object]]:
-    """Return the fields of a section, by name."""
+    """Return the settings of a section as dataclass fields, by name."""
     return {each.name: each for each in fields(kind)}  # type: ignore[arg-type]  # every section is a dataclass
 
 
 def setting_of(each: Field[Any]) -> Setting:
-    """Return what is known of the setting of a field."""
+    """Return the description of the setting that a dataclass field stands for."""
     setting = each.metadata[_KEY]
     assert isinstance(setting, Setting)
     return setting
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the one of *known* that *word* most likely meant, if any is near."""
+    """Return the word of *known* that is most like *word*, to suggest it in an error; None if none is similar."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return close[0] if close else None

@@ -1,4 +1,4 @@
-"""Settings of limits: how much one client, and all clients together, may take."""
+"""The section ``[limits]`` of the configuration: bounds on sizes, rates and memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from whimbrel.mqtt.properties import MAX_USER_PROPERTIES
 __all__ = ["MAX_CLIENT_ID_BYTES", "LimitSettings"]
 
 MAX_CLIENT_ID_BYTES = MAX_NAME_BYTES - len(PRIVATE)
-"""The private session of a client is called after it, and the log has names of sessions of at most so many bytes."""
+"""Longest client identifier in bytes: with a prefix it is the name of the client's private session in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSettings(Section):
-    """What one client, and all of them together, may take."""
+    """Limits for one client, and for all clients together: connections, sizes, rates and memory."""
 
     section: ClassVar[str] = "limits"
 

@@ -1,7 +1,7 @@
-"""Where clients connect: ``[listen]`` and ``[tls]``, and ``[[listener]]``, each with settings of its own.
+"""Sections about listeners: ``[listen]`` and ``[tls]``, and any number of ``[[listener]]`` tables.
 
-Rule: a ``[[listener]]`` inherits nothing from ``[tls]``, and nothing but the users file from ``[access]``: it never
-lets more clients in than its own lines say.
+Rule: a ``[[listener]]`` inherits nothing from ``[tls]``, and only the users file from ``[access]``. So it never
+admits more clients than its own settings allow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["MAX_LISTENERS", "ListenSettings", "ListenerSettings", "TlsSettings",
 
 MAX_LISTENERS = 64
 _MAX_SOCKET_BYTES = 103
-"""The longest path of a Unix socket that every system takes (sun_path has 104 bytes on some, the last is a zero)."""
+"""Longest path of a Unix socket on every system (``sun_path`` has 104 bytes on some, the last of which is zero)."""
 _MAX_MOUNT_BYTES = 1_024
 _MAX_MODE = 0o777
 
@@ -45,7 +45,7 @@ def _mount(value: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenSettings(Section):
-    """Where clients connect."""
+    """Addresses and ports on which the broker accepts connections."""
 
     section: ClassVar[str] = "listen"
 
@@ -73,7 +73,7 @@ class ListenSettings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings(Section):
-    """How connections over TLS are secured."""
+    """Certificates and TLS version for connections over TLS."""
 
     section: ClassVar[str] = "tls"
 
@@ -89,10 +89,10 @@ class TlsSettings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSettings(Section):
-    """One more listener: a port or a Unix socket with its own TLS, users and mount point.
+    """An additional listener: a port or a Unix socket with its own TLS, users and mount point.
 
     Without a users file, here or in [access], any client may connect to it; with one, clients that give no user name
-    are let in only if anonymous is true here.
+    may connect only if anonymous is true here.
     """
 
     section: ClassVar[str] = "listener"
@@ -139,15 +139,15 @@ class ListenerSettings(Section):
 
     @property
     def mode(self) -> int:
-        """The mode of the socket's file."""
+        """The file permissions (mode) of the Unix socket."""
         return _mode(self.socket_mode) or 0
 
     def users_file(self, of_access: str) -> str:
-        """Return the users file that counts here, where *of_access* is that of [access]; "" is none."""
+        """Return the users file of this listener, or else *of_access*, that of [access]; "" if it has none."""
         return self.users or of_access
 
     def admits_anonymous(self, of_access: str) -> bool:
-        """Tell whether a client without a user name may connect here."""
+        """Return whether a client without a user name may connect here; *of_access* is the users file of [access]."""
         return self.anonymous or not self.users_file(of_access)
 
 
@@ -156,7 +156,7 @@ def _is_name(value: str) -> bool:
 
 
 def listeners_of(source: str, tables: object) -> tuple[ListenerSettings, ...]:
-    """Return the listeners of a file's ``[[listener]]`` tables, or raise ``ConfigError``."""
+    """Return the listeners of a file's ``[[listener]]`` *tables*; raise ``ConfigError``, which names *source*."""
     if not isinstance(tables, Sequence) or isinstance(tables, str):
         sentence = "listeners are written [[listener]], with two brackets, each with its settings below"
         raise ConfigError(source, "listener", tables, "tables [[listener]]", sentence=sentence)
@@ -181,7 +181,7 @@ def listeners_of(source: str, tables: object) -> tuple[ListenerSettings, ...]:
 
 
 def check_listening(listen: ListenSettings, tls: TlsSettings, listeners: Sequence[ListenerSettings]) -> None:
-    """Raise ``ConfigError`` where these settings do not fit together."""
+    """Raise ``ConfigError`` if these settings contradict each other, such as two listeners on one port."""
     _check_tls(listen, tls)
     _check_listeners(listeners, _check_ports(listen))
 
@@ -200,7 +200,7 @@ def _check_tls(listen: ListenSettings, tls: TlsSettings) -> None:
 
 
 def _check_ports(listen: ListenSettings) -> dict[int | str, str]:
-    """Return which of the ports is which, or raise ``ConfigError`` if two are the same."""
+    """Return the name of the setting of each used port; raise ``ConfigError`` if two settings have the same port."""
     taken: dict[int, str] = {}
     for key in ("port", "ws_port", "tls_port", "wss_port", "http_port"):
         port = getattr(listen, key)

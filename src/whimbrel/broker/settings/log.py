@@ -1,4 +1,4 @@
-"""The settings of the log: how it comes to the disk, how much of it stays, and who may ask for it."""
+"""The section ``[log]`` of the configuration: fsync, retention and history of the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LogSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings(Section):
-    """How what was accepted comes to the disk."""
+    """The log on disk: when it is synced (fsync), how long it is retained, and how far back clients may read it."""
 
     section: ClassVar[str] = "log"
 

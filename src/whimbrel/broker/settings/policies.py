@@ -1,4 +1,4 @@
-"""The settings of policies: how many there may be, and what one run of one may cost."""
+"""The section ``[policies]`` of the configuration: the number of policies, and the cost of one run of a policy."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["PolicySettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings(Section):
-    """What policies of devices may cost; `whimbrel policy explain` shows what one costs at most.
+    """Limits on the cost of devices' policies; `whimbrel policy explain` shows the highest cost of one.
 
-    A policy is refused when it is put if it could cost more. One that was put before a limit was lowered stays in
-    force; what the limits of bodies, images and variables forbid it then withholds, and the decision says why.
+    A policy that could cost more is refused when it is put. A policy that was put before a limit was lowered stays in
+    force; it then withholds messages that exceed the limits of bodies, images and variables, and gives the reason.
     """
 
     section: ClassVar[str] = "policies"
@@ -63,5 +63,5 @@ class PolicySettings(Section):
 
     @property
     def limits(self) -> PolicyLimits:
-        """What one run may cost, for those who count it."""
+        """Limits of one run of a policy, in the form that the policy code uses."""
         return PolicyLimits(**{name: getattr(self, name) for name in PolicyLimits.__slots__})

@@ -1,1 +1,1 @@
-"""State: the shell around the node: routes, indexes, and values that a restart does not know."""
+"""State of the broker around the node: matching routes, indexes, and values that are lost on a restart."""

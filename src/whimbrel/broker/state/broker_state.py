@@ -1,10 +1,11 @@
-"""The broker around a node: it finds who wants a publication, lets the node apply facts, and performs its commands.
+"""State of a broker: the node (durable state), and what the broker derives from it.
 
-Beside the node stands what follows from its state: routes, the terms of deliveries, indexes. What a restart does not
-know is in ``volatile_state``.
-Rule: a fact of this broker and one of a log that is replayed go through the same methods. While a log is replayed no
-client is connected, so that of the commands nothing is seen.
-Rule: nothing here answers a client.
+It finds the subscriptions that match a publication, has the node apply facts, and performs the commands that the node
+returns. Derived from the node's state are the routes (matching index), the terms of deliveries, and indexes. Values
+that are lost on a restart are in ``volatile_state``.
+Rule: a new fact of this broker and a fact of a replayed log go through the same methods. While a log is replayed no
+client is connected, so the commands have no visible effect.
+Rule: no method here answers a client's request.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _SYSTEM = "$SYS/"
 
 
 class BrokerState(NodeListener[LiveClient]):
-    """The node *name* of a broker; *hold* and *routes* are new unless given."""
+    """State of the broker with the node name *name*; *hold* and *routes* are created empty unless given."""
 
     def __init__(self, name: str, *, hold: Hold[KeptNotification] | None = None, routes: Routes | None = None) -> None:
         self.routes = Routes() if routes is None else routes
@@ -57,23 +58,26 @@ class BrokerState(NodeListener[LiveClient]):
         self.routes.near.named_sessions = lambda: filterfalse(is_private, self.hold.sessions())
         self.memory.hold = self.hold.tally
         self.subscribed_to: dict[str, dict[Identity, int]] = {}
-        """By session, its subscriptions, also those that wait for fsync, and how many each asks to be held."""
+        """Subscriptions per session, also those that wait for fsync, each with the most messages to hold for it."""
         self.volatile = VolatileState()
         self.terms = TermsCache(self.hold, self.clients)
         self.named = SessionIndex(self.hold)
         hand_overs = HandOvers(self.volatile, self.clients, self.terms, self.subscribed_to)
-        # Its methods are the state's own: each call would cost a second one for every delivery.
+        # The methods become attributes of the state: methods that call them would cost a second call per delivery.
         self.perform, self.performing, self.tell = hand_overs.perform, hand_overs.performing, hand_overs.tell
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
     def apply(self, fact: Fact) -> None:
-        """Apply a fact, of this broker or of a log."""
+        """Apply a fact, which is new or comes from a replayed log."""
         for _ in self.applying(fact):
             pass
 
     def applying(self, fact: Fact) -> Iterator[None]:
-        """Apply a fact in pieces, yielding after each; until the last, the state is that of no number."""
+        """Apply a fact in steps, and yield after each.
+
+        Until the last step, the state is between two facts: it is not the state after any seq.
+        """
         if isinstance(fact, Notification):
             kept = KeptNotification.of(fact, body_of(fact)[0])
             commands = yield from self.node.applying(fact, self._match(kept, fact), kept)
@@ -83,21 +87,21 @@ class BrokerState(NodeListener[LiveClient]):
         yield from self.performing(commands, time_of(fact), changer=changer)
 
     def applying_presence(self, fact: Fact) -> Generator[None, None, list[NodeCommand]]:
-        """Apply a change of a device's presence in pieces; return what is to be done about it."""
+        """Apply a change of a device's presence in steps, and return the commands to perform."""
         return self.node.applying(fact)
 
     def note(self, fact: PolicyFact | SessionChanged) -> None:
-        """Let policies know of a fact, as soon as it is appended."""
+        """Pass a fact to the policies as soon as it is appended to the log."""
         self.node.note(fact)
 
     def move(self, device: str, seq: int, place: Place, now: int) -> None:
-        """Apply a report that only moves a device; the time of the hold is for the caller to advance."""
+        """Apply a report that only changes the place of a device; the caller must advance the hold's time."""
         commands = self.node.move(device, seq, place, now)
         if commands:
             self.perform(commands, now)
 
     def tick(self, now: int) -> None:
-        """Advance the time to *now*."""
+        """Advance the node's time to *now*, and perform the commands that are due by then."""
         commands = self.node.tick(now)
         if commands:
             self.perform(commands, now)
@@ -115,21 +119,21 @@ class BrokerState(NodeListener[LiveClient]):
 
     # -- what follows of the node's state ------------------------------------------------------------------------------
 
-    def subscribed(self, subscription: Subscription) -> None:
-        """Add the routes to a session's new subscription."""
+    def subscription_put(self, subscription: Subscription) -> None:
+        """Add a new or changed subscription to the routes."""
         self.routes.put(subscription)
         identity = (subscription.subject_filter, subscription.name)
         self.subscribed_to.setdefault(subscription.session, {})[identity] = subscription.max_held or 0
         self.terms.forget(subscription.session)
 
-    def unsubscribed(self, session: str, identity: Identity) -> None:
-        """Remove the routes to a subscription."""
+    def subscription_removed(self, session: str, identity: Identity) -> None:
+        """Remove an ended subscription from the routes."""
         self.routes.remove(session, identity)
         self.subscribed_to.get(session, {}).pop(identity, None)
         self.terms.forget(session)
 
     def session_ends(self, session: str, subscriptions: Sequence[Subscription], members: Iterable[str]) -> None:
-        """Remove the routes to a session, and withdraw its copies from its members."""
+        """Remove all subscriptions of an ended session from the routes; withdraw its queued copies from *members*."""
         for subscription in subscriptions:
             self.routes.remove(session, (subscription.subject_filter, subscription.name))
         self.terms.forget(session)
@@ -140,7 +144,7 @@ class BrokerState(NodeListener[LiveClient]):
                     member.withdraw(session, is_deleted=True)
 
     def session_changed(self, session: str, ended_members: Sequence[str]) -> None:
-        """Keep the index of named sessions."""
+        """Update the indexes after a session was created or deleted, or its access was changed."""
         is_named = not is_private(session)
         if not self.hold.has(session):
             self.routes.near.members_changed(session, is_named=is_named)
@@ -149,7 +153,7 @@ class BrokerState(NodeListener[LiveClient]):
             self.named.note_access(session)
 
     def members_changed(self, session: str, device: str) -> None:
-        """Keep the indexes of members."""
+        """Update the indexes after a device joined or left a session."""
         is_named = not is_private(session)
         if self.routes.near.grid_so_far is not None:
             self.routes.near.members_changed(session, is_named=is_named)
@@ -157,56 +161,62 @@ class BrokerState(NodeListener[LiveClient]):
             self.named.note_member(device, session)
 
     def conditions_changed(self) -> None:
-        """Forget the cached routes: other clients than before may be served without the hold."""
+        """Discard the cached routes, because the clients that can be served directly, without the hold, changed."""
         self.routes.forget()
 
-    def left(self, client: LiveClient, session: str) -> None:
-        """Send a client nothing more for a session that it leaves."""
+    def client_leaves(self, client: LiveClient, session: str) -> None:
+        """Withdraw the copies that are queued for a client for a session that it leaves."""
         client.withdraw(session, is_deleted=False)
 
-    def disconnected(self, client: LiveClient) -> None:
-        """Forget what is in flight over a connection that ended."""
+    def connection_ended(self, client: LiveClient) -> None:
+        """Clear the queue and the messages in flight of a client whose connection ended.
+
+        The hold repeats its messages when the client is back; retained messages are kept in the client.
+        """
         client.land()
 
     def client_ended(self, client: LiveClient) -> None:
-        """Forget what waits for a client whose session has ended."""
+        """Discard everything that waits for a client whose session has ended."""
         client.end()
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def will_of(self, device: str) -> LeftWill | None:
-        """Return the will of a client, unless it is being published."""
+        """Return the will of a client, or None if it has none or its will is being published."""
         left = self.wills.get(device)
         return None if left is None or left.seq in self.volatile.publishing_wills else left
 
     def is_retained(self, message: KeptNotification) -> bool:
-        """Return whether *message* is what its subject retains, and not one that it replaced."""
+        """Return whether *message* is still the retained message of its subject, and was not replaced."""
         return self.retained_for(message.subject).get(message.subject) is message
 
     def retained_for(self, subject: str) -> Retained:
-        """Return where messages of a subject, or of a subject filter, are retained."""
+        """Return the store of retained messages for a subject or subject filter: ``$SYS`` has a store of its own."""
         return self.volatile.system if subject.startswith(_SYSTEM) else self.retained
 
     def is_owed(self, found: Found) -> bool:
-        """Return whether any of these sessions could need a QoS 1 or 2 publication after a crash."""
+        """Return whether a QoS 1 or 2 publication for the sessions *found* must be durable before it is acknowledged.
+
+        A named session, or a persistent session that was granted QoS 1 or 2, could need it after a crash.
+        """
         for session, identities in found:
             if not session.startswith(PRIVATE):
                 return True
             client = self.clients.get(session[len(PRIVATE) :])
-            if client is None or (client.expiry_us and self.terms.granted(session, identities)):
+            if client is None or (client.expiry_us and self.terms.granted_qos(session, identities)):
                 return True
         return False
 
     def keep_up(self, found: Found) -> bool:
-        """Return whether each of these sessions is private, its client is connected, and nothing waits for it."""
+        """Return whether each session is private, and its client is connected, does not lag and has an empty queue."""
         for session, _ in found:
             client = self.clients.get(client_of(session) or "")
             if client is None or client.link is None or client.link.is_lagging or client.queue or client.live:
                 return False
         return True
 
-    def lapsed(self, now: int) -> list[LiveClient]:
-        """Return the clients whose sessions have expired."""
+    def expired_clients(self, now: int) -> list[LiveClient]:
+        """Return the disconnected clients whose session expiry has passed at the time *now*."""
         return [
             client
             for client in self.clients.values()
@@ -219,7 +229,7 @@ class BrokerState(NodeListener[LiveClient]):
 
     @classmethod
     def restore(cls, name: str, rows: Iterable[tuple[Key, bytes]], *, routes: Routes | None = None) -> BrokerState:
-        """Return the state that a view has the *rows* of."""
+        """Return the state that is stored as *rows* in a snapshot."""
         own: list[tuple[Key, bytes]] = []
 
         def of_the_hold() -> Iterator[tuple[Key, bytes]]:

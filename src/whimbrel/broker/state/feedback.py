@@ -1,8 +1,9 @@
-"""Feedback: what the pipeline found out from this node's log, as the broker knows it (docs/reference/mqtt.md, "$SYS").
+"""Feedback: results that the pipeline computed from this node's log (docs/reference/mqtt.md, "$SYS").
 
-``feedback_reader`` reads it from the pipeline's tables, in a thread; here it is held, asked for, and put into words.
-Rule: what is known stays known until something newer is read: a pipeline that stopped, or a file that is broken, makes
-it older and not less.
+The results are the quality of devices' links and the replica plan (how many copies of each subject's samples to
+spread). ``feedback_reader`` reads them from the pipeline's tables, in a thread. The code here keeps the latest results
+and makes the ``$SYS`` messages.
+Rule: a result is kept until a newer one is read. If the pipeline stopped, or a file is broken, results only get older.
 """
 
 from __future__ import annotations
@@ -29,34 +30,34 @@ _NO_LEVEL = re.compile(r"[+#/\0]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons:
-    """What one look at the tables found; None is a table that is as it was, or not there."""
+    """Results of reading the pipeline's tables once; None for a table that is unchanged or missing."""
 
     connections: Mapping[str, float] | None = None
-    """NetworkConnection by device, of those it is known of."""
+    """NetworkConnection (share of messages received, 0 to 1) of each device for which the pipeline has one."""
     replicas: Mapping[str, int] | None = None
-    """Copies of a sample by subject, the largest first."""
+    """Number of copies of a sample to spread, per subject; the largest first."""
     written_at: int | None = None
-    """When the newest file of what was read was written."""
+    """When the newest of the files that were read was written."""
     troubles: tuple[str, ...] = ()
-    """Why a table could not be read, a sentence for each."""
+    """One sentence for each table that could not be read, with the cause."""
 
 
 class Feedback:
-    """What is known now."""
+    """The latest results of the pipeline."""
 
     def __init__(self) -> None:
         self._connections: Mapping[str, float] = MappingProxyType({})
         self._replicas: Mapping[str, int] = MappingProxyType({})
         self._written_at: int | None = None
         self.plan: tuple[str, ...] = ()
-        """The copies by subject as JSON, the largest first, in parts that fit a message; none if there is no plan."""
+        """The replica plan as JSON, the largest numbers first, in parts that fit a message; empty if there is none."""
         self.troubles: tuple[str, ...] = ()
-        """Why the last look was not as it should be."""
+        """Failures of the latest reading, one sentence for each table."""
         self.failures = 0
-        """How often a table could not be read."""
+        """Number of times that a table could not be read."""
 
     def take(self, lessons: Lessons) -> None:
-        """Take in what was found."""
+        """Replace the results for which *lessons* has newer ones, and count the failures."""
         if lessons.connections is not None:
             self._connections = lessons.connections
         if lessons.replicas is not None:
@@ -67,30 +68,30 @@ class Feedback:
         self.failures += len(lessons.troubles)
 
     def network_connection(self, device: str) -> float | None:
-        """Return how much of what was sent to a device it received, 0 to 1; None if that is not known."""
+        """Return the share (0 to 1) of the messages sent to a device that it received, or None if it is unknown."""
         return self._connections.get(device)
 
     def replicas(self, subject: str) -> int | None:
-        """Return how many copies of a subject's samples are to be spread; None if that is not known."""
+        """Return how many copies of a subject's samples are to be spread, or None if the plan omits the subject."""
         return self._replicas.get(subject)
 
     @property
     def devices(self) -> int:
-        """How many devices something is known of."""
+        """Number of devices with a known link quality."""
         return len(self._connections)
 
     @property
     def subjects(self) -> int:
-        """How many subjects there is a plan for."""
+        """Number of subjects in the replica plan."""
         return len(self._replicas)
 
     def age_us(self, now: int) -> int | None:
-        """Return how long ago the pipeline last wrote what is known; None if it never did."""
+        """Return the microseconds since the pipeline wrote the newest result, or None if there is no result."""
         return None if self._written_at is None else max(0, now - self._written_at)
 
 
 class Announcements:
-    """What stands under ``$SYS`` of what was learned; of links only where *tells_links*."""
+    """The retained ``$SYS`` messages about the pipeline's results; link qualities only if *tells_links* is set."""
 
     def __init__(self, *, tells_links: bool) -> None:
         self._tells_links = tells_links
@@ -98,9 +99,10 @@ class Announcements:
         self._links: dict[str, str] = {}
 
     def changes(self, learned: Feedback, connected: Collection[str]) -> dict[str, str]:
-        """Return what is to be published under which topic, where it is new; empty text takes a topic away.
+        """Return the changed messages: topic to new text, where an empty text removes the retained message.
 
-        Of many links that changed, some wait until the next time: no client waits for the broker meanwhile.
+        *learned* has the results, *connected* the connected devices. At most ``MAX_LINKS`` new link qualities are
+        returned per call, so that one call does not hold up the event loop; the others are returned by later calls.
         """
         changes: dict[str, str] = {}
         if learned.plan != self._plan:
@@ -125,12 +127,12 @@ class Announcements:
 
 
 def _part_topic(number: int) -> str:
-    """Return the topic of a part of the plan: the first has the topic alone, the others a number behind it."""
+    """Return the topic of part *number* of the plan; part 0 has the topic without a number behind it."""
     return f"{REPLICAS_TOPIC}/{number}" if number else REPLICAS_TOPIC
 
 
 def _plan(replicas: Mapping[str, int]) -> Iterator[str]:
-    """Yield the plan in parts, each an object of JSON."""
+    """Yield the replica plan in parts: each is a JSON object, within the limits of subjects and bytes of a part."""
     rows = iter(replicas.items())
     for _ in range(MAX_PARTS):
         members: list[str] = []
@@ -148,7 +150,10 @@ def _plan(replicas: Mapping[str, int]) -> Iterator[str]:
 
 
 def _with_link(learned: Feedback, connected: Iterable[str]) -> Iterable[tuple[str, str]]:
-    """Yield the devices whose link is known, with the text; one whose name is no level of a topic has no topic."""
+    """Yield each connected device with a known link quality, and the quality as text.
+
+    Devices are left out whose names cannot be a level of a topic.
+    """
     for device in connected:
         connection = learned.network_connection(device)
         if connection is not None and not _NO_LEVEL.search(device) and disallowed_in(device) is None:

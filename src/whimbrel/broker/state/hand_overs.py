@@ -1,8 +1,9 @@
-"""Hand-overs: performs the commands of the hold, in order.
+"""Hand-overs: performs, in order, the commands that the hold (the message store of the sessions) gives.
 
-A copy for a device is put into its client's queue, from where ``Delivering`` sends it, or, where it is its own receipt,
-written to the connection at once. No command changes what a restart knows: the hold has done that itself.
-Rule: while a log is replayed the same commands are performed, but for hand-overs: no queue is filled.
+The copy of a message for a device is put into its client's queue, from which ``Delivering`` sends it. A copy that
+counts as delivered once it is written (its own receipt) is written to the connection at once. No command changes
+durable state: the hold has already changed it.
+Rule: while a log is replayed the same commands are performed, except hand-overs: no queue is filled.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["HandOvers"]
 
 
 class HandOvers:
-    """Where the hold's commands go."""
+    """Performs the commands of the hold: queues copies, counts final outcomes, and sends notices to clients."""
 
     def __init__(
         self,
@@ -36,14 +37,17 @@ class HandOvers:
         self._volatile, self._clients, self._terms, self._subscribed = volatile, clients, terms, subscribed
 
     def performing(self, commands: Sequence[NodeCommand], now: int, *, changer: str | None = None) -> Iterator[None]:
-        """Do what ``perform`` does in pieces, yielding after each."""
+        """Perform commands as ``perform`` does, but yield after every ``PIECE`` of them."""
         for start in range(0, len(commands), PIECE):
             if start:
                 yield
             self.perform(commands[start : start + PIECE], now, changer=changer)
 
     def perform(self, commands: Iterable[NodeCommand], now: int, *, changer: str | None = None) -> None:
-        """Perform commands; the device *changer* changed a subscription, which notices name."""
+        """Perform *commands* at the time *now*.
+
+        *changer* is the device that changed a subscription: the notices to other devices name it.
+        """
         for command in commands:
             kind = type(command)
             if kind is HandOver:
@@ -74,12 +78,12 @@ class HandOvers:
         client = None if volatile.sender is None else self._clients.get(command.device)
         if client is None:
             return
-        if not command.is_copy:  # the copy that is on its way counts here too
+        if not command.is_copy:  # a copy already in flight counts for these sessions too
             for session, identities in command.sessions:
                 client.count(command.seq, self._terms.get(session, identities, command.device))
             return
         message = command.kept
-        if not isinstance(message, KeptNotification):  # a view had its copy, and not the notification
+        if not isinstance(message, KeptNotification):  # a snapshot stored the copy, but not the notification
             return
         if command.is_own_receipt:
             self._hand_over_live(client, message, command, now)
@@ -103,9 +107,9 @@ class HandOvers:
             ready.append(client)
 
     def _hand_over_live(self, client: LiveClient, message: KeptNotification, command: HandOver, now: int) -> None:
-        """Send a QoS 0 copy that is its own receipt, and so needs no terms.
+        """Send a QoS 0 copy that counts as delivered once it is written, and so needs no delivery options.
 
-        The log has it as delivered: nothing but a connection that just broke may keep it from being written.
+        The log already has it as delivered. So it is written unless the gate refuses it or the connection broke.
         """
         volatile, link = self._volatile, client.link
         assert volatile.sender is not None
@@ -123,7 +127,7 @@ class HandOvers:
     # -- news of sessions --------------------------------------------------------------------------------------------
 
     def _tell_change(self, command: Tell | TellAll, now: int, changer: str | None) -> None:
-        """Tell a device of the subscriptions of its named session, if it subscribes to that."""
+        """Notify a device of changed subscriptions of its named session, if it subscribes to such notices."""
         client = self._clients.get(command.device)
         if self._volatile.sender is None or client is None or client.link is None or is_private(command.session):
             return
@@ -136,7 +140,7 @@ class HandOvers:
         self.tell(client, message, now)
 
     def _tell_crossing(self, command: Crossed, now: int) -> None:
-        """Tell a client that it entered or left an area that it named."""
+        """Notify a client that it entered or left an area that it named."""
         client = self._clients.get(command.device)
         if client is not None:
             self.tell(client, crossed(command.name, is_inside=command.is_inside), now)
@@ -151,5 +155,8 @@ class HandOvers:
 
 
 def _is_private_alone(command: HandOver) -> bool:
-    """Tell whether a copy counts for a private session only; in a named one everything comes in its order."""
+    """Return whether a copy is for private sessions only.
+
+    Only then may a QoS 0 copy be sent ahead of copies of a higher QoS: a named session gets all in order.
+    """
     return all(is_private(session) for session, _ in command.sessions)

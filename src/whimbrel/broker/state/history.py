@@ -1,8 +1,9 @@
-"""History: what a subscription would have got of the publications in the log.
+"""History: selects the earlier publications of the log that a subscription would have received (replay).
 
-Rule: the rules are those of now. The subscription's topic filter, content filter and keys decide, its ttl counts from
-when a notification was published, and what has expired is not sent; rights are asked when it is sent (``gate``).
-Pure: records in, messages out; who reads them, and when they are sent, is decided elsewhere.
+The code here is pure: records come in, messages go out. Reading the log and sending the messages is done elsewhere.
+Rule: the rules of the present apply. The subscription's topic filter, content filter and keys decide; its ttl counts
+from the time of publication; expired notifications are not sent. The right to receive a message is checked when the
+message is sent (``gate``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SUBJECT = COLUMNS["publications"].index("subject")
 
 
 class HistoryPlace:
-    """Where a replay is in the log; only who reads it looks here."""
+    """Position of a replay in the log: the open reader, used only by the code that reads the log."""
 
     __slots__ = ("reader",)
 
@@ -34,10 +35,10 @@ class HistoryPlace:
 
 
 class HistoryQuestion(NamedTuple):
-    """What is to be read next for a replay: records from *first* to *last*, and no more than one piece of them."""
+    """Request to read the next chunk of a replay: at most one chunk of the records with seqs *first* to *last*."""
 
     replay: object
-    """Who asks."""
+    """The replay that the chunk is for."""
     place: HistoryPlace
     matches: PastMatches
     first: int
@@ -46,21 +47,22 @@ class HistoryQuestion(NamedTuple):
 
 
 class HistoryChunk(NamedTuple):
-    """What was found."""
+    """Answer to a ``HistoryQuestion``: the messages of one chunk of the log that the subscription matches."""
 
     messages: list[KeptNotification]
     next_seq: int
-    """Where the next question begins."""
+    """The first seq of the next chunk."""
     missing: int = 0
-    """How many numbers, from the first that was asked for on, were cut from the log."""
+    """Number of seqs, counted from the first that was requested, that were cut from the log."""
     trouble: str | None = None
-    """Why no more can be read."""
+    """Why the rest cannot be read; None if it can."""
 
 
 class PastMatches:
-    """Which publications *subscription* wants, not older than *since_at*; *device* is who asks.
+    """Selects the publications that match *subscription* and are not older than *since_at*, for *device*.
 
-    *sightings* are where the members of its session were last when it asked: places are those of now too.
+    *sightings* are the last known places of the members of its session at the time of the request: the rules about
+    places use these, and not the places at the time of publication.
     """
 
     def __init__(
@@ -78,7 +80,10 @@ class PastMatches:
         self._not_by = device if subscription.no_local else None
 
     def message(self, seq: int, number: int, payload: bytes, now: int) -> KeptNotification | None:
-        """Return the publication of a record, if it is one and is wanted; ``InvalidValueError`` if it is damaged."""
+        """Return the publication that a log record stores, or None if it is not a publication or does not match.
+
+        *number* is the record's table number. Raise ``InvalidValueError`` if the record is damaged.
+        """
         if number not in PUBLICATIONS:
             return None
         table, values = values_from(self._node, seq, number, payload)

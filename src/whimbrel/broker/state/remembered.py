@@ -1,7 +1,9 @@
-"""A cache by subject that is bounded by count and by bytes.
+"""A cache with subjects as keys, bounded by the number of its entries and by the bytes that they take.
 
-Rule: a cache may take a small share of ``limits.memory_bytes``, which is not counted there: it can be emptied at any
-time. Where many subscribe to everything, one subject may take as much as a thousand others.
+The bound on bytes is needed because, where many sessions subscribe to everything, the entry of one subject may take as
+much memory as a thousand others.
+Rule: a cache may take a small share of ``limits.memory_bytes``. This memory is not counted against the limit, because
+the cache can be emptied at any time.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ _V = TypeVar("_V")
 
 _MOST = 100_000
 _SHARE, _UNLIMITED_BYTES = 32, 128 << 20
-"""A cache may take one in so many bytes of the limit, or so much where there is no limit."""
+"""Most bytes of a cache: the memory limit divided by ``_SHARE``, or ``_UNLIMITED_BYTES`` if there is no limit."""
 _ENTRY_BYTES = 160
-"""Memory of an entry beside its subject and its items, about."""
+"""Approximate memory of an entry in bytes, without its subject and its items."""
 
 
 class Remembered(dict[str, _V]):
-    """Values worked out for subjects, each with items of *item_bytes*; a full cache is emptied and filled anew."""
+    """Cache of one value per subject; a value consists of items of *item_bytes* each.
+
+    A full cache is emptied, and then filled from the start; *memory* has the limit that bounds it.
+    """
 
     __slots__ = ("_bytes", "_item_bytes", "_memory")
 
@@ -31,7 +36,7 @@ class Remembered(dict[str, _V]):
         self._memory, self._item_bytes, self._bytes = memory, item_bytes, 0
 
     def put(self, subject: str, value: _V, items: int) -> None:
-        """Remember the *value* of a subject, which has so many *items*."""
+        """Store the *value* of a subject, which consists of *items* items; empty the cache before if it is full."""
         size = _ENTRY_BYTES + len(subject) + items * self._item_bytes
         most = self._memory.most // _SHARE or _UNLIMITED_BYTES
         if len(self) >= _MOST or self._bytes + size > most:
@@ -40,6 +45,6 @@ class Remembered(dict[str, _V]):
         self[subject] = value
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         super().clear()
         self._bytes = 0

@@ -1,10 +1,12 @@
-"""Routes: which subscriptions a notification is for.
+"""Routes: the index that finds the subscriptions that match a notification.
 
-Subscriptions of a subject alone are found by the subject, and what was found is remembered until one changes.
-Those with a content filter are asked of the packed matcher, many notifications at a time where many come at once.
-Rule: this is ``match/``; nothing about matching is decided here.
-Rule: what an older version accepted never stops a start. A filter that is refused today matches within the budget of
-patterns (``language.budget``), or not at all if it cannot be read; ``refused_today`` names it and says why.
+Subscriptions with neither a content filter nor keys are found by the subject, and the result is cached until a
+subscription changes. The others are found by the packed matcher; it matches many notifications in one call if many
+arrive together.
+Rule: matching is done by ``match/``; nothing about it is decided here.
+Rule: a filter that an older version accepted never prevents a start. If this version would refuse the filter, it is
+evaluated within the budget of patterns (``language.budget``); if it cannot be parsed, it matches nothing.
+``refused_today`` has these subscriptions, each with the reason.
 """
 
 from __future__ import annotations
@@ -41,36 +43,36 @@ from whimbrel.node.places.placing import Placing
 __all__ = ["Found", "Routes", "is_long"]
 
 Found = list[tuple[str, tuple[Identity, ...]]]
-"""By session, in order, the subscriptions that want a notification."""
+"""Result of matching: pairs of a session and its subscriptions that match a notification, ordered by session."""
 
 _REMEMBERED_SESSIONS = 16
 _MATCH_BYTES = 250
-"""Memory of one session that wants a subject, with its subscriptions, about."""
+"""Approximate memory in bytes of one session in a cached result, with its subscriptions."""
 _BY_SESSION = itemgetter(0)
 _PIECE_S = 0.004
-"""How long the patterns may be asked at a stretch."""
+"""Most time, in seconds, for evaluating patterns in one turn of the event loop."""
 _LONG_FILTER = 1_024
-"""Content filters of so many characters take a millisecond to read, and are read in steps."""
+"""Length from which a content filter is parsed in steps, in characters; parsing it takes a millisecond or more."""
 _MAX_ASKED = 8_192
-"""How often one turn may ask a filter that is not packed yet: some 4 µs each."""
+"""Most evaluations, in one turn of the event loop, of filters that are not packed yet; each takes about 4 µs."""
 _LITTLE = 16
-"""Fewer filters than this are never packed, and asked as often as notifications come."""
+"""Fewer filters than this are never packed, so they do not limit the notifications of a turn."""
 _FEW = 10
-"""Fewer notifications than this are matched one by one: a batch costs as much before the first of them."""
+"""Fewer notifications than this are matched one by one: a batch has a fixed cost of about that many matches."""
 
 
 class Heard(Protocol):
-    """Leaves out the subscriptions that do not hear what was published at *place* for *area* at *at* (rule 20)."""
+    """Function that leaves out the subscriptions whose session is too far from a publication (hold, rule 20)."""
 
     def __call__(self, matches: Found, *, place: Place | None, area: Area | None, at: int) -> Found:
-        """Return who hears it."""
+        """Return the part of *matches* that receives a publication of the time *at*, made at *place* for *area*."""
 
 
 class Routes:
-    """The subscriptions of a broker; *make_matcher* gives the index for content filters.
+    """Matching index of the subscriptions of a broker; *make_matcher* creates the index for content filters.
 
-    By *stopwatch* a match with dear patterns is broken off, to be taken up again. *near* is for subscriptions with a
-    near; unless it is given, there is no grid of places.
+    *stopwatch* measures the time of expensive patterns, so that a long match can be interrupted and continued later.
+    *near* has the subscriptions with ``near`` (a circle, polygon or distance); by default it never uses a grid.
     """
 
     def __init__(
@@ -85,60 +87,65 @@ class Routes:
         self._matcher = make_matcher()
         self.near = NearRoutes(make_matcher) if near is None else near
         self.heard: Heard | None = None
-        """Who decides about places: the hold, once there is one."""
+        """Decides which subscriptions are near enough to a publication; set to the hold's rule when a hold exists."""
         self._numbers: dict[tuple[str, Identity], int] = {}
-        """Of subscriptions; positive in the plain index, negative where they are the matcher's."""
+        """Route number of each subscription: positive in the plain index, negative in the matcher or in ``near``."""
         self.memory = Memory()
         self.pattern_instructions = 0
-        """How many instructions the patterns of all subscriptions have together."""
+        """Number of instructions that the patterns of all subscriptions compile to."""
         self._from_anywhere: set[int] = set()
-        """The numbers of those that hear areas from anywhere."""
+        """Route numbers of the subscriptions with ``near=any``."""
         self._programs: dict[int, int] = {}
-        """How many those of each have, where it has any."""
+        """Number of instructions that the patterns of each subscription compile to, by route number; 0 is omitted."""
         self._wanted: dict[int, tuple[str, Identity, str, int]] = {}
-        """Session, identity, subject filter, and how much memory it takes; by number."""
+        """Session, identity, subject filter and memory in bytes of each subscription, by route number."""
         self._by_handle: dict[int, int] = {}
+        """Route numbers by the matcher's handles."""
         self.has_content = False
-        """Whether the content of notifications makes a difference to any subscription."""
-        """Numbers by the matcher's handles, and the handles by number."""
+        """Whether the matcher has any subscription: one with a content filter, with keys, or that demands keys."""
         self._handles: dict[int, int] = {}
+        """The matcher's handles by route number."""
         self._last = 0
         self.refused_today: dict[tuple[str, Identity], str] = {}
-        """Why this version would not accept the filter of a subscription that an older one accepted."""
+        """Subscriptions whose filter an older version accepted and this one would refuse, each with the reason."""
         self.unreadable: dict[tuple[str, Identity], str] = {}
-        """Of these, the filters that cannot be read at all, and why; see ``unreadable_filters``."""
+        """Those of ``refused_today`` whose filter cannot be parsed, with the reason; see ``unreadable_filters``."""
         self._anywhere: Counter[str] = Counter()
-        """By session, how many of its subscriptions hear areas from anywhere (``near=any``)."""
+        """Number of subscriptions with ``near=any`` per session: they match publications for all areas."""
         self._remembered = Remembered[Found](self.memory, item_bytes=_MATCH_BYTES)
+        """Cached results of ``by_subject``."""
         self._remembered_sessions: dict[str, dict[str, tuple[Identity, ...]]] = {}
-        """The same by session, of subjects that many want and that were published for an area."""
+        """Cached results of ``by_subject`` as maps with sessions as keys, for publications for an area."""
         self.epoch = 0
-        """Changes with every change of a subscription, or of what else decides who may be served without the hold."""
+        """Version of the routes: it changes when a subscription changes, or the clients served without the hold."""
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     @property
     def unpacked(self) -> int:
-        """How many content filters are asked one by one, because no segment of the matcher has them yet."""
+        """Number of content filters that are evaluated one by one, because no segment of the matcher has them yet."""
         return self._matcher.content.unpacked
 
     @property
     def at_once(self) -> int:
-        """How many notifications may be matched in one turn of the loop: as many as ask not too many such filters."""
+        """Most notifications to match in one turn of the event loop; fewer, the more filters are unpacked."""
         unpacked = self._matcher.content.unpacked + self.near.unpacked
         return _MAX_ASKED if unpacked < _LITTLE else max(1, _MAX_ASKED // unpacked)
 
     def settle(self) -> None:
-        """Let the matcher make itself at home with what did not change since the last call."""
+        """Start packing the matchers' filters or merging their segments if no filter was added since the last call.
+
+        It is called periodically: see ``match.index.content``.
+        """
         self._matcher.content.settle()
         self.near.settle()
 
     def prepare(self, subscription: Subscription) -> Generator[None, None, Subscription]:
-        """Return *subscription* with its content filter prepared for the index, yielding after each step if long.
+        """Return *subscription* with its content filter parsed and ready for the index; yield after each step if long.
 
-        Facts are applied in the order of their numbers, so a long filter must not hold up those behind it: the steps
-        that take long are done before its fact has a number, while only the client waits that asks for it.
+        Facts are applied in the order of their seqs, so a long filter must not delay the facts behind it. The slow
+        steps are therefore done before the subscription's fact gets a seq, while only the subscribing client waits.
         """
         content = filter_of(subscription) if is_long(subscription.filter_text) else None
         if content is None:
@@ -179,15 +186,18 @@ class Routes:
             self._anywhere[subscription.session] += 1
             self._from_anywhere.add(number)
         self.memory.counted += size
-        self._changed()
+        self._invalidate()
 
     def _put_indexed(self, number: int, subscription: Subscription, content: Filter | None, *, is_near: bool) -> None:
-        """Put a subscription where content, keys and places are asked; ``FilterError`` if its filter is unreadable."""
+        """Add a subscription to the matcher, or to ``near`` if it needs a place.
+
+        Raise ``FilterError`` if its filter cannot be parsed.
+        """
         interest = _interest(subscription, content)
         read = content.prepared if isinstance(content, PreparedFilter) else None
         if is_near:
             entry = (subscription.session, ((subscription.subject_filter, subscription.name),))
-            self.near.put(number, entry, _placed(interest, subscription), read)
+            self.near.put(number, entry, _with_place(interest, subscription), read)
             return
         handle = self._matcher.add(str(number), interest, read)
         self._handles[number] = handle
@@ -195,7 +205,7 @@ class Routes:
         self.has_content = True
 
     def remove(self, session: str, identity: Identity) -> None:
-        """Remove a subscription, if it is there."""
+        """Remove a subscription if the routes have it."""
         self.refused_today.pop((session, identity), None)
         self.unreadable.pop((session, identity), None)
         number = self._numbers.pop((session, identity), None)
@@ -204,7 +214,7 @@ class Routes:
         _, _, subject_filter, size = self._wanted.pop(number)
         if number in self._from_anywhere:
             self._from_anywhere.remove(number)
-            self._anywhere -= Counter((session,))  # which leaves none of no subscription
+            self._anywhere -= Counter((session,))  # -= also removes a session whose count is 0
         self.memory.counted -= size
         self.pattern_instructions -= self._programs.pop(number, 0)
         if number > 0:
@@ -215,35 +225,35 @@ class Routes:
             del self._by_handle[self._handles.pop(number)]
             self.has_content = bool(self._by_handle)
             self._matcher.remove(str(number))
-        self._changed()
+        self._invalidate()
 
     def instructions_of(self, session: str, identity: Identity) -> int:
-        """Return how many instructions the patterns of a subscription that was put have together."""
+        """Return the number of instructions that a subscription's patterns compile to; 0 if it has no patterns."""
         return self._programs.get(self._numbers.get((session, identity), 0), 0)
 
     def forget(self) -> None:
-        """Invalidate everything worked out from the routes so far."""
-        self._changed()
+        """Discard the cached results, and change ``epoch`` so that other caches of results are discarded too."""
+        self._invalidate()
 
-    def _changed(self) -> None:
+    def _invalidate(self) -> None:
         self.epoch += 1
         self._remembered.clear()
         self._remembered_sessions.clear()
 
     def by_subject(self, subject: str) -> Found:
-        """Return who wants *subject* whatever its content."""
+        """Return the subscriptions without a content filter, keys or near that match *subject*; results are cached."""
         found = self._remembered.get(subject)
         if found is None:
-            found = self._merged(self._plain.match(subject))
+            found = self._merge(self._plain.match(subject))
             self._remembered.put(subject, found, len(found))
         return found
 
     def by_content(
         self, subjects: Sequence[str], attributes: Sequence[Attributes], secured: Sequence[Secured] | None = None
     ) -> list[list[int]]:
-        """Return for each notification the handles of those who want it for its content as well, and may have it.
+        """Return for each notification the handles of the matcher's subscriptions that match it.
 
-        Without *secured* all are open.
+        They match in subject, content and keys. *secured* has the keys of each notification; None: all are open.
         """
         if len(subjects) < _FEW:
             each_secured = [OPEN] * len(subjects) if secured is None else secured
@@ -260,20 +270,24 @@ class Routes:
         return _by_row(rows, found, len(subjects))
 
     def allowance(self) -> Allowance:
-        """Return an allowance for asking the patterns about one publication, or several that came together."""
+        """Return a time allowance for evaluating patterns on one publication, or on several that came together."""
         return Allowance(self._stopwatch, _PIECE_S)
 
     def subscribers(self, subject: str, handles: Sequence[int], secured: Secured = OPEN) -> Found:
-        """Return all subscribers of a notification: for its subject, and those of *handles* for its content."""
+        """Return the matching subscriptions of a notification without place: by *subject*, and those of *handles*.
+
+        *handles* come from ``by_content``. If the notification demands keys, subscriptions without keys are left out.
+        """
         plain = self.by_subject(subject) if secured.deliver_insecure else []  # plain subscriptions have no keys
-        return self._merged([self._by_handle[handle] for handle in handles], plain) if handles else plain
+        return self._merge([self._by_handle[handle] for handle in handles], plain) if handles else plain
 
     def subscribers_at(
         self, subject: str, handles: Sequence[int], near: NearFound, secured: Secured, placing: Placing, at: int
     ) -> Found:
-        """Return the subscribers who hear a notification that was published somewhere at the time *at*.
+        """Return the matching subscriptions of a notification with a place that are near enough to receive it.
 
-        Of those with a ``near``, *near* want it.
+        *handles* come from ``by_content``; *near* are the matching subscriptions with ``near``; *at* is the time of
+        publication.
         """
         area = placing.area
         nearby = list(near.entries)
@@ -286,12 +300,12 @@ class Routes:
             found = self._subscribers_within(area, subject, handles, secured, at)
         if not nearby:
             return found
-        return _united(found, nearby) if found else nearby
+        return _union(found, nearby) if found else nearby
 
     def _subscribers_within(self, area: Area, subject: str, handles: Sequence[int], secured: Secured, at: int) -> Found:
-        """Return who hears what is published for an area, of those without a near.
+        """Return the matching subscriptions without ``near`` whose session is in the *area* of a publication.
 
-        Where many want it for subject and content, the grid is asked who is there.
+        If many match in subject and content, the grid of places finds the sessions in the area first.
         """
         plain = self.by_subject(subject) if secured.deliver_insecure else []
         inside = self.near.sessions_within(area, len(plain) + len(handles))
@@ -301,12 +315,12 @@ class Routes:
             inside.update(self._anywhere)
             found = self._by_session(subject, inside) if plain else []
             numbers = map(self._by_handle.__getitem__, handles)
-            found = self._merged([number for number in numbers if self._wanted[number][0] in inside], found)
+            found = self._merge([number for number in numbers if self._wanted[number][0] in inside], found)
         assert self.heard is not None
         return self.heard(found, place=area.centre, area=area, at=at) if found else found
 
     def _by_session(self, subject: str, sessions: Collection[str]) -> Found:
-        """Return what ``by_subject`` has of some sessions."""
+        """Return the part of the result of ``by_subject`` that belongs to *sessions*."""
         known = self._remembered_sessions.get(subject)
         if known is None:
             if len(self._remembered_sessions) >= _REMEMBERED_SESSIONS:
@@ -315,15 +329,15 @@ class Routes:
         return [(session, known[session]) for session in sorted(sessions) if session in known]
 
     def whose(self, handle: int) -> tuple[str, Identity]:
-        """Return session and subscription of a handle."""
+        """Return the session and identity of the subscription with a matcher's *handle*."""
         session, identity, _, _ = self._wanted[self._by_handle[handle]]
         return session, identity
 
-    def _merged(self, numbers: Sequence[int], others: Found | None = None) -> Found:
+    def _merge(self, numbers: Sequence[int], others: Found | None = None) -> Found:
         wanted = self._wanted
         if not others:
             alone = {(each := wanted[number])[0]: (each[1],) for number in numbers}
-            if len(alone) == len(numbers):  # nearly always: no session wants it for two reasons
+            if len(alone) == len(numbers):  # nearly always: no session has two matching subscriptions
                 return sorted(alone.items(), key=_BY_SESSION)
         found: dict[str, tuple[Identity, ...]] = dict(others or ())
         for number in numbers:
@@ -333,7 +347,7 @@ class Routes:
 
 
 def is_long(filter_text: str | None) -> bool:
-    """Tell whether a content filter takes long to read."""
+    """Return whether a content filter is so long that it must be parsed in steps."""
     return filter_text is not None and len(filter_text) >= _LONG_FILTER
 
 
@@ -347,13 +361,13 @@ def _interest(subscription: Subscription, content: Filter | None) -> Interest:
     )
 
 
-def _placed(interest: Interest, subscription: Subscription) -> Interest:
+def _with_place(interest: Interest, subscription: Subscription) -> Interest:
     near, stale_us = subscription.near, subscription.stale_us
     return replace(interest, near=near, stale_us=stale_us, session=subscription.session)
 
 
-def _united(some: Found, others: Found) -> Found:
-    """Return both, by session."""
+def _union(some: Found, others: Found) -> Found:
+    """Return the union of two results, ordered by session."""
     found = dict(some)
     for session, identities in others:
         found[session] = sorted_identities((*found.get(session, ()), *identities))

@@ -1,6 +1,7 @@
-"""The index of named sessions: by device, those that it is a member of, present or away; by user, those owned.
+"""Index of named sessions: per device, the sessions that it is a member of (present or away); per user, those it owns.
 
-It is made of the hold when a broker starts, and follows its facts: a list of sessions needs no look at those of others.
+The index is built from the hold when a broker starts, and updated with each fact. It serves requests for lists of
+sessions without a scan of all sessions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["SessionIndex"]
 
 
 class SessionIndex:
-    """The named sessions of *hold*."""
+    """Index of the named sessions of *hold* by member device and by owning user."""
 
     def __init__(self, hold: Hold[Any]) -> None:
         self._hold = hold
@@ -38,22 +39,22 @@ class SessionIndex:
         return bool(self._locked)
 
     def of_device(self, device: str) -> SortedNames | None:
-        """Return the sessions that *device* is a member of; None if there are none."""
+        """Return the named sessions that *device* is a member of, or None if it is not a member of any."""
         return self._by_device.get(device)
 
     def of_user(self, user: str | None) -> SortedNames | None:
-        """Return the sessions that *user* owns; None if there are none."""
+        """Return the named sessions that *user* owns, or None if there are none."""
         return None if user is None else self._by_user.get(user)
 
     def note_member(self, device: str, session: str) -> None:
-        """Take in that a device joined or left a session."""
+        """Update the index after *device* joined or left *session*."""
         if self._hold.is_member(session, device):
             self._by_device.setdefault(device, SortedNames()).add(session)
         else:
             _discard(self._by_device, device, session)
 
     def note_access(self, session: str) -> None:
-        """Take in that a session was made, or has another access."""
+        """Update the index after a session was created or deleted, or its access was changed."""
         access = self._hold.access(session)
         owner = _owner(access)
         if access is None or '"passwords"' not in access:
@@ -68,7 +69,7 @@ class SessionIndex:
             self._by_user.setdefault(owner, SortedNames()).add(session)
 
     def note_end(self, session: str, devices: Iterable[str]) -> None:
-        """Take in that a session was deleted, whose members were *devices*."""
+        """Update the index after a session was deleted, whose members were *devices*."""
         self.note_access(session)
         for device in devices:
             _discard(self._by_device, device, session)

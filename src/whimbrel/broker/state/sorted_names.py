@@ -1,4 +1,4 @@
-"""Names in alphabetical order, for lists that are asked for a page at a time."""
+"""Names in alphabetical order, for lists that clients request page by page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["SortedNames", "names_behind"]
 
 
 class SortedNames:
-    """Names in alphabetical order; those behind another are found without a look at the others."""
+    """A set of names in alphabetical order; the page behind a name is found by binary search."""
 
     __slots__ = ("_names",)
 
@@ -21,24 +21,24 @@ class SortedNames:
         return len(self._names)
 
     def add(self, name: str) -> None:
-        """Take in a name, if it is not there."""
+        """Add a name, unless the set contains it."""
         place = bisect_left(self._names, name)
         if self._names[place : place + 1] != [name]:
             self._names.insert(place, name)
 
     def discard(self, name: str) -> None:
-        """Take out a name, if it is there."""
+        """Remove a name, if the set contains it."""
         place = bisect_left(self._names, name)
         if self._names[place : place + 1] == [name]:
             del self._names[place]
 
     def behind(self, after: str, most: int) -> list[str]:
-        """Return the first *most* names that come behind *after*."""
+        """Return the first *most* names that come behind the name *after* in the alphabet."""
         begin = bisect_right(self._names, after)
         return self._names[begin : begin + most]
 
 
 def names_behind(kinds: Iterable[SortedNames | None], after: str, most: int) -> list[str]:
-    """Return the first *most* names of any of *kinds* that come behind *after*, each once."""
+    """Return the first *most* names behind *after* in the union of the sets *kinds*, each name once."""
     found = merge(*(each.behind(after, most) for each in kinds if each is not None))
     return list(dict.fromkeys(found))[:most]

@@ -1,6 +1,7 @@
-"""The terms cache: what a session's subscriptions say about handing over, worked out once for each combination.
+"""Cache of terms: the delivery options of a session for one combination of its subscriptions that match a message.
 
-Rule: the hold has the subscriptions, and is asked again once one of the session has changed (``forget``).
+The options (QoS, identifiers, retain flag, policies) are computed from the subscriptions in the hold.
+Rule: when a subscription of a session has changed, the cached terms of the session are removed (``forget``).
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ __all__ = ["TermsCache"]
 
 _MAX_TERMS = 10_000
 _IDENTITIES_A_TERM = 8
-"""So many subscriptions of one combination count as one more: its terms name each of them."""
+"""Subscriptions of one combination that count as one more cached entry, because the terms name each of them."""
 
 
 class TermsCache:
-    """Terms by session, device and subscriptions; *clients* bounds how many are cached."""
+    """Cached terms (delivery options) per session, device and combination of subscriptions.
+
+    At most 10,000 entries are cached, or two for each of *clients* if that is more; a full cache is emptied.
+    """
 
     __slots__ = ("_by_session", "_clients", "_hold", "_size")
 
@@ -34,11 +38,14 @@ class TermsCache:
         self._size = 0
 
     def get(self, session: str, identities: tuple[Identity, ...], device: str) -> Terms:
-        """Return the terms of handing over to a device what some subscriptions of a session match."""
+        """Return the delivery options for messages that match the subscriptions *identities* of *session*.
+
+        *device* is the member of the session that receives the messages.
+        """
         of_session = self._by_session.get(session)
         found = None if of_session is None else of_session.get((device, identities))
         if found is None:
-            # Content filters combine in more ways than fit into memory.
+            # The possible combinations of subscriptions with content filters may not fit into memory.
             if self._size >= max(_MAX_TERMS, 2 * len(self._clients)):
                 self._by_session.clear()
                 self._size = 0
@@ -47,7 +54,7 @@ class TermsCache:
                 identities,
                 *self.options(session, identities),
                 receipt_prefix(session, device, [SubscriptionIdentity(*identity) for identity in identities]),
-                self.granted(session, identities),
+                self.granted_qos(session, identities),
                 all(self._asks_for_copies(session, identity) for identity in identities),
                 tuple(self._policy(session, identity) for identity in identities),
             )
@@ -56,12 +63,12 @@ class TermsCache:
         return found
 
     def forget(self, session: str) -> None:
-        """Forget the terms of a session whose subscriptions have changed."""
+        """Remove the cached terms of a session, because its subscriptions have changed."""
         gone = self._by_session.pop(session, ())
         self._size -= sum(1 + len(identities) // _IDENTITIES_A_TERM for _, identities in gone)
 
     def options(self, session: str, identities: tuple[Identity, ...]) -> tuple[tuple[int, ...], bool]:
-        """Return the identifiers of subscriptions, and whether any asks for retain as it was published."""
+        """Return the subscription identifiers of *identities*, and whether any has the option Retain As Published."""
         identifiers: tuple[int, ...] = ()
         keeps_retain = False
         for identity in identities:
@@ -72,10 +79,10 @@ class TermsCache:
                 keeps_retain = keeps_retain or subscription.retain_as_published
         return identifiers, keeps_retain
 
-    def granted(self, session: str, identities: Iterable[Identity]) -> int:
-        """Return the highest QoS that some subscriptions of a private session were granted."""
+    def granted_qos(self, session: str, identities: Iterable[Identity]) -> int:
+        """Return the highest QoS granted to the subscriptions *identities* of a private session."""
         found = (self._hold.subscription(session, identity) for identity in identities)
-        return max((_granted(subscription) for subscription in found), default=0)
+        return max((_qos_of(subscription) for subscription in found), default=0)
 
     def _asks_for_copies(self, session: str, identity: Identity) -> bool:
         found = self._hold.subscription(session, identity)
@@ -88,5 +95,5 @@ class TermsCache:
         return None if found is None else found.policy
 
 
-def _granted(subscription: Subscription | None) -> int:
+def _qos_of(subscription: Subscription | None) -> int:
     return EXACTLY_ONCE if subscription is None or subscription.qos is None else subscription.qos

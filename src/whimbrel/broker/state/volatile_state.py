@@ -1,6 +1,7 @@
-"""Volatile state: what a broker knows only while it runs.
+"""Volatile state: the values that a broker has only while it runs.
 
-Rule: none of this is in the log or in the view. A restart begins without it, and while a log is replayed it is empty.
+Rule: none of these values is in the log or in the stored snapshot of the state. They are empty after a restart, and
+while a log is replayed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["VolatileState"]
 
 
 class VolatileState:
-    """The way to connected clients, what is due to them, ``$SYS``, and requests that wait for the disk."""
+    """Volatile values of a broker: access to connected clients, ``$SYS`` messages, and requests that wait for fsync."""
 
     __slots__ = ("arrived", "changing", "counters", "deleting", "gate", "publishing_wills", "ready", "sender", "system")
 
@@ -25,20 +26,23 @@ class VolatileState:
         self.sender: Sender | None = None
         """Writes to connections; None while a log is replayed, because no client is connected."""
         self.gate: Gate | None = None
-        """Decides what may be sent to a connection; None as long as ``sender`` is."""
+        """Decides which messages may be sent to a connection; None while ``sender`` is None."""
         self.system = Retained()
-        """What the broker retains of itself under ``$SYS``: it has no number, and no log has it."""
+        """The retained messages under ``$SYS``, in which the broker publishes its own state: no log has them."""
         self.ready: list[LiveClient] = []
-        """Clients that something was handed over to, and that ``Delivering`` has not looked at since."""
+        """Clients whose queue got a message since ``Delivering`` last sent from it."""
         self.arrived: list[tuple[str, KeptNotification]] = []
-        """Sessions that entered the area of a retained message, and the message; ``subscribe`` sends it."""
+        """Sessions that entered the area of a retained message, each with the message that is to be sent to it."""
         self.changing: dict[str, str] = {}
-        """Named sessions whose creation or new access waits for fsync, and the device that asked for it."""
+        """Named sessions whose creation or new access waits for fsync, each with the device that requested it."""
         self.publishing_wills: set[int] = set()
-        """The numbers of wills whose publications are written and wait for the disk."""
+        """Seqs of the wills whose publications are appended to the log but not yet fsynced."""
         self.deleting: set[str] = set()
         """Named sessions whose deletion waits for fsync."""
 
     def may_send(self, link: Link, client: LiveClient, message: KeptNotification, now: int) -> bool:
-        """Tell whether the gate lets a message pass to a connection now."""
+        """Return whether the gate allows sending *message* to the *client* over *link* at the time *now*.
+
+        The gate refuses a message that has expired, or that the client has no right to receive.
+        """
         return self.gate is None or self.gate.refusal(link, client.id, message, now) is None

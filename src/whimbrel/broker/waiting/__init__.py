@@ -1,1 +1,1 @@
-"""Waiting: the disk, threads and turns that an answer waits for, and the procedures that wait for them."""
+"""Waiting: queues for work that needs fsync, a worker thread or many turns, and the procedures that wait for them."""

@@ -1,14 +1,15 @@
 """Blocking tasks: work that takes too long for the event loop, such as verifying a password.
 
-The core queues a task; the shell runs it in a thread, a few at a time, and returns its result to the core.
-Rule: addresses take turns, and within an address its users; users who gave a right password at their address before
-have every other turn to themselves. Many wrong passwords make no other user wait for more than a few of them.
-Rule: wrong passwords are counted for each user or session at each address, and for the address as a whole with a higher
-limit; the latter does not concern users who gave a right password there before.
-Rule: a task that is over its limit when its turn comes is refused without being run: a client that gave too many wrong
-passwords meanwhile learns nothing from those that still wait.
-Rule: a task whose client is gone is not run either: verifying a password takes most of a second, and clients that gave
-up and came again must not wait behind themselves.
+The core queues a task; the shell runs it in a worker thread, a few at a time, and returns its result to the core.
+Rule: the queue is fair. Addresses take turns, and within an address its users. Every other turn is reserved for users
+who gave a right password at their address before. Therefore another user waits for only a few of the wrong passwords,
+however many are in the queue.
+Rule: wrong passwords are rate-limited for each user or session at each address, and for the address as a whole with a
+higher limit. The limit of an address does not apply to users who gave a right password there before.
+Rule: the limit is checked when the turn of a task comes, and a task over the limit is refused without being run. So a
+client that has given too many wrong passwords learns nothing from its tasks that still wait.
+Rule: a task whose client is gone is not run. Verifying a password takes most of a second, and a client that reconnects
+must not wait behind the tasks of its earlier connections.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from whimbrel.broker.limits.password_rate_limit import PasswordRateLimit, origin
 __all__ = ["Asker", "BlockingTask", "BlockingTasks", "FairQueue"]
 
 _NAMES_AT_AN_ADDRESS = 10
-"""How many times as many wrong passwords one address may give for all names together as for one of them."""
+"""Factor between the limit of wrong passwords of an address as a whole and that of each name at the address."""
 _MAX_RIGHT = 10_000
 
 _Answer = TypeVar("_Answer")
@@ -32,16 +33,17 @@ _T = TypeVar("_T")
 
 
 class FairQueue(Generic[_T]):
-    """Items of users at addresses, which take turns; putting and taking cost the same however many wait.
+    """Fair queue (round robin) of items of users at addresses; put and take need constant time.
 
-    An item waits behind one item of each other address, and within its address behind one of each other user, however
-    many items they have put in. The items of one user of one address come in order.
+    An item waits behind one item of each other address, and within its address behind one item of each other user,
+    however many items they have put in. The items of one user at one address keep their order.
     """
 
     def __init__(self) -> None:
         self._addresses: dict[str, dict[str, deque[_T]]] = {}
-        """In the order of their turns, as are the users of each."""
+        """Items by address and user; the addresses, and the users of each, are in the order of their turns."""
         self._counts: dict[str, int] = {}
+        """Number of items of each address."""
 
     def __len__(self) -> int:
         return sum(self._counts.values())
@@ -50,16 +52,16 @@ class FairQueue(Generic[_T]):
         return bool(self._counts)
 
     def waiting(self, address: str) -> int:
-        """Return how many items of *address* wait."""
+        """Return the number of items of *address* in the queue."""
         return self._counts.get(address, 0)
 
     def put(self, address: str, user: str, item: _T) -> None:
-        """Let *item* wait for its turn."""
+        """Add *item* of *user* at *address* to the queue."""
         self._addresses.setdefault(address, {}).setdefault(user, deque()).append(item)
         self._counts[address] = self._counts.get(address, 0) + 1
 
     def take(self) -> _T:
-        """Return the next item; there must be one."""
+        """Remove and return the next item; the queue must not be empty."""
         address = next(iter(self._addresses))
         users = self._addresses.pop(address)
         user = next(iter(users))
@@ -76,20 +78,27 @@ class FairQueue(Generic[_T]):
 
 
 class Asker(NamedTuple):
-    """Who asks: the *address*, the *user* (or client) in whose turn, and the *names* whose passwords are tried."""
+    """Requester of a blocking task: its address, the user (or client) for turns, and the names with passwords to check.
+
+    *names* are the users or sessions whose passwords are tried; the rate limits count by them and by *address*.
+    """
 
     address: str
     user: str
     names: tuple[str, ...] = ()
 
     def names_here(self) -> list[str]:
-        """Return what wrong and right passwords are remembered by: each name at this address."""
+        """Return the keys under which wrong and right passwords are counted: one for each name at this address."""
         origin = origin_of(self.address)
         return [f"{origin}\0{name}\0" for name in self.names]  # never an address: it ends with U+0000
 
 
 class BlockingTask:
-    """One task: *ask* may run in any thread; *then*, which is given the time, and *refuse* are the core's."""
+    """One task: *ask* may run in any thread; the others are called in the core's thread.
+
+    *then* is called with the result and the time, *refuse* if the task is over a limit. If *is_wanted* returns False
+    when the turn of the task comes, the task is dropped.
+    """
 
     __slots__ = ("ask", "asker", "is_wanted", "refuse", "then")
 
@@ -106,7 +115,10 @@ class BlockingTask:
 
 
 class BlockingTasks:
-    """The blocking tasks of a broker; at most *most* wait, and half as many of one address."""
+    """The blocking tasks of a broker; at most *most* may wait, and half as many of one address.
+
+    *wrong_per_minute* is the limit of wrong passwords of each user or session at an address (0: no limit).
+    """
 
     def __init__(self, wrong_per_minute: int, counters: Counters, *, most: int) -> None:
         self._by_name = PasswordRateLimit(wrong_per_minute)
@@ -116,16 +128,16 @@ class BlockingTasks:
         self._others: FairQueue[BlockingTask] = FairQueue()
         self._is_turn_of_others = False
         self._right: dict[str, None] = {}
-        """Names at addresses that gave a right password, the latest last."""
+        """Names at addresses for which a right password was given, the latest last."""
         self._count = 0
         self.listened_us = 0
-        """The time of ``Broker.end_silent``, which passes evenly: steps of a wall clock would give failures back."""
+        """Monotonic time in microseconds (of ``Broker.end_silent``), because steps of a wall clock would end limits."""
 
     def __len__(self) -> int:
         return self._count
 
     def is_full(self, address: str) -> bool:
-        """Tell whether no more can wait, of *address* or at all."""
+        """Return whether the queue is full, as a whole or for *address*."""
         origin = origin_of(address)
         waiting = self._known.waiting(origin) + self._others.waiting(origin)
         return self._count >= self._most or waiting >= max(1, self._most // 2)
@@ -138,18 +150,22 @@ class BlockingTasks:
         refuse: Callable[[], None],
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Let a question wait for its turn; *refuse* is called instead if the *asker* has to wait when it comes.
+        """Queue a task: *ask* runs in a worker thread, and *then* is called with its result and the time.
 
-        Where the result is not wanted by then (*is_wanted*), nothing is done.
+        If *asker* has given too many wrong passwords when its turn comes, *refuse* is called instead. If *is_wanted*
+        returns False by then, nothing is called.
         """
-        question = BlockingTask(asker, ask, partial(_told, then), refuse, is_wanted)
+        question = BlockingTask(asker, ask, partial(_call_with, then), refuse, is_wanted)
         is_known = bool(asker.names) and all(key in self._right for key in asker.names_here())
         queue = self._known if is_known else self._others
         queue.put(origin_of(asker.address), asker.user, question)
         self._count += 1
 
     def next(self, listened_us: int) -> BlockingTask | None:
-        """Return the next question to be asked, if there is one."""
+        """Return the next task to run, or None; drop or refuse the tasks before it that must not run.
+
+        *listened_us* is the current time of the broker's monotonic clock.
+        """
         self.listened_us = listened_us
         while self._count:
             question = self._take()
@@ -161,7 +177,7 @@ class BlockingTasks:
         return None
 
     def _take(self) -> BlockingTask:
-        """Take from both queues in turns, where both have something."""
+        """Remove and return the next task, alternately from the two queues if both have tasks."""
         self._count -= 1
         self._is_turn_of_others = not self._is_turn_of_others
         queues = (self._others, self._known) if self._is_turn_of_others else (self._known, self._others)
@@ -175,7 +191,7 @@ class BlockingTasks:
         return is_known or self._by_address.may_try(asker.address, self.listened_us)
 
     def learn(self, asker: Asker, *, is_right: bool) -> None:
-        """Note whether the passwords that were asked about were right."""
+        """Record whether the passwords that *asker* gave were right, for the rate limits and the order of turns."""
         if is_right:
             self._was_right(asker)
         else:
@@ -183,12 +199,12 @@ class BlockingTasks:
 
     def _was_wrong(self, asker: Asker) -> None:
         self._counters.wrong_passwords += 1
-        self._by_address.failed(asker.address, self.listened_us)
+        self._by_address.count_failure(asker.address, self.listened_us)
         for key in asker.names_here():
-            self._by_name.failed(key, self.listened_us)
+            self._by_name.count_failure(key, self.listened_us)
 
     def _was_right(self, asker: Asker) -> None:
-        """Let these names try as they like: what others do at this address concerns them no more."""
+        """Remember that *asker* knows its passwords: the limit of its address as a whole no longer applies to it."""
         for key in asker.names_here():
             self._right.pop(key, None)
             self._right[key] = None
@@ -196,5 +212,5 @@ class BlockingTasks:
                 del self._right[next(iter(self._right))]
 
 
-def _told(then: Callable[[_Answer, int], None], answer: object, now: int) -> None:
+def _call_with(then: Callable[[_Answer, int], None], answer: object, now: int) -> None:
     then(answer, now)  # type: ignore[arg-type]  # the answer is what *ask* returned

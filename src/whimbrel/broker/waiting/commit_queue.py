@@ -1,11 +1,12 @@
-"""The commit queue: facts are numbered, written down, and applied when they are accepted.
+"""The commit queue: facts get a seq, are appended to the log, and are applied to the state when they are accepted.
 
-Rule: a fact gets its seq when it is entered and is applied in order of seq. Where a client could ask for it after a
-crash (it is *owed*), accepted means durable; otherwise it means entered, unless one that is owed stands before it.
-Rule: what is to be answered is answered when the fact is applied, so no client is told of a fact that is not accepted.
-Rule: applying a fact may take pieces, one in each turn of the event loop: a publication for twenty thousand sessions
-takes most of a second. Until its last piece is done it stands before everything that was entered after it, as if it
-waited for the disk, and no view is written: half a fact is in the state.
+Rule: a fact gets its seq when it is entered, and facts are applied in the order of their seqs. If a client could rely
+on the fact after a crash (it is *owed*), it is accepted when it is durable (fsynced). Any other fact is accepted as
+soon as it is entered if the queue is empty, and otherwise when it is durable too.
+Rule: requests are answered when the fact is applied, so no client gets an answer about a fact that is not accepted.
+Rule: a fact may be applied in steps, one in each turn of the event loop: a publication for twenty thousand sessions
+takes most of a second. Until the last step, all facts behind it wait, as if it waited for fsync. No snapshot is written
+meanwhile, because the state contains only a part of the fact.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from whimbrel.model.facts import Fact
 __all__ = ["Apply", "CommitQueue", "Pieces", "Tap"]
 
 _MAX_APPLIED = 200
-"""How many facts are applied in one turn of the event loop."""
+"""Most facts that are applied in one turn of the event loop."""
 _MAX_TAPPED, _MAX_TAPPED_BYTES = 2_000, 1 << 20
-"""How many publications, and bytes of them, a tap keeps: some milliseconds to send."""
+"""Most publications, and bytes of them, that a tap keeps; they take some milliseconds to send."""
 
 Pieces: TypeAlias = Iterator[None]
-"""What is left of work that yields after each piece."""
+"""The remaining steps of work that yields after each step."""
 Apply: TypeAlias = Callable[[], Pieces | None]
-"""Applies a fact: at once, or by its pieces."""
+"""Function that applies a fact: at once (it returns None), or in the steps that it returns."""
 
 
 class _Entry(NamedTuple):
-    """Something that waits; *number* is of the fact, or, of what is no fact, of the last that was entered before it."""
+    """Entry of the queue: a fact or an action; *number* is the fact's seq, for an action the last seq before it."""
 
     number: int
     apply: Apply
@@ -40,20 +41,24 @@ class _Entry(NamedTuple):
 
 
 class Tap:
-    """The bodies of the publications that were numbered since it was opened, for one who catches up with them."""
+    """Catch-up buffer: the log records of the publications entered since the tap was opened.
+
+    A replay of the log reads up to the tap's first seq, and then sends the publications of the tap.
+    """
 
     __slots__ = ("_bytes", "bodies", "first", "is_full")
 
     def __init__(self, first: int) -> None:
         self.first = first
-        """The first number that it may have."""
+        """The first seq of a record that the tap may contain."""
         self.bodies: list[bytes] = []
+        """Bodies of the records, in the order of the log."""
         self._bytes = 0
         self.is_full = False
-        """It had to let go of them: there were too many."""
+        """Whether the tap overflowed: then it dropped all records, and adds no more."""
 
     def add(self, body: bytes) -> None:
-        """Keep a record's body, if it is of a publication and there is room."""
+        """Keep the body of a record if it is a publication and the tap did not overflow."""
         if self.is_full or not is_publication(body):
             return
         self.bodies.append(body)
@@ -64,35 +69,35 @@ class Tap:
 
 
 class CommitQueue:
-    """The log of a node, and what waits for its disk."""
+    """Queue of the facts and actions that wait for fsync of the log *log*, or for facts before them."""
 
     def __init__(self, log: LogWriter) -> None:
         self._log = log
         self.node = log.node
         self.waiting: deque[_Entry] = deque()
-        """What is entered and not yet accepted, by number."""
+        """Entries that are not completely applied yet, in the order of their seqs."""
         self._pieces: Pieces | None = None
-        """Of the first that waits, if it is applied in part."""
+        """The remaining steps of the first entry, if a part of it has been applied."""
         self._durable = 0
-        """Everything up to this number is durable, though perhaps not applied yet."""
+        """Last durable seq; it may not be applied yet."""
         self._last_at = log.last_at
         self.append, self.append_body = log.append, log.append_body
         self._taps: list[Tap] = []
 
     @property
     def written(self) -> int:
-        """The number of the last fact that is in the log's file."""
+        """The seq of the last fact that was written to the log's file."""
         return self._log.written_seq
 
     def open_tap(self) -> Tap:
-        """Keep the publications that are numbered from now on, until the tap is closed."""
+        """Open a tap (catch-up buffer), which collects the publications entered from now on until it is closed."""
         tap = Tap(self.seq)
         self._taps.append(tap)
         self.append_body = self._append_tapped
         return tap
 
     def close_tap(self, tap: Tap) -> None:
-        """Let a tap get no more."""
+        """Close a tap: it collects no more publications."""
         self._taps.remove(tap)
         if not self._taps:
             self.append_body = self._log.append_body
@@ -105,24 +110,24 @@ class CommitQueue:
 
     @property
     def seq(self) -> int:
-        """The number of the next fact."""
+        """The seq of the next fact."""
         return self._log.next_seq
 
     @property
     def last_at(self) -> int:
-        """The time of the last fact."""
+        """The latest time that ``now`` returned, which facts are stamped with; after a start, that of the last fact."""
         return self._last_at
 
     def now(self, now: int) -> int:
-        """Return the time to stamp a fact with; it never goes back."""
-        if now < self._last_at:  # ``later``, written out: this runs for every packet
+        """Return the timestamp for a new fact: *now*, or the last timestamp if that is later, so it never goes back."""
+        if now < self._last_at:  # ``later``, inlined, because this runs for every packet
             return self._last_at
         self._last_at = now
         return now
 
     @property
     def applied(self) -> int:
-        """The number of the last fact that was applied."""
+        """The seq of the last fact that was completely applied."""
         if not self.waiting:
             return self._log.next_seq - 1
         first = self.waiting[0]
@@ -130,16 +135,16 @@ class CommitQueue:
 
     @property
     def is_applying(self) -> bool:
-        """Whether a fact is applied in part."""
+        """Whether a fact has been applied only in part."""
         return self._pieces is not None
 
     def enter(self, fact: Fact, apply: Apply, *, is_owed: bool) -> None:
-        """Write *fact* down and *apply* it when it is accepted."""
+        """Append *fact* to the log, and call *apply* when it is accepted; *is_owed*: only when it is durable."""
         self._log.append(fact)
-        self.entered(fact.seq, apply, is_owed=is_owed)
+        self.enter_appended(fact.seq, apply, is_owed=is_owed)
 
-    def entered(self, seq: int, apply: Apply, *, is_owed: bool) -> None:
-        """Apply a fact, whose body was appended as *seq*, when it is accepted."""
+    def enter_appended(self, seq: int, apply: Apply, *, is_owed: bool) -> None:
+        """Call *apply* when the fact with the seq *seq*, which was already appended to the log, is accepted."""
         entry = _Entry(seq, apply, is_fact=True)
         if is_owed or self.waiting:
             self.waiting.append(entry)
@@ -147,7 +152,7 @@ class CommitQueue:
             self._begin(entry)
 
     def then(self, action: Apply) -> None:
-        """Act when everything entered so far is accepted: now, if nothing waits."""
+        """Call *action* when all facts entered so far are accepted: now, if the queue is empty."""
         entry = _Entry(self._log.next_seq - 1, action, is_fact=False)
         if self.waiting:
             self.waiting.append(entry)
@@ -155,22 +160,22 @@ class CommitQueue:
             self._begin(entry)
 
     def durable(self, seq: int) -> None:
-        """Take in that everything up to *seq* is durable, and begin to apply what waited for that."""
+        """Handle that all facts up to *seq* are durable: start to apply those that waited for fsync."""
         self._durable = max(self._durable, seq)
         self.go_on()
 
     @property
     def is_behind(self) -> bool:
-        """Whether something waits to be applied that may be."""
+        """Whether a fact is ready to apply: one was applied in part, or the first in the queue is durable."""
         return self._pieces is not None or (bool(self.waiting) and self.waiting[0].number <= self._durable)
 
     @property
     def wants_sync(self) -> bool:
-        """Whether something waits that is not durable yet."""
+        """Whether the queue contains a fact that is not durable yet."""
         return bool(self.waiting) and self.waiting[-1].number > self._durable
 
     def go_on(self) -> None:
-        """Apply some of what is durable: as much as one turn of the event loop may take."""
+        """Apply durable facts of the queue: as many as one turn of the event loop may apply."""
         waiting, left = self.waiting, _MAX_APPLIED
         if self._pieces is not None and not self._do_piece():
             return
@@ -180,22 +185,22 @@ class CommitQueue:
             left -= 1
 
     def complete(self) -> None:
-        """Apply the rest of a fact that is applied in part: there will be no more turns."""
+        """Apply the remaining steps of a fact at once, because the event loop will have no more turns."""
         while self._pieces is not None:
             self._do_piece()
 
     def _begin(self, entry: _Entry) -> bool:
-        """Apply a fact, or its first piece; return whether that is all."""
+        """Apply the fact of *entry*, or its first step; return False if a fact is applied only in part after it."""
         pieces = entry.apply()
         if pieces is None or next(pieces, pieces) is not None:
-            return self._pieces is None  # it may have entered another, which is applied in part now
+            return self._pieces is None  # it may have entered another fact, of which the first step was applied
         assert self._pieces is None, "what is applied in pieces enters nothing before its last"
         self._pieces = pieces
         self.waiting.appendleft(entry)
         return False
 
     def _do_piece(self) -> bool:
-        """Do one piece of the first that waits; return whether that was the last."""
+        """Do one step of the first entry; return False if a fact is applied only in part after it."""
         assert self._pieces is not None
         pieces, self._pieces, entry = self._pieces, None, self.waiting.popleft()
         if next(pieces, pieces) is not None:

@@ -1,17 +1,18 @@
-"""The driver runs procedures: generators of the core that yield what they wait for.
+"""The driver runs procedures: generators (coroutines) of the core that yield the events that they wait for.
 
-CONNECT and the requests to named sessions wait for the disk, for passwords and for each other. Written as procedures,
-each is read from top to bottom:
+CONNECT and the requests to named sessions wait for fsync, for password checks and for each other. A procedure can be
+read from top to bottom, unlike a chain of callbacks:
 
-    yield ACCEPTED                         # until everything that was entered so far is accepted
-    yield Entered((fact,), is_owed=True)   # writes the fact; goes on when it is time to apply it
-    yield                                  # ends one piece of applying it
-    answer, now = yield Asked(…)           # until a thread of the shell has the answer
+    yield ACCEPTED                         # wait until all facts entered so far are accepted
+    yield Entered((fact,), is_owed=True)   # append the fact to the log; wait until it is to be applied
+    yield                                  # one step of applying the fact is done
+    answer, now = yield Asked(…)           # wait for the result of a function that runs in a worker thread
 
-Rule: a procedure that goes on after ``Entered`` applies its facts, whether or not its client is still connected. After
-``Asked`` it counts the answer first (a wrong password counts although the client left), and looks for its client then.
-Rule: a question about passwords waits in the fair turns of ``BlockingTasks``. If too many wait, or the client gave too
-many wrong passwords, ``ProtocolError`` is raised where the procedure waits.
+Rule: after ``Entered`` a procedure applies its facts, whether or not its client is still connected. After ``Asked`` it
+counts the answer first (a wrong password counts even if the client is gone), and then checks if the client is still
+connected.
+Rule: password checks wait in the fair queue of ``BlockingTasks``. If the queue is full, or the client gave too many
+wrong passwords, ``ProtocolError`` is raised in the procedure at its ``yield``.
 """
 
 from __future__ import annotations
@@ -35,22 +36,28 @@ _Result = TypeVar("_Result")
 
 
 class _Accepted(NamedTuple):
-    """Wait until everything that was entered so far is accepted."""
+    """Request to wait until all facts entered so far are accepted (see ``commit_queue``)."""
 
 
 class Entered(NamedTuple):
-    """Write *facts*, one behind the other, and wait until the first is to be applied; for each other yield ``NEXT``."""
+    """Request to append *facts* to the log, and wait until the first is to be applied; yield ``NEXT`` for each other.
+
+    *is_owed*: the facts must be durable (fsynced) before they are applied.
+    """
 
     facts: Sequence[Fact]
     is_owed: bool
 
 
 class _Next(NamedTuple):
-    """Wait until the next of the facts that were entered together is to be applied."""
+    """Request to wait until the next of the facts that were entered together is to be applied."""
 
 
 class Asked(NamedTuple):
-    """Wait for the answer of *ask*, which takes long and runs in a thread; *refusal* is told to who tried too often."""
+    """Request to run *ask*, which takes long, in a worker thread and wait for its answer.
+
+    A client that gave too many wrong passwords gets ``ProtocolError`` (QUOTA_EXCEEDED) with *refusal* as the reason.
+    """
 
     link: Link
     asker: Asker
@@ -59,7 +66,7 @@ class Asked(NamedTuple):
 
 
 class Worked(NamedTuple):
-    """Wait until the *pieces* of long work for a link are done, and for what they return."""
+    """Request to run the long work *pieces* for a link in steps, and wait for its return value."""
 
     link: Link
     pieces: Generator[None, None, object]
@@ -69,23 +76,23 @@ ACCEPTED: Final = _Accepted()
 NEXT: Final = _Next()
 Wait: TypeAlias = _Accepted | Entered | _Next | Asked | Worked | None
 Procedure: TypeAlias = Generator[Wait, Any, _Result]
-"""None ends a piece of a fact that is being applied."""
+"""A generator of the core that the driver runs; it yields None after each step of applying a fact."""
 
 
 def answer_to(link: Link, asker: Asker, ask: Callable[[], _Answer], refusal: str) -> Procedure[tuple[_Answer, int]]:
-    """Return the answer of *ask*, and the time when it came."""
+    """Run *ask* in a worker thread (see ``Asked``); return its answer, and the time when the answer came."""
     answer, now = yield Asked(link, asker, ask, refusal)
     return answer, now
 
 
 class Driver:
-    """Everything that procedures wait for."""
+    """Runs procedures, and resumes each when the event that it waits for has happened."""
 
     def __init__(self, commits: CommitQueue, tasks: BlockingTasks, long_work: LongWork) -> None:
         self._commits, self._tasks, self._long_work = commits, tasks, long_work
 
     def start(self, procedure: Procedure[None]) -> None:
-        """Run *procedure* as far as it does not have to wait."""
+        """Run *procedure* until it first has to wait."""
         self._resume(procedure, None)
 
     def _resume(self, procedure: Procedure[None], value: object) -> None:
@@ -93,7 +100,7 @@ class Driver:
             raise AssertionError("only a fact is applied in pieces")
 
     def _pieces(self, procedure: Procedure[None], value: object = None) -> Pieces:
-        """Run *procedure* until it waits, yielding after each piece of a fact that it applies."""
+        """Resume *procedure* with *value* and run it until it waits; yield after each step of applying a fact."""
         try:
             wait = procedure.send(value)
             while wait is None:
@@ -104,7 +111,7 @@ class Driver:
         self._arrange(procedure, wait)
 
     def _arrange(self, procedure: Procedure[None], wait: Wait) -> None:
-        """Let *procedure* go on when what it waits for is there."""
+        """Arrange that *procedure* is resumed when the event *wait* has happened."""
         match wait:
             case _Accepted():
                 self._commits.then(partial(self._resume, procedure, None))
@@ -121,13 +128,13 @@ class Driver:
             self._fail(procedure, ReasonCode.SERVER_BUSY, "too many wait for their passwords")
             return
         refuse = partial(self._fail, procedure, ReasonCode.QUOTA_EXCEEDED, asked.refusal)
-        self._tasks.put(asked.asker, asked.ask, partial(self._answered, procedure), refuse, asked.link.is_here)
+        self._tasks.put(asked.asker, asked.ask, partial(self._on_answer, procedure), refuse, asked.link.is_here)
 
-    def _answered(self, procedure: Procedure[None], answer: object, now: int) -> None:
+    def _on_answer(self, procedure: Procedure[None], answer: object, now: int) -> None:
         self._resume(procedure, (answer, now))
 
     def _fail(self, procedure: Procedure[None], code: ReasonCode, reason: str) -> None:
-        """Raise ``ProtocolError`` where *procedure* waits; it ends there, but may wait again."""
+        """Raise ``ProtocolError`` in *procedure* at its ``yield``; the procedure may end, or wait for another event."""
         try:
             wait = procedure.throw(ProtocolError(code, reason))
         except StopIteration:

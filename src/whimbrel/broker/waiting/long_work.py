@@ -1,10 +1,10 @@
-"""Long work: what one packet asks for and would keep the event loop for too long, done one piece a turn.
+"""Long work: work for one packet that would block the event loop for too long, done in steps over several turns.
 
-Rule: work is a generator of the core that yields after each piece. Its first piece is done at once, so that what is
-short is done as if there were no pieces.
-Rule: a turn of the loop does one piece of one client's work, and the clients take turns: a client waits behind one
-piece of each of the others, however much they asked for.
-Rule: while work for a link is unfinished, the packets that came behind wait: one client's packets are handled in order.
+Rule: the work is a generator of the core that yields after each step. Its first step is done at once, so short work
+is finished without a wait.
+Rule: a turn of the event loop does one step of one client's work, and the clients take turns (round robin). A client
+waits for one step of each other client, however much work they requested.
+Rule: while work for a link is unfinished, later packets of the link wait: one client's packets are handled in order.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from whimbrel.broker.wire.clients import Link
 __all__ = ["PIECE", "LongWork"]
 
 _MAX_SHORT = 8
-"""How many works may be one piece each in one turn: a look for retained messages is, and takes up to 3 ms."""
+"""Most works that may do one step each in one turn, such as a search for retained messages, which takes up to 3 ms."""
 
 PIECE = 100
-"""The counted cost of a piece (see ``work_budget``): 3 to 5 ms on the machine of bench/results."""
+"""Cost of one step, in the units of ``work_budget``: 3 to 5 ms on the machine of bench/results."""
 
 
 class _Work(NamedTuple):
@@ -30,36 +30,36 @@ class _Work(NamedTuple):
 
 
 class LongWork:
-    """The unfinished work of all links; *resume* is called with a link whose work is done."""
+    """Scheduler of the unfinished work of all links; *resume* is called with a link when its packets may go on."""
 
     def __init__(self, resume: Callable[[Link], None]) -> None:
         self._resume = resume
         self._unfinished: dict[Link, deque[_Work]] = {}
-        """By link; the first is the one whose turn it is."""
+        """Unfinished works by link, in the order of the links' turns."""
         self.tried = 0
-        """How many works that hold no packets were begun in this turn; set to 0 where a turn begins."""
+        """Number of works begun in this turn that do not make packets wait; reset to 0 when a turn begins."""
 
     def __bool__(self) -> bool:
         return bool(self._unfinished)
 
     def begin(self, link: Link, pieces: Iterator[None], *, holds_packets: bool = True) -> None:
-        """Do the first of *pieces*; the others follow, and the link's packets wait if it *holds_packets*.
+        """Do the first step of the work *pieces*, and schedule the others; they are done in later turns.
 
-        What holds no packets waits with its first piece as well, if there is other work for the link or much was begun
-        in this turn.
+        If *holds_packets*, later packets of the link wait until the work is done. Work that does not make packets wait
+        is postponed as a whole if the link has other work, or if much work was begun in this turn.
         """
         self.tried += not holds_packets
         is_late = link.is_busy if holds_packets else link in self._unfinished or self.tried > _MAX_SHORT
         if is_late or _is_unfinished(pieces):
             works = self._unfinished.setdefault(link, deque())
-            if holds_packets:  # it comes first: the client waits for its answer
+            if holds_packets:  # this work comes first, because the client waits for its answer
                 link.is_busy = True
                 works.appendleft(_Work(pieces, holds_packets))
             else:
                 works.append(_Work(pieces, holds_packets))
 
     def go_on(self) -> None:
-        """Do one piece, or a few works that turn out to be short."""
+        """Do one step of the link whose turn it is, or finish several of its works that are short."""
         link = next(iter(self._unfinished), None)
         if link is None:
             return
@@ -77,7 +77,7 @@ class LongWork:
             self._finish(link, work)
             if work.holds_packets:  # the packets that waited for it were this turn's work
                 break
-        if works and link in self._unfinished:  # the others come first
+        if works and link in self._unfinished:  # the next turns are those of the other links
             self._unfinished[link] = self._unfinished.pop(link)
 
     def _finish(self, link: Link, work: _Work) -> None:

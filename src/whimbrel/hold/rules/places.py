@@ -23,7 +23,7 @@ __all__ = ["Follower", "Places"]
 class Follower(Protocol):
     """Learns where devices are as the hold does."""
 
-    def moved(self, device: str, sighting: Sighting | None) -> None:
+    def place_changed(self, device: str, sighting: Sighting | None) -> None:
         """Note where a device is; None if its place is forgotten."""
 
 
@@ -57,7 +57,7 @@ class Places:
         places[device] = sighting
         self.touch(("place", device))
         if self.follower is not None:
-            self.follower.moved(device, sighting)
+            self.follower.place_changed(device, sighting)
 
     def forget_old(self, now: int, *, most: int) -> int:
         """Forget up to *most* places that no subscription of a client may count at *now*; return how many."""
@@ -70,7 +70,7 @@ class Places:
             del places[device]
             self.touch(("place", device))
             if self.follower is not None:
-                self.follower.moved(device, None)
+                self.follower.place_changed(device, None)
         return len(old)
 
     def devices(self) -> list[str]:

@@ -1,1 +1,1 @@
-"""Places: which subscriptions hear what is published somewhere, and where the devices are."""
+"""Places: the subscriptions that match only publications near them, and the places of the devices."""

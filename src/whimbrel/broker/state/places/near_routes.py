@@ -1,11 +1,12 @@
-"""Near routes: the subscriptions that hear only publications with a place (``near`` of a circle, polygon or radius).
+"""Near routes: the index of the subscriptions that only publications with a place can match.
 
-Rule: they are asked about publications with a place and about no others, so that one subscription with ``near`` costs
-nothing where no place is published.
-Rule: few of them are asked for subject, content and keys alone, and whether the session is near enough is the hold's to
-say (rule 20). From ``FEW`` on, places are asked first, of a grid (``place_grid``), as soon as its kernels are loaded;
-the answers are the same.
-Rule: subscriptions go over to the grid in pieces (``prepare``), and are asked in the old way until the last has gone.
+These are the subscriptions with ``near``: a circle, a polygon, or a distance from the device itself.
+Rule: they are evaluated only for publications with a place, so a subscription with ``near`` costs nothing where no
+place is published.
+Rule: up to ``FEW`` subscriptions are matched by subject, content and keys, and then the hold decides whether the
+session is near enough (rule 20). With more of them, a spatial grid (``place_grid``) finds the near ones first, as soon
+as its compiled kernels are loaded. Both ways have the same results.
+Rule: subscriptions move to the grid in chunks (``prepare``). The first way is used until the last one has moved.
 """
 
 from __future__ import annotations
@@ -26,31 +27,33 @@ from whimbrel.node.places.placing import Placing
 __all__ = ["FEW", "NO_SUBSCRIBERS", "NearFound", "NearRoutes", "needs_place"]
 
 FEW = 64
-"""So many are asked one by one in a quarter of a millisecond; for fewer, no kernel is loaded."""
+"""Most subscriptions that are matched without the grid: one by one, they take a quarter of a millisecond."""
 _PIECE = 100
-"""So many go over to the grid at once: some milliseconds."""
+"""Subscriptions that move to the grid in one step, which takes some milliseconds."""
 
 
 def needs_place(subscription: Subscription) -> bool:
-    """Tell whether a subscription hears only what has a place."""
+    """Return whether only publications with a place can match a subscription."""
     return subscription.near is not None and not isinstance(subscription.near, Anywhere)
 
 
 class NearFound(NamedTuple):
-    """Subscriptions that want a publication; whether they hear it where it is was decided, or is to be asked."""
+    """Subscriptions that match a publication by subject, content and keys."""
 
     entries: Sequence[Entry]
-    """By session."""
+    """The subscriptions, ordered by session."""
     is_decided: bool
+    """Whether all of them are near enough; False: the hold has yet to leave out those that are not."""
 
 
 NO_SUBSCRIBERS = NearFound((), is_decided=True)
 
 
 class NearRoutes:
-    """Subscriptions by number; *make_matcher* gives their index when there is one.
+    """Index of the subscriptions with ``near``, by route number; *make_matcher* creates the matcher when needed.
 
-    *has_kernels* tells whether the kernels of places are loaded, and has them loaded otherwise.
+    *has_kernels* returns whether the compiled kernels of the grid are loaded, and starts loading them if they are not.
+    More than *few* subscriptions are worth the grid.
     """
 
     def __init__(
@@ -61,19 +64,20 @@ class NearRoutes:
     ) -> None:
         self._make_matcher, self._has_kernels, self._few = make_matcher, has_kernels, few
         self._matcher: Matcher | None = None
-        """Of all, without their places, until the grid has them."""
+        """Matches the subscriptions without their places until the grid is complete; None if it is not needed."""
         self._interests: dict[int, tuple[Entry, Interest]] = {}
         self._handles: dict[int, int] = {}
-        """The matcher's, by number; and the numbers by handle."""
+        """The matcher's handles by route number."""
         self._numbers: dict[int, int] = {}
+        """Route numbers by the matcher's handles."""
         self.grid_so_far: PlaceGrid | None = None
-        """The grid, also while it is filled; None where there is none."""
+        """The grid, also while it is being filled; None if there is none."""
         self._waiting: list[int] = []
-        """The numbers that the grid does not have yet."""
+        """Route numbers of the subscriptions that have not moved to the grid yet."""
         self.places: PlacesOfHold | None = None
-        """Where the devices are: the hold knows, once there is one."""
+        """The places of the devices; set to those of the hold when a hold exists."""
         self.named_sessions: Callable[[], Iterable[str]] = tuple
-        """Who knows the sessions that are not private."""
+        """Returns the sessions that are not private."""
 
     def __len__(self) -> int:
         return len(self._interests)
@@ -83,7 +87,7 @@ class NearRoutes:
 
     @property
     def grid(self) -> PlaceGrid | None:
-        """The grid, once it may be asked."""
+        """The grid, or None until it has all subscriptions and places."""
         return self.grid_so_far if self._is_over else None
 
     @property
@@ -91,7 +95,10 @@ class NearRoutes:
         return self.grid_so_far is not None and not self._waiting and self.grid_so_far.is_whole
 
     def put(self, number: int, entry: Entry, interest: Interest, read: ReadInterest | None = None) -> None:
-        """Add a subscription; a filter that cannot be read raises ``FilterError``."""
+        """Add a subscription under the route number *number*; raise ``FilterError`` if its filter cannot be parsed.
+
+        *read* is its content filter, if it was prepared for the index already.
+        """
         if self.grid_so_far is not None and self._matcher is None and self._is_over:
             self.grid_so_far.put(number, entry, interest, None if read is None else read._replace(interest=interest))
         else:
@@ -102,10 +109,10 @@ class NearRoutes:
             self._handles[number], self._numbers[handle] = handle, number
             if self.grid_so_far is not None:
                 self._waiting.append(number)
-        self._interests[number] = entry, replace(interest, parsed=None)  # to go over to the grid; trees are large
+        self._interests[number] = entry, replace(interest, parsed=None)  # for the grid; without the tree, it is small
 
     def remove(self, number: int) -> None:
-        """Remove a subscription that is there."""
+        """Remove the subscription with the route number *number*; it must exist."""
         (session, _), _ = self._interests.pop(number)
         if self.grid_so_far is not None:
             self.grid_so_far.remove(number, session)
@@ -114,18 +121,21 @@ class NearRoutes:
             del self._numbers[self._handles.pop(number)]
 
     def members_changed(self, session: str, *, is_named: bool) -> None:
-        """Take in that a device joined a session or left it, or that the session is no more."""
+        """Update the grid after a device joined or left a session, or the session ended."""
         if self.grid_so_far is not None:
             self.grid_so_far.members_changed(session, is_named=is_named)
 
     @property
     def unpacked(self) -> int:
-        """How many content filters are asked one by one."""
+        """Number of content filters that are evaluated one by one, because they are not packed yet."""
         asked = self.grid_so_far if self._matcher is None else self._matcher.content
         return 0 if asked is None else asked.unpacked
 
     def settle(self) -> None:
-        """Let the matchers make themselves at home with what did not change since the last call."""
+        """Start packing the matchers' filters or merging their segments if no filter was added since the last call.
+
+        It is called periodically: see ``match.index.content``.
+        """
         if self._matcher is not None:
             self._matcher.content.settle()
         if self.grid_so_far is not None:
@@ -134,14 +144,14 @@ class NearRoutes:
     # -- the grid ----------------------------------------------------------------------------------------------------
 
     def prepare_for(self, seconds: float, stopwatch: Callable[[], float]) -> None:
-        """Prepare what is to be prepared, for about so many seconds."""
+        """Prepare the grid, if it is worth it, for about *seconds* by *stopwatch*."""
         until = stopwatch() + seconds
         self.prepare()
         while self.grid_so_far is not None and not self._is_over and stopwatch() < until:
             self.prepare()
 
     def prepare(self, asked: int | None = None) -> None:
-        """Do a piece of what it takes to ask the grid, if *asked* subscriptions (all of these) are worth it."""
+        """Do the next step of preparing the grid, if *asked* subscriptions are worth it (default: all that it has)."""
         if self.grid_so_far is None:
             many = len(self._interests) if asked is None else asked
             if many <= self._few or self.places is None or not self._has_kernels():
@@ -160,7 +170,10 @@ class NearRoutes:
             self._handles, self._numbers = {}, {}
 
     def wanting(self, subject: str, attributes: Attributes, secured: Secured, placing: Placing, at: int) -> NearFound:
-        """Return who wants a publication of the time *at* for its subject and content, and may have it."""
+        """Return the subscriptions that match a publication of the time *at* by subject, content and keys.
+
+        Only if the grid is complete, those that are too far away are left out already (``NearFound.is_decided``).
+        """
         if not self._interests:
             return NO_SUBSCRIBERS
         keys, is_free = secured
@@ -177,7 +190,10 @@ class NearRoutes:
         return NearFound(by_session(entries), is_decided=False)
 
     def sessions_within(self, area: Area, asked: int) -> set[str] | None:
-        """Return the sessions that may be in an area, of *asked* subscriptions; None if the hold is to be asked."""
+        """Return the sessions that may be in *area*, or None if the grid cannot tell yet or is not worth it.
+
+        *asked* is the number of subscriptions to check; if they are few, the hold checks them as fast.
+        """
         if asked <= self._few:
             return None
         if not self._is_over:

@@ -1,10 +1,11 @@
-"""The grid of places in the live broker: the matcher's proximity index, kept in step with the hold.
+"""The grid of places in the live broker: the matcher's spatial index, kept in step with the hold.
 
-It is a twin of the hold's own rule (``hold.rules.places``), which asks one subscription after the other: where a
-hundred thousand devices say ``near=200``, the grid finds the seventy that hear a publication.
-Rule: it learns of places and members from the hold and decides nothing that the hold would decide otherwise; a
-differential test has both (tests/differential/test_broker_near.py).
-Rule: what it has to learn is taken in pieces of some milliseconds; it is asked once it ``is_whole``.
+The grid is a fast second implementation of the hold's rule about places (``hold.rules.places``), which checks one
+subscription after the other. If a hundred thousand devices subscribe with ``near=200``, the grid finds the seventy
+that a publication reaches.
+Rule: the grid gets places and members from the hold, and always decides as the hold would; a differential test
+compares the two (tests/differential/test_broker_near.py).
+Rule: the grid is filled in steps of some milliseconds, and used only when it has all places (``is_whole``).
 """
 
 from __future__ import annotations
@@ -33,62 +34,67 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "PlaceGrid", "PlacesOfHold", "by_session"]
 
 Entry: TypeAlias = tuple[str, tuple[Identity, ...]]
-"""A session and one of its subscriptions; or several, in an answer."""
+"""A session and one of its subscriptions; in a result, all of its subscriptions that match."""
 _BY_SESSION = itemgetter(0)
 _MAX_MOVES = 2_000
-"""So many moves are taken at once: a millisecond."""
+"""Moves of devices that are applied to the index in one step, which takes a millisecond."""
 
 
 class PlacesOfHold(Protocol):
-    """What the hold knows of places (``hold.rules.places.Places``)."""
+    """The places and members that the hold has, as the grid uses them (``hold.rules.places.Places``)."""
 
     follower: Any
+    """The object whose ``place_changed`` is called with every new place of a device."""
 
     def devices(self) -> list[str]:
-        """Return the devices that have a place."""
+        """Return the devices whose place is known."""
 
     def last(self, device: str) -> Sighting | None:
-        """Return the last place of a device."""
+        """Return the last reported place of a device, or None if it has none."""
 
     def members(self, name: str) -> Collection[str]:
-        """Return the devices whose places are those of a session."""
+        """Return the member devices of a session: their places are the places of the session."""
 
 
 class PlaceGrid:
-    """The subscriptions with a near by number, in *matcher*, and the places of all devices that *places* knows."""
+    """Spatial index of the subscriptions with ``near``, and of the places of all devices that *places* has.
+
+    Subscriptions have route numbers; *matcher* matches them, and its proximity index holds the places.
+    """
 
     def __init__(self, matcher: Matcher, places: PlacesOfHold, named: Iterable[str]) -> None:
         """Begin to follow *places*; *named* are the sessions that are not private."""
         self._matcher, self._places = matcher, places
         self._index: ProximityIndex = matcher.places
         self._entries: list[Entry] = []
-        """By handle, session and subscription."""
+        """Session and subscription of each handle of the matcher."""
         self._several = 0
-        """How many sessions have more than one subscription here."""
+        """Number of sessions with more than one subscription in the grid."""
         self._wanting: dict[str, int] = {}
-        """By session, how many of its subscriptions are here."""
+        """Number of subscriptions in the grid per session."""
         self._joined: dict[str, frozenset[str]] = {}
-        """By session, the members that the index knows."""
+        """Members of each session that the index has."""
         self._changed: set[str] = set()
-        """Sessions whose members may have changed since the last question."""
+        """Sessions whose members may have changed since the last search."""
         self._named_of: dict[str, set[str]] = {}
-        """By device, the named sessions that it is a member of, present or away."""
+        """Named sessions that each device is a member of, present or away."""
         self._named: dict[str, frozenset[str]] = {}
+        """Members of each named session."""
         self._moved: dict[str, Sighting | None] = {}
-        """Where devices went since the last question; None if their place is forgotten."""
+        """New places of devices that are not in the index yet; None for a place that was forgotten."""
         self._unknown = deque(places.devices())
-        """Devices whose place is to be looked up yet."""
+        """Devices whose place is not in the grid yet, because they had it before the grid was created."""
         for session in named:
             self._note_named(session)
         places.follower = self
 
     @property
     def is_whole(self) -> bool:
-        """Whether it knows all places that there were when it began."""
+        """Whether the grid has all places that existed when it was created."""
         return not self._unknown
 
     def learn(self) -> None:
-        """Look up a piece of the places that it does not know yet."""
+        """Add to the grid the next ``_MAX_MOVES`` of the places that existed when it was created."""
         for _ in range(min(_MAX_MOVES, len(self._unknown))):
             device = self._unknown.popleft()
             if device not in self._moved and (last := self._places.last(device)) is not None:
@@ -98,7 +104,10 @@ class PlaceGrid:
     # -- changes -----------------------------------------------------------------------------------------------------
 
     def put(self, number: int, entry: Entry, interest: Interest, read: ReadInterest | None = None) -> None:
-        """Add a subscription; a filter that cannot be read raises ``FilterError``."""
+        """Add a subscription under the route number *number*; raise ``FilterError`` if its filter cannot be parsed.
+
+        *read* is its content filter, if it was prepared for the index already.
+        """
         handle, session = self._matcher.add(str(number), interest, read), entry[0]
         self._entries += [entry] * (handle + 1 - len(self._entries))
         self._entries[handle] = entry
@@ -107,14 +116,14 @@ class PlaceGrid:
         self._changed.add(session)
 
     def remove(self, number: int, session: str) -> None:
-        """Remove a subscription of a session, if it is there."""
+        """Remove the subscription *number* of *session*, if the grid has it."""
         if self._matcher.remove(str(number)):
             self._wanting[session] -= 1
             self._several -= self._wanting[session] == 1
             self._changed.add(session)
 
     def members_changed(self, session: str, *, is_named: bool) -> None:
-        """Take in that a device joined a session or left it, or that the session is no more."""
+        """Note that a device joined or left a session, or the session ended; the next search updates the index."""
         if session in self._wanting:
             self._changed.add(session)
         if is_named:
@@ -132,8 +141,8 @@ class PlaceGrid:
         for device in now - before:
             self._named_of.setdefault(device, set()).add(session)
 
-    def moved(self, device: str, sighting: Sighting | None) -> None:
-        """Take in where a device is; None if its place is forgotten."""
+    def place_changed(self, device: str, sighting: Sighting | None) -> None:
+        """Note the new place of a device, or that its place was forgotten (None); applied before the next search."""
         self._moved[device] = sighting
         if len(self._moved) >= _MAX_MOVES:
             self._take_moves()
@@ -172,7 +181,10 @@ class PlaceGrid:
     def hearing(
         self, subject: str, attributes: Attributes, keys: KeyHashes, where: PublishedAt, *, deliver_insecure: bool
     ) -> list[Entry]:
-        """Return the subscriptions that want a publication, hear it where it is, and may have it, by session."""
+        """Return the subscriptions that match a publication by subject, content and keys, and are near enough.
+
+        *where* is its place, area and time. Each session is returned once, with all its matches.
+        """
         if self._changed:
             self._take_members()
         if self._moved:
@@ -185,7 +197,7 @@ class PlaceGrid:
         return entries
 
     def sessions_within(self, area: Area) -> set[str]:
-        """Return the sessions with a member that may be in an area: a few more than there are."""
+        """Return the sessions with a member in *area*, and possibly a few with members just outside."""
         if self._moved:
             self._take_moves()
         devices = self._index.devices_within(area)
@@ -199,19 +211,19 @@ class PlaceGrid:
 
     @property
     def unpacked(self) -> int:
-        """How many content filters are asked one by one."""
+        """Number of content filters that are evaluated one by one, because they are not packed yet."""
         return self._matcher.content.unpacked
 
     def settle(self) -> None:
-        """Let the matcher make itself at home with what did not change since the last call."""
+        """Start packing the matcher's filters or merging its segments if no filter was added since the last call."""
         self._matcher.content.settle()
 
 
 def by_session(entries: list[Entry]) -> list[Entry]:
-    """Return subscriptions by session, each session once."""
+    """Return one entry per session, with all subscriptions that *entries* has of it, ordered by session."""
     entries.sort(key=_BY_SESSION)
     found = dict(entries)
-    if len(found) == len(entries):  # nearly always: no session wants it for two reasons
+    if len(found) == len(entries):  # nearly always: no session has two matching subscriptions
         return entries
     several: dict[str, tuple[Identity, ...]] = {}
     for session, identities in entries:
