@@ -199,7 +199,7 @@ class Admission:
         return ReasonCode.QUOTA_EXCEEDED, NoRoom(f"{self._limits.held_bytes} bytes are held, no more are allowed")
 
     def lasting_refusal(self) -> Refusal | None:
-        """Return why nothing is accepted that stays stored until a device fetches it, or None."""
+        """Return why notifications that stay stored until a device fetches them are refused, or None."""
         if not self.takes_publications:
             return ReasonCode.QUOTA_EXCEEDED, _NO_DISK if self.is_refusing else _LITTLE_DISK
         is_full = self._state.held.size_bytes > self._limits.held_bytes

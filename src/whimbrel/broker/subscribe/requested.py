@@ -86,7 +86,7 @@ class Options:
     near: Near | None = None
     """The area that a publication's place must be in; None: places make no difference."""
     stale_us: int | None = None
-    """For how many microseconds a reported place counts; None: the default."""
+    """Longest age in microseconds of a reported place that counts; None: the default."""
     modifies: bool = False
     """Whether the SUBSCRIBE may change a named session's subscription that has other options."""
     since: Since | None = None
