@@ -48,7 +48,7 @@ class Terms(NamedTuple):
     granted: int
     """The highest QoS that was granted to one of the subscriptions."""
     is_plain: bool
-    """Whether all these subscriptions ask for live copies alone: none has a share, policy, No Local or a max of 0."""
+    """Whether each subscription gets a plain copy of every match: no share, policy, No Local or max of 0."""
     policies: tuple[str | None, ...]
     """For each subscription its policy's name, or None."""
 
@@ -145,8 +145,7 @@ class Link:
         """Memory counted for bytes that arrived over the connection and are not handled yet."""
         self.out: list[bytes] = []
         self.retained: dict[tuple[str, str, str], int] = {}
-        """Subscriptions, by session, topic filter and name, whose retained messages are sent over several turns, each
-        with the seq of the last SUBSCRIBE to it: sending for an earlier SUBSCRIBE stops."""
+        """Subscriptions (session, topic filter, name) that get retained messages, with the last SUBSCRIBE's seq."""
         self.client: LiveClient | None = None
         self.user: str | None = None
         self.has_assigned_id = False  # the broker chose its client identifier, so no right to use it is needed
@@ -154,8 +153,7 @@ class Link:
         self.closing: str | None = None
         """Why the connection is to be closed when everything in ``out`` is written; None while it stays open."""
         # Choked: the client reads too slowly, so nothing that can wait is sent. Confirming: its QoS 0 deliveries have
-        # receipts even if it reads fast enough. Lagging: its buffer is full, so its QoS 0 deliveries wait and have
-        # receipts.
+        # receipts even if it reads fast enough. Lagging: its buffer is full; its QoS 0 copies wait, with receipts.
         self.is_choked = self.confirms = self.is_lagging = False
         self.room = INT32_MAX
         """How many more bytes may wait to be written to the connection; see ``gate.has_room``."""
@@ -171,8 +169,7 @@ class Link:
         self.is_plain = True
         """Whether it has no topic aliases, packet limit or mount point, so packets encoded for other clients fit it."""
         self.numbered_by: str | None = None
-        """The node's name, if copies carry their notification's id because a SUBSCRIBE over this connection used
-        ``since``."""
+        """The node's name, if copies carry their notification's id because a SUBSCRIBE here used ``since``."""
         self.keep_alive_us = self.last_at = 0
         self.is_heard = True
         """Whether bytes arrived since the last check for timeouts."""
@@ -248,13 +245,11 @@ class LiveClient(StoredClient):
         self.asked: set[int] = set()
         """Packet ids of QoS 2 requests and reports that were answered or refused; lost in a restart."""
         self.releases: set[int] = set()
-        """Packet ids of QoS 2 deliveries of this connection between PUBREC and PUBCOMP; ``releasing`` has those that
-        survive a restart."""
+        """Packet ids of QoS 2 deliveries between PUBREC and PUBCOMP; a restart keeps those in ``releasing``."""
         self.flying: dict[int, Outgoing] = {}
         self.queue: deque[Outgoing] = deque()
         self.live: deque[Outgoing] = deque()
-        """QoS 0 copies for the private session that have receipts; they wait for buffer space, not for an
-        acknowledgement."""
+        """QoS 0 copies with receipts for the private session; they wait for buffer space, not for an ack."""
         self.live_bytes = 0
         """Bytes of the copies in ``live``."""
         self.queued_bytes = 0
@@ -262,9 +257,8 @@ class LiveClient(StoredClient):
         self.sent_seq = 0
         """The largest seq in the hold that was sent over the current connection."""
         self.sent = 0
-        """PUBLISH packets due to the client over all its connections since this broker started: written, waiting for
-        the receive window, or dropped because its buffer was full. Messages that a policy or its rights withheld do not
-        count."""
+        """PUBLISH packets due to the client since this broker started: written, waiting for the receive window, or
+        dropped because its buffer was full. Messages that a policy or its rights withheld do not count."""
         self.reported_sent: int | None = None
         """The value of ``sent`` at its last report, or when its session began; None if the broker started since."""
         self._again: list[Outgoing] = []
