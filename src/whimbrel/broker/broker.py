@@ -6,7 +6,7 @@ The hold (the queues of all sessions) appends the resulting deliveries to the qu
 ``_end_step`` calls ``Delivering``, which checks each delivery with the ``Gate`` and writes it with the ``Sender``. The
 shell then writes the links in ``dirty`` to their sockets.
 Rule: the core uses no socket, disk, clock or thread. The shell passes in bytes and the time, fsyncs the log when
-``wants_sync`` is true, and reports the last durable seq (``synced``).
+``wants_sync`` is true, and reports the last durable seq (``on_sync``).
 Rule: every fact is applied by ``BrokerState``, which also replays the facts of a log. The code that answers clients
 makes no decision that a restart would need to know.
 """
@@ -159,12 +159,12 @@ class Broker:
             self._driver,
             rng=rng,
         )
-        self._publishing.answer = self._sessions.received
+        self._publishing.answer = self._sessions.handle
         requests = ClientRequests(self._commits, state, self._sender, authorizer, self._long_work)
-        self._publishing.answer_operator = requests.received
-        self._publishing.report = Reports(self._commits, state, self._sender, self._publishing).received
+        self._publishing.answer_operator = requests.handle
+        self._publishing.report = Reports(self._commits, state, self._sender, self._publishing).handle
         shaping = self._delivering.shaping
-        self.transforms = shaping.jobs  # transforms of bodies that the shell runs; ``answered`` receives each result
+        self.transforms = shaping.jobs  # transforms of bodies that the shell runs; ``on_answer`` receives each result
         self._policies = Policies(
             config, self._commits, state, self._sender, self._publishing, shaping, self._long_work
         )
@@ -183,8 +183,8 @@ class Broker:
             self._policies,
             self._user_check,
             rng=rng,
-            opened=self._opened,
-            leaving=self.history.lost,
+            opened=self._resume_after_connect,
+            leaving=self.history.on_disconnect,
             ids=self._ids,
         )
         self._back_pressure = BackPressure(
@@ -222,7 +222,7 @@ class Broker:
         Call it before any client connects. *sync* fsyncs the log and returns the last durable seq.
         """
         while self._commits.waiting:
-            self.synced(sync())
+            self.on_sync(sync())
             self._commits.go_on()
         if self._ids:
             self._ownership.notices += self._connecting.move_sessions(self._commits.now(now))
@@ -284,7 +284,7 @@ class Broker:
 
     # -- reports of the shell ---------------------------------------------------------------------------------------
 
-    def opened(
+    def open_link(
         self,
         shell: object,
         address: str,
@@ -354,7 +354,7 @@ class Broker:
                 end, most = at + 1, min(count, at + left)
                 while end < most and type(packets[end]) is Publish:
                     end += 1
-                self._published(link, cast("Sequence[Publish]", packets[at:end]), now)
+                self._publish(link, cast("Sequence[Publish]", packets[at:end]), now)
                 at = end
                 if link.is_busy:
                     link.behind += packets[at:]
@@ -363,7 +363,7 @@ class Broker:
                 end = at + 1
                 while end < count and type(packets[end]) is Puback:
                     end += 1
-                self._delivering.acknowledged(link.client, cast("Sequence[Puback]", packets[at:end]), now)
+                self._delivering.on_pubacks(link.client, cast("Sequence[Puback]", packets[at:end]), now)
                 at = end
             else:
                 self._handle(link, packet, now)
@@ -398,7 +398,7 @@ class Broker:
         if self._sender.leaving:
             self._let_go(now)
 
-    def closed(self, link: Link, now: int) -> None:
+    def on_connection_closed(self, link: Link, now: int) -> None:
         """Handle the end of a connection: release its memory and record that its client is disconnected."""
         if link in self.links:
             self.links.remove(link)
@@ -414,7 +414,7 @@ class Broker:
             self.events.note(Event.CLOSED, link, now, reason=link.closing)
         link.machine.phase = Phase.CLOSED
         if link.client is not None and link.client.link is link:
-            self._connecting.lost(link.client, now, is_draining=self.is_draining)
+            self._connecting.on_connection_lost(link.client, now, is_draining=self.is_draining)
             self._delivering.pump_ready(self._commits.last_at)
         self._let_go(now)
 
@@ -424,31 +424,31 @@ class Broker:
         while leaving:
             link = leaving.pop()
             if link.client is not None and link.client.link is link:
-                self._connecting.lost(link.client, now, is_draining=self.is_draining)
+                self._connecting.on_connection_lost(link.client, now, is_draining=self.is_draining)
                 self._delivering.pump_ready(self._commits.last_at)
 
-    def choked(self, link: Link, now: int, *, is_choked: bool) -> None:
+    def set_choked(self, link: Link, now: int, *, is_choked: bool) -> None:
         """Pause writing to a client that reads too slowly, or resume writing when it reads again (back-pressure)."""
         link.is_choked = is_choked
         if is_choked:
             self._back_pressure.choke(link, now)
             self._let_go(now)
         else:
-            self.drained(link, self.config.limits.send_buffer_bytes // 2, now)
+            self.on_bytes_written(link, self.config.limits.send_buffer_bytes // 2, now)
 
-    def drained(self, link: Link, unsent_bytes: int, now: int) -> None:
+    def on_bytes_written(self, link: Link, unsent_bytes: int, now: int) -> None:
         """Continue with messages that waited for buffer space: the shell wrote all but *unsent_bytes* of a link."""
         self._back_pressure.drain(link, unsent_bytes, now)
         self.history.resume(link)
         self._let_go(now)
 
-    def answered(self, question: BlockingTask | TransformJob, answer: object, now: int) -> None:
+    def on_answer(self, question: BlockingTask | TransformJob, answer: object, now: int) -> None:
         """Pass on the answer to a blocking task, or the result of a transform."""
         question.then(answer, now)
         self._delivering.pump_ready(self._commits.last_at)
         self._let_go(now)
 
-    def synced(self, seq: int) -> None:
+    def on_sync(self, seq: int) -> None:
         """Apply the facts that waited for the disk, now that all up to *seq* is durable, and answer their clients."""
         self.refuse(is_refusing=False)
         self._long_work.tried = 0
@@ -552,7 +552,7 @@ class Broker:
 
     # -- packets -----------------------------------------------------------------------------------------------------
 
-    def _opened(self, link: Link) -> None:
+    def _resume_after_connect(self, link: Link) -> None:
         """Handle the bytes that arrived while CONNECT was being answered, and open the client's rate-limit meter."""
         if link.is_choked:
             self._back_pressure.lag(link, self._commits.last_at, is_lagging=True)
@@ -563,11 +563,11 @@ class Broker:
             link.meter = self.rates.open(link, link.client.id, link.user, behind)
         self.receive(link, b"", link.last_at)
 
-    def _published(self, link: Link, packets: Sequence[Publish], now: int) -> None:
+    def _publish(self, link: Link, packets: Sequence[Publish], now: int) -> None:
         if link.client is None:
             self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, "PUBLISH before CONNECT")
         else:
-            self._publishing.received(link, link.client, packets, now)
+            self._publishing.handle(link, link.client, packets, now)
 
     def _handle(self, link: Link, packet: Packet, now: int) -> None:
         client = link.client
@@ -576,11 +576,11 @@ class Broker:
         elif client is None:
             self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} before CONNECT")
         elif isinstance(packet, Pubrec):
-            self._delivering.received(client, link, packet, now)
+            self._delivering.on_pubrec(client, link, packet, now)
         elif isinstance(packet, Pubrel):
-            self._publishing.answers.released(link, client, packet.packet_id, now)
+            self._publishing.answers.on_pubrel(link, client, packet.packet_id, now)
         elif isinstance(packet, Pubcomp):
-            self._delivering.completed(client, packet.packet_id, now)
+            self._delivering.on_pubcomp(client, packet.packet_id, now)
         elif isinstance(packet, Subscribe):
             self._interests.subscribe(link, client, packet, now)
         elif isinstance(packet, Unsubscribe):

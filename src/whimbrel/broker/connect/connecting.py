@@ -224,7 +224,7 @@ class Connecting:
         if connect.will is not None or client_id in self._state.wills.by_device:
             self._wills.come(link, client_id, connect.will, now, is_resumed=is_resumed)
         self._choose(link, connect, client_id, now)
-        came = self._joined(link, connect, client_id, now, is_resumed=is_resumed)
+        came = self._joined_fact(link, connect, client_id, now, is_resumed=is_resumed)
         named = self._sessions.joined_by(link, client_id, came.seq + 1, now) if link.joining else []
         self._coming.add(client_id)
         is_owed = self._welcome.expiry_us(connect) > 0 or client is not None or bool(named)
@@ -291,7 +291,9 @@ class Connecting:
             self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
             self._state.note(fact)
 
-    def _joined(self, link: Link, connect: Connect, client_id: str, now: int, *, is_resumed: bool) -> PresenceChanged:
+    def _joined_fact(
+        self, link: Link, connect: Connect, client_id: str, now: int, *, is_resumed: bool
+    ) -> PresenceChanged:
         link.confirms = self._must_confirm(link, client_id, is_resumed=is_resumed)
         return PresenceChanged(
             node=self._commits.node,
@@ -422,7 +424,7 @@ class Connecting:
         fate = _Fate.DUE if packet.code == ReasonCode.DISCONNECT_WITH_WILL else _Fate.WITHDRAWN
         self._leave(client, expiry_us, now, fate)
 
-    def lost(self, client: LiveClient, now: int, *, is_draining: bool = False) -> None:
+    def on_connection_lost(self, client: LiveClient, now: int, *, is_draining: bool = False) -> None:
         """Record that a client's connection broke, or that the stopping broker disconnects it."""
         self._leave(client, client.expiry_us, now, _Fate.WAITS if is_draining else _Fate.DUE)
 
@@ -459,7 +461,7 @@ class Connecting:
         )
         self._commits.enter(fact, partial(self._state.applying, fact), is_owed=False)
         if fate is _Fate.DUE:
-            self._wills.lost(client.id, expiry_us, now, is_clean=is_clean)
+            self._wills.on_connection_lost(client.id, expiry_us, now, is_clean=is_clean)
         if not expiry_us and not is_clean:
             self._end(client, now)
 
@@ -474,10 +476,10 @@ class Connecting:
             device=client.id,
         )
         self._ending.add(client.id)
-        self._commits.enter(fact, partial(self._ended, fact), is_owed=False)
+        self._commits.enter(fact, partial(self._apply_end, fact), is_owed=False)
         self._state.note(fact)
 
-    def _ended(self, fact: SessionChanged) -> Pieces:
+    def _apply_end(self, fact: SessionChanged) -> Pieces:
         assert fact.device is not None
         self._ending.discard(fact.device)
         return self._state.applying(fact)

@@ -32,11 +32,11 @@ class UserCheck:
         user = link.user
         while link.user_epoch != self.epoch:
             epoch = self.epoch
-            user, now = yield from self._checked(link, connect, now)
+            user, now = yield from self._authenticate(link, connect, now)
             link.user_epoch = epoch
         return user, now
 
-    def _checked(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
+    def _authenticate(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
         verify = link.listener.verify
         if link.verified_user is not None or verify is None:
             return link.verified_user, now  # an unverified name is only a claim

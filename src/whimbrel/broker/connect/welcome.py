@@ -27,14 +27,14 @@ class Welcome:
         Its properties are limits that the client must respect, so only one may be omitted to shorten it: without a
         topic alias maximum the client may not use aliases (3.2.2.3.8).
         """
-        told, most, version = self._told(connect, assigned), link.machine.max_packet_bytes, link.machine.version
+        told, most, version = self._properties(connect, assigned), link.machine.max_packet_bytes, link.machine.version
         data = encode(Connack(is_resumed, ReasonCode.SUCCESS, Properties(told)), version)
         if most and len(data) > most:
             told.pop(Property.TOPIC_ALIAS_MAXIMUM, None)
             data = encode(Connack(is_resumed, ReasonCode.SUCCESS, Properties(told)), version)
         return None if most and len(data) > most else data
 
-    def _told(self, connect: Connect, assigned: str | None) -> dict[Property, object]:
+    def _properties(self, connect: Connect, assigned: str | None) -> dict[Property, object]:
         """Return the properties of CONNACK; version 3.1.1 has none."""
         if connect.version != V5:
             return {}

@@ -101,7 +101,7 @@ class WillHandling:
         )
         self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
 
-    def lost(self, client_id: str, expiry_us: int, now: int, *, is_clean: bool) -> None:
+    def on_connection_lost(self, client_id: str, expiry_us: int, now: int, *, is_clean: bool) -> None:
         """Publish a lost client's will at once if it has no delay, or its session ends now.
 
         The session ends now on a clean start, or if *expiry_us* is 0.

@@ -189,7 +189,7 @@ class Delivering:
         for identifier in sorted(client.releases):
             self._sender.send(link, _PUBREL + identifier.to_bytes(2))
 
-    def acknowledged(self, client: LiveClient, packets: Sequence[Puback], now: int) -> None:
+    def on_pubacks(self, client: LiveClient, packets: Sequence[Puback], now: int) -> None:
         """Record receipts for PUBACKs of a client (QoS 1)."""
         commits, flying = self._commits, client.flying
         append, now, receipts, confirmed, seq = commits.append_body, commits.now(now), 0, 0, 0
@@ -228,7 +228,7 @@ class Delivering:
         if client.queue:
             self.pump(client, now)
 
-    def received(self, client: LiveClient, link: Link, packet: Pubrec, now: int) -> None:
+    def on_pubrec(self, client: LiveClient, link: Link, packet: Pubrec, now: int) -> None:
         """Handle PUBREC: record the receipt of a QoS 2 message, and send PUBREL when it is accepted."""
         identifier = packet.packet_id
         out = client.flying.get(identifier)
@@ -253,7 +253,7 @@ class Delivering:
         if client.link is link:
             self._sender.send(link, _PUBREL + identifier.to_bytes(2))
 
-    def completed(self, client: LiveClient, identifier: int, now: int) -> None:
+    def on_pubcomp(self, client: LiveClient, identifier: int, now: int) -> None:
         """Handle PUBCOMP: record that a QoS 2 delivery is complete, and free its packet id."""
         if identifier not in client.releases:
             out = client.flying.get(identifier)
@@ -296,7 +296,7 @@ class Delivering:
             elif outcome is Outcome.DELIVERED:
                 commits.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
             else:
-                commits.append(self._undelivered(seq, now, terms, client, message, outcome))
+                commits.append(self._new_receipt(seq, now, terms, client, message, outcome))
             is_released_later = out.qos == EXACTLY_ONCE and outcome is Outcome.DELIVERED
             if not (out.is_held or out.via is RETAINED or is_released_later or self._is_kept(client, out)):
                 continue  # the node does not know this copy
@@ -316,7 +316,7 @@ class Delivering:
         """
         seq = out.message.seq
         self._settle(client, out, terms, outcome, now)
-        uncounted = client.uncounted(seq) if out.is_held else ()
+        uncounted = client.take_uncounted(seq) if out.is_held else ()
         if uncounted:
             self._receipt(client, out._replace(terms=uncounted), outcome, now)
 
@@ -339,14 +339,14 @@ class Delivering:
     ) -> Receipt:
         """Return the receipt of a retained message, with the message's own values: no later step can look them up."""
         return replace(
-            self._undelivered(seq, now, terms, client, message, outcome),
+            self._new_receipt(seq, now, terms, client, message, outcome),
             body_hash=hashlib.sha256(message.payload).digest() if outcome is Outcome.DELIVERED else None,
             via=RETAINED,
             published_at=message.published_at,
             subject=message.subject,
         )
 
-    def _undelivered(
+    def _new_receipt(
         self, seq: int, now: int, terms: Terms, client: LiveClient, message: KeptNotification, outcome: Outcome
     ) -> Receipt:
         node = self._commits.node

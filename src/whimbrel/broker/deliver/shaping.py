@@ -90,7 +90,7 @@ class TransformJob(NamedTuple):
         """Handle the transformed body or its fault; with None the job still runs: check if others wait too long."""
         assert result is None or isinstance(result, bytes | Fault)
         if result is not None:
-            self.shaping.made(self, result, now)
+            self.shaping.on_transform_result(self, result, now)
         elif self.is_pending:
             self.shaping.look(self, now)
 
@@ -250,7 +250,7 @@ class Shaping:
         delivery = Delivery(client.id, message.publisher, found.arrival, found.body)
         return ask(decisions.shape, decisions.agents, chain, delivery, now=now, limits=self._limits)
 
-    def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
+    def on_transform_result(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
         """Handle the result of a transform."""
         client, link, out = job.client, job.link, job.out
         if link.shaping is not job:
@@ -271,7 +271,7 @@ class Shaping:
         """Withhold the copy of a *job* if others have waited too long behind it."""
         now = self._commits.now(now)
         if self._is_late(job.client, job.link, now):
-            self.made(job, Fault.TIME_OUT, now)
+            self.on_transform_result(job, Fault.TIME_OUT, now)
 
     def _is_late(self, client: LiveClient, link: Link, now: int) -> bool:
         """Return whether a copy that needs no transform has waited too long behind copies that do."""
@@ -349,7 +349,7 @@ class Shaping:
             body = payload if fact.body is None else fact.body
         message = original
         if body != payload or fact.attributes is not None:
-            message = _shaped(original, body, fact.attributes)
+            message = _reshape(original, body, fact.attributes)
         out = out._replace(message=message, is_decided=True)
         link.after_seq = max(link.after_seq, fact.seq)
         self._send_in_turn(client, link, out, of=fact.seq if is_new and out.qos == EXACTLY_ONCE else None)
@@ -397,7 +397,7 @@ def _with_body(decision: Decision, job: TransformJob, result: bytes | Fault) -> 
     return finished(decision, Fault.TIME_OUT) if job.tries >= _MAX_TRIES else decision
 
 
-def _shaped(message: KeptNotification, payload: bytes, attributes: Attributes | None) -> KeptNotification:
+def _reshape(message: KeptNotification, payload: bytes, attributes: Attributes | None) -> KeptNotification:
     """Return a notification as a policy changed it: another *payload*, and other *attributes* unless None.
 
     User properties are attributes too: a property whose value is no longer among the attributes is removed.

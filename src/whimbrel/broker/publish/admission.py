@@ -123,7 +123,7 @@ class Admission:
             return ReasonCode.QUOTA_EXCEEDED, allowed
         return None
 
-    def placed(self, packet: Publish, *, is_ours: bool) -> tuple[Publish, Placing | str | None, int]:
+    def parse_placing(self, packet: Publish, *, is_ours: bool) -> tuple[Publish, Placing | str | None, int]:
         """Parse a publication's placing; a place in its topic is moved to its user properties.
 
         Return the publication, its placing or the reason why it is refused, and the count of bare properties that are

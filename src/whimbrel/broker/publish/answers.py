@@ -82,7 +82,7 @@ class PublicationAnswers:
         else:
             self._sender.send(link, b"\x50\x03" + identifier.to_bytes(2) + _NO_SUBSCRIBERS)
 
-    def released(self, link: Link, client: LiveClient, identifier: int, now: int) -> None:
+    def on_pubrel(self, link: Link, client: LiveClient, identifier: int, now: int) -> None:
         """Handle PUBREL: free the packet id of a QoS 2 publication and answer with PUBCOMP.
 
         For an accepted publication this is recorded first: if the id were still in use after a crash, the next

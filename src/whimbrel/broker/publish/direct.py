@@ -47,7 +47,7 @@ class DirectPath:
         self._most_bytes = admission.most_bytes
         self._most_qos = min(AT_LEAST_ONCE, admission.maximum_qos)
 
-    def passed(
+    def pass_on(
         self, link: Link, client: LiveClient, packets: Sequence[Publish], matched: Iterable[Sequence[int]], now: int
     ) -> int:
         """Pass on publications, from the first, while they qualify; return how many were passed on.

@@ -39,7 +39,7 @@ class Moves:
     def __init__(self, commits: CommitQueue, state: BrokerState, admission: Admission, authorizer: Authorizer) -> None:
         self._commits, self._state, self._admission, self._authorizer = commits, state, admission, authorizer
 
-    def taken(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> int:
+    def handle(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> int:
         """Handle the first *packets*, as long as they are reports that only move the device; return their count."""
         if not self._admission.takes_publications or not self._authorizer.may_publish(link, client.id, REPORT):
             return 0

@@ -51,7 +51,7 @@ class Offer:
         expiry_s = self.packet.properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
         return None if expiry_s is None else self.at + expiry_s * US_PER_S
 
-    def numbered(self, node: str, seq: int) -> KeptNotification:
+    def with_seq(self, node: str, seq: int) -> KeptNotification:
         """Return the notification with its seq and its encoded log record."""
         topic, payload, qos, retain, _, _, properties = self.packet
         placing = self._placing

@@ -26,7 +26,7 @@ def unlocked_by(packet: Publish, keyring: Keyring, *, is_ours: bool) -> tuple[Pu
 
     *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
     """
-    properties, secured = _unlocked(packet.properties, keyring, is_ours=is_ours)
+    properties, secured = _unlock(packet.properties, keyring, is_ours=is_ours)
     return packet if properties is packet.properties else packet._replace(properties=properties), secured
 
 
@@ -44,11 +44,11 @@ def check_unlocked(packet: Publish, keyring: Keyring, *, is_ours: bool) -> None:
 
 def unlocked_will(will: Will, keyring: Keyring, *, is_ours: bool) -> tuple[Will, Secured | str]:
     """Return a will without its key properties, and its keys with those of the connection, or why it is refused."""
-    properties, secured = _unlocked(will.properties, keyring, is_ours=is_ours)
+    properties, secured = _unlock(will.properties, keyring, is_ours=is_ours)
     return will if properties is will.properties else will._replace(properties=properties), secured
 
 
-def _unlocked(properties: Properties, keyring: Keyring, *, is_ours: bool) -> tuple[Properties, Secured | str]:
+def _unlock(properties: Properties, keyring: Keyring, *, is_ours: bool) -> tuple[Properties, Secured | str]:
     user = properties.user
     if not user and not keyring.publications.hashes:
         return properties, OPEN

@@ -103,7 +103,7 @@ class Publishing:
             else DirectPath(admission, commits, state, sender, authorizer, self._lanes, pump_ready)
         )
         self.answers = PublicationAnswers(commits, state, sender)
-        self.stalled = Stalled(admission, sender, self.received)
+        self.stalled = Stalled(admission, sender, self.handle)
         self.moves = Moves(commits, state, admission, authorizer)
         self.answer: _Taker | None = None
         self.answer_operator: _Taker | None = None
@@ -114,7 +114,7 @@ class Publishing:
         self.note_full: Callable[[int], None] = lambda _now: None
         """Makes QoS 0 messages wait for clients whose send buffers are full."""
 
-    def received(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> None:
+    def handle(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> None:
         """Handle consecutive publications of one client."""
         if link.stalled is not None and self.stalled.holds(link, packets):
             return
@@ -127,10 +127,10 @@ class Publishing:
             and first.qos < EXACTLY_ONCE
             and not self._needs_the_hold(first)
         ):
-            packets = packets[direct.passed(link, client, packets, repeat(()), now) :]
+            packets = packets[direct.pass_on(link, client, packets, repeat(()), now) :]
         allowance = routes.allowance() if routes.has_content else None
         while packets and link.closing is None:
-            if packets[0].topic == REPORT and (taken := self.moves.taken(link, client, packets, now)):
+            if packets[0].topic == REPORT and (taken := self.moves.handle(link, client, packets, now)):
                 packets = packets[taken:]
                 continue
             end = _run(packets)
@@ -165,7 +165,7 @@ class Publishing:
         is_open = not link.keyring.publications.hashes and self.admission.takes_publications
         return self._direct if is_open else None
 
-    def _found(self, topic: str, handles: Sequence[int], secured: Secured) -> Found:
+    def _find_subscribers(self, topic: str, handles: Sequence[int], secured: Secured) -> Found:
         """Return the subscribers of a publication without a place, from its cached lane if it has one."""
         lane = None if handles or secured is not OPEN or self._lanes is None else self._lanes.get(topic)
         return self._state.routes.subscribers(topic, handles, secured) if lane is None else lane.found
@@ -192,7 +192,7 @@ class Publishing:
             for at, locked in enumerate(packets):
                 packet, secured[at] = unlocked_by(locked, link.keyring, is_ours=link.is_ours)
                 if not isinstance(secured[at], str):
-                    packet, placing, count = self.admission.placed(packet, is_ours=link.is_ours)
+                    packet, placing, count = self.admission.parse_placing(packet, is_ours=link.is_ours)
                     foreign += count
                     if isinstance(placing, str):
                         secured[at] = placing
@@ -202,20 +202,20 @@ class Publishing:
         opened = [OPEN if isinstance(each, str) else each for each in secured]
         routes = self._state.routes
         # The matches stay valid: what a request among these packets changes is applied only after an fsync.
-        handles, near = self._matched(packets, opened, placings, now, allowance)
+        handles, near = self._match(packets, opened, placings, now, allowance)
         self.counters.foreign_places += foreign
         at, direct = 0, self._direct_for(link) if routes.has_content else None
         while at < len(packets) and link.closing is None:
             if direct is not None and packets[at].qos < EXACTLY_ONCE:
-                at += direct.passed(link, client, packets[at:], handles[at:], now)
+                at += direct.pass_on(link, client, packets[at:], handles[at:], now)
                 if at == len(packets):
                     break
             topic, placing = packets[at].topic, placings.get(at) if placings else None
             if placing is None or placing.place is None:
-                found = self._found(topic, handles[at], opened[at])
+                found = self._find_subscribers(topic, handles[at], opened[at])
             else:
                 found = routes.subscribers_at(topic, handles[at], near[at], opened[at], placing, now)
-            self._received(link, client, packets[at], secured[at], placing, found, now)
+            self._handle_one(link, client, packets[at], secured[at], placing, found, now)
             if link.stalled is not None and self.stalled.holds(link, given[at:]):
                 break
             at += 1
@@ -225,7 +225,7 @@ class Publishing:
             if self._sender.full:
                 self.note_full(now)
 
-    def _matched(
+    def _match(
         self,
         packets: Sequence[Publish],
         secured: Sequence[Secured],
@@ -263,14 +263,14 @@ class Publishing:
         """Find the subscribers of a publication, yielding while matching takes long."""
         packet, message, at = accepted.offer.packet, accepted.message, accepted.offer.at
         routes, secured, placing = self._state.routes, message.secured, message.placing
-        match = partial(self._matched, [packet], [secured], {} if placing is None else {0: placing}, at)
+        match = partial(self._match, [packet], [secured], {} if placing is None else {0: placing}, at)
         allowance = routes.allowance()
         (handles,), near = yield from allowance.attempting(partial(match, allowance))
         if placing is None:
             return routes.subscribers(packet.topic, handles, secured)
         return routes.subscribers_at(packet.topic, handles, near.get(0, NO_SUBSCRIBERS), secured, placing, at)
 
-    def _received(
+    def _handle_one(
         self,
         link: Link,
         client: LiveClient,
@@ -343,7 +343,7 @@ class Publishing:
         commits, state = self._commits, self._state
         if state.volatile.ready and not offer.packet.qos:
             self._pump_ready(offer.at)
-        message = offer.numbered(commits.node, commits.seq)
+        message = offer.with_seq(commits.node, commits.seq)
         commits.append_body(message.record, offer.at)
         accepted = _Accepted(message, offer, answer)
         if found is None:

@@ -43,7 +43,7 @@ class Reports:
     def __init__(self, commits: CommitQueue, state: BrokerState, sender: Sender, publishing: Publishing) -> None:
         self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
 
-    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
+    def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
         """Record a report made at *now*; at QoS 1 and 2 its publication has begun."""
         refusal = self._publishing.admission.report_refusal(link, client, packet)
         if refusal is not None:
@@ -74,7 +74,7 @@ class Reports:
         if packet.qos > AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
         fact = Reported(node=self._commits.node, seq=self._commits.seq, state=state)
-        self._commits.enter(fact, partial(self._taken, link, client, packet, fact), is_owed=packet.qos > 0)
+        self._commits.enter(fact, partial(self._apply, link, client, packet, fact), is_owed=packet.qos > 0)
         self._state.note(fact)
 
     def _growth(self, report: DeviceState) -> int:
@@ -82,7 +82,7 @@ class Reports:
         is_new_place = report.place is not None and report.device not in self._state.hold.places
         return self._state.decisions.shape.growth(report.device, report.members) + is_new_place * PLACE_BYTES
 
-    def _taken(self, link: Link, client: LiveClient, packet: Publish, fact: Reported) -> None:
+    def _apply(self, link: Link, client: LiveClient, packet: Publish, fact: Reported) -> None:
         self._state.apply(fact)
         self._sender.counters.reports += 1
         if packet.qos == AT_LEAST_ONCE:

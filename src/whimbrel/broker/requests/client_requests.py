@@ -57,7 +57,7 @@ class ClientRequests:
         self._state, self._sender, self._authorizer, self._long_work = state, sender, authorizer, long_work
         self._answers = Answers(commits, sender)
 
-    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
+    def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
         """Handle a request; at QoS 1 and 2 its publication has begun."""
         del now
         verb = packet.topic.removeprefix(CLIENTS)
@@ -72,13 +72,13 @@ class ClientRequests:
                 case "list":
                     self._long_work.begin(link, self._list(asked, members))
                 case "show":
-                    self._answers.answer(asked, self._shown(self._found(members)))
+                    self._answers.answer(asked, self._details(self._find(members)))
                 case _:
-                    self._disconnect(asked, self._found(members))
+                    self._disconnect(asked, self._find(members))
         except ProtocolError as error:
             self._answers.refuse(asked, error.code, error.reason)
 
-    def _found(self, members: Mapping[str, object]) -> LiveClient:
+    def _find(self, members: Mapping[str, object]) -> LiveClient:
         found = self._state.clients.get(str(members["client"]))
         if found is None:
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "no client has this identifier")
@@ -135,7 +135,7 @@ class ClientRequests:
 
     # -- show --------------------------------------------------------------------------------------------------------
 
-    def _shown(self, client: LiveClient) -> dict[str, object]:
+    def _details(self, client: LiveClient) -> dict[str, object]:
         """Return the details of one client, with as many of its subscriptions as fit."""
         link, subscribed, size_bytes = client.link, list[dict[str, object]](), 0
         for subscription in self._state.hold.subscriptions(client.session)[:_FEW]:

@@ -35,7 +35,7 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Connect
 
-__all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "hashed", "policy_of", "wanted_by"]
+__all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "hash_passwords", "policy_of", "wanted_by"]
 
 NOT_ALLOWED = "there is no such session, or its password or list does not allow you this"
 _TOO_MANY = "too many wrong passwords from this address; try again in a minute"
@@ -257,7 +257,7 @@ def _below(access: str, cost: Cost) -> Cost | None:
     return least if least.is_below(cost) else None
 
 
-def hashed(salt: bytes, cost: Cost, words: dict[str, str]) -> str | InvalidValueError:
+def hash_passwords(salt: bytes, cost: Cost, words: dict[str, str]) -> str | InvalidValueError:
     """Return an access with these passwords, or why they are invalid; runs in any thread."""
     try:
         user, admin, owner = (words.get(level) for level in ("user", "admin", "owner"))

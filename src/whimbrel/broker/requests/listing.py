@@ -58,7 +58,7 @@ class Listing:
         count, _ = self._state.hold.sizes(asked.request.session)
         self._spend(asked.client, cost_of_rows(min(count, MAX_ROWS)), now)
 
-    def joined(self, session: str) -> Generator[None, None, Row]:
+    def first_page(self, session: str) -> Generator[None, None, Row]:
         """Return the first page of subscriptions of a session that a device has just joined."""
         subscriptions = self._state.hold.subscriptions(session)[: MAX_ROWS + 1]
         page, count = yield from page_of(subscriptions, MAX_ROWS, subscription_tree)

@@ -23,7 +23,7 @@ from whimbrel.broker.deliver.delivering import Delivering
 from whimbrel.broker.publish.publication_keys import check_unlocked
 from whimbrel.broker.requests.absent_devices import AbsentDevices
 from whimbrel.broker.requests.answers import Answers, Asked
-from whimbrel.broker.requests.joining import NOT_ALLOWED, Doorkeeper, Wanted, hashed
+from whimbrel.broker.requests.joining import NOT_ALLOWED, Doorkeeper, Wanted, hash_passwords
 from whimbrel.broker.requests.listing import Listing
 from whimbrel.broker.requests.session_requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.settings.config import Config
@@ -160,7 +160,7 @@ class Sessions:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
+    def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
         """Handle a request; at QoS 1 and 2 its publication has begun."""
         verb = packet.topic.removeprefix(SESSIONS)
         if packet.qos > AT_LEAST_ONCE:
@@ -298,7 +298,7 @@ class Sessions:
             return request.list.to_text(), now
         if request.passwords is None:
             return otherwise, now
-        ask = partial(hashed, self._rng.randbytes(MIN_SALT_BYTES), self._cost, dict(request.passwords))
+        ask = partial(hash_passwords, self._rng.randbytes(MIN_SALT_BYTES), self._cost, dict(request.passwords))
         asker = Asker(link.address, f"client {asked.client.id}")
         access, now = yield from answer_to(link, asker, ask, "too many wrong passwords")
         if isinstance(access, InvalidValueError):
@@ -308,14 +308,14 @@ class Sessions:
 
     def _change(self, asked: Asked, change: SessionChange, access: str | None, now: int) -> Procedure[SessionChanged]:
         """Record a change of a session's access, apply it and answer."""
-        fact = self._changed(asked.request.session, change, now, access=access, device=asked.client.id)
+        fact = self._session_fact(asked.request.session, change, now, access=access, device=asked.client.id)
         yield Entered((fact,), is_owed=True)
         self._state.volatile.changing.pop(fact.session, None)
         self._state.apply(fact)
         self._answers.answer(asked, {"session": fact.session})
         return fact
 
-    def _changed(
+    def _session_fact(
         self, session: str, change: SessionChange, now: int, *, access: str | None = None, device: str | None = None
     ) -> SessionChanged:
         return SessionChanged(
@@ -344,19 +344,19 @@ class Sessions:
 
     def _write_raised(self, session: str, access: str, now: int) -> None:
         """Record the access with costlier hashes of the same passwords; no client waits for this."""
-        fact = self._changed(session, SessionChange.ACCESS, now, access=access)
+        fact = self._session_fact(session, SessionChange.ACCESS, now, access=access)
         self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
 
     def _delete(self, asked: Asked, now: int) -> Procedure[None]:
         session, state = asked.request.session, self._state
         state.volatile.deleting.add(session)
-        fact = self._changed(session, SessionChange.DELETED, now, device=asked.client.id)
+        fact = self._session_fact(session, SessionChange.DELETED, now, device=asked.client.id)
         yield Entered((fact,), is_owed=True)
         state.volatile.deleting.discard(session)
         present = [device for device, (is_present, _) in state.hold.members(session).items() if is_present]
         yield from state.applying(fact)
         for device in present:
-            self._gone(device, session, asked.client.id, is_deleted=True, now=fact.changed_at)
+            self._detach(device, session, asked.client.id, is_deleted=True, now=fact.changed_at)
         self._answers.answer(asked, {"session": session})
 
     # -- join and leave ----------------------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ class Sessions:
         rights[session] = joining.rights  # it may have been removed while the disk was waited for
         commands = yield from self._state.applying_presence(fact)
         # The answer comes before the queued notifications, which follow in the order of their seqs.
-        self._answers.answer(asked, (yield from self._listing.joined(session)))
+        self._answers.answer(asked, (yield from self._listing.first_page(session)))
         yield from self._state.performing(commands, fact.changed_at)
         asked.client.arrange()
         self._delivering.pump(asked.client, fact.changed_at)
@@ -394,14 +394,14 @@ class Sessions:
         fact = self._presence(device, session, now, mode=None)
         yield Entered((fact,), is_owed=True)
         yield from self._state.applying(fact)
-        self._gone(device, session, by, is_deleted=False, now=fact.changed_at)
+        self._detach(device, session, by, is_deleted=False, now=fact.changed_at)
 
     def _expire(self, device: str, session: str, now: int) -> None:
         """Make a device leave that has been away too long."""
         if (session, device) not in self._entering:
             self._driver.start(self._put_out(device, session, device, now))
 
-    def _gone(self, device: str, session: str, by: str, *, is_deleted: bool, now: int) -> None:
+    def _detach(self, device: str, session: str, by: str, *, is_deleted: bool, now: int) -> None:
         """End a connection's part in a session, and notify the client if another one caused that."""
         client = self._disown(device, session)
         if client is not None:
@@ -426,12 +426,12 @@ class Sessions:
         """
         if asked.request.verb != "subscribe" or not is_long(asked.request.filter):
             return None
-        subscription = self._wanted(asked)
+        subscription = self._subscription(asked)
         self._interests.spend(asked.client, subscription, self._commits.now(now))
         prepared: Subscription = yield Worked(asked.link, self._interests.prepare(subscription))
         return filter_of(prepared)
 
-    def _wanted(self, asked: Asked, content: Filter | None = None) -> Subscription:
+    def _subscription(self, asked: Asked, content: Filter | None = None) -> Subscription:
         """Return the subscription that a request asks for, or raise ``ProtocolError`` or ``InvalidValueError``.
 
         *content* is its filter, if that was parsed before.
@@ -457,7 +457,7 @@ class Sessions:
         return self._interests.asked_for(asked.link, wanted, options, request.session)
 
     def _subscribe(self, asked: Asked, joining: Joining, content: Filter | None, now: int) -> Procedure[None]:
-        subscription, client = self._wanted(asked, content), asked.client
+        subscription, client = self._subscription(asked, content), asked.client
         if content is None:
             self._interests.spend(client, subscription, self._commits.now(now))
         self._interests.check(asked.link, client, subscription, joining.rights)
@@ -490,7 +490,7 @@ class Sessions:
         if client is None:
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "no session has this client identifier")
         access = self._state.hold.access(client.session)  # an access text that marks a mount point stays
-        fact = self._changed(client.session, SessionChange.ACCESS, now, access=access, device=asked.client.id)
+        fact = self._session_fact(client.session, SessionChange.ACCESS, now, access=access, device=asked.client.id)
         yield Entered((fact,), is_owed=True)
         owner = client.owner
         self._state.apply(fact)

@@ -99,7 +99,11 @@ class Policies:
         shaping: Shaping,
         long_work: LongWork,
     ) -> None:
-        publishing.policy, shaping.on_suspended, shaping.on_slowed = self.received, self.suspended, self.slowed
+        publishing.policy, shaping.on_suspended, shaping.on_slowed = (
+            self.handle,
+            self.notify_suspended,
+            self.notify_slowed,
+        )
         self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
         self._shape, self._agents = state.decisions.shape, state.decisions.agents
         self._index = PolicyIndex(self._shape.policies.values())
@@ -111,7 +115,7 @@ class Policies:
         self._notices: list[Notice] = []
         self._budget = WorkBudget(config.limits.packet_work, config.limits.session_work_per_second)
 
-    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
+    def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
         """Handle a message to a topic of policies; at QoS 1 and 2 its publication has begun."""
         waiting = self._waiting.get(link)
         if waiting is None:
@@ -138,7 +142,7 @@ class Policies:
             check_unlocked(packet, link.keyring, is_ours=link.is_ours)
             self._budget.packet(client.session).spend(1 + len(packet.payload) // _BYTES_A_UNIT, now)
             if packet.topic == POLICY:
-                asked = _asked(packet.payload)
+                asked = _parse_request(packet.payload)
                 request_id = asked.get("id")
                 if "list" in asked:
                     yield from self._list(link, client, packet, asked, now)
@@ -239,7 +243,7 @@ class Policies:
         if packet.qos > AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
         is_owed = fact.change is not PolicyChange.CHOSEN or client.is_persistent or packet.qos > 0
-        self._take(fact, partial(self._changed, link, client, packet, request_id, fact), is_owed=is_owed)
+        self._take(fact, partial(self._apply_change, link, client, packet, request_id, fact), is_owed=is_owed)
 
     def _take(self, fact: PolicyChanged, apply: Callable[[], None], *, is_owed: bool) -> None:
         self._commits.enter(fact, apply, is_owed=is_owed)
@@ -247,7 +251,7 @@ class Policies:
         self._state.note(fact)
         self._index.change(before, self._shape.policies.get(fact.name or ""))
 
-    def _changed(
+    def _apply_change(
         self, link: Link, client: LiveClient, packet: Publish, request_id: object, fact: PolicyChanged
     ) -> None:
         self._state.apply(fact)
@@ -285,7 +289,7 @@ class Policies:
             if version is None:
                 raise _unknown(name)
             self._budget.packet(client.session).spend(len(version.text) // _BYTES_A_UNIT_SENT, now)
-            self._answer(link, client, packet, request_id, {**self._told(version), "text": version.text})
+            self._answer(link, client, packet, request_id, {**self._describe(version), "text": version.text})
         elif wanted == {"choose"}:
             chosen = None if asked["choose"] is None else check_policy_name(asked["choose"])
             self.check_known(chosen)
@@ -314,9 +318,9 @@ class Policies:
 
     def _row(self, name: str) -> Row | None:
         version = self._shape.policies.get(name)
-        return None if version is None else self._told(version)
+        return None if version is None else self._describe(version)
 
-    def _told(self, version: PolicyVersion) -> Row:
+    def _describe(self, version: PolicyVersion) -> Row:
         return {
             "policy": version.name,
             "version": version.seq,
@@ -327,14 +331,14 @@ class Policies:
 
     # -- notify ------------------------------------------------------------------------------------------------------
 
-    def suspended(self, version: PolicyVersion, device: str, publisher: str | None, now: int) -> None:
+    def notify_suspended(self, version: PolicyVersion, device: str, publisher: str | None, now: int) -> None:
         """Notify the owner of a policy, the device and the operator that it is suspended for a device and publisher."""
         policy = self._agents.of(version.text)
         gets = "everything as it is" if policy is not None and policy.sends_when_suspended else "nothing"
         text = _SUSPENDED.format(version.name, publisher or "an unknown client", device, gets)
         self._notify(version, device, text, {"suspended": True, "device": device, "publisher": publisher}, now)
 
-    def slowed(self, version: PolicyVersion, device: str, steps: int, now: int) -> None:
+    def notify_slowed(self, version: PolicyVersion, device: str, steps: int, now: int) -> None:
         """Notify the owner of a policy, the device and the operator that the device pauses because of its steps."""
         text = _SLOWED.format(version.name, steps, device)
         self._notify(version, device, text, {"slowed": True, "device": device, "steps": steps}, now)
@@ -390,7 +394,7 @@ class Policies:
         send_answer(self._sender, link, packet, {**refused, **found}, self._commits.last_at)
 
 
-def _asked(body: bytes) -> Mapping[str, object]:
+def _parse_request(body: bytes) -> Mapping[str, object]:
     """Parse a request published to ``$whimbrel/policy``; a bare name chooses that policy, an empty body none."""
     if not body.startswith(b"{"):
         try:

@@ -110,7 +110,7 @@ class History:
         """Set the seq and time at which the log begins now."""
         self.oldest_seq, self.oldest_at = seq, at
 
-    def asked(self, since: Since, subscription: Subscription, now: int) -> tuple[tuple[int, int], str]:
+    def start_of(self, since: Since, subscription: Subscription, now: int) -> tuple[tuple[int, int], str]:
         """Return the seq and the time at which *since* begins, or raise ``ProtocolError``.
 
         The text tells where the log begins, if *since* asks for older notifications; otherwise it is empty.
@@ -155,7 +155,7 @@ class History:
                 return True
         return False
 
-    def lost(self, link: Link) -> None:
+    def on_disconnect(self, link: Link) -> None:
         """Cancel the replays of a client that disconnects; a persistent session gets its subscriptions."""
         for replay in list(self._replays.get(link, ())):
             self._end(replay)
@@ -191,7 +191,7 @@ class History:
         """Whether the shell has a chunk to read."""
         return bool(self._asking)
 
-    def answered(self, question: HistoryQuestion, chunk: HistoryChunk) -> None:
+    def on_chunk(self, question: HistoryQuestion, chunk: HistoryChunk) -> None:
         """Handle a chunk that the shell has read."""
         replay = question.replay
         assert isinstance(replay, _Replay)

@@ -187,7 +187,7 @@ class Interests:
         if subscription.policy is not None or self._state.decisions.shape.chosen(client.id) is not None:
             reason = "since is not offered where a policy decides: what the log has would pass by it"
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)
-        begin, told = self.history.asked(options.since, subscription, self._commits.last_at)
+        begin, told = self.history.start_of(options.since, subscription, self._commits.last_at)
         now = self._commits.last_at
         self.remove(client, subscription.session, (subscription.subject_filter, subscription.name), now)
         if not link.confirms:  # so that each copy is encoded separately, with its notification's id
@@ -406,7 +406,7 @@ class Interests:
             options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
         except ProtocolError as error:
             codes = [error.code] * len(packet.topic_filters)
-            self._commits.then(partial(self._unsubscribed, link, packet.packet_id, codes))
+            self._commits.then(partial(self._answer_unsubscribe, link, packet.packet_id, codes))
             return
         for topic_filter in packet.topic_filters:
             if done >= PIECE:
@@ -427,7 +427,7 @@ class Interests:
                 continue
             is_there = self.remove(client, session, identity, now)
             codes.append(ReasonCode.SUCCESS if is_there else ReasonCode.NO_SUBSCRIPTION_EXISTED)
-        self._commits.then(partial(self._unsubscribed, link, packet.packet_id, codes))
+        self._commits.then(partial(self._answer_unsubscribe, link, packet.packet_id, codes))
 
     def remove(self, client: LiveClient | None, session: str, identity: Identity, now: int) -> bool:
         """Remove a subscription for a client, or for the broker if *client* is None; return whether it existed."""
@@ -451,7 +451,7 @@ class Interests:
         self._commits.enter(fact, partial(self._state.apply, fact), is_owed=is_owed)
         return True
 
-    def _unsubscribed(self, link: Link, packet_id: int, codes: list[int]) -> None:
+    def _answer_unsubscribe(self, link: Link, packet_id: int, codes: list[int]) -> None:
         if link.closing is None:
             told = tuple(codes) if link.machine.version == V5 else ()
             self._sender.say(link, Unsuback(packet_id, told, NO_PROPERTIES))

@@ -47,8 +47,8 @@ class SharedOptions:
         """Remember a subscription that was just entered, until it is accepted."""
         if not is_private(subscription.session):
             self._entering[subscription.session, identity] = subscription
-            self._commits.then(partial(self._accepted, subscription, identity))
+            self._commits.then(partial(self._forget, subscription, identity))
 
-    def _accepted(self, subscription: Subscription, identity: Identity) -> None:
+    def _forget(self, subscription: Subscription, identity: Identity) -> None:
         if self._entering.get((subscription.session, identity)) is subscription:
             del self._entering[subscription.session, identity]

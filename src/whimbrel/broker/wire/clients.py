@@ -461,7 +461,7 @@ class LiveClient(StoredClient):
         else:
             self._also[seq] = (*self._also.get(seq, ()), terms)
 
-    def uncounted(self, seq: int) -> tuple[Terms, ...]:
+    def take_uncounted(self, seq: int) -> tuple[Terms, ...]:
         """Remove and return the delivery options that were added for a copy after its acknowledgement."""
         return self._also.pop(seq, ())
 

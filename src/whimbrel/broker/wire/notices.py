@@ -28,7 +28,7 @@ __all__ = [
     "TOLD",
     "can_be_told",
     "changed_subscription",
-    "crossed",
+    "crossing_notice",
     "is_told",
     "listens",
     "put_out",
@@ -87,7 +87,7 @@ def changed_subscription(
     return _message(f"{SESSIONS}{session}/changes", tree)
 
 
-def crossed(name: str, *, is_inside: bool) -> KeptNotification:
+def crossing_notice(name: str, *, is_inside: bool) -> KeptNotification:
     """Return the notice that a client entered or left the area *name*; it does not contain the client's position."""
     return _message(f"{NEAR}{name}", {"near": name, "change": "entered" if is_inside else "left"})
 

@@ -79,7 +79,7 @@ class LogSync:
     def fail(self, error: WhimbrelError) -> None:
         """Refuse what must be held until the disk takes it; where the log must be opened again, stop."""
         broker = self.running.broker
-        broker.synced(self._log.durable_seq)  # the disk may have taken the beginning
+        broker.on_sync(self._log.durable_seq)  # the disk may have taken the beginning
         if self._outage.fails(monotonic_us()) or self._log.is_faulty:
             _log.error("the log cannot be written; nothing is accepted that must be held", reason=str(error))
         broker.refuse()
@@ -96,7 +96,7 @@ class LogSync:
 
     async def finish(self) -> None:
         """Sync everything at the end; ``WhimbrelError`` if that cannot be done."""
-        self.running.broker.synced(await self.running.loop.run_in_executor(self._pool, self._log.sync))
+        self.running.broker.on_sync(await self.running.loop.run_in_executor(self._pool, self._log.sync))
 
     def _sync(self, *, wait: bool) -> None:
         self._begin(partial(self._log.sync, wait=wait), wait=wait)
@@ -137,7 +137,7 @@ class LogSync:
         broker.dirty.extend(self._after_log)
         self._after_log.clear()
         if wait:
-            broker.synced(seq)
+            broker.on_sync(seq)
         else:
             broker.refuse(is_refusing=False)
         self.flush()

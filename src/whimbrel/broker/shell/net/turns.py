@@ -84,14 +84,14 @@ class Turns:
 
     def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
         """Return the link of a connection that was opened; *user* is whom its certificate names."""
-        return self._broker.opened(stream, address, self._clock.now(), verified_user=user, listener=listener)
+        return self._broker.open_link(stream, address, self._clock.now(), verified_user=user, listener=listener)
 
     def choke(self, stream: Stream, *, is_choked: bool) -> None:
         """Take in that a client reads too slowly, or reads again."""
         assert stream.link is not None
         if not is_choked:
             self.slow_readers.discard(stream)
-        self._broker.choked(stream.link, self._clock.now(), is_choked=is_choked)
+        self._broker.set_choked(stream.link, self._clock.now(), is_choked=is_choked)
         if is_choked:
             self.slow_readers.add(stream)
         else:
@@ -104,7 +104,7 @@ class Turns:
     def finish(self, stream: Stream) -> None:
         """Let the core know that a connection is gone and that nothing more comes of it."""
         if stream.link is not None and self.running.failure is None:
-            self._broker.closed(stream.link, self._clock.now())
+            self._broker.on_connection_closed(stream.link, self._clock.now())
             self.flush_soon()
             stream.link = None  # else the two would hold each other until the garbage collector comes by
 
@@ -287,13 +287,13 @@ class Turns:
                 stream.write(data)
                 if link.room < half:
                     if not link.is_choked:
-                        broker.drained(link, transport.get_write_buffer_size(), self._clock.now())
+                        broker.on_bytes_written(link, transport.get_write_buffer_size(), self._clock.now())
                     elif transport.get_write_buffer_size() > most + self._most_answers:
                         self._read_later(stream)
             if link.closing is not None and not stream.is_leaving:
                 stream.is_leaving = True
                 stream.close()
-                broker.closed(link, self._clock.now())
+                broker.on_connection_closed(link, self._clock.now())
                 if stream in self.slowing.connections:
                     self.slowing.release(stream)
         broker.counters.bytes_sent += sent
