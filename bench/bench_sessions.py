@@ -323,19 +323,19 @@ class _Day:
         """Close a connection; without the link nothing refers in a circle, and it is gone at once."""
         link, visit.link = visit.link, None
         if link is not None:
-            self.broker.closed(link, self.now)
+            self.broker.on_connection_closed(link, self.now)
 
     def _settle(self) -> None:
         """Sync until nobody waits."""
         self._flush()
         while self.broker.wants_sync or self.broker.has_work:
-            self.broker.synced(self.storage.log.sync())
+            self.broker.on_sync(self.storage.log.sync())
             self.broker.go_on(self.now)
             self._flush()
 
     def _connected(self, client: str, *user: tuple[str, str], acknowledges: bool = True) -> _Visit:
         visit = _Visit(acknowledges=acknowledges)
-        visit.link = self.broker.opened(visit, "bench", self.now)
+        visit.link = self.broker.open_link(visit, "bench", self.now)
         self._say(visit, encode(Connect(client, properties=Properties(user=(_MARK, *user))), V5))
         return visit
 

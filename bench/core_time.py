@@ -153,7 +153,7 @@ class _Driven:
         self._read()
         while broker.wants_sync or broker.has_work:
             if broker.wants_sync:
-                self.timed(broker.synced, self.rig.log.sync())
+                self.timed(broker.on_sync, self.rig.log.sync())
             if broker.has_work:
                 self.timed(broker.go_on, self.rig.now)
             self._read()
@@ -175,7 +175,7 @@ class _Driven:
                         acknowledgements = b"".join(b"\x40\x02" + data[each + at : each + at + 2] for each in starts)
                         self.timed(broker.receive, link, acknowledgements, now)
                 if link.room < _LEAST_ROOM:
-                    broker.drained(link, 0, now)
+                    broker.on_bytes_written(link, 0, now)
 
 
 def _run(scenario: Scenario, *, is_marked: bool = False) -> float:

@@ -103,7 +103,7 @@ def make_sessions(folder: Path, count: int) -> None:
     for first in range(0, count, _BATCH):
         links: list[Link] = []
         for number in range(first, min(first + _BATCH, count)):
-            link = broker.opened(None, "bench", _NOW + number)
+            link = broker.open_link(None, "bench", _NOW + number)
             links.append(link)
             asked = (
                 SubscriptionRequest(f"home/{number}/+/set", 1),
@@ -112,13 +112,13 @@ def make_sessions(folder: Path, count: int) -> None:
             data = encode(Connect(f"device-{number:06}", clean_start=False, properties=properties), V5)
             broker.receive(link, data + encode(Subscribe(1, asked), V5), _NOW + number)
         while broker.wants_sync or broker.has_work:
-            broker.synced(storage.log.sync())
+            broker.on_sync(storage.log.sync())
             broker.go_on(_NOW + first)
         for link in links:
             link.out.clear()
-            broker.closed(link, _NOW + first)
+            broker.on_connection_closed(link, _NOW + first)
         broker.dirty.clear()
-    broker.synced(storage.log.sync())
+    broker.on_sync(storage.log.sync())
     storage.write_view(broker.applied, *state.view.changes())
     storage.close()
 

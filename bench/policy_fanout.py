@@ -65,7 +65,7 @@ class _Ward:
             for peer in self._all:
                 peer.link.out.clear()
                 peer.link.is_dirty = False
-                broker.drained(peer.link, 0, rig.now)
+                broker.on_bytes_written(peer.link, 0, rig.now)
             broker.dirty.clear()
             if broker.wants_sync:
                 rig.sync()

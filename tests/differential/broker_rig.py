@@ -62,7 +62,7 @@ class Peer:
 
     def __init__(self, rig: Rig, version: int, address: str = "test", listener: ListenerRules | None = None) -> None:
         self._rig, self.version = rig, version
-        self.link = rig.broker.opened(self, address, rig.now, listener=listener)
+        self.link = rig.broker.open_link(self, address, rig.now, listener=listener)
         self._decoder = Decoder(version=version)
         self.inbox: list[Packet] = []
         self.is_closed = False
@@ -112,7 +112,7 @@ class Peer:
         """Be cut off, without a word."""
         if not self.is_closed:
             self.is_closed = True
-            self._rig.broker.closed(self.link, self._rig.now)
+            self._rig.broker.on_connection_closed(self.link, self._rig.now)
             self._rig.flush()
 
     def read(self) -> None:
@@ -129,7 +129,7 @@ class Peer:
         if link.closing is not None:
             self.drop()
         elif link.room < self._rig.broker.config.limits.send_buffer_bytes // 2:
-            self._rig.broker.drained(link, 0, self._rig.now)
+            self._rig.broker.on_bytes_written(link, 0, self._rig.now)
 
 
 class Rig:
@@ -177,7 +177,7 @@ class Rig:
 
     def sync(self) -> None:
         """Let the disk have everything, and say so."""
-        self.broker.synced(self.log.sync())
+        self.broker.on_sync(self.log.sync())
         self.flush()
 
     def next_turn(self) -> None:
@@ -188,7 +188,7 @@ class Rig:
     def answer_questions(self) -> None:
         """Ask what the core wants to know, one after the other, and tell it."""
         while (question := self.broker.blocking_tasks.next(self.listened_us)) is not None:
-            self.broker.answered(question, question.ask(), self.now)
+            self.broker.on_answer(question, question.ask(), self.now)
         self.flush()
 
     def settle(self) -> None:
@@ -209,7 +209,7 @@ class Rig:
                 result = perform(job.work, DEFAULT_POLICY_LIMITS)
             except TransformError as error:
                 result = error.fault
-            self.broker.answered(job, result, self.now)
+            self.broker.on_answer(job, result, self.now)
             self.flush()
 
     def work(self) -> int:

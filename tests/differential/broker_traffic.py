@@ -343,7 +343,7 @@ class Traffic:
     def _rare(self, voice: Voice) -> None:
         if voice.peer is not None and self.random.random() < 0.5:
             is_choked = self.random.random() < 0.5
-            self.rig.broker.choked(voice.peer.link, self.rig.now, is_choked=is_choked)
+            self.rig.broker.set_choked(voice.peer.link, self.rig.now, is_choked=is_choked)
             self.rig.flush()
         for each in self.others:
             each()

@@ -49,7 +49,7 @@ class SessionTraffic(Traffic):
     def _answer_questions(self) -> None:
         broker = self.rig.broker
         while (question := broker.blocking_tasks.next(self.rig.listened_us)) is not None:
-            broker.answered(question, question.ask(), self.rig.now)
+            broker.on_answer(question, question.ask(), self.rig.now)
             self.rig.flush()
 
     def connect(

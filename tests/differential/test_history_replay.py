@@ -74,7 +74,7 @@ def read_one(rig: Rig) -> bool:
     question = rig.broker.history.next_question(rig.now)
     if question is None:
         return False
-    rig.broker.history.answered(question, read_chunk(rig.folder, NODE, question))
+    rig.broker.history.on_chunk(question, read_chunk(rig.folder, NODE, question))
     rig.work()
     return True
 

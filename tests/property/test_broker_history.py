@@ -26,7 +26,7 @@ def read_one(rig: Rig) -> bool:
     question = rig.broker.history.next_question(rig.now)
     if question is None:
         return False
-    rig.broker.history.answered(question, read_chunk(rig.folder, NODE, question))
+    rig.broker.history.on_chunk(question, read_chunk(rig.folder, NODE, question))
     rig.work()
     return True
 
@@ -135,7 +135,7 @@ def test_costly_patterns_take_turns_where_history_becomes_live(tmp_path: Path, m
     rig.sync()
     question = rig.broker.history.next_question(rig.now)
     assert question is not None
-    rig.broker.history.answered(question, read_chunk(rig.folder, NODE, question))
+    rig.broker.history.on_chunk(question, read_chunk(rig.folder, NODE, question))
     turns = rig.work()
     assert [payload for _, payload in heard(doctor)] == [b'{"t": "last"}']
     assert turns >= 20
@@ -287,12 +287,12 @@ def test_a_client_that_reads_slowly_is_sent_no_more_than_it_takes(tmp_path: Path
         nurse.send(publishing("a", b"%d" % number + bytes(1_000)))
     doctor.send(subscribing("a", since="1h"))
     rig.settle()
-    rig.broker.choked(doctor.link, rig.now, is_choked=True)
+    rig.broker.set_choked(doctor.link, rig.now, is_choked=True)
     for _ in range(20):
         read_one(rig)
         rig.tick()
     assert heard(doctor) == []
-    rig.broker.choked(doctor.link, rig.now, is_choked=False)
+    rig.broker.set_choked(doctor.link, rig.now, is_choked=False)
     caught_up(rig)
     assert heard(doctor) == logged(rig, "a")
 
@@ -314,7 +314,7 @@ def test_a_log_that_is_cut_on_the_way_ends_the_connection(tmp_path: Path, monkey
     question = rig.broker.history.next_question(rig.now)
     assert question is not None
     chunk = history_reader.HistoryReader(rig.folder, NODE).read(question)
-    rig.broker.history.answered(question, chunk)
+    rig.broker.history.on_chunk(question, chunk)
     rig.flush()
     assert doctor.is_closed
     assert len(rig.broker.history) == 0

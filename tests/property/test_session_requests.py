@@ -348,7 +348,7 @@ class _Crowd:
             rig.settle()
         elif what == "part":
             rig.answer_questions()
-            rig.broker.synced(max(0, rig.log.sync() - more))
+            rig.broker.on_sync(max(0, rig.log.sync() - more))
             rig.flush()
         elif what == "connect":
             joined = [("session", each) for at, each in enumerate(("ann", "bob")) if more & (1 << at)]

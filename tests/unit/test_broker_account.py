@@ -93,10 +93,10 @@ def test_what_cannot_be_written_to_a_slow_reader_was_dropped(tmp_path: Path) -> 
     """Its buffer is full: QoS 0 waits as long as there is room, then it is dropped, and the account says so."""
     rig = Rig(tmp_path, replace(Config(), limits=LimitSettings(send_buffer_bytes=65_536)))
     slow, publisher = rig.subscriber("slow", "a"), rig.client("publisher")
-    rig.broker.choked(slow.link, rig.now, is_choked=True)
+    rig.broker.set_choked(slow.link, rig.now, is_choked=True)
     for number in range(10):
         publisher.send(publishing("a", bytes([number]) * 10_000))
-    rig.broker.choked(slow.link, rig.now, is_choked=False)
+    rig.broker.set_choked(slow.link, rig.now, is_choked=False)
     rig.flush()
     heard = slow.payloads()
     publisher.send(publishing("a", b"after"))

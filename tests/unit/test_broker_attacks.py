@@ -360,7 +360,7 @@ def _newcomer_behind_a_guesser(attacked: Attacked) -> int:
     while not (answers := newcomer.taken(Connack)):
         question = rig.broker.blocking_tasks.next(rig.listened_us)
         if question is not None:
-            rig.broker.answered(question, question.ask(), rig.now)
+            rig.broker.on_answer(question, question.ask(), rig.now)
             asked += 1
         rig.sync()
     assert answers[0].code in {0, ReasonCode.QUOTA_EXCEEDED}

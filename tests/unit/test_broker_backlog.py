@@ -23,7 +23,7 @@ def test_a_shell_is_told_to_read_no_more_and_nothing_is_lost(tmp_path: Path) -> 
     listener = rig.subscriber("listener", "flood")
     publisher, flooder = rig.client("publisher"), rig.client("flooder")
     publisher.send(publishing("crowd", b"", 1, 1))
-    rig.broker.synced(rig.log.sync())
+    rig.broker.on_sync(rig.log.sync())
     assert rig.broker.is_applying
     sent = 0
     while not _has_backlog(rig):

@@ -63,7 +63,7 @@ def test_a_stranger_s_pictures_switch_no_policy_off(rig: Rig, fault: Fault) -> N
         rig.sync()
         rig.next_turn()
         job = rig.broker.transforms.popleft()
-        rig.broker.answered(job, fault, rig.now)
+        rig.broker.on_answer(job, fault, rig.now)
     stranger.send(publishing("ward/3", b'{"secret":1}'))
     rig.settle()
     assert device.payloads() == []
@@ -148,11 +148,11 @@ def test_a_plain_copy_waits_for_slow_pictures_no_longer_than_for_one(rig: Rig, p
     rig.work()
     job = rig.broker.transforms.popleft()  # the shell makes one at a time
     rig.now += 300_000
-    rig.broker.answered(job, None, rig.now)  # as the shell asks while a body is made
+    rig.broker.on_answer(job, None, rig.now)  # as the shell asks while a body is made
     rig.work()
     assert (device.payloads(), job.is_pending) == ([], True)
     rig.now += 200_000
-    rig.broker.answered(job, None, rig.now)
+    rig.broker.on_answer(job, None, rig.now)
     rig.flush()
     rig.work()
     assert (device.payloads(), len(rig.broker.transforms)) == ([plain], 0)
@@ -170,7 +170,7 @@ def test_more_pictures_than_are_looked_at_make_no_copy_wait(rig: Rig, monkeypatc
     rig.work()
     job = rig.broker.transforms.popleft()
     rig.now += 500_000
-    rig.broker.answered(job, None, rig.now)
+    rig.broker.on_answer(job, None, rig.now)
     rig.flush()
     rig.work()
     assert device.payloads() == [b"plain"]
@@ -186,8 +186,8 @@ def test_pictures_wait_for_each_other_while_nothing_else_waits(rig: Rig) -> None
     for _ in range(4):
         rig.now += 400_000
         job = rig.broker.transforms.popleft()
-        rig.broker.answered(job, None, rig.now)
-        rig.broker.answered(job, b"small", rig.now)
+        rig.broker.on_answer(job, None, rig.now)
+        rig.broker.on_answer(job, b"small", rig.now)
         rig.flush()
         rig.work()
     assert device.payloads() == [b"small"] * 4

@@ -38,7 +38,7 @@ def _asked_until(rig: Rig, peer: Peer) -> int:
             return asked
         question = rig.broker.blocking_tasks.next(rig.listened_us)
         if question is not None:
-            rig.broker.answered(question, question.ask(), rig.now)
+            rig.broker.on_answer(question, question.ask(), rig.now)
         rig.sync()
     raise AssertionError
 

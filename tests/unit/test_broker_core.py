@@ -143,7 +143,7 @@ def test_a_sync_accepts_only_what_was_entered_before_it(rig: Rig) -> None:
     publisher.send(publishing("a", b"x", 1, 1))
     seq = rig.log.sync()
     publisher.send(publishing("a", b"y", 1, 2))
-    rig.broker.synced(seq)
+    rig.broker.on_sync(seq)
     rig.flush()
     assert publisher.take() == [Puback(1)]
 

@@ -99,7 +99,7 @@ def test_a_backlog_at_qos_1_takes_no_room_from_qos_0(rig: Rig, policy: str | Non
 def test_for_a_client_that_does_not_read_no_more_waits_than_may(rig: Rig, policy: str | None) -> None:
     """The bound is that of what really waits; all else is dropped and counted, with a policy and without one."""
     reader, publisher = _reader(rig, policy), rig.client("publisher")
-    rig.broker.choked(reader.link, rig.now, is_choked=True)
+    rig.broker.set_choked(reader.link, rig.now, is_choked=True)
     for _ in range(MANY):
         publisher.send(publishing("a", BODY))
         rig.settle()
@@ -117,7 +117,7 @@ def test_what_waits_for_its_decision_is_bounded(rig: Rig) -> None:
         publisher.send(publishing("a", BODY))
     assert 2 * BOUND - 2 * len(BODY) < _client(reader).queued_bytes <= 2 * BOUND
     assert rig.broker.counters.dropped > 0
-    rig.broker.choked(reader.link, rig.now, is_choked=True)  # it has no room when its turn comes
+    rig.broker.set_choked(reader.link, rig.now, is_choked=True)  # it has no room when its turn comes
     rig.work()
     assert _client(reader).queued_bytes <= BOUND
 
@@ -132,7 +132,7 @@ def test_where_memory_is_full_a_client_that_reads_has_the_next_copy(rig: Rig, po
         publisher.send(publishing("a", body))
         rig.work()
         assert reader.payloads() == [body]
-    rig.broker.choked(reader.link, rig.now, is_choked=True)
+    rig.broker.set_choked(reader.link, rig.now, is_choked=True)
     publisher.send(publishing("a", b"three"))
     rig.work()
     assert not _client(reader).queued_bytes

@@ -264,7 +264,7 @@ def test_qos_0_does_not_wait_for_a_slow_reader_where_there_is_no_room(tmp_path: 
     """It is dropped, with a receipt, instead of being kept until the client reads."""
     rig = Rig(tmp_path)
     slow, publisher = rig.subscriber("slow", "t"), rig.client("publisher")
-    rig.broker.choked(slow.link, rig.now, is_choked=True)
+    rig.broker.set_choked(slow.link, rig.now, is_choked=True)
     publisher.send(publishing("t", b"waits"))
     assert slow.link.client is not None
     assert len(slow.link.client.live) == 1
@@ -273,7 +273,7 @@ def test_qos_0_does_not_wait_for_a_slow_reader_where_there_is_no_room(tmp_path: 
     publisher.send(publishing("t", b"dropped"))
     assert len(slow.link.client.live) == 0
     assert rig.broker.counters.dropped == 2
-    rig.broker.drained(slow.link, 0, rig.now)
+    rig.broker.on_bytes_written(slow.link, 0, rig.now)
     assert slow.link.room <= 1 << 16, "it may have little until there is room"
 
 

@@ -34,7 +34,7 @@ WALK = [
 def _told(rig: Rig, monkeypatch: pytest.MonkeyPatch, *, has_moves: bool) -> tuple[list[object], object, object]:
     """Return the reports of a log, the places and the variables of policies, with and without the quick way."""
     if not has_moves:
-        monkeypatch.setattr(Moves, "taken", lambda *_: 0)
+        monkeypatch.setattr(Moves, "handle", lambda *_: 0)
     phone = rig.subscriber("phone", "a")
     phone.send(*(publishing(REPORT, body) for body in WALK), publishing("a", b"x"))
     rig.now += SECOND_US

@@ -346,7 +346,7 @@ def test_the_order_holds_when_the_disk_has_only_a_part_of_the_joining(rig: Rig) 
     pda = rig.connecting("pda", clean=False, expiry_s=600, user=_to("ann", receipt="keep"))
     last = rig.log.sync()
     for seq in range(last - 2, last + 1):
-        rig.broker.synced(seq)
+        rig.broker.on_sync(seq)
         rig.flush()
     rig.settle()
     assert isinstance(pda.inbox[0], Connack)

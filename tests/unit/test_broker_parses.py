@@ -142,7 +142,7 @@ def test_once_with_since(rig: Rig, text: str) -> None:
         peer.send_bytes(encode(subscribing("ward/3", filter=text, since="1h"), V5))
         rig.settle()
         while (question := rig.broker.history.next_question(rig.now)) is not None:
-            rig.broker.history.answered(question, read_chunk(rig.folder, NODE, question))
+            rig.broker.history.on_chunk(question, read_chunk(rig.folder, NODE, question))
             rig.settle()
         assert len(rig.broker.history) == 0
     assert len(peer.payloads()) == 1

@@ -462,7 +462,7 @@ def test_a_body_that_is_another_each_time_is_made_a_few_times_only(rig: Rig) -> 
         job = rig.broker.transforms.popleft()
         rig.now += 1_000_000
         made += 1
-        rig.broker.answered(job, perform(job.work, DEFAULT_POLICY_LIMITS), rig.now)
+        rig.broker.on_answer(job, perform(job.work, DEFAULT_POLICY_LIMITS), rig.now)
     rig.settle()
     assert (made, phone.payloads(), _decisions(rig)) == (3, [], [("phone", Outcome.WITHHELD)])
     assert _checked(rig) == [None]

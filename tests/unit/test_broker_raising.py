@@ -97,7 +97,7 @@ def test_a_change_of_access_is_not_undone_by_raising(rig: Rig) -> None:
     blocking_tasks = [rig.broker.blocking_tasks.next(0), rig.broker.blocking_tasks.next(0)]
     found = [(each, each.ask()) for each in blocking_tasks if each is not None]
     for question, answer in sorted(found, key=lambda pair: pair[0].asker.user):  # that of the owner first
-        rig.broker.answered(question, answer, rig.now)
+        rig.broker.on_answer(question, answer, rig.now)
         rig.sync()
     rig.settle()
     assert [answer["ok"] for answer in slow.answers()] == [False]

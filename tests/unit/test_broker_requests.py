@@ -449,7 +449,7 @@ def test_leaving_by_ones_own_name_a_session_that_was_not_joined_is_refused_at_on
     for _ in range(3):
         question = rig.broker.blocking_tasks.next(rig.listened_us)
         if question is not None:
-            rig.broker.answered(question, question.ask(), rig.now)
+            rig.broker.on_answer(question, question.ask(), rig.now)
             rig.flush()
     assert not rig.broker.blocking_tasks
     assert [_code(each) for each in pda.answers()] == [NOT_AUTHORIZED]

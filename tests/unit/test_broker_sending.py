@@ -43,7 +43,7 @@ def test_a_sender_fills_the_buffer_to_its_bound_and_goes_on(tmp_path: Path) -> N
     rig.settle()
     back = Peer(rig, V311)
     rig.broker.receive(back.link, _returning(V311), rig.now)
-    rig.broker.synced(rig.log.sync())
+    rig.broker.on_sync(rig.log.sync())
     assert BOUND <= sum(map(len, back.link.out)) < BOUND + 2 * len(BODY)
     assert not has_room(back.link)
     rig.flush()
@@ -54,12 +54,12 @@ def test_a_sender_fills_the_buffer_to_its_bound_and_goes_on(tmp_path: Path) -> N
 def test_what_can_wait_waits_for_a_client_that_does_not_read(rig: Rig) -> None:
     """QoS 1 goes on when the client reads again, in order; answers are sent all the while."""
     reader, publisher = rig.subscriber("reader", "a", qos=1), rig.client("publisher")
-    rig.broker.choked(reader.link, rig.now, is_choked=True)
+    rig.broker.set_choked(reader.link, rig.now, is_choked=True)
     for number in range(5):
         publisher.send(publishing("a", b"%d" % number, 1, number + 1))
     assert reader.tell(Pingreq()) == [Pingresp()]
     assert len(publisher.taken(Puback)) == 5
-    rig.broker.choked(reader.link, rig.now, is_choked=False)
+    rig.broker.set_choked(reader.link, rig.now, is_choked=False)
     rig.flush()
     assert reader.payloads() == [b"0", b"1", b"2", b"3", b"4"]
     assert rig.broker.counters.dropped == 0
@@ -69,14 +69,14 @@ def test_qos_0_waits_up_to_the_bound_and_is_dropped_and_counted_beyond_it(rig: R
     """What was not written was not sent: all that was published is either sent in order or counted."""
     reader, other = rig.subscriber("reader", "a"), rig.subscriber("other", "#")
     publisher = rig.client("publisher")
-    rig.broker.choked(reader.link, rig.now, is_choked=True)
+    rig.broker.set_choked(reader.link, rig.now, is_choked=True)
     for number in range(MANY):
         publisher.send(publishing("a", b"%06d" % number + BODY))
     assert reader.payloads() == []
     assert len(other.payloads()) == MANY
     dropped = rig.broker.counters.dropped
     assert 0 < dropped < MANY
-    rig.broker.choked(reader.link, rig.now, is_choked=False)
+    rig.broker.set_choked(reader.link, rig.now, is_choked=False)
     rig.flush()
     assert [int(payload[:6]) for payload in reader.payloads()] == list(range(MANY - dropped))
     publisher.send(publishing("a", b"again"))
@@ -87,11 +87,11 @@ def test_qos_0_waits_up_to_the_bound_and_is_dropped_and_counted_beyond_it(rig: R
 def test_what_comes_does_not_overtake_what_waits_for_room(rig: Rig) -> None:
     """There is room for some of it at a time; QoS 0 keeps its order all the same."""
     reader, publisher = rig.subscriber("reader", "a"), rig.client("publisher")
-    rig.broker.choked(reader.link, rig.now, is_choked=True)
+    rig.broker.set_choked(reader.link, rig.now, is_choked=True)
     for number in range(30):
         publisher.send(publishing("a", b"%06d" % number + BODY))
     reader.link.is_choked = False
-    rig.broker.drained(reader.link, BOUND - 5 * len(BODY), rig.now)
+    rig.broker.on_bytes_written(reader.link, BOUND - 5 * len(BODY), rig.now)
     rig.broker.receive(publisher.link, encode(publishing("a", b"000030"), V5), rig.now)
     rig.flush()
     assert [int(payload[:6]) for payload in reader.payloads()] == list(range(31))
@@ -116,7 +116,7 @@ def test_nothing_is_sent_behind_a_disconnect(rig: Rig) -> None:
     reader, publisher = rig.subscriber("reader", "a"), rig.client("publisher")
     rig.broker.drain()
     assert not has_room(reader.link)
-    rig.broker._published(publisher.link, [publishing("a", b"late")], rig.now)
+    rig.broker._publish(publisher.link, [publishing("a", b"late")], rig.now)
     rig.flush()
     assert reader.payloads() == []
     assert rig.broker.counters.dropped == 0
@@ -152,7 +152,7 @@ def test_who_subscribes_again_does_not_let_twice_as_much_wait(rig: Rig, qos: int
     """Else a client that does not read could fill the memory with SUBSCRIBE alone."""
     _retain(rig, qos)
     reader = rig.client("reader", version=V311)
-    rig.broker.choked(reader.link, rig.now, is_choked=True)
+    rig.broker.set_choked(reader.link, rig.now, is_choked=True)
     for packet_id in range(1, 20):
         reader.send(subscribing("#", qos=qos, packet_id=packet_id))
     assert reader.link.client is not None
@@ -164,10 +164,10 @@ def test_what_waits_and_is_replaced_is_not_sent_after_what_replaced_it(rig: Rig)
     """An older value behind a newer one would be taken for the newest."""
     _retain(rig, 0)
     reader, publisher = rig.client("reader", version=V311), rig.client("publisher", version=V311)
-    rig.broker.choked(reader.link, rig.now, is_choked=True)
+    rig.broker.set_choked(reader.link, rig.now, is_choked=True)
     reader.send(subscribing("r/#"))
     publisher.send(publishing("r/000007", b"new", retain=True))
-    rig.broker.choked(reader.link, rig.now, is_choked=False)
+    rig.broker.set_choked(reader.link, rig.now, is_choked=False)
     rig.flush()
     found = reader.taken(Publish)
     assert [packet.payload for packet in found if packet.topic == "r/000007"] == [b"new"]

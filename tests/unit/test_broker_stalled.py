@@ -110,7 +110,7 @@ def test_a_publisher_waits_while_the_disk_takes_nothing(rig: Rig) -> None:
     rig.broker.refuse()
     peer.send(publishing("t", b"1", 1, 1), Pingreq())
     assert [type(packet) for packet in peer.take()] == [Pingresp]
-    rig.broker.synced(rig.log.sync())
+    rig.broker.on_sync(rig.log.sync())
     rig.tick(1)
     rig.settle()
     assert [answer.packet_id for answer in peer.taken(Puback)] == [1]

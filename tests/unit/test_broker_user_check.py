@@ -55,7 +55,7 @@ def test_a_password_that_the_old_file_verified_is_verified_again(tmp_path: Path)
     assert question is not None
     answer = question.ask()
     rig.broker.replace_users(Config(access=WITH_USERS), _no, UserChanges(revoked=frozenset({"eve"})))
-    rig.broker.answered(question, answer, rig.now)
+    rig.broker.on_answer(question, answer, rig.now)
     rig.settle()
     rig.flush()
     (refusal,) = eve.taken(Connack)

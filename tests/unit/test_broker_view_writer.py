@@ -121,7 +121,7 @@ def test_no_view_knows_half_a_publication(tmp_path: Path, loop: asyncio.Abstract
     rig.state.view.discard_changes()
     publisher = rig.client("publisher")
     publisher.send(publishing("a/b", b"for all", 1, 1))
-    rig.broker.synced(rig.log.sync())
+    rig.broker.on_sync(rig.log.sync())
     assert _is_applying(rig)
     before = rig.broker.applied
     writer.turn(loop)
@@ -147,7 +147,7 @@ def test_the_view_is_written_however_many_publications_take_pieces(
     publisher = rig.client("publisher")
     for number in range(1, 6):
         publisher.send(publishing("a/b", b"for all", 1, number))
-    rig.broker.synced(rig.log.sync())
+    rig.broker.on_sync(rig.log.sync())
     assert _is_applying(rig)
     writer.turn(loop)
     rig.work()

@@ -1,6 +1,6 @@
 """The way of a publication through the core, counted in files: ceilings that only go down.
 
-How a way is traced: the real core runs on ``broker_rig``. While a way is traced, ``Broker.receive``, ``synced`` and
+How a way is traced: the real core runs on ``broker_rig``. While a way is traced, ``Broker.receive``, ``on_sync`` and
 ``go_on`` run under ``sys.setprofile``, which says each call of a Python function. The shell (sockets, fsync, the rig's
 own decoding) is outside. A way is walked a few times first, so that caches are full, as in a broker that has run for a
 minute.
@@ -31,7 +31,7 @@ from whimbrel.mqtt.properties import Properties
 
 _SOURCE = f"{Path(whimbrel.__file__).parent}/"
 _PUBLISHING = "broker/publish/publishing.py"
-_ENTRIES_OF_THE_CORE = ("receive", "synced", "go_on")
+_ENTRIES_OF_THE_CORE = ("receive", "on_sync", "go_on")
 _WARM_UPS = 3
 _SUBJECT = "ward/7/pulse"
 _POLICY = b"if (device.Battery < 0.5) { return NULL; } return m;"

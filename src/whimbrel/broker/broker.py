@@ -1,13 +1,14 @@
-"""The core of the broker: packets of clients in, packets to clients and facts for the log out.
+"""The core of the broker, without I/O: it handles packets of clients, and produces packets and facts for the log.
 
-The way of a publication, in order: ``receive`` decodes packets, and ``_handle_all`` takes those of one kind together;
-``Publishing`` unlocks, matches, admits, numbers and routes them; what the hold hands over goes into the queues of
-clients (``HandOvers``); ``_end_step`` has ``Delivering`` send it, past the ``Gate``, through the ``Sender``. The shell
-then writes the links that are ``dirty``.
-Rule: no socket, no disk, no clock and no thread. The shell brings bytes and the time, syncs the log when ``wants_sync``
-says so, and tells what is durable (``synced``).
-Rule: every fact is applied by ``BrokerState``, which also applies those of a log. Code that answers a client decides
-nothing that a restart would have to know.
+A publication passes these steps, in order: ``receive`` decodes packets, and ``_handle_all`` groups consecutive packets
+of one kind. ``Publishing`` reads their security keys, matches, admits and routes them, and gives each a seq.
+The hold (the queues of all sessions) appends the resulting deliveries to the queues of clients (``HandOvers``).
+``_end_step`` calls ``Delivering``, which checks each delivery with the ``Gate`` and writes it with the ``Sender``. The
+shell then writes the links in ``dirty`` to their sockets.
+Rule: the core uses no socket, disk, clock or thread. The shell passes in bytes and the time, fsyncs the log when
+``wants_sync`` is true, and reports the last durable seq (``on_sync``).
+Rule: every fact is applied by ``BrokerState``, which also replays the facts of a log. The code that answers clients
+makes no decision that a restart would need to know.
 """
 
 from __future__ import annotations
@@ -77,18 +78,18 @@ from whimbrel.mqtt.server import Phase, ServerConnection, ServerLimits
 __all__ = ["Broker", "Verify"]
 
 _MAX_READ_BYTES = 1 << 20
-"""What a socket may give at once, beside what was kept already."""
+"""Most bytes that one read of a socket may return, in addition to the bytes that were already kept."""
 _MAX_PACKETS = 2_000
-"""How many packets of one client are handled in a turn of the event loop: some 5 µs each."""
+"""Packets of one client that are handled in one turn of the event loop; each takes about 5 µs."""
 _OF_FILTER = 40
-"""As how many packets each topic filter of a SUBSCRIBE or UNSUBSCRIBE counts."""
+"""Cost of one topic filter of a SUBSCRIBE or UNSUBSCRIBE, in packets, against ``_MAX_PACKETS``."""
 _MAX_WAITING = 10_000
-"""How many facts may wait to be applied before clients are read from again."""
+"""Facts that may wait to be applied; while more wait, the shell does not read from clients."""
 _PINGRESP = b"\xd0\x00"
 
 
 class Broker:
-    """Clients, their sessions, and what they say; *state* is what was there before."""
+    """The clients, their sessions and their packets; *state* is the state restored from the log or a snapshot."""
 
     def __init__(
         self,
@@ -103,21 +104,22 @@ class Broker:
         now: int | None = None,
         has_direct_path: bool = True,
     ) -> None:
-        """Take over, *now*, from a broker that died at *died_at*; at the time of its last fact, if not said.
+        """Take over from a broker that died at *died_at*; both this and *now* default to the last fact's time.
 
-        Without the direct path the hold is asked about everything: slower, and otherwise the same.
+        With *has_direct_path* false, no publication takes the direct path (``DirectPath``): slower, with the same
+        results.
         """
         self.config, self.state, self.counters = config, state, state.volatile.counters
         self.memory = state.memory
         self.memory.most = config.limits.memory_bytes
         self.feedback = Feedback()
-        """What the pipeline found out; the shell reads it."""
+        """Results that the pipeline found and reports back; the shell reads them."""
         access = config.access
         self._listener = ListenerRules(verify=verify, admits_anonymous=access.admits_anonymous)
         self.blocking_tasks = BlockingTasks(
             access.wrong_passwords_per_minute, self.counters, most=access.passwords_waiting
         )
-        """What the shell has to ask."""
+        """Slow questions, such as password checks, that the shell answers in worker threads."""
         self._commits = CommitQueue(log)
         self._sender = state.volatile.sender = Sender(self.counters)
         self.events = self._sender.events
@@ -157,12 +159,12 @@ class Broker:
             self._driver,
             rng=rng,
         )
-        self._publishing.answer = self._sessions.received
+        self._publishing.answer = self._sessions.handle
         requests = ClientRequests(self._commits, state, self._sender, authorizer, self._long_work)
-        self._publishing.answer_operator = requests.received
-        self._publishing.report = Reports(self._commits, state, self._sender, self._publishing).received
+        self._publishing.answer_operator = requests.handle
+        self._publishing.report = Reports(self._commits, state, self._sender, self._publishing).handle
         shaping = self._delivering.shaping
-        self.transforms = shaping.jobs  # bodies that the shell is to make; it tells ``answered`` what came of each
+        self.transforms = shaping.jobs  # transforms of bodies that the shell runs; ``on_answer`` receives each result
         self._policies = Policies(
             config, self._commits, state, self._sender, self._publishing, shaping, self._long_work
         )
@@ -181,8 +183,8 @@ class Broker:
             self._policies,
             self._user_check,
             rng=rng,
-            opened=self._opened,
-            leaving=self.history.lost,
+            opened=self._resume_after_connect,
+            leaving=self.history.on_disconnect,
             ids=self._ids,
         )
         self._back_pressure = BackPressure(
@@ -197,15 +199,15 @@ class Broker:
             outbound_topic_aliases=config.mqtt.outbound_topic_aliases,
         )
         self.rates = RateLimits.of(config.limits, self.counters)
-        """What clients may send in a second: the shell asks it what may be handled of what it read."""
+        """The rate limits of clients; the shell asks how many of the bytes that it read may be handled now."""
         self._most_held = config.limits.packet_bytes + _MAX_READ_BYTES
-        """How much may wait behind a CONNECT; a shell stops reading at ``packet_bytes``."""
+        """Most bytes that may wait behind an unanswered CONNECT; a shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
         self._begin(wills, died_at, now)
 
     def _begin(self, wills: WillHandling, died_at: int | None, now: int | None) -> None:
-        """Go on with the restored state: end what the crash cut off, and subscriptions that are refused today."""
+        """Continue from the restored state: end cut connections, and subscriptions that are refused now."""
         last_at = self._commits.last_at
         died_at, now = last_at if died_at is None else died_at, last_at if now is None else now
         self._connecting.take_over(died_at)
@@ -215,37 +217,37 @@ class Broker:
         self._ownership.notices += end_unreadable(self.state, self._interests, self._commits.last_at)
 
     def move_sessions(self, now: int, sync: Callable[[], int]) -> None:
-        """Move stored sessions to their mount points, at the first start of a version that mounts identifiers.
+        """Move stored sessions to their mount points, at the first start of a version that mounts client identifiers.
 
-        No client is connected yet; *sync* waits for the disk and returns what is durable.
+        Call it before any client connects. *sync* fsyncs the log and returns the last durable seq.
         """
         while self._commits.waiting:
-            self.synced(sync())
+            self.on_sync(sync())
             self._commits.go_on()
         if self._ids:
             self._ownership.notices += self._connecting.move_sessions(self._commits.now(now))
         sync()
 
-    # -- what the shell asks -----------------------------------------------------------------------------------------
+    # -- questions of the shell -------------------------------------------------------------------------------------
 
     @property
     def late(self) -> Mapping[str, int]:
-        """How many copies missed their deadline, by subject."""
+        """Copies that missed their deadline, counted per subject."""
         return self._sender.late
 
     @property
     def dirty(self) -> list[Link]:
-        """Links with something to write, or to be closed."""
+        """Links that have something to write or are to be closed."""
         return self._sender.dirty
 
     @property
     def wants_sync(self) -> bool:
-        """Whether a client waits for the disk."""
+        """Whether a client waits for an fsync of the log."""
         return self._commits.wants_sync
 
     @property
     def has_work(self) -> bool:
-        """Whether ``go_on`` has something to do, in the next turn."""
+        """Whether ``go_on`` has something to do in the next turn of the event loop."""
         return any((self._commits.is_behind, self._long_work, self._delivering.has_work, self.history.has_work))
 
     @property
@@ -255,34 +257,34 @@ class Broker:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether so much waits to be applied that no more should be read until it is less.
+        """Whether more than ``_MAX_WAITING`` facts wait to be applied; the shell then pauses reading.
 
-        A fact that is applied in pieces lets clients be read from meanwhile: without this bound, memory would fill with
-        publications that are numbered and wait behind it.
+        While a large fact is applied over several turns, clients are still read from. Without this bound, publications
+        that have a seq and wait behind that fact would fill the memory.
         """
         return len(self._commits.waiting) > _MAX_WAITING
 
     @property
     def is_applying(self) -> bool:
-        """Whether a fact is applied in part, so that the state is that of no number."""
+        """Whether a fact is half applied; the state then corresponds to no seq and cannot be saved."""
         return self._commits.is_applying
 
     def complete(self) -> None:
-        """Apply the rest of a fact that is applied in part: there will be no more turns."""
+        """Apply the rest of a half-applied fact at once; the broker calls this when no more turns will follow."""
         self._commits.complete()
 
     def when_applied(self, action: Callable[[], None]) -> None:
-        """Act when everything that was accepted so far is applied, between two facts."""
+        """Call *action* between two facts, when everything that was entered so far is applied."""
         self._commits.then(action)
 
     @property
     def is_refusing(self) -> bool:
-        """Whether publications are refused because the disk cannot be written to."""
+        """Whether publications are refused because the log cannot be written."""
         return self._admission.is_refusing
 
-    # -- what the shell tells ----------------------------------------------------------------------------------------
+    # -- reports of the shell ---------------------------------------------------------------------------------------
 
-    def opened(
+    def open_link(
         self,
         shell: object,
         address: str,
@@ -291,7 +293,7 @@ class Broker:
         verified_user: str | None = None,
         listener: ListenerRules | None = None,
     ) -> Link:
-        """Return the link for a connection that was opened, through *listener* if it was one with rules of its own."""
+        """Return a new link for an accepted connection; *listener* is given if the listener has rules of its own."""
         rules = listener or self._listener
         self._ids.add(rules.mount)
         machine = ServerConnection(self._limits, mount=rules.mount)
@@ -303,7 +305,7 @@ class Broker:
         return link
 
     def receive(self, link: Link, data: bytes, now: int) -> None:
-        """Take in what a client sent."""
+        """Handle bytes received from a client."""
         if link.closing is not None:
             return
         link.last_at, link.is_heard = now, True
@@ -313,14 +315,14 @@ class Broker:
         if link.is_busy:
             machine.hold(data)
         else:
-            packets = machine.receive(data)  # of what comes behind a CONNECT nothing, until it is answered
+            packets = machine.receive(data)  # nothing behind a CONNECT is decoded until that is answered
         if len(link.held) != link.incoming_bytes or link.meter is not None or machine.alias_bytes:
             self._back_pressure.count_incoming(link)
         if not link.is_busy:
             self._handle_all(link, packets, now)
 
     def go_on(self, now: int) -> None:
-        """Do a piece of the work that is too long for one turn."""
+        """Continue work that takes more than one turn of the event loop, by one slice of each kind."""
         self._commits.now(now)
         self._long_work.tried = 0
         self._commits.go_on()
@@ -330,7 +332,7 @@ class Broker:
         self._end_step(now)
 
     def _resume(self, link: Link) -> None:
-        """Handle the packets that came behind one which took several turns."""
+        """Handle the packets that waited behind a packet which took several turns."""
         packets, link.behind = link.behind, []
         if packets:
             self._handle_all(link, packets, self._commits.last_at)
@@ -338,21 +340,21 @@ class Broker:
             self.receive(link, b"", link.last_at)
 
     def _handle_all(self, link: Link, packets: Sequence[Packet], now: int) -> None:
-        """Handle packets of one client, in order."""
+        """Handle packets of one client in order; those over the limit of a turn wait in ``link.behind``."""
         machine = link.machine
         at, count, left = 0, len(packets), _MAX_PACKETS
         while at < count and link.closing is None:
             packet = packets[at]
             if left <= 0:
                 link.behind += packets[at:]
-                self._long_work.begin(link, iter((None,)))  # it only waits for the next turn
+                self._long_work.begin(link, iter((None,)))  # the link waits for the next turn
                 break
             begin = at
             if type(packet) is Publish:
                 end, most = at + 1, min(count, at + left)
                 while end < most and type(packets[end]) is Publish:
                     end += 1
-                self._published(link, cast("Sequence[Publish]", packets[at:end]), now)
+                self._publish(link, cast("Sequence[Publish]", packets[at:end]), now)
                 at = end
                 if link.is_busy:
                     link.behind += packets[at:]
@@ -361,7 +363,7 @@ class Broker:
                 end = at + 1
                 while end < count and type(packets[end]) is Puback:
                     end += 1
-                self._delivering.acknowledged(link.client, cast("Sequence[Puback]", packets[at:end]), now)
+                self._delivering.on_pubacks(link.client, cast("Sequence[Puback]", packets[at:end]), now)
                 at = end
             else:
                 self._handle(link, packet, now)
@@ -382,11 +384,11 @@ class Broker:
             if machine.failure is not None:
                 self._connecting.end_broken(link, machine.failure)
             elif link.held and machine.has_more:
-                self._long_work.begin(link, iter((None,)))  # it only waits for the next turn
+                self._long_work.begin(link, iter((None,)))  # the link waits for the next turn
         self._end_step(now)
 
     def _end_step(self, now: int) -> None:
-        """Send what was handed over, and let go of links that are closing."""
+        """Send the deliveries that are ready, and record the departure of clients whose links are closing."""
         if self.state.volatile.arrived:
             self._interests.retained.send_arrived()
         if self.state.volatile.ready:
@@ -396,8 +398,8 @@ class Broker:
         if self._sender.leaving:
             self._let_go(now)
 
-    def closed(self, link: Link, now: int) -> None:
-        """Take in that a connection is gone."""
+    def on_connection_closed(self, link: Link, now: int) -> None:
+        """Handle the end of a connection: release its memory and record that its client is disconnected."""
         if link in self.links:
             self.links.remove(link)
             self.memory.counted -= CONNECTION_BYTES
@@ -412,42 +414,42 @@ class Broker:
             self.events.note(Event.CLOSED, link, now, reason=link.closing)
         link.machine.phase = Phase.CLOSED
         if link.client is not None and link.client.link is link:
-            self._connecting.lost(link.client, now, is_draining=self.is_draining)
+            self._connecting.on_connection_lost(link.client, now, is_draining=self.is_draining)
             self._delivering.pump_ready(self._commits.last_at)
         self._let_go(now)
 
     def _let_go(self, now: int) -> None:
-        """Write down at once whose connection is being closed: nothing more will be written to it."""
+        """Record as disconnected each client whose link is closing: nothing more will be written to that link."""
         leaving = self._sender.leaving
         while leaving:
             link = leaving.pop()
             if link.client is not None and link.client.link is link:
-                self._connecting.lost(link.client, now, is_draining=self.is_draining)
+                self._connecting.on_connection_lost(link.client, now, is_draining=self.is_draining)
                 self._delivering.pump_ready(self._commits.last_at)
 
-    def choked(self, link: Link, now: int, *, is_choked: bool) -> None:
-        """Take in that a client reads too slowly, or reads again."""
+    def set_choked(self, link: Link, now: int, *, is_choked: bool) -> None:
+        """Pause writing to a client that reads too slowly, or resume writing when it reads again (back-pressure)."""
         link.is_choked = is_choked
         if is_choked:
             self._back_pressure.choke(link, now)
             self._let_go(now)
         else:
-            self.drained(link, self.config.limits.send_buffer_bytes // 2, now)
+            self.on_bytes_written(link, self.config.limits.send_buffer_bytes // 2, now)
 
-    def drained(self, link: Link, unsent_bytes: int, now: int) -> None:
-        """Take in that what was written to a link is gone, but for *unsent_bytes*; go on with what waits for room."""
+    def on_bytes_written(self, link: Link, unsent_bytes: int, now: int) -> None:
+        """Continue with messages that waited for buffer space: the shell wrote all but *unsent_bytes* of a link."""
         self._back_pressure.drain(link, unsent_bytes, now)
         self.history.resume(link)
         self._let_go(now)
 
-    def answered(self, question: BlockingTask | TransformJob, answer: object, now: int) -> None:
-        """Take in the answer to a question, or what came of a transform."""
+    def on_answer(self, question: BlockingTask | TransformJob, answer: object, now: int) -> None:
+        """Pass on the answer to a blocking task, or the result of a transform."""
         question.then(answer, now)
         self._delivering.pump_ready(self._commits.last_at)
         self._let_go(now)
 
-    def synced(self, seq: int) -> None:
-        """Take in that everything up to *seq* is durable."""
+    def on_sync(self, seq: int) -> None:
+        """Apply the facts that waited for the disk, now that all up to *seq* is durable, and answer their clients."""
         self.refuse(is_refusing=False)
         self._long_work.tried = 0
         self._commits.durable(seq)
@@ -456,17 +458,17 @@ class Broker:
         self._end_step(self._commits.last_at)
 
     def refuse(self, *, is_refusing: bool = True) -> None:
-        """Take in that the disk cannot be written to; what waits stays waiting, and is accepted when it can."""
+        """Refuse publications while the log cannot be written; those already waiting are accepted later."""
         self._admission.is_refusing = is_refusing
 
     def spare(self, *, is_short: bool) -> None:
-        """Take in whether the disk is nearly full: publications are refused until it is not, and little else is."""
+        """Set whether the disk is nearly full: publications are refused then, and little else is."""
         self._admission.is_short = is_short
 
     def tick(self, now: int) -> None:
-        """Let time pass: what is held, wills and sessions end."""
+        """Advance the time to *now*: expire queued notifications, publish wills that are due, and end sessions."""
         stamp = self._commits.now(now)
-        # What waits for the disk has its time already, and the hold's must not overtake it.
+        # Facts that wait for fsync carry earlier times; the hold must not get ahead of them.
         self._commits.then(partial(self.state.tick, stamp))
         self._commits.then(partial(self.state.node.forget_places, stamp))
         self._connecting.tick(stamp)
@@ -479,10 +481,10 @@ class Broker:
         self._let_go(now)
 
     def end_silent(self, now: int, listened_us: int) -> None:
-        """Send away clients that say nothing, or no CONNECT, for too long.
+        """Disconnect clients that exceeded their keep-alive timeout, or sent no CONNECT in time.
 
-        *listened_us* is how long the broker has listened, by a clock that never steps and that stands still while the
-        broker does; the shell reads what waits in its sockets before it asks.
+        *listened_us* is how long the broker has listened, by a clock that never jumps and that stops while the broker
+        is suspended. The shell reads the sockets before it calls this.
         """
         self.blocking_tasks.listened_us = listened_us
         connect_timeout_us = int(self.config.limits.connect_timeout_s * US_PER_S)
@@ -490,11 +492,11 @@ class Broker:
         self._let_go(now)
 
     def tell_system(self, values: Mapping[str, str], now: int) -> None:
-        """Publish what the broker says of itself, by topic."""
+        """Publish the broker's own ``$SYS`` messages: *values* per topic."""
         publish_system_messages(self.state, self._gate, self._sender, values, now)
 
     def replace_users(self, config: Config, verify: Verify | None, changes: UserChanges) -> int:
-        """Let other users count from now on; close the connections of those that changed, and return how many."""
+        """Replace the users; disconnect each client whose user was removed or changed, and return their count."""
         self._listener.verify, self._listener.admits_anonymous = verify, config.access.admits_anonymous
         self._user_check.epoch += 1
         self._ownership.replace(config)
@@ -508,7 +510,7 @@ class Broker:
         return closed
 
     def end_untrusted(self, refused: Iterable[tuple[Link, str]]) -> int:
-        """Close the connections whose certificates are not good any more, each with why; return how many."""
+        """Close connections whose certificates became invalid, each with its reason; return how many were closed."""
         closed = 0
         for link, reason in refused:
             if link.closing is None:
@@ -518,7 +520,7 @@ class Broker:
         return closed
 
     def replace_rights(self, rights: Rights) -> None:
-        """Let other rights decide of everything that is not yet accepted, also of what was subscribed to before."""
+        """Replace the rights: they decide about all that is not accepted yet, also for subscriptions made earlier."""
         self._commits.then(partial(self._replace_rights, rights))
 
     def _replace_rights(self, rights: Rights) -> None:
@@ -534,7 +536,7 @@ class Broker:
         self._ownership.end_shares(now)
 
     def take_notices(self) -> list[Notice]:
-        """Return what an operator should read in the log of the process since the last call."""
+        """Return the notices for the operator since the last call; the shell writes them to the process log."""
         notices, self._ownership.notices = self._ownership.notices, []
         notices += self._policies.take_notices()
         if self.rates.news:
@@ -543,15 +545,15 @@ class Broker:
         return notices
 
     def drain(self) -> None:
-        """Disconnect all clients: the broker stops."""
+        """Disconnect all clients, because the broker stops."""
         self.is_draining = True
         for link in list(self.links):
             self._sender.fail(link, ReasonCode.SERVER_SHUTTING_DOWN, "the broker stops")
 
     # -- packets -----------------------------------------------------------------------------------------------------
 
-    def _opened(self, link: Link) -> None:
-        """Go on with what came while CONNECT was being answered."""
+    def _resume_after_connect(self, link: Link) -> None:
+        """Handle the bytes that arrived while CONNECT was being answered, and open the client's rate-limit meter."""
         if link.is_choked:
             self._back_pressure.lag(link, self._commits.last_at, is_lagging=True)
         link.machine.go_on()
@@ -561,11 +563,11 @@ class Broker:
             link.meter = self.rates.open(link, link.client.id, link.user, behind)
         self.receive(link, b"", link.last_at)
 
-    def _published(self, link: Link, packets: Sequence[Publish], now: int) -> None:
+    def _publish(self, link: Link, packets: Sequence[Publish], now: int) -> None:
         if link.client is None:
             self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, "PUBLISH before CONNECT")
         else:
-            self._publishing.received(link, link.client, packets, now)
+            self._publishing.handle(link, link.client, packets, now)
 
     def _handle(self, link: Link, packet: Packet, now: int) -> None:
         client = link.client
@@ -574,11 +576,11 @@ class Broker:
         elif client is None:
             self._sender.fail(link, ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} before CONNECT")
         elif isinstance(packet, Pubrec):
-            self._delivering.received(client, link, packet, now)
+            self._delivering.on_pubrec(client, link, packet, now)
         elif isinstance(packet, Pubrel):
-            self._publishing.answers.released(link, client, packet.packet_id, now)
+            self._publishing.answers.on_pubrel(link, client, packet.packet_id, now)
         elif isinstance(packet, Pubcomp):
-            self._delivering.completed(client, packet.packet_id, now)
+            self._delivering.on_pubcomp(client, packet.packet_id, now)
         elif isinstance(packet, Subscribe):
             self._interests.subscribe(link, client, packet, now)
         elif isinstance(packet, Unsubscribe):
@@ -592,7 +594,7 @@ class Broker:
 
     def _connect(self, link: Link, connect: Connect, now: int) -> None:
         most = self.config.limits.connections
-        link.parked = connect  # until it is answered
+        link.parked = connect  # until CONNECT is answered
         if self.is_draining or self.is_refusing:
             reason = "the broker stops, or cannot write to its disk"
             self._connecting.refuse(link, ReasonCode.SERVER_UNAVAILABLE, reason)
@@ -604,5 +606,5 @@ class Broker:
             self._driver.start(self._connecting.connect(link, connect, now))
 
     def _no_room_for(self, link: Link, connect: Connect) -> str | None:
-        """Return why a client may not return yet whose publications found no room, if so."""
+        """Return why CONNECT is refused while the client's earlier publications wait for room, or None if none wait."""
         return self._publishing.stalled.refusal(connect.client_id, link.machine.mount + connect.client_id)

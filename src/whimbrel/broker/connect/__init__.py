@@ -1,1 +1,1 @@
-"""Connect: CONNECT, DISCONNECT and wills; connections that are silent or read too slowly."""
+"""Connect: CONNECT, DISCONNECT, wills, keep-alive timeouts, and back-pressure for clients that read too slowly."""

@@ -1,8 +1,9 @@
-"""Back-pressure: how much may wait in a connection, of what came over it and of what is to be written to it.
+"""Back-pressure: bounds on the bytes that wait in a connection, received but not handled or still to be written.
 
-Rule: a client that reads too slowly is written no more than fits. What is QoS 0 waits for room, up to a bound, and has
-receipts meanwhile: the log then says of each whether it was delivered or dropped.
-Rule: while memory is full, long packets that are not complete are refused, except for a small share of it.
+Rule: a client that reads too slowly is written no more than its buffer holds. Its QoS 0 messages wait for room, up to a
+bound, and get receipts meanwhile, so the log records each as delivered or dropped.
+Rule: while memory is full, incomplete packets over ``_LONG_PACKET`` bytes are refused once all incomplete packets
+together take more than ``_INCOMING_SHARE`` allows.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from whimbrel.mqtt.packets import Packet, Publish
 __all__ = ["BackPressure"]
 
 _LONG_PACKET = 1 << 16
-"""A packet of which more than this has come may be refused before all of it is there."""
+"""A packet of which more than this many bytes have arrived may be refused before the rest arrives."""
 _INCOMING_SHARE = 8
-"""While memory is full, packets that are not complete may take one in so many of it, so that they can be answered."""
+"""While memory is full, incomplete packets may take 1/8 of it, so that they can be completed and answered."""
 _LEAST_BUFFER = 1 << 16
-"""How many bytes may wait in a connection while memory is full."""
+"""Most bytes that may wait to be written to one connection while memory is full."""
 
 
 def _waiting_bytes(packet: Packet) -> int:
@@ -31,7 +32,7 @@ def _waiting_bytes(packet: Packet) -> int:
 
 
 class BackPressure:
-    """Counts what waits in connections, and bounds it."""
+    """Counts the bytes that wait in connections, and enforces the bounds on them."""
 
     def __init__(
         self,
@@ -46,10 +47,10 @@ class BackPressure:
         self._delivering, self._connecting = delivering, connecting
         self._most_outgoing = limits.send_buffer_bytes
         self._most_incoming = max(limits.packet_bytes, limits.memory_bytes // _INCOMING_SHARE)
-        """How much packets that are not complete may take together while memory is full."""
+        """Most bytes that all incomplete packets together may take while memory is full."""
 
     def count_incoming(self, link: Link) -> None:
-        """Count what came over a link and is not handled yet; refuse to take in a long packet where memory is full."""
+        """Count a link's received bytes that are not handled yet; disconnect it for a long packet if memory is full."""
         size = len(link.held) + (0 if link.meter is None else len(link.meter.inflow)) + link.machine.alias_bytes
         size += 0 if link.stalled is None else link.stalled.size_bytes
         if link.behind:
@@ -62,12 +63,12 @@ class BackPressure:
                 self._sender.fail(link, *full)
 
     def choke(self, link: Link, now: int) -> None:
-        """Write nothing more to a link whose buffer is full, but for what cannot wait."""
+        """Pause writing to a link whose send buffer is full, except for packets that cannot wait."""
         link.room = 0
         self.lag(link, now, is_lagging=True)
 
     def drain(self, link: Link, unsent_bytes: int, now: int) -> None:
-        """Write on to a link whose buffer is empty but for *unsent_bytes*: first what waited for room."""
+        """Resume writing to a link whose buffer holds only *unsent_bytes*, beginning with waiting messages."""
         if link.closing is not None or link.is_choked:
             return
         most = self._most_outgoing if self._memory.has_room() else _LEAST_BUFFER
@@ -75,19 +76,19 @@ class BackPressure:
         client = link.client
         if client is not None and client.link is link:
             self._delivering.pump(client, self._commits.now(now))
-            if not client.live:  # else what comes would overtake what waits
+            if not client.live:  # otherwise new messages would overtake the waiting ones
                 self.lag(link, now, is_lagging=False)
 
     def lag(self, link: Link, now: int, *, is_lagging: bool) -> None:
-        """Let QoS 0 for a client wait for room, up to a bound, and have receipts; or be written at once again."""
+        """Start or end a client's slow mode: its QoS 0 messages wait for room, up to a bound, and have receipts."""
         if link.is_lagging is is_lagging or link.client is None or link.client.link is not link:
             return
         link.is_lagging = is_lagging
-        if not link.confirms:  # what does not fit into its buffer is dropped, and the account has to say so
+        if not link.confirms:  # a copy that does not fit is dropped, and the log has to record that
             self._connecting.change_receipts(link.client, now, is_confirming=is_lagging)
 
     def note_full(self, now: int) -> None:
-        """Let QoS 0 wait for the links whose buffers were filled in this turn."""
+        """Start the slow mode (``lag``) for the links whose send buffers were filled in this turn."""
         full = self._sender.full
         while full:
             link = full.pop()

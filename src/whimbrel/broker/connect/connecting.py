@@ -1,6 +1,6 @@
-"""Connecting: how clients come and go, and what becomes of their sessions and wills (MQTT 5, 3.1, 3.2, 3.14, 4.1).
+"""Connect and disconnect clients, with their sessions and wills (MQTT 5, 3.1, 3.2, 3.14, 4.1).
 
-Rule: a CONNECT changes something only when everything before it is accepted, so that it finds the session as it is.
+Rule: CONNECT changes state only when all facts before it are accepted, so that it sees the session as it is.
 """
 
 from __future__ import annotations
@@ -50,23 +50,26 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 _QOS_2 = 2
 _NOT_MOUNTED = "named sessions cannot be joined through a listener with a mount point"
 _SILENT = ((), (MARK,))
-"""User properties of a CONNECT that says nothing of sessions, keys and policies."""
+"""User properties of a CONNECT that mentions no session, key or policy."""
 _OLD_REFUSAL = b"\x20\x02\x00\x01"
-"""CONNACK of 3.1.1: unacceptable protocol version. Whatever a client speaks, it may know this form."""
+"""A 3.1.1 CONNACK, "unacceptable protocol version"; clients of every version may understand this form."""
 
 
 class _Fate(Enum):
-    """What becomes of the will of a client that goes."""
+    """Outcome for the will of a client that disconnects."""
 
     WITHDRAWN = "withdrawn"
     DUE = "due"
-    """It is published, after its delay."""
+    """The will is published after its delay."""
     WAITS = "waits"
-    """It waits for the next broker, since this one goes, too."""
+    """The will is left to the next broker process, since this one stops."""
 
 
 class Connecting:
-    """The connected clients; *opened* is called when a link may go on after CONNECT, *leaving* before a client goes."""
+    """Connects and disconnects clients.
+
+    *opened* is called when a link may continue after CONNECT, *leaving* before a client is disconnected.
+    """
 
     def __init__(
         self,
@@ -94,18 +97,18 @@ class Connecting:
         self._user_check, self._welcome = user_check, Welcome(config)
         self._rng, self._opened, self._leaving = rng, opened, leaving
         self._coming: set[str] = set()
-        """Clients whose coming waits for the disk."""
+        """Ids of clients whose CONNECT waits for the disk."""
         self._ending: set[str] = set()
-        """Clients whose session's end does."""
+        """Ids of clients whose session's end waits for the disk."""
 
     def take_over(self, died_at: int) -> None:
-        """End the connections of all clients that were connected when the broker died, which was at *died_at*."""
+        """Record all clients that were connected when the previous broker died as disconnected at *died_at*."""
         for client in list(self._state.clients.values()):
             if client.disconnected_at is None:
                 self._leave(client, client.expiry_us, died_at, _Fate.WAITS, is_known=False)
 
     def move_sessions(self, now: int) -> list[Notice]:
-        """Move sessions from before identifiers were mounted to their mount points; return what was done."""
+        """Move sessions that are older than mounted identifiers to their mount points; return notices of the moves."""
         self._moves.begin(now)
         self._wills.begin(now)
         return self._moves.notices
@@ -113,7 +116,7 @@ class Connecting:
     # -- coming ------------------------------------------------------------------------------------------------------
 
     def connect(self, link: Link, connect: Connect, now: int) -> Procedure[None]:
-        """Let a client in, or refuse it."""
+        """Handle CONNECT: accept the client, or refuse it."""
         link.parked = connect
         try:
             self._check_limits(connect, link.listener.mount)
@@ -140,7 +143,7 @@ class Connecting:
             raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, reason)
 
     def _sessions_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[tuple[Joining, ...], int]]:
-        """Return the named sessions that a CONNECT asks for, and the time when it was known that it may join them."""
+        """Return the named sessions that CONNECT asks to join, and the time when its rights to do so were verified."""
         by_name = self._config.sessions.username_is_session
         link.is_ours = MARK in connect.properties.user
         if not by_name and connect.properties.user in _SILENT:
@@ -160,7 +163,7 @@ class Connecting:
         return tuple(joinings), now
 
     def _client_id_of(self, link: Link, connect: Connect) -> tuple[str, str | None]:
-        """Return the client's whole identifier, and what the broker assigned if it did; or refuse the client."""
+        """Return the full client identifier, and the one that the broker assigned or None; raise if it is refused."""
         client_id, assigned, state = connect.client_id, None, self._state
         mount = link.listener.mount
         if mount + client_id not in state.clients:
@@ -189,12 +192,12 @@ class Connecting:
         return client_id, assigned
 
     def _may_use(self, link: Link, client_id: str) -> bool:
-        """Return whether a client may have a whole identifier, by its listener's mount point and by its rights."""
+        """Return whether a client may use a full identifier, according to its listener's mount point and its rights."""
         is_its_own = not self._ids.mounts or self._ids.mount_of(client_id) == link.listener.mount
         return is_its_own and (self._authorizer.is_silent_on_ids or self._authorizer.may_connect(link.user, client_id))
 
     def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> Procedure[None]:
-        """Begin or resume the client's session, and join the named sessions, when everything before is accepted."""
+        """Begin or resume the client's session and join the named sessions, once all facts before are accepted."""
         yield ACCEPTED
         while self._is_changing(link, client_id):
             yield ACCEPTED
@@ -221,7 +224,7 @@ class Connecting:
         if connect.will is not None or client_id in self._state.wills.by_device:
             self._wills.come(link, client_id, connect.will, now, is_resumed=is_resumed)
         self._choose(link, connect, client_id, now)
-        came = self._joined(link, connect, client_id, now, is_resumed=is_resumed)
+        came = self._joined_fact(link, connect, client_id, now, is_resumed=is_resumed)
         named = self._sessions.joined_by(link, client_id, came.seq + 1, now) if link.joining else []
         self._coming.add(client_id)
         is_owed = self._welcome.expiry_us(connect) > 0 or client is not None or bool(named)
@@ -233,14 +236,16 @@ class Connecting:
         self._settle_in(link, client_id)
 
     def _is_changing(self, link: Link, client_id: str) -> bool:
-        """Return whether a change waits for the disk that a CONNECT has to wait for."""
+        """Return whether a change that this CONNECT must wait for waits for the disk."""
         is_coming_or_going = client_id in self._coming or client_id in self._ending
         return is_coming_or_going or (bool(link.joining) and self._sessions.is_changing(link))
 
     def _from_before(self, link: Link, connect: Connect, client_id: str, now: int) -> Procedure[str]:
-        """Return the identifier to go on with: that of a session from before identifiers were mounted, if there is one.
+        """Return the client identifier to continue with.
 
-        That session ends or moves here, if it can.
+        It is *client_id*, unless the client resumes a session that is older than mounted identifiers and cannot move
+        now (``can_move_now``): it is that session's identifier then. Any other old session of the client is moved to
+        the mount point, or ended.
         """
         mount = link.listener.mount
         if not mount:
@@ -265,7 +270,7 @@ class Connecting:
         return client_id
 
     def _end_before(self, before: LiveClient, link: Link, now: int) -> None:
-        """End a session from before its identifier was mounted, as a clean start does."""
+        """End a session that is older than mounted identifiers, as a clean start does."""
         if before.link is not None:
             self._give_way(before, link, now, is_clean=True)
         elif (left := self._state.will_of(before.id)) is not None:
@@ -274,19 +279,21 @@ class Connecting:
             self._end(before, now)
 
     def _is_below(self, mount: str, client: LiveClient) -> bool:
-        """Tell whether a client's session can be resumed at a mount point: if all its subscriptions stand below it."""
+        """Return whether a client may resume its session at a mount point: all its subscriptions must be below it."""
         subscriptions = self._state.hold.subscriptions(client.session) if mount else ()
         return all(is_mounted(each.subject_filter or "", mount) for each in subscriptions)
 
     def _choose(self, link: Link, connect: Connect, client_id: str, now: int) -> None:
-        """Write down which policy a client chooses with its CONNECT; if it says nothing, its session's stays."""
+        """Record the policy that CONNECT chooses; without a choice, the session keeps its policy."""
         is_said, name = policy_of(connect) if connect.properties.user not in _SILENT else (False, None)
         fact = self._policies.choice(link, client_id, name, now) if is_said else None
         if fact is not None:
             self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
             self._state.note(fact)
 
-    def _joined(self, link: Link, connect: Connect, client_id: str, now: int, *, is_resumed: bool) -> PresenceChanged:
+    def _joined_fact(
+        self, link: Link, connect: Connect, client_id: str, now: int, *, is_resumed: bool
+    ) -> PresenceChanged:
         link.confirms = self._must_confirm(link, client_id, is_resumed=is_resumed)
         return PresenceChanged(
             node=self._commits.node,
@@ -302,7 +309,10 @@ class Connecting:
         )
 
     def _must_confirm(self, link: Link, client_id: str, *, is_resumed: bool) -> bool:
-        """Tell whether QoS 0 hand-overs have receipts: some may be too long for a client, or refused by its rights."""
+        """Return whether QoS 0 deliveries to this client need receipts.
+
+        They do if some may be longer than the client's packet limit, or may be refused by its rights.
+        """
         if link.machine.max_packet_bytes or self._authorizer.is_open:
             return bool(link.machine.max_packet_bytes)
         subscriptions = self._state.hold.subscriptions(private_session(client_id)) if is_resumed else ()
@@ -310,7 +320,7 @@ class Connecting:
         return self._authorizer.may_be_refused(link.user, client_id, filters)
 
     def review_receipts(self, link: Link, now: int) -> None:
-        """Let QoS 0 hand-overs of a client have receipts from here on, or none, as its rights are now."""
+        """Update whether a client's QoS 0 deliveries get receipts, after its rights changed."""
         client = link.client
         if client is not None and client.link is link:
             must = link.numbered_by is not None or self._must_confirm(link, client.id, is_resumed=True)
@@ -319,16 +329,16 @@ class Connecting:
                 self.change_receipts(client, now, is_confirming=link.confirms)
 
     def _open(self, link: Link, connect: Connect, came: PresenceChanged, assigned: str | None) -> Pieces:
-        """Apply that a client came, and answer CONNECT if its link is still there."""
+        """Apply the fact that a client connected, and answer CONNECT if the link still exists."""
         now, state = came.changed_at, self._state
         is_resumed = came.device in state.clients
         self._coming.discard(came.device)
         commands = yield from state.applying_presence(came)
         client = state.clients[came.device]
         client.sent_seq = 0
-        if not is_resumed:  # a session that begins here was sent nothing before
+        if not is_resumed:  # nothing was sent before in a session that begins here
             client.reported_sent = client.sent
-        if link.closing is not None:  # it went while the disk was waited for
+        if link.closing is not None:  # the link was closed during the wait for the disk
             yield from state.performing(commands, now)
             self._leave(client, client.expiry_us, now, _Fate.WITHDRAWN)
             return
@@ -348,7 +358,7 @@ class Connecting:
         yield from state.performing(commands, now)
 
     def _settle_in(self, link: Link, client_id: str) -> None:
-        """Begin to send what was held in all sessions, and go on with what came meanwhile."""
+        """Send the notifications queued in all its sessions, then handle the bytes that arrived during CONNECT."""
         client = self._state.clients.get(client_id)
         if client is None or client.link is not link or link.closing is not None:
             return
@@ -359,7 +369,7 @@ class Connecting:
         self._opened(link)
 
     def _give_way(self, client: LiveClient, newer: Link, now: int, *, is_clean: bool) -> None:
-        """Let the newer connection of a client win (3.1.4, 0x8E)."""
+        """Disconnect the older connection of a client in favour of the newer (3.1.4, 0x8E)."""
         link = client.link
         assert link is not None
         self._sender.events.note(Event.TAKEN_OVER, link, now, by=newer.address)
@@ -367,7 +377,7 @@ class Connecting:
         self._sender.fail(link, ReasonCode.SESSION_TAKEN_OVER, "another connection has this client identifier")
 
     def end_broken(self, link: Link, failure: ProtocolError) -> None:
-        """Close a connection over which something came that is not MQTT, with an answer that its client may know."""
+        """Close a connection that sent invalid MQTT, with an answer in a form that the client may know."""
         self._sender.counters.protocol_errors += 1
         if isinstance(failure, UnsupportedVersionError) and link.client is None:
             self._sender.send(link, _OLD_REFUSAL)
@@ -379,14 +389,14 @@ class Connecting:
         self._sender.fail(link, failure.code, failure.reason)
 
     def refuse(self, link: Link, code: ReasonCode, reason: str) -> None:
-        """Answer CONNECT with an error."""
+        """Answer CONNECT with an error and log the refusal."""
         connect = link.parked if isinstance(link.parked, Connect) else None
         claimed = {} if connect is None else {"client": connect.client_id, "user": link.user or connect.username}
         self._sender.events.refuse(Event.CONNECTION_REFUSED, link, link.last_at, code, reason, **claimed)
         self._sender.refuse(link, code, reason)
 
     def change_receipts(self, client: LiveClient, now: int, *, is_confirming: bool) -> None:
-        """Let QoS 0 hand-overs of a client's private session have receipts from here on, or none."""
+        """Record that QoS 0 deliveries of a client's private session have receipts from now on, or have none."""
         fact = PresenceChanged(
             node=self._commits.node,
             seq=self._commits.seq,
@@ -401,7 +411,7 @@ class Connecting:
     # -- going -------------------------------------------------------------------------------------------------------
 
     def disconnect(self, link: Link, client: LiveClient, packet: Disconnect, now: int) -> None:
-        """Take in that a client says goodbye."""
+        """Handle a client's DISCONNECT packet."""
         expiry_us = client.expiry_us
         asked_s = packet.properties.integer(Property.SESSION_EXPIRY_INTERVAL)
         if asked_s is not None:
@@ -414,8 +424,8 @@ class Connecting:
         fate = _Fate.DUE if packet.code == ReasonCode.DISCONNECT_WITH_WILL else _Fate.WITHDRAWN
         self._leave(client, expiry_us, now, fate)
 
-    def lost(self, client: LiveClient, now: int, *, is_draining: bool = False) -> None:
-        """Take in that a client's connection broke, or that the broker stops and disconnects all clients."""
+    def on_connection_lost(self, client: LiveClient, now: int, *, is_draining: bool = False) -> None:
+        """Record that a client's connection broke, or that the stopping broker disconnects it."""
         self._leave(client, client.expiry_us, now, _Fate.WAITS if is_draining else _Fate.DUE)
 
     def _leave(
@@ -428,9 +438,9 @@ class Connecting:
         is_clean: bool = False,
         is_known: bool = True,
     ) -> None:
-        """Let a client go; its session stays as long as it is to, unless it is ended by a clean start now.
+        """Record that a client is disconnected; its session ends now if it has no expiry, unless a clean start ends it.
 
-        What was sent to it *is_known*, unless it was a broker before this one that sent it.
+        *is_known* is false if a previous broker process sent the client's messages: their last seq is not known then.
         """
         now = self._commits.now(now)
         if client.link is not None:
@@ -439,7 +449,7 @@ class Connecting:
                 self._sender.events.note(Event.DISCONNECTED, client.link, now, reason=client.link.closing)
         client.link = None
         if fate is _Fate.WITHDRAWN:
-            self._wills.withdraw(client.id, now)  # first: of a goodbye that was half written no will may be left
+            self._wills.withdraw(client.id, now)  # first: a crash between the two must not leave a will
         fact = PresenceChanged(
             node=self._commits.node,
             seq=self._commits.seq,
@@ -451,12 +461,12 @@ class Connecting:
         )
         self._commits.enter(fact, partial(self._state.applying, fact), is_owed=False)
         if fate is _Fate.DUE:
-            self._wills.lost(client.id, expiry_us, now, is_clean=is_clean)
+            self._wills.on_connection_lost(client.id, expiry_us, now, is_clean=is_clean)
         if not expiry_us and not is_clean:
             self._end(client, now)
 
     def _end(self, client: LiveClient, now: int) -> None:
-        """End a client's session."""
+        """End a client's session: record its deletion."""
         fact = SessionChanged(
             node=self._commits.node,
             seq=self._commits.seq,
@@ -466,16 +476,16 @@ class Connecting:
             device=client.id,
         )
         self._ending.add(client.id)
-        self._commits.enter(fact, partial(self._ended, fact), is_owed=False)
+        self._commits.enter(fact, partial(self._apply_end, fact), is_owed=False)
         self._state.note(fact)
 
-    def _ended(self, fact: SessionChanged) -> Pieces:
+    def _apply_end(self, fact: SessionChanged) -> Pieces:
         assert fact.device is not None
         self._ending.discard(fact.device)
         return self._state.applying(fact)
 
     def tick(self, now: int) -> None:
-        """Send wills and end sessions that are due."""
+        """Publish the wills that are due, and end the sessions whose expiry has passed."""
         self._wills.tick(now, self._coming)
         for client in self._state.expired_clients(now):
             if client.id not in self._coming and client.id not in self._ending:

@@ -1,11 +1,11 @@
-"""Session moves: private sessions from before identifiers were mounted go to the mount points that they belong to.
+"""Session moves: private sessions stored before client identifiers were mounted go to the mount points they belong to.
 
-Rule: a stored session moves whose subscriptions all stand below a mount point, at the first start of a version that
-mounts identifiers; others stay outside, and so do its device's named sessions, which no client inside has joined.
-Rule: what moves is subscriptions, owner, expiry, the policy that was chosen, those that were put, and a will below the
-mount point, by facts of the log: a session begins under the whole identifier, and the one before ends.
-Rule: nothing that is held is lost. A session that holds anything is marked (``_mark_of``) and keeps its identifier:
-its client inside resumes it, no client outside may use it, and it moves when it is resumed and holds nothing.
+Rule: a stored session moves if all its subscriptions are below one mount point, at the first start of a version that
+mounts identifiers. Others stay outside, as do the named sessions of their devices, which no client inside has joined.
+Rule: a move takes along the subscriptions, owner, expiry, chosen policy, stored policies, and a will below the mount
+point, as facts of the log: a session begins under the full identifier, and the old one ends.
+Rule: no queued notification is lost. A session that holds one is marked (``_mark_of``) and keeps its identifier: its
+client inside the mount point resumes it, no client outside may use it, and it moves when it is resumed and empty.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from whimbrel.mqtt.mounts import is_mounted
 __all__ = ["SessionMoves"]
 
 _FEW = 200
-"""How many subscriptions a session may have that moves while its client waits for CONNACK."""
+"""Most subscriptions of a session that moves while its client waits for CONNACK."""
 
 
 class SessionMoves:
@@ -53,7 +53,7 @@ class SessionMoves:
         self.notices: list[Notice] = []
 
     def begin(self, now: int) -> None:
-        """Move or mark all sessions from before; nothing waits to be applied."""
+        """Move or mark all sessions that are older than mounted identifiers; no fact may be waiting to be applied."""
         for client in list(self._state.clients.values()):
             mount = self._mount_of(client)
             if mount is None:
@@ -69,7 +69,7 @@ class SessionMoves:
             self.notices.append(Notice(text, client.id, client.owner))
 
     def _mount_of(self, client: LiveClient) -> str | None:
-        """Return the mount point that a session from before belongs to; None if it stays where it is."""
+        """Return the mount point that an old session belongs to, or None if the session stays where it is."""
         if self._ids.mount_of(client.id) or self.mark(client.id) is not None:
             return None
         subscriptions = self._state.hold.subscriptions(client.session)
@@ -84,27 +84,27 @@ class SessionMoves:
         return fits and whole not in self._state.clients and self._ids.mount_of(whole) == mount
 
     def mark(self, client_id: str) -> str | None:
-        """Return the mount point that the session of *client_id* belongs to in spite of its identifier."""
+        """Return the mount point that the session of *client_id* is marked with, or None."""
         return _mount_in(self._state.hold.access(private_session(client_id)))
 
     def before(self, mount: str, said: str) -> LiveClient | None:
-        """Return the session from before of a client at *mount* that says *said*, if it has not moved yet."""
+        """Return the old session, not moved yet, of a client that connects at *mount* as *said*, or None."""
         if not mount or mount + said in self._state.clients or self.mark(said) != mount:
             return None
         return self._state.clients.get(said)
 
     def can_move_now(self, client: LiveClient) -> bool:
-        """Return whether a session can move while its client waits for CONNACK."""
+        """Return whether a session can move while its client waits for CONNACK: it is small, empty and unconnected."""
         is_short = self._state.hold.sizes(client.session)[0] <= _FEW
         return is_short and not self._commits.waiting and client.link is None and self._is_movable(client)
 
     def _is_movable(self, client: LiveClient) -> bool:
-        """Return whether nothing would be lost of a session that moves."""
+        """Return whether a session is empty, so that a move loses nothing."""
         in_flight = (client.flying, client.queue, client.live, client.received, client.receiving, client.releasing)
         return not any(in_flight) and not self._state.hold.pending_count(client.session)
 
     def move(self, client: LiveClient, mount: str, now: int) -> None:
-        """Let a session that holds nothing begin under its whole identifier, and end under the one before."""
+        """Move an empty session: begin it under its full identifier, and end the one under the old identifier."""
         whole = mount + client.id
         self._policies.give(client.session, private_session(whole), now)
         for fact in self._facts(client, whole, mount, self._commits.now(now)):
@@ -116,7 +116,7 @@ class SessionMoves:
             self._state.note(fact)
 
     def _facts(self, client: LiveClient, whole: str, mount: str, now: int) -> Iterator[Fact]:
-        """Yield the facts of a move, each numbered when the one before is entered."""
+        """Yield the facts of a move; each gets its seq when the one before is entered."""
         node, session = self._commits.node, private_session(whole)
         left, chosen = self._state.will_of(client.id), self._state.decisions.shape.chosen(client.id)
         has_will = left is not None and is_mounted(left.will.subject, mount)
@@ -185,12 +185,12 @@ class SessionMoves:
 
 
 def _mark_of(mount: str) -> str:
-    """Return the access of a private session from before identifiers were mounted, which belongs to *mount*."""
+    """Return the access text that marks an old private session as belonging to *mount*."""
     return json.dumps({"mount": mount}, ensure_ascii=False)
 
 
 def _mount_in(access: str | None) -> str | None:
-    """Return the mount point that a private session with this access belongs to, in spite of its identifier."""
+    """Return the mount point with which this access text marks a private session, or None."""
     if access is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Silence: connections are closed over which nothing, or no CONNECT, came for too long (MQTT 5, 3.1.2.10)."""
+"""Timeouts: close connections that sent no CONNECT in time, or nothing for 1.5 × keep alive (MQTT 5, 3.1.2.10)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["end_silent"]
 
 
 def end_silent(links: Iterable[Link], sender: Sender, listened_us: int, *, connect_timeout_us: int) -> None:
-    """Close what was silent until now, which is *listened_us* by the clock of ``Broker.end_silent``."""
+    """Close links that exceeded a timeout; *listened_us* is the current time of ``Broker.end_silent``'s clock."""
     for link in links:
         if link.closing is not None:
             continue

@@ -1,7 +1,7 @@
-"""The check of users: who a client is, by its certificate, or by a name and password of the users file.
+"""Authentication of users: by TLS certificate, or by a name and password of the users file.
 
-Rule: the users file may be read again at any time. A password that was verified with the old one is verified again with
-the new one, and clients that are connected are judged anew (``revocation``).
+Rule: the users file may be read again at any time. A password verified with the old file is verified again with the new
+one, and connected clients are checked again (``revocation``).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ __all__ = ["UserCheck"]
 
 
 class UserCheck:
-    """Who clients are; without ``ListenerRules.verify`` there are no users, and a name is only a claim."""
+    """Authenticates clients; without ``ListenerRules.verify`` no user is verified, and a user name is only a claim."""
 
     def __init__(self, blocking_tasks: BlockingTasks) -> None:
         self._blocking_tasks = blocking_tasks
         self.epoch = 0
-        """Changes when the users are replaced."""
+        """Increases each time the users are replaced."""
 
     def user_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
-        """Return the user that is verified, and the time then; None for a client without a verified user."""
+        """Return the verified user, or None if the client has none, and the time of the answer."""
         user = link.user
         while link.user_epoch != self.epoch:
             epoch = self.epoch
-            user, now = yield from self._checked(link, connect, now)
+            user, now = yield from self._authenticate(link, connect, now)
             link.user_epoch = epoch
         return user, now
 
-    def _checked(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
+    def _authenticate(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
         verify = link.listener.verify
         if link.verified_user is not None or verify is None:
             return link.verified_user, now  # an unverified name is only a claim
@@ -53,7 +53,7 @@ class UserCheck:
         return connect.username, now
 
     def revocation(self, link: Link, changes: UserChanges) -> tuple[ReasonCode, str] | None:
-        """Return why a client that was let in may not stay now that the users are others, if it may not."""
+        """Return why a client is disconnected after *changes* of the users (code and text), or None."""
         if link.user_epoch is None or link.verified_user is not None:
             return None
         if link.user is None:
@@ -63,6 +63,6 @@ class UserCheck:
         if link.user in changes.revoked:
             return ReasonCode.NOT_AUTHORIZED, "this user was removed, or has another password now"
         if link.user in changes.regrouped and (link.rights or link.joining):
-            # What it may do in named sessions was decided by its groups when it joined.
+            # Its rights in named sessions were derived from its groups when it joined.
             return ReasonCode.ADMINISTRATIVE_ACTION, "the groups of this user have changed: connect again"
         return None

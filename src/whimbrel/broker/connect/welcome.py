@@ -1,4 +1,4 @@
-"""The welcome: the CONNACK that lets a client in, and the keep alive and session expiry that it says (MQTT 5, 3.2)."""
+"""CONNACK for an accepted client, with the keep alive and session expiry that the broker grants (MQTT 5, 3.2)."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _QOS_2 = 2
 
 
 class Welcome:
-    """What a broker with this configuration says to those whom it lets in."""
+    """Builds CONNACKs from the broker's configuration."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
 
     def packet(self, link: Link, connect: Connect, assigned: str | None, *, is_resumed: bool) -> bytes | None:
-        """Return the CONNACK that lets a client in; None if it takes no packet of that length [MQTT-3.1.2-24].
+        """Return the CONNACK for a client, or None if it is longer than the client's packet limit [MQTT-3.1.2-24].
 
-        What it says are limits that the client has to keep to. Only one can be left unsaid: without a word of aliases
-        the client may not use any (3.2.2.3.8).
+        Its properties are limits that the client must respect, so only one may be omitted to shorten it: without a
+        topic alias maximum the client may not use aliases (3.2.2.3.8).
         """
-        told, most, version = self._told(connect, assigned), link.machine.max_packet_bytes, link.machine.version
+        told, most, version = self._properties(connect, assigned), link.machine.max_packet_bytes, link.machine.version
         data = encode(Connack(is_resumed, ReasonCode.SUCCESS, Properties(told)), version)
         if most and len(data) > most:
             told.pop(Property.TOPIC_ALIAS_MAXIMUM, None)
             data = encode(Connack(is_resumed, ReasonCode.SUCCESS, Properties(told)), version)
         return None if most and len(data) > most else data
 
-    def _told(self, connect: Connect, assigned: str | None) -> dict[Property, object]:
-        """Return what CONNACK says beside yes."""
+    def _properties(self, connect: Connect, assigned: str | None) -> dict[Property, object]:
+        """Return the properties of CONNACK; version 3.1.1 has none."""
         if connect.version != V5:
             return {}
         limits, mqtt = self._config.limits, self._config.mqtt
@@ -59,14 +59,14 @@ class Welcome:
         return told
 
     def keep_alive_s(self, connect: Connect) -> int:
-        """Return the keep alive of a client: what it asks for, but for the bound of version 5."""
+        """Return the client's keep alive in seconds: the requested one; for version 5, at most the configured one."""
         most, asked = self._config.mqtt.keep_alive_s, connect.keep_alive_s
         if connect.version != V5 or not most:
             return asked
         return min(asked, most) if asked else most
 
     def expiry_us(self, connect: Connect) -> int:
-        """Return how long a client's session outlives its connection."""
+        """Return how long a client's session outlives its connection, in microseconds."""
         most = self._config.mqtt.session_expiry_s
         if connect.version != V5:
             return 0 if connect.clean_start else most * US_PER_S

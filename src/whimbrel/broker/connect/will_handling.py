@@ -1,9 +1,9 @@
-"""Handling wills: how they are left, withdrawn and published (MQTT 5, 3.1.2.5, 3.1.3.2 and 3.14.4).
+"""Wills: how clients leave and withdraw them, and when the broker publishes them (MQTT 5, 3.1.2.5, 3.1.3.2 and 3.14.4).
 
-Rule: a will is written before the CONNECT that brings it, and both are durable before CONNACK.
-Rule: a will is passed on when its publication is durable, at QoS 0 too: the publication says which will it is, so a
-broker that is killed in between neither forgets it nor publishes it again.
-Rule: rights are asked twice: when it is left, and when it is published.
+Rule: a will is written before the CONNECT that carries it, and both are durable before CONNACK.
+Rule: a will is delivered when its publication is durable, at QoS 0 too. The publication names its will, so a broker
+that is killed in between neither forgets the will nor publishes it twice.
+Rule: rights are checked twice: when the will is left, and when it is published.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["WillHandling"]
 
 
 class WillHandling:
-    """What becomes of the wills of clients."""
+    """Stores, withdraws and publishes the wills of clients."""
 
     def __init__(
         self, config: Config, commits: CommitQueue, state: BrokerState, authorizer: Authorizer, publishing: Publishing
@@ -42,11 +42,11 @@ class WillHandling:
         self._authorizer, self._publishing = authorizer, publishing
 
     def begin(self, now: int) -> None:
-        """Let the wills wait that were left with a broker before this one."""
+        """Start the waiting time of wills that were left with the previous broker process."""
         self._state.wills.begin(now, self._config.mqtt.will_grace_s * US_PER_S)
 
     def refusal(self, link: Link, client_id: str, will: Will) -> tuple[ReasonCode, str] | None:
-        """Return why a CONNECT is refused for its will, if it is."""
+        """Return why CONNECT is refused because of its will, or None."""
         _, secured = unlocked_will(will, link.keyring, is_ours=link.is_ours)
         refusal = self._publishing.admission.will_refusal(link, client_id, will)
         if refusal is None and isinstance(secured, str):
@@ -58,13 +58,13 @@ class WillHandling:
                 return ReasonCode.PAYLOAD_FORMAT_INVALID, f"the place of the will: {error}"
         return refusal
 
-    # -- coming ------------------------------------------------------------------------------------------------------
+    # -- CONNECT -----------------------------------------------------------------------------------------------------
 
     def come(self, link: Link, client_id: str, will: Will | None, now: int, *, is_resumed: bool) -> None:
-        """Take in that a client comes, perhaps with a will; one that waits is withdrawn if it comes in time.
+        """Handle a CONNECT: store its will, and withdraw or publish the waiting will of the client's last connection.
 
-        It is in time if it resumes the session, or if the connection before ended with the broker; and if it is the
-        same user.
+        A waiting will is withdrawn, or replaced by the new one, if the same user returns in time: by resuming the
+        session, or because the connection ended only since the broker stopped. Otherwise it is published.
         """
         waiting = self._state.will_of(client_id)
         if waiting is not None:
@@ -86,10 +86,10 @@ class WillHandling:
             )
             self._commits.enter(fact, partial(self._state.apply, fact), is_owed=True)
 
-    # -- going -------------------------------------------------------------------------------------------------------
+    # -- disconnect --------------------------------------------------------------------------------------------------
 
     def withdraw(self, client_id: str, now: int) -> None:
-        """Take a client's will back, if it left one."""
+        """Record that a client's will is withdrawn, if the client left one."""
         if self._state.will_of(client_id) is None:
             return
         fact = WillChanged(
@@ -101,23 +101,26 @@ class WillHandling:
         )
         self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
 
-    def lost(self, client_id: str, expiry_us: int, now: int, *, is_clean: bool) -> None:
-        """Take in that a client is lost whose session lives on for *expiry_us*, unless it *is_clean*: then it ends."""
+    def on_connection_lost(self, client_id: str, expiry_us: int, now: int, *, is_clean: bool) -> None:
+        """Publish a lost client's will at once if it has no delay, or its session ends now.
+
+        The session ends now on a clean start, or if *expiry_us* is 0.
+        """
         left = self._state.will_of(client_id)
         if left is not None and (is_clean or not min(left.will.delay_us, expiry_us)):
             self.publish(left, now)
 
     def tick(self, now: int, coming: Container[str]) -> None:
-        """Publish the wills that are due, but of clients that are *coming* back."""
+        """Publish the wills that are due, except those of clients whose CONNECT is in progress (*coming*)."""
         publishing = self._state.volatile.publishing_wills
         if publishing:
-            publishing &= {left.seq for left in self._state.wills.by_device.values()}  # the others are published
+            publishing &= {left.seq for left in self._state.wills.by_device.values()}  # the other wills are published
         for left in self._state.wills.due(now):
             if left.device not in coming and left.seq not in publishing:
                 self.publish(left, now)
 
     def publish(self, left: LeftWill, now: int) -> None:
-        """Publish a will; where the disk cannot be written to, it waits for the next tick."""
+        """Publish a will; while the log cannot be written, the will waits for the next tick."""
         if self._publishing.admission.is_refusing:
             return
         if not self._authorizer.may_publish_as(left.owner, left.device, left.will.subject):
@@ -129,7 +132,7 @@ class WillHandling:
 
 
 def _last_will(will: Will, secured: Secured) -> LastWill:
-    """Return a will of CONNECT, whose keys were taken off it, as it is written down."""
+    """Convert a will of CONNECT, without its keys, to the form that the log stores."""
     properties = will.properties
     expiry_s = properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
     return LastWill(

@@ -1,1 +1,1 @@
-"""Deliver: copies on their way out: lanes, policies, and the queues of connections."""
+"""Deliver: outgoing copies of notifications, from the queues of clients through their policies to their connections."""

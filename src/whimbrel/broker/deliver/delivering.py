@@ -1,4 +1,4 @@
-"""Delivering: QoS 1 and 2 from the hold to a client, and back with its receipt (MQTT 5, 4.3 and 4.4)."""
+"""Delivering: send QoS 1 and 2 messages from the hold to a client, and record their receipts (MQTT 5, 4.3 and 4.4)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = ["Delivering"]
 
 _PUBREL = b"\x62\x02"
 _MAX_SENT = 1_000
-"""How many messages one client is sent in a turn of the event loop: some 5 µs each."""
+"""Most messages that one client is sent in a turn of the event loop; each takes about 5 µs."""
 _MAX_DECIDED = 320
-"""As how many messages the decisions of one turn may count, for several clients together: eight cheap decisions, some
-1.5 ms. What a turn costs besides, such as writing to the log, is then shared by them."""
+"""Budget of one turn for policy decisions of several clients together, in messages: eight cheap decisions, about 1.5
+ms. They share the fixed cost of a turn, such as writing to the log."""
 
 
 class Delivering:
-    """What is on its way to clients."""
+    """Sends queued messages to clients, and handles the clients' acknowledgements."""
 
     def __init__(self, config: Config, commits: CommitQueue, state: BrokerState, sender: Sender, gate: Gate) -> None:
         self._most_bytes = config.limits.send_buffer_bytes
@@ -54,9 +54,9 @@ class Delivering:
             go_on_later=self._decide_later,
         )
         self._unfinished: deque[LiveClient] = deque()
-        """Clients to which more may be sent,"""
+        """Clients that may be sent more in the next turns."""
         self._deciding: dict[LiveClient, None] = {}
-        """and those for whom policies decide what is next, in order."""
+        """Clients whose next message a policy must decide about, in order."""
 
     @property
     def has_work(self) -> bool:
@@ -64,9 +64,9 @@ class Delivering:
         return bool(self._unfinished or self._deciding)
 
     def pump_ready(self, now: int) -> None:
-        """Send to each client that something was handed over to; where a policy decides, in a turn of its own.
+        """Send to each client with new messages; a client whose next one needs a policy's decision gets a later turn.
 
-        So the others have theirs before: a decision takes as long as sending to a hundred.
+        The other clients are served first, because one decision takes as long as sending a hundred messages.
         """
         ready = self._state.volatile.ready
         while ready:
@@ -79,35 +79,36 @@ class Delivering:
             self._bound(client, now)
 
     def _bound(self, client: LiveClient, now: int) -> None:
-        """Drop what waits for a client beyond what may."""
+        """Drop queued messages that exceed a client's bounds, or disconnect a client that is too far behind."""
         queued_bytes, most = client.queued_bytes, self._most_bytes
         is_noted = client.note_below < queued_bytes <= client.note_above
         if is_noted and queued_bytes <= most and not (client.queue or client.live):
-            return  # it has all in flight, and that is little
+            return  # all its messages are in flight, and they are small
         if queued_bytes and (queued_bytes > most or not self._state.memory.has_room()):
             self._shed(client, now)
         client.note_queued()
-        has_several = len(client.flying) + len(client.queue) > 1  # a single copy may be longer than what may wait
+        has_several = len(client.flying) + len(client.queue) > 1  # a single copy may exceed the bound
         is_far_behind = has_several and client.queued_bytes > 2 * most and client.unshed_bytes > 2 * most
         if is_far_behind and not client.expiry_us and client.link is not None:
-            # Its session ends with the connection, so nothing is held for it: what waits must not grow for ever.
+            # Nothing is held beyond the connection for a session that ends with it, so its queue must not grow for
+            # ever.
             self._sender.counters.slow_readers += 1
             reason = f"more than {2 * most} bytes wait to be sent, or to be acknowledged"
             self._sender.fail(client.link, ReasonCode.QUOTA_EXCEEDED, reason)
 
     def _shed(self, client: LiveClient, now: int) -> None:
-        """Drop QoS 0 that cannot wait any longer; what there is room for in the connection waits for its turn alone."""
+        """Drop QoS 0 messages that exceed the bound; those that fit into the connection's buffer stay queued."""
         if self._state.memory.has_room():
             most, room = self._most_bytes, client.open_room
         else:
-            most, room = 0, min(client.open_room, 1)  # what is next, and no more
+            most, room = 0, min(client.open_room, 1)  # only the next message
         for out in client.shed(most, room):
             self._receipt(client, out, Outcome.DROPPED, now)
 
     def pump(self, client: LiveClient, now: int) -> int:
-        """Send a client what may be sent to it now, as much as a turn may take; the rest in others, see ``go_on``.
+        """Send a client its queued messages, up to the limit of one turn; ``go_on`` sends the rest in later turns.
 
-        Return as how many messages that counts.
+        Return the cost, in messages.
         """
         gate = self._gate
         is_open, policies = gate.rights.is_open, self._policies
@@ -126,7 +127,7 @@ class Delivering:
                 client.sent -= 1
                 self._receipt(client, out, refused, now)
             elif not out.qos and out.via is RETAINED and not self._state.is_retained(message):
-                client.sent -= 1  # a newer one has come while it waited for room, and was sent, or dropped
+                client.sent -= 1  # a newer message replaced it while it waited, and was sent or dropped
             elif policies.are_used and self.shaping.is_for(client, out):
                 left -= self.shaping.begin(client, link, out, now)
             elif link.unsent:
@@ -137,12 +138,12 @@ class Delivering:
         return _MAX_SENT
 
     def _send(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> None:
-        """Send what may be sent."""
+        """Send a message that may be sent, and record its receipt at QoS 0."""
         if out.is_decided and out.qos:
             identifier = packet_id_of(out.message.seq)
             flying = client.flying.get(identifier)
             if flying is None or flying.message.seq != out.message.seq:
-                return  # it was taken back while the disk was waited for
+                return  # it was withdrawn during the wait for the disk
             client.flying[identifier] = flying._replace(message=out.message, is_decided=True)
         if not out.qos:
             is_sent = self._sender.copy(link, out.message, out.identifiers, now, retain=out.retain)
@@ -151,15 +152,15 @@ class Delivering:
                 self._receipt(client, out, Outcome.DELIVERED if is_sent else Outcome.DROPPED, now)
         elif not self._sender.hand_over(link, out, now):
             client.sent -= 1
-            self._receipt(client, out, Outcome.DROPPED, now)  # longer than the client takes
+            self._receipt(client, out, Outcome.DROPPED, now)  # longer than the client's packet limit
 
     def _withhold(self, client: LiveClient, out: Outgoing, now: int) -> None:
-        """Take in that policies sent nothing of a message."""
-        client.sent -= 1  # it was not due to the device
+        """Record that policies withheld a message."""
+        client.sent -= 1  # the message was not due to the device
         self._receipt(client, out, Outcome.WITHHELD, now)
 
     def go_on(self, now: int) -> None:
-        """Send more to one of those who had as much as a turn may take, or what policies decide about for several."""
+        """Continue sending to one client that used up its turn, and decide about messages of several clients."""
         if self._unfinished:
             self._take_turn(self._unfinished.popleft(), now)
         spent = 0
@@ -169,13 +170,13 @@ class Delivering:
             spent += self._take_turn(client, now)
 
     def _take_turn(self, client: LiveClient, now: int) -> int:
-        """Send a client what it is its turn for, and drop what waits beyond what may now that this is sent."""
+        """Send a client its next messages, drop those over its bounds, and return the cost in messages."""
         spent = self.pump(client, now)
         self._bound(client, now)
         return spent
 
     def wake(self, now: int) -> None:
-        """Go on, in turns of their own, with devices that waited because of their policies' steps."""
+        """Schedule devices whose pause, for too many policy steps, is over."""
         for client in self.shaping.wake(now):
             self._decide_later(client)
 
@@ -183,23 +184,23 @@ class Delivering:
         self._deciding.setdefault(client)
 
     def resume(self, client: LiveClient, link: Link) -> None:
-        """Go on with what was received and not yet completed when the client was here before."""
+        """Send PUBREL again for QoS 2 messages received but not completed over the client's last connection."""
         client.releases = set(client.releasing)
         for identifier in sorted(client.releases):
             self._sender.send(link, _PUBREL + identifier.to_bytes(2))
 
-    def acknowledged(self, client: LiveClient, packets: Sequence[Puback], now: int) -> None:
-        """Take in that a client has QoS 1 hand-overs."""
+    def on_pubacks(self, client: LiveClient, packets: Sequence[Puback], now: int) -> None:
+        """Record receipts for PUBACKs of a client (QoS 1)."""
         commits, flying = self._commits, client.flying
         append, now, receipts, confirmed, seq = commits.append_body, commits.now(now), 0, 0, 0
         for packet in packets:
             identifier = packet.packet_id
             out = flying.get(identifier)
             if out is None:
-                if identifier in client.releases:  # PUBREL is answered by PUBCOMP alone (4.3.3)
+                if identifier in client.releases:  # PUBREL may be answered only by PUBCOMP (4.3.3)
                     self._wrong_kind(client, "PUBACK", identifier, EXACTLY_ONCE)
                     break
-                continue  # late, or made up: nothing hangs on it
+                continue  # late, or invented by the client: harmless
             if out.qos != 1:
                 self._wrong_kind(client, "PUBACK", identifier, out.qos)
                 break
@@ -207,7 +208,7 @@ class Delivering:
                 self._receipt(client, out, Outcome.DELIVERED, now)
                 seq = 0
                 continue
-            del flying[identifier]  # the hold does not know of it, so this is all
+            del flying[identifier]  # the hold does not know the copy, so nothing else needs to change
             receipts += 1
             message, via = out.message, out.via
             if via is RETAINED:
@@ -227,8 +228,8 @@ class Delivering:
         if client.queue:
             self.pump(client, now)
 
-    def received(self, client: LiveClient, link: Link, packet: Pubrec, now: int) -> None:
-        """Take in that a client has a QoS 2 hand-over; it is released once that is written."""
+    def on_pubrec(self, client: LiveClient, link: Link, packet: Pubrec, now: int) -> None:
+        """Handle PUBREC: record the receipt of a QoS 2 message, and send PUBREL when it is accepted."""
         identifier = packet.packet_id
         out = client.flying.get(identifier)
         if out is not None and out.qos != EXACTLY_ONCE:
@@ -240,7 +241,7 @@ class Delivering:
                 not_found = Pubrel(identifier, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND, NO_PROPERTIES)
                 self._sender.send(link, encode(not_found, V5) if is_unknown else _PUBREL + identifier.to_bytes(2))
             return
-        if packet.code >= ReasonCode.UNSPECIFIED_ERROR:  # it will not have it: nothing is to be released
+        if packet.code >= ReasonCode.UNSPECIFIED_ERROR:  # the client refuses the message: nothing to release
             self._receipt(client, out, Outcome.DROPPED, now)
             self.pump(client, now)
             return
@@ -252,8 +253,8 @@ class Delivering:
         if client.link is link:
             self._sender.send(link, _PUBREL + identifier.to_bytes(2))
 
-    def completed(self, client: LiveClient, identifier: int, now: int) -> None:
-        """Take in that a QoS 2 hand-over is over, and its identifier free."""
+    def on_pubcomp(self, client: LiveClient, identifier: int, now: int) -> None:
+        """Handle PUBCOMP: record that a QoS 2 delivery is complete, and free its packet id."""
         if identifier not in client.releases:
             out = client.flying.get(identifier)
             if out is not None:
@@ -268,19 +269,19 @@ class Delivering:
             change=PresenceChange.COMPLETED,
             packet_id=identifier,
         )
-        # Not owed: after a crash PUBREL is sent once more, and the client says again that it knows nothing of it.
+        # Need not be durable: after a crash PUBREL is sent again, and the client confirms it again.
         self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
         self.pump(client, now)
 
     def _wrong_kind(self, client: LiveClient, kind: str, identifier: int, qos: int) -> None:
-        """Close the connection: what is in flight is acknowledged by another packet [MQTT-4.8.0-1 in 3.1.1]."""
+        """Disconnect a client that acknowledged a message with the wrong kind of packet [MQTT-4.8.0-1 in 3.1.1]."""
         assert client.link is not None
         reason = f"{kind} for packet identifier {identifier}, under which a publication of QoS {qos} was sent"
         self._sender.counters.protocol_errors += 1
         self._sender.fail(client.link, ReasonCode.PROTOCOL_ERROR, reason)
 
     def _receipt(self, client: LiveClient, out: Outgoing, outcome: Outcome, now: int, *, is_owed: bool = False) -> None:
-        """Write down and apply what became of a hand-over."""
+        """Record and apply the outcome of a delivery."""
         commits, message = self._commits, out.message
         now = commits.now(now)
         self._sender.counters.receipts += bool(out.terms)
@@ -290,15 +291,15 @@ class Delivering:
                 client.let_go(gone)
         for terms in out.terms:
             seq = commits.seq
-            if out.via is RETAINED:  # else a replay takes it for the receipt of a copy that the hold has
+            if out.via is RETAINED:  # otherwise a replay would take it for the receipt of a copy that the hold has
                 commits.append(self._of_retained(seq, now, terms, client, message, outcome))
             elif outcome is Outcome.DELIVERED:
                 commits.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
             else:
-                commits.append(self._undelivered(seq, now, terms, client, message, outcome))
+                commits.append(self._new_receipt(seq, now, terms, client, message, outcome))
             is_released_later = out.qos == EXACTLY_ONCE and outcome is Outcome.DELIVERED
             if not (out.is_held or out.via is RETAINED or is_released_later or self._is_kept(client, out)):
-                continue  # the node knows nothing of it
+                continue  # the node does not know this copy
             if is_owed or commits.waiting:
                 commits.enter_appended(
                     seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed
@@ -307,22 +308,22 @@ class Delivering:
                 self._settle(client, out, terms, outcome, now)
 
     def _is_kept(self, client: LiveClient, out: Outgoing) -> bool:
-        """Return whether a decision about a copy is kept, until the receipt is applied."""
+        """Return whether the decision about a copy is stored, until its receipt is applied."""
         return self._policies.are_used and bool(self._policies.kept(client.id, out.message.seq))
 
     def _settle_later(self, client: LiveClient, out: Outgoing, terms: Terms, outcome: Outcome, now: int) -> None:
         """Apply a receipt that waited for the disk.
 
-        A session whose joining stood before it has been told meanwhile that this copy counts there too.
+        A session that joined meanwhile may count this copy too; record its receipt then.
         """
         seq = out.message.seq
         self._settle(client, out, terms, outcome, now)
-        uncounted = client.uncounted(seq) if out.is_held else ()
+        uncounted = client.take_uncounted(seq) if out.is_held else ()
         if uncounted:
             self._receipt(client, out._replace(terms=uncounted), outcome, now)
 
     def _settle(self, client: LiveClient, out: Outgoing, terms: Terms, outcome: Outcome, now: int) -> None:
-        """Apply a receipt."""
+        """Apply a receipt to the state."""
         if out.is_held:
             settled = self._state.node.settle(now, terms.session, client.id, out.message.seq, outcome, qos=out.qos)
             self._state.perform(settled, now)
@@ -338,16 +339,16 @@ class Delivering:
         message: KeptNotification,
         outcome: Outcome = Outcome.DELIVERED,
     ) -> Receipt:
-        """Return the receipt of a retained message, which says what it was: no later step needs it."""
+        """Return the receipt of a retained message, with the message's own values: no later step can look them up."""
         return replace(
-            self._undelivered(seq, now, terms, client, message, outcome),
+            self._new_receipt(seq, now, terms, client, message, outcome),
             body_hash=hashlib.sha256(message.payload).digest() if outcome is Outcome.DELIVERED else None,
             via=RETAINED,
             published_at=message.published_at,
             subject=message.subject,
         )
 
-    def _undelivered(
+    def _new_receipt(
         self, seq: int, now: int, terms: Terms, client: LiveClient, message: KeptNotification, outcome: Outcome
     ) -> Receipt:
         node = self._commits.node
@@ -364,5 +365,5 @@ class Delivering:
 
 
 def _is_begun(out: Outgoing) -> bool:
-    """Tell whether a delivery is brought to its end, expired or not: it was begun at QoS 2 (4.3.3)."""
+    """Return whether a QoS 2 delivery has begun and must be completed even if it has expired (4.3.3)."""
     return out.qos == EXACTLY_ONCE and out.dup

@@ -1,18 +1,19 @@
-"""Lanes: publications that only plain MQTT sessions want; the hold is asked only where it must be.
+"""Lanes: the precomputed recipients of a topic, for publications that only private sessions receive.
 
-Subscribers that match by subject alone are remembered by subject. Those that match by content differ each time:
-at QoS 0 they are remembered one by one, and else a lane is made for the occasion.
-Those that the hold has to be asked about (named sessions and the devices in them, shares, subscriptions without local
-ones, devices and subscriptions with a policy) are the *rest* of a lane: they are left to the hold, and the others
-served as if they were not there.
-Two of three cases leave nothing behind in the hold. At QoS 0 a private session's hand-over is live only, and its own
-receipt unless rule 16 of the hold says otherwise. And a session that ends with its connection is owed nothing after it:
-what is on its way to it is in its client's queue, and the receipt is written down when it comes.
-Rule: what may expire takes no lane: at QoS 0 each copy of it has a receipt.
-Rule: who is on a lane is a matter of subscriptions alone; whether a client is here, and whether its session outlives
-the connection, is looked at every time.
-Rule: rights are not asked here. A client whose rights may refuse something that its private session subscribes to has
-receipts for QoS 0 (``confirms``), so that the hold is asked; what waits for a client is asked about when it is sent.
+A lane saves a publication most of the work of the hold (the queues of all sessions). Sessions whose subscriptions match
+by topic alone are cached per topic. Sessions that match by content differ from publication to publication: at QoS 0
+they are cached one by one, otherwise a lane is built for that publication only.
+Some recipients only the hold can serve: named sessions and the devices in them, shares, subscriptions with No Local,
+and devices and subscriptions with a policy. They are the *rest* of a lane and are left to the hold.
+Two kinds of delivery store nothing in the hold. At QoS 0 a delivery to a private session is live only, and counts as
+delivered when sent unless rule 16 of the hold requires a receipt. A session that ends with its connection gets its
+copies in its client's queue alone, and their receipts are written when the client acknowledges them. A private session
+that outlives its connection is left to the hold at QoS 1 and 2.
+Rule: a publication that can expire takes no lane, since at QoS 0 each of its copies has a receipt.
+Rule: the members of a lane depend on subscriptions alone; whether a client is connected, and whether its session
+outlives the connection, is checked for each publication.
+Rule: rights are not checked here. A client whose rights may refuse a message that its private session subscribes to has
+receipts for QoS 0 (``confirms``), so it is left to the hold; its queued messages are checked when they are sent.
 """
 
 from __future__ import annotations
@@ -37,26 +38,26 @@ from whimbrel.node.publication import LONG, KeptNotification
 __all__ = ["Lane", "Lanes", "Others", "is_plain"]
 
 Others: TypeAlias = dict[LiveClient, tuple[int, ...]]
-"""Clients who are to have a copy, and the identifiers of their subscriptions."""
+"""Clients that get a copy, each with the identifiers of its subscriptions."""
 
 _BY_SESSION = itemgetter(0)
 _REMEMBERED = 100_000
 _SEAT_BYTES = 750
-"""Memory of one client in a lane, about."""
+"""Approximate memory of one recipient in a lane, in bytes."""
 _LENGTHS = 256
 
 
 class _Seat(NamedTuple):
-    """One session on a lane."""
+    """One recipient of a lane: a private session with its client."""
 
     client: LiveClient
     qos: int
-    """The highest that was granted."""
+    """The highest QoS granted to its matching subscriptions."""
     terms: Terms
 
 
 class Lane:
-    """A subject, and who was *found* to want it: those who have *seats*, and the *rest*."""
+    """The recipients of a topic: sessions *found* to match it, split into direct ones (*seats*) and the *rest*."""
 
     __slots__ = (
         "_devices",
@@ -78,27 +79,28 @@ class Lane:
         self._identifiers = {seat.client: seat.terms.identifiers for seat in seats}
         self._devices = frozenset(seat.client.id for seat in seats)
         self._is_held = any(not is_private(session) for session, _ in rest)
-        """Whether a named session is among the rest. A device that joins it later, while it holds the publication, is
-        not to get that twice: so the hold is told who received it, and asked about all who have yet to confirm it."""
+        """Whether the rest contains a named session. A device that joins that session while it holds the publication
+        must not get it twice, so the hold is told who received it, and handles all recipients that have yet to
+        confirm."""
         self._heads: dict[tuple[int, int], bytes] = {}
         self.is_long = len(seats) > PIECE
-        """Whether handing over to all of them at QoS 1 is too much for one turn."""
+        """Whether serving all recipients at QoS 1 takes more than one turn of the event loop."""
         self.confirms = any(seat.client.confirms for seat in seats)
-        """Whether the hold must be asked at QoS 0 too, because some copy has a receipt."""
+        """Whether the hold is needed at QoS 0 too, because some copy has a receipt."""
 
     def __bool__(self) -> bool:
         return bool(self._seats)
 
     @property
     def is_owed(self) -> bool:
-        """Whether a session with a seat could ask for what comes at QoS 1 or 2 after a crash."""
+        """Whether a session in this lane outlives its connection, so messages at QoS 1 and 2 must be durable for it."""
         for seat in self._seats:  # noqa: SIM110 # any() takes four times as long, and this is asked every time
             if seat.client.expiry_us and seat.qos:
                 return True
         return False
 
     def send(self, payload: bytes, sender: Sender, others: Others | None = None) -> Collection[str]:
-        """Send each connected subscriber, and *others*, a copy at QoS 0; return the devices that have it, by seat."""
+        """Send each connected recipient, and *others*, a QoS 0 copy; return the devices of this lane that have it."""
         length = len(payload)
         old = new = b""
         skipped = absent = 0
@@ -132,7 +134,7 @@ class Lane:
         return self._devices if not absent else {seat.client.id for seat in self._seats if seat.client.link is not None}
 
     def _head(self, version: int, length: int) -> bytes:
-        """Return what a packet begins with, which is the same for all bodies of one length."""
+        """Return the first bytes of a PUBLISH packet, which are the same for all bodies of one length."""
         head = self._heads.get((version, length))
         if head is None:
             if len(self._heads) >= _LENGTHS:
@@ -146,7 +148,7 @@ class Lane:
     def passing_on(
         self, message: KeptNotification, sender: Sender, ready: list[LiveClient], now: int
     ) -> Generator[None, None, tuple[Found, list[str]]]:
-        """Do what ``pass_on`` does in pieces, yielding after each; return what it returns."""
+        """Do the same as ``pass_on`` in slices, yielding after each, and return the same result."""
         held: Found = []
         received: list[str] = []
         for start in range(0, len(self._seats), PIECE):
@@ -158,16 +160,16 @@ class Lane:
     def pass_on(
         self, message: KeptNotification, sender: Sender, ready: list[LiveClient], now: int
     ) -> tuple[Found, list[str]]:
-        """Hand a message over to each subscriber that the hold need not be asked about.
+        """Deliver a message to each direct recipient that does not need the hold.
 
-        Return those that it must be asked about, and the devices that it has to know to have the message.
+        Return the recipients left to the hold, and the devices that the hold must count as having the message.
         """
         received: list[str] = []
         held = self._pass_on(self._seats, message, sender, ready, now, received)
         return self._with_rest(held), received
 
     def _with_rest(self, held: Found) -> Found:
-        """Return all that the hold has to be asked about, by session."""
+        """Return all recipients that are left to the hold, sorted by session."""
         return sorted(held + self.rest, key=_BY_SESSION) if held and self.rest else held or self.rest
 
     def _pass_on(
@@ -182,7 +184,7 @@ class Lane:
         held: Found = []
         qos = message.qos
         if qos and len(message.record) > LONG:
-            message.keep()  # it may wait for acknowledgements
+            message.keep()  # copies may wait for acknowledgements
         for client, granted, terms in seats:
             link = client.link
             effective = granted if granted < qos else qos  # noqa: FURB136 # min() takes four times as long
@@ -208,19 +210,20 @@ class Lane:
 
 
 class Lanes:
-    """The lanes by subject, as long as no subscription changes; there are none where a subject *is_refused*."""
+    """Cache of lanes per topic, valid until a subscription changes; no lane exists for a topic that *is_refused*."""
 
     def __init__(self, state: BrokerState, is_refused: Callable[[str], object]) -> None:
         self._state, self._is_refused = state, is_refused
         self._epoch = -1
         self._lanes = Remembered[Lane | None](state.memory, item_bytes=_SEAT_BYTES)
         self._plain: dict[int, LiveClient] = {}
-        """By handle of a subscription by content: whose it is, where that is all there is to know at QoS 0."""
+        """The client of each content subscription, by its handle, if at QoS 0 its copies need nothing but the
+        client."""
 
     def get(self, subject: str) -> Lane | None:
-        """Return the lane of those who want *subject* whatever its content; None if it may not be published to.
+        """Return the lane of the topic *subject*, without matches by content; None if publishing to it is refused.
 
-        One that is long is made by ``making``, and None until then.
+        For a long lane that is not cached it returns None; ``making`` builds such a lane.
         """
         self._keep_up()
         try:
@@ -230,7 +233,7 @@ class Lanes:
             return None if len(found) > PIECE else self._remember(subject, self._lane(subject, found))
 
     def making(self, subject: str, found: Found) -> Generator[None, None, Lane | None]:
-        """Make a lane in pieces, yielding after each, for all who were *found* to want a publication, and return it."""
+        """Build a lane for the sessions *found* to match a publication, in slices, yielding after each; return it."""
         self._keep_up()
         lane = self._lanes.get(subject)
         if lane is not None and lane.found is found:
@@ -248,7 +251,7 @@ class Lanes:
         return lane
 
     def _keep_up(self) -> None:
-        """Forget the lanes if a subscription has changed."""
+        """Clear the cached lanes if a subscription has changed."""
         if self._state.routes.epoch != self._epoch:
             self._epoch = self._state.routes.epoch
             self._lanes.clear()
@@ -259,12 +262,12 @@ class Lanes:
         return lane
 
     def of(self, subject: str, found: Found) -> Lane | None:
-        """Return the lane of all who were *found* to want a publication, perhaps for its content."""
+        """Return the lane for the sessions *found* to match a publication, including matches by content."""
         lane = self.get(subject)
         return lane if lane is None or lane.found is found else self._lane(subject, found)
 
     def others(self, handles: Iterable[int]) -> Others | None:
-        """Return the subscribers that match by content at QoS 0, if the hold need not be asked; call ``get`` before."""
+        """Return the QoS 0 recipients of content subscriptions, or None if one needs the hold; call ``get`` before."""
         try:
             return dict.fromkeys(map(self._plain.__getitem__, handles), ())
         except KeyError:
@@ -294,12 +297,12 @@ class Lanes:
         return Lane(subject, found, seats, rest)
 
     def _members(self, found: Found) -> set[str]:
-        """Return the devices in the named sessions among those found: they get one copy for all their sessions."""
+        """Return the devices in the named sessions of *found*: each gets one copy for all its sessions."""
         hold = self._state.hold
         return {device for session, _ in found if not is_private(session) for device in hold.members(session)}
 
     def _seat(self, found: Found, members: set[str], seats: list[_Seat], rest: Found) -> None:
-        """Give those seats who need not be asked the hold about, and add the others to the *rest*."""
+        """Add each session of *found* to *seats* if it does not need the hold, otherwise to *rest*."""
         state = self._state
         for session, identities in found:
             client = state.clients.get(client_of(session) or "")
@@ -312,7 +315,7 @@ class Lanes:
 
 
 def is_plain(message: KeptNotification) -> bool:
-    """Tell whether a publication may take a lane, if those who want it may."""
+    """Return whether a publication may take a lane, as far as its own properties decide: no keys, expiry or placing."""
     return (
         message.secured is OPEN
         and message.expires_at is None

@@ -1,6 +1,7 @@
-"""Messages as policies read them, kept for a while: two hundred doctors who are sent one message decode it once.
+"""Cache of messages in the form that policies read: a message for two hundred devices is decoded once.
 
-Rule: bounded in number and in bytes; the least recently used go first, and the last one is always kept.
+Rule: the cache is bounded in messages and bytes. It removes the least recently used first, and always keeps the last
+one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MAX_BYTES = 16 << 20
 
 
 class ReadMessage:
-    """One message: its attributes and body as policies see them."""
+    """One message with its attributes and body as policies see them."""
 
     __slots__ = ("_is_picture", "_may_need_work", "arrival", "body", "message")
 
@@ -31,32 +32,32 @@ class ReadMessage:
 
     @property
     def may_need_work(self) -> bool:
-        """Whether a transform of its body may have to be made; found out when it is first asked."""
+        """Whether a transform of the body may be needed; computed when first used."""
         if self._may_need_work is None:
             self._may_need_work = may_need_work(self.body)
         return self._may_need_work
 
     @property
     def is_picture(self) -> bool:
-        """Whether its body is a picture; found out when it is first asked."""
+        """Whether the body is a picture; computed when first used."""
         if self._is_picture is None:
             self._is_picture = kind_of(self.body) in IMAGES
         return self._is_picture
 
 
 class ReadMessages:
-    """The messages that were read last, by seq."""
+    """Cache of recently read messages, by seq."""
 
     def __init__(self) -> None:
         self._read: OrderedDict[int, ReadMessage] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
-        """Return how many messages are kept."""
+        """Return how many messages are cached."""
         return len(self._read)
 
     def read(self, message: KeptNotification) -> ReadMessage:
-        """Return *message* as policies read it, from its record unless it is kept."""
+        """Return *message* in the form that policies read, cached or decoded from its record."""
         found = self._read.get(message.seq)
         if found is not None and found.message is message:
             self._read.move_to_end(message.seq)

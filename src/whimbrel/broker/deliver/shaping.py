@@ -1,16 +1,16 @@
-"""Shaping: the policy of a device, or of its subscriptions, decides about each hand-over (SUBLIM, section 4).
+"""Shaping: the policy of a device or of its subscriptions decides about each delivery to it (SUBLIM, section 4).
 
-Rule: every hand-over to a device with a policy comes here, on its way from ``Delivering``: what is held, what is live
-and what is retained. Only what the broker says of itself ($SYS, answers) is no notification, and is not decided about.
-Rule: a decision is appended to the log before its bytes may leave: the shell does not write to a link before the log
-has what ``Link.after_seq`` says. At QoS 2 the bytes wait for fsync as well.
-Rule: a hand-over is decided once. One that was decided and has no receipt is sent as it was decided, after a crash too.
-Rule: a device waits for its own transforms only; while one is made, nothing else is sent to it, so that all comes in
-order and the next program finds the variables as the last one left them.
-Rule: a copy that needs no transform waits behind such bodies for ``MAX_WAIT_US`` at most; then those before it are
-withheld as taking too long. So are they where more copies wait than are looked at.
-Rule: a decision is that of the state at its number, and of its time. So a program runs once more when its body is made,
-and the body counts if it is still the one that is asked for; else it is made anew, a few times at most.
+Rule: every delivery to a device with a policy comes here on its way from ``Delivering``: held, live and retained
+messages. Only the broker's own messages ($SYS, answers) are not decided about, since they are not notifications.
+Rule: a decision is appended to the log before its bytes may leave: the shell writes to a link only when the log
+contains the seq ``Link.after_seq``. At QoS 2 the bytes also wait for fsync.
+Rule: a delivery is decided once. If it has a decision but no receipt, it is sent as decided, also after a crash.
+Rule: a device waits only for its own transforms. While one runs, nothing else is sent to the device, so messages stay
+in order and the next program sees the variables that the last one left.
+Rule: a copy that needs no transform waits behind transforms for at most ``MAX_WAIT_US``; then the copies before it are
+withheld with a time-out. The same happens if more copies wait than are looked at.
+Rule: a decision reflects the state at its seq and time. So the program runs again when its transform is done, and the
+result counts if the program still wants that transform; otherwise it is transformed again, a few times at most.
 """
 
 from __future__ import annotations
@@ -43,68 +43,73 @@ from whimbrel.shape.transforms import Work
 __all__ = ["LOOK_US", "MAX_WAIT_US", "Shaping", "TransformJob"]
 
 MAX_WAIT_US = 500_000
-"""How long a copy without a transform waits behind others, in microseconds: as long as one transform may take."""
+"""Longest time in microseconds that a copy without a transform waits behind others; one transform may take as long."""
 LOOK_US = 100_000
-"""How often the shell lets ``TransformJob.look`` see whether one waits for so long."""
+"""Interval in microseconds at which the shell calls ``TransformJob.look`` for waiting copies."""
 _MAX_LOOKED_AT = 1_024
-"""Copies that wait, of which the first without a transform is found; if more wait, there may be one among these."""
+"""Waiting copies in which the first without a transform is searched; with more, the search assumes that there is
+one."""
 _MAX_RUN = 4
-"""Of these, pictures for which the policy has to run for that, and as many other bodies."""
+"""Pictures for which that search runs the policy, and as many other bodies."""
 
 _OF_DECISION = 40
-"""As how many messages a decision counts, beside its steps."""
+"""Cost of one decision, in messages, besides its steps."""
 _MAX_TRIES = 3
-"""How often a body is made for a hand-over that asks for another one each time."""
+"""Transforms made for one delivery if its policy asks for a different one each time."""
 _Chain = Sequence[PolicyVersion | None]
 _STEPS_A_MESSAGE = 5
-"""As so many steps of a decision as a message counts, of which one turn sends a thousand."""
+"""Policy steps that cost as much as one message; one turn sends a thousand messages."""
 _TOLD_AGAIN_US = 60_000_000
-"""For how long the owner of a slowed policy is not told again, for each device."""
+"""Shortest time in microseconds between two notices to a policy's owner that the same device is slowed."""
 _MAX_TOLD = 10_000
 _Slowed = Callable[[PolicyVersion, str, int, int], None]
 _Suspended = Callable[[PolicyVersion, str, str | None, int], None]
 
 
 class _Rest(NamedTuple):
-    """A device that waits until it may decide again, in microseconds."""
+    """A device whose deliveries pause until *until*, a time in microseconds."""
 
     client: LiveClient
     until: int
 
 
 class TransformJob(NamedTuple):
-    """A body that a decision waits for; the shell makes it, and calls ``then`` with what came of it."""
+    """A transform of a body that a decision waits for; the shell runs it, and calls ``then`` with its result."""
 
     shaping: Shaping
     client: LiveClient
     link: Link
     out: Outgoing
     chain: _Chain
-    """The policies that are still to be asked; the first has decided, but for its body."""
+    """The policies still to be run; the first has decided, except for its body."""
     work: Work
-    """What is to be made."""
+    """The transform to run."""
     tries: int
 
     def then(self, result: object, now: int) -> None:
-        """Take in the body, or the fault; if there is none yet (None), see whether others may wait for it longer."""
+        """Handle the transformed body or its fault; with None the job still runs: check if others wait too long."""
         assert result is None or isinstance(result, bytes | Fault)
         if result is not None:
-            self.shaping.made(self, result, now)
+            self.shaping.on_transform_result(self, result, now)
         elif self.is_pending:
             self.shaping.look(self, now)
 
     def wait_from(self, now: int) -> None:
-        """Count from *now* on how long other copies wait: bodies could not be made before."""
+        """Count the waiting time of other copies from *now*: transforms could not run before."""
         self.link.shaping_since = now
 
     @property
     def is_pending(self) -> bool:
-        """Whether its device waits for the body."""
+        """Whether its device still waits for the body."""
         return self.link.shaping is self
 
 
 class Shaping:
-    """Decides about hand-overs; *send* and *withhold* do what was decided, and *go_on* sends what comes after it."""
+    """Decides about deliveries with policies.
+
+    *send* and *withhold* carry out a decision, *go_on* sends the messages after it, and *go_on_later* does so in a
+    later turn.
+    """
 
     def __init__(
         self,
@@ -122,22 +127,22 @@ class Shaping:
         self._decisions = state.decisions
         self._budget = StepBudget(steps_per_second)
         self._resting: dict[Link, _Rest] = {}
-        """Devices whose policies took more steps than they may, and wait."""
+        """Devices that pause because their policies took too many steps."""
         self._send, self._withhold, self._go_on, self._go_on_later = send, withhold, go_on, go_on_later
         self._steps = 0
-        """Steps of all decisions, to tell those of one."""
+        """Steps of all decisions so far; the difference of two readings gives the steps of one."""
         self.jobs: deque[TransformJob] = deque()
-        """What the shell is to make."""
+        """Transforms for the shell to run."""
         self._messages = ReadMessages()
         self.on_suspended: _Suspended = lambda _version, _device, _publisher, _now: None
-        """Tells the owner of a policy for which device and publisher it is suspended."""
+        """Notifies the owner of a policy that it is suspended for a device and publisher."""
         self.on_slowed: _Slowed = lambda _version, _device, _steps, _now: None
-        """Tells the owner of a policy which device waits because of how many steps."""
+        """Notifies the owner of a policy that a device pauses, and because of how many steps."""
         self._slowed: dict[str, int] = {}
-        """When the owner was last told that a device waits."""
+        """Per device, when the owner of its policy was last notified that it pauses."""
 
     def is_for(self, client: LiveClient, out: Outgoing) -> bool:
-        """Tell whether a hand-over is decided about, or was before."""
+        """Return whether policies decide about a delivery, or have decided about it before."""
         if not out.terms or not out.message.seq or out.is_decided:
             return False
         if self._decisions.kept(client.id, out.message.seq):
@@ -145,7 +150,7 @@ class Shaping:
         return self._decisions.are_any and bool(self._chain(client, out))
 
     def is_next(self, client: LiveClient) -> bool:
-        """Tell whether what is to be sent to a client next is decided about."""
+        """Return whether policies decide about the next message for a client."""
         waiting = client.live or client.queue
         return self._decisions.are_any and bool(waiting) and self.is_for(client, waiting[0])
 
@@ -154,13 +159,13 @@ class Shaping:
         return self._decisions.shape.asked(client.id, [name for each in terms for name in each.policies])
 
     def begin(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> int:
-        """Decide about a hand-over that may be sent now, and do what was decided; return how many messages it took."""
+        """Decide about a delivery that may be sent now, and carry the decision out; return its cost in messages."""
         before = self._steps
         self._begin(client, link, out, self._commits.now(now))
         return _OF_DECISION + (self._steps - before) // _STEPS_A_MESSAGE
 
     def wake(self, now: int) -> list[LiveClient]:
-        """Return the devices that have waited for long enough because of their steps."""
+        """Return the devices whose pause is over."""
         over = [link for link, rest in self._resting.items() if rest.until <= now or link.closing is not None]
         woken = [(link, self._resting.pop(link)) for link in over]
         for link, rest in woken:
@@ -169,7 +174,7 @@ class Shaping:
         return [rest.client for link, rest in woken if rest.client.link is link]
 
     def _count(self, client: LiveClient, version: PolicyVersion | None, decision: Decision, now: int) -> None:
-        """Count the steps of a decision; a device whose policies took too many waits, and the owner is told."""
+        """Count the steps of a decision; a device whose policies took too many pauses, and the owner is notified."""
         steps = decision.steps_needed
         self._steps += steps
         if steps <= FREE_STEPS:
@@ -206,9 +211,9 @@ class Shaping:
         *,
         made: tuple[TransformJob, bytes | Fault] | None = None,
     ) -> None:
-        """Ask the policies that are left, one after the other, until one sends something.
+        """Run the remaining policies one after the other, until one sends something.
 
-        What was *made* for the first of them before counts if it is what that asks for now.
+        *made* is an earlier transform for the first of them, and its result; it counts if the policy still asks for it.
         """
         for at, (version, answer, sends_original) in enumerate(self._answers(client, out, chain, now)):
             if sends_original or version is None:
@@ -239,22 +244,22 @@ class Shaping:
         self._withhold(client, out, now)
 
     def _answers(self, client: LiveClient, out: Outgoing, chain: _Chain, now: int) -> Iterator[Asked]:
-        """Ask the policies of a *chain* about a copy, each with the state of the moment in which it is asked."""
+        """Run the policies of a *chain* on a copy, each with the state at the moment when it runs."""
         message, decisions = out.message, self._decisions
         found = self._messages.read(message)
         delivery = Delivery(client.id, message.publisher, found.arrival, found.body)
         return ask(decisions.shape, decisions.agents, chain, delivery, now=now, limits=self._limits)
 
-    def made(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
-        """Take in what came of a transform."""
+    def on_transform_result(self, job: TransformJob, result: bytes | Fault, now: int) -> None:
+        """Handle the result of a transform."""
         client, link, out = job.client, job.link, job.out
         if link.shaping is not job:
             return
         link.shaping = None
         if client.link is not link or link.closing is not None:
-            return  # the hold has it still
+            return  # the hold still has the copy
         now = self._commits.now(now)
-        if self._chain(client, out)[-len(job.chain) :] != tuple(job.chain):  # another policy decides now
+        if self._chain(client, out)[-len(job.chain) :] != tuple(job.chain):  # the policies changed meanwhile
             self.begin(client, link, out, now)
         else:
             self._ask(client, link, out, job.chain, now, made=(job, result))
@@ -263,13 +268,13 @@ class Shaping:
             link.shaping_since = None
 
     def look(self, job: TransformJob, now: int) -> None:
-        """Withhold the copy of a *job* that others have waited for long enough."""
+        """Withhold the copy of a *job* if others have waited too long behind it."""
         now = self._commits.now(now)
         if self._is_late(job.client, job.link, now):
-            self.made(job, Fault.TIME_OUT, now)
+            self.on_transform_result(job, Fault.TIME_OUT, now)
 
     def _is_late(self, client: LiveClient, link: Link, now: int) -> bool:
-        """Return whether a copy that needs no transform has waited for long enough behind those that do."""
+        """Return whether a copy that needs no transform has waited too long behind copies that do."""
         if link.shaping_since is None or now - link.shaping_since < MAX_WAIT_US - LOOK_US:
             return False
         first = self._first_plain(client, now)
@@ -278,7 +283,7 @@ class Shaping:
         return now - max(link.shaping_since, first.published_at) >= MAX_WAIT_US - LOOK_US
 
     def _first_plain(self, client: LiveClient, now: int) -> KeptNotification | None:
-        """Return the first message that waits for a client and needs no transform, as far as may be looked."""
+        """Return the first waiting message that needs no transform, within the limits of the search."""
         runs = {True: 0, False: 0}
         for place, out in enumerate(chained(client.live, client.queue)):
             if place == _MAX_LOOKED_AT:
@@ -293,7 +298,7 @@ class Shaping:
         return None
 
     def _needs_work(self, client: LiveClient, out: Outgoing, now: int) -> bool:
-        """Return whether the policy that is asked first about a copy wants a transform of it."""
+        """Return whether the first policy for a copy wants a transform of it."""
         asked = next(self._answers(client, out, self._chain(client, out), now), None)
         if asked is None or asked.decision is None:
             return False
@@ -308,7 +313,7 @@ class Shaping:
         decision: Decision,
         now: int,
     ) -> Decided:
-        """Write a decision down, and take it in."""
+        """Append a decision to the log, and apply it."""
         commits, publisher = self._commits, out.message.publisher
         fact = decided(
             decision,
@@ -337,30 +342,30 @@ class Shaping:
     def _hand_over(
         self, client: LiveClient, link: Link, out: Outgoing, fact: Decided, *, body: bytes | None = None
     ) -> None:
-        """Send what was decided: *body*, if it was decided just now; else what was kept of it."""
+        """Send a delivery as decided, with *body* if it was decided just now, otherwise with the stored result."""
         original, is_new = out.message, body is not None
         payload = self._messages.read(original).body
         if body is None:
             body = payload if fact.body is None else fact.body
         message = original
         if body != payload or fact.attributes is not None:
-            message = _shaped(original, body, fact.attributes)
+            message = _reshape(original, body, fact.attributes)
         out = out._replace(message=message, is_decided=True)
         link.after_seq = max(link.after_seq, fact.seq)
         self._send_in_turn(client, link, out, of=fact.seq if is_new and out.qos == EXACTLY_ONCE else None)
 
     def _pass(self, client: LiveClient, link: Link, out: Outgoing) -> None:
-        """Send what arrived, as it is."""
+        """Send a message unchanged."""
         self._send_in_turn(client, link, out._replace(is_decided=True), of=None)
 
     def send_behind(self, client: LiveClient, link: Link, out: Outgoing) -> None:
-        """Send what nothing is decided about behind what was decided before and is not sent yet."""
+        """Send a message without a policy, in order behind messages that were decided and not sent yet."""
         self._send_in_turn(client, link, out, of=None)
 
     def _send_in_turn(self, client: LiveClient, link: Link, out: Outgoing, *, of: int | None) -> None:
-        """Send when everything before is accepted; *of* is the decision just appended that must be durable first.
+        """Send when all facts before are accepted; *of* is the seq of a new decision that must be durable first.
 
-        Until then it takes room in the connection, as if it were written already.
+        Until then the message takes room in the connection's buffer, as if it were already written.
         """
         size = len(out.message.payload)
         send = partial(self._send_now, client, link, out, size)
@@ -380,22 +385,22 @@ class Shaping:
             if not link.is_choked:
                 link.room += size
             self._send(client, link, out, self._commits.last_at)
-            if was_full and link.room > 0:  # nothing may have been written, so nobody else asks for more
+            if was_full and link.room > 0:  # perhaps nothing was written, so no other event would resume sending
                 self._go_on_later(client)
 
 
 def _with_body(decision: Decision, job: TransformJob, result: bytes | Fault) -> Decision:
-    """Return *decision* with what was made for it, if that is what it asks for."""
+    """Return *decision* with the transform's result, if the decision still wants that transform."""
     assert decision.work is not None
     if isinstance(result, Fault) or decision.work.is_equal(job.work):
         return finished(decision, result)
     return finished(decision, Fault.TIME_OUT) if job.tries >= _MAX_TRIES else decision
 
 
-def _shaped(message: KeptNotification, payload: bytes, attributes: Attributes | None) -> KeptNotification:
-    """Return what a policy made of a notification: another *payload*, and other *attributes* unless None.
+def _reshape(message: KeptNotification, payload: bytes, attributes: Attributes | None) -> KeptNotification:
+    """Return a notification as a policy changed it: another *payload*, and other *attributes* unless None.
 
-    User properties are attributes too: one whose value is not among them any more does not travel.
+    User properties are attributes too: a property whose value is no longer among the attributes is removed.
     """
     properties = message.properties
     if attributes is not None and properties:

@@ -1,4 +1,4 @@
-"""System messages: what the broker publishes of itself under ``$SYS``: retained, at QoS 0, and not part of the log."""
+"""System messages: the broker's own values under ``$SYS``, retained, at QoS 0, and not part of the log."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["publish_system_messages"]
 def publish_system_messages(
     state: BrokerState, gate: Gate, sender: Sender, values: Mapping[str, str], now: int
 ) -> None:
-    """Retain *values* by topic, and send them to connected clients that subscribe to them.
+    """Retain *values* by topic, and send them to the connected clients that subscribe to them.
 
-    Empty text removes what a topic retains, as an empty body does for every publisher (3.3.1.3).
+    An empty value removes the retained message of its topic, as an empty body does for every publisher (3.3.1.3).
     """
     for topic, value in values.items():
         message = KeptNotification.live(topic, value.encode(), retain=True)

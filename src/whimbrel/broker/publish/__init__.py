@@ -1,1 +1,1 @@
-"""Publish: the way of a publication, from admission to its answer, and its direct path."""
+"""Publish: the steps of a publication from admission to its acknowledgement, and the direct path past most of them."""

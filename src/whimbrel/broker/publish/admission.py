@@ -1,10 +1,9 @@
-"""Admission: whether a publication is accepted, and whether it must be durable before it is answered.
+"""Admission: decides whether a publication is accepted, and whether it must be durable before it is acknowledged.
 
-Rule: this is the one place that decides either. Who asks: ``Publishing`` about everything that is published,
-``DirectPath`` about what it passes on without asking the hold (topic, length, room and rights; the rest of ``refusal``
-can say nothing about a publication without properties that is not retained), ``WillHandling`` about a CONNECT's will,
-``Reports`` about the report of a device; and ``Interests``, ``Sessions`` and ``Broker`` whether the disk takes
-anything.
+Rule: both are decided only here. The callers are ``Publishing``, for everything that is published; ``DirectPath``, for
+publications that bypass the hold (it checks topic, length, room and rights; the rest of ``refusal`` concerns only
+retained publications and those with properties); ``WillHandling``, for the will in a CONNECT; ``Reports``, for device
+reports; and ``Interests``, ``Sessions`` and ``Broker``, for whether the disk accepts anything.
 """
 
 from __future__ import annotations
@@ -39,24 +38,24 @@ _NO_DISK = NoRoom("the broker cannot write to its disk")
 _LITTLE_DISK = NoRoom("the disk of the broker is nearly full; publications are accepted when there is room")
 _NOT_RETAINED = ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here"
 _PASSING = 8
-"""Of what may be held, one in so many bytes more is for what clients that keep up are about to receive."""
+"""Extra share of the bytes that may be held (one eighth), for messages that connected clients are about to receive."""
 
 
 class Admission:
-    """What is accepted; *state* says what there is room for."""
+    """Decides what is accepted; *state* knows how much room is left."""
 
     def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer) -> None:
         self._limits, self._state, self._authorizer = config.limits, state, authorizer
         self.maximum_qos, self.logs_unwanted = config.mqtt.maximum_qos, config.log.unwanted
         self._retains = config.mqtt.retain_available
         self.most_bytes = config.limits.message_bytes or config.limits.packet_bytes
-        """The longest body of a publication."""
+        """Longest body of a publication, in bytes."""
         self._allowed_topic = ""
-        """The last topic that was allowed: most publishers publish to one topic again and again."""
+        """The last topic that was allowed, as a cache: most publishers use one topic again and again."""
         self.is_refusing = False
-        """The disk cannot be written to: nothing new is accepted until it can."""
+        """The log cannot be written: nothing new is accepted until it can."""
         self.is_short = False
-        """The disk is nearly full: no publication is accepted, but what is small, such as CONNECT."""
+        """The disk is nearly full: publications are refused, but small changes such as CONNECT are accepted."""
 
     @property
     def takes_publications(self) -> bool:
@@ -66,14 +65,14 @@ class Admission:
     # -- may it be accepted ------------------------------------------------------------------------------------------
 
     def refusal(self, link: Link, client: LiveClient, packet: Publish, found: Found) -> Refusal | None:
-        """Return why a publication that some were *found* to want is not accepted, if it is not."""
+        """Return why a publication for the sessions *found* is refused, or None."""
         refusal = self.topic_refusal(packet.topic) or self.report_refusal(link, client, packet)
         if refusal is None and (packet.qos or any(not is_private(session) for session, _ in found)):
-            return self.waiting_refusal(found)  # a named session holds QoS 0 too
+            return self.waiting_refusal(found)  # a named session queues QoS 0 too
         return refusal
 
     def report_refusal(self, link: Link, client: LiveClient, packet: Publish) -> Refusal | None:
-        """Return why a publication is not accepted whose topic may be published to and that waits for no session."""
+        """Return why a publication is refused, apart from its topic name and the room in sessions, or None."""
         limits, topic, state = self._limits, packet.topic, self._state
         if not self._authorizer.is_open and not self._authorizer.may_publish(link, client.id, topic):
             return ReasonCode.NOT_AUTHORIZED, "this topic may not be published to"
@@ -108,7 +107,7 @@ class Admission:
         return _response_refusal(properties)
 
     def _area_refusal(self, packet: Publish) -> Refusal | None:
-        """Return why a publication is not retained for its area, if so: each report of a place looks for areas."""
+        """Return why a message may not be retained for its area, or None: each report of a place searches the areas."""
         areas, user = self._state.areas, packet.properties.user
         placing = read_placing(user, is_ours=False).placing if user else None
         area = None if placing is None else placing.area
@@ -124,11 +123,12 @@ class Admission:
             return ReasonCode.QUOTA_EXCEEDED, allowed
         return None
 
-    def placed(self, packet: Publish, *, is_ours: bool) -> tuple[Publish, Placing | str | None, int]:
-        """Return a publication with its place among its properties, and what these say; or why it is refused.
+    def parse_placing(self, packet: Publish, *, is_ours: bool) -> tuple[Publish, Placing | str | None, int]:
+        """Parse a publication's placing; a place in its topic is moved to its user properties.
 
-        Beside it, how many properties are the application's (``placing``): they are counted once the publication is
-        taken in. *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
+        Return the publication, its placing or the reason why it is refused, and the count of bare properties that are
+        the application's (``placing``); they are counted once the publication is accepted. *is_ours*: the connection's
+        CONNECT carried ``whimbrel=1``.
         """
         try:
             if packet.topic.startswith(IN_TOPIC):
@@ -141,7 +141,7 @@ class Admission:
         return packet, placing, foreign
 
     def will_refusal(self, link: Link, client_id: str, will: Will) -> Refusal | None:
-        """Return why a CONNECT is refused for its will, if it is; its keys are judged elsewhere."""
+        """Return why CONNECT is refused because of its will, or None; the will's keys are checked elsewhere."""
         refusal = self.topic_refusal(will.topic) or _response_refusal(will.properties)
         if refusal is not None:
             return refusal
@@ -160,10 +160,10 @@ class Admission:
 
     def _too_long(self, payload: bytes) -> Refusal:
         reason = f"a body of {len(payload)} bytes, at most {self.most_bytes} are allowed"
-        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason  # PUBACK has no code for it (MQTT 5, 3.4.2.1)
+        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason  # PUBACK has none for it (3.4.2.1)
 
     def topic_refusal(self, topic: str) -> Refusal | None:
-        """Return why nothing may be published to *topic*, if so."""
+        """Return why publishing to *topic* is refused, or None."""
         limits = self._limits
         if topic == self._allowed_topic:
             return None
@@ -178,7 +178,7 @@ class Admission:
         return None
 
     def room_refusal(self, *, makes_room: bool = False) -> Refusal | None:
-        """Return why nothing is accepted that may be held, if so; what ends a retained message *makes_room*."""
+        """Return why publications that may be held are refused, or None; removing a retained message *makes_room*."""
         most = self._limits.held_bytes
         if self._state.held.size_bytes > most + most // _PASSING:
             return self._held_refusal()
@@ -186,9 +186,9 @@ class Admission:
         return None if makes_room or memory.has_room() else memory.refusal()
 
     def waiting_refusal(self, found: Found) -> Refusal | None:
-        """Return why nothing is accepted that waits for a session, if so; for clients that keep up there is more room.
+        """Return why no publication for these sessions is accepted, or None; clients that keep up have more room.
 
-        One client can fill what may be held with what no device fetches; that must not stop clients that keep up.
+        Otherwise one client could fill the room with messages that no device fetches, and so stop clients that keep up.
         """
         state = self._state
         is_full = state.held.size_bytes > self._limits.held_bytes
@@ -199,7 +199,7 @@ class Admission:
         return ReasonCode.QUOTA_EXCEEDED, NoRoom(f"{self._limits.held_bytes} bytes are held, no more are allowed")
 
     def lasting_refusal(self) -> Refusal | None:
-        """Return why nothing is accepted that stays until a device fetches it, if so."""
+        """Return why notifications that stay stored until a device fetches them are refused, or None."""
         if not self.takes_publications:
             return ReasonCode.QUOTA_EXCEEDED, _NO_DISK if self.is_refusing else _LITTLE_DISK
         is_full = self._state.held.size_bytes > self._limits.held_bytes
@@ -208,7 +208,7 @@ class Admission:
     # -- must it be durable ------------------------------------------------------------------------------------------
 
     def must_sync(self, message: KeptNotification, found: Found, lane: Lane | None, packet_id: int) -> bool:
-        """Tell whether a session could ask for a publication after a crash: it is answered once the disk has it."""
+        """Return whether a publication needs an fsync before its ack: a session could ask for it after a crash."""
         if not message.qos:
             return False
         if message.retain:
@@ -220,15 +220,16 @@ class Admission:
 
 
 def waiting_bytes(found: Found) -> int:
-    """Return how much memory a publication for many sessions may take until it is received; of few it is no matter.
+    """Return the memory to reserve for a publication that waits for many sessions; 0 for few, where it does not matter.
 
-    It is counted from when it is accepted: several that wait for one sync would otherwise all find the room of one.
+    It is reserved from acceptance on. Otherwise several publications that wait for one fsync would each count on the
+    same room.
     """
     return len(found) * PENDING_BYTES if len(found) > PIECE else 0
 
 
 def _response_refusal(properties: Properties) -> Refusal | None:
-    """Return why a publication or a will is not accepted for its response topic, if so: others publish to it."""
+    """Return why a publication or will is refused because of its response topic, or None: others will publish to it."""
     topic = properties.text(Property.RESPONSE_TOPIC)
     if topic is None:
         return None

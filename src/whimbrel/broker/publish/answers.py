@@ -1,4 +1,4 @@
-"""Answers to publications: PUBACK, PUBREC and PUBCOMP, or why one is not accepted (MQTT 5, 3.4 to 3.7)."""
+"""Acknowledge publications with PUBACK, PUBREC and PUBCOMP, or refuse them with a reason (MQTT 5, 3.4 to 3.7)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ __all__ = ["PublicationAnswers"]
 _PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
 _NO_SUBSCRIBERS = b"\x10"
 _SAID_BY_CONNACK = (ReasonCode.QOS_NOT_SUPPORTED, ReasonCode.RETAIN_NOT_SUPPORTED)
-"""What a client was told not to do, so that it is an error of the protocol (MQTT 5, 3.2.2.3.4 and 3.2.2.3.5)."""
+"""Codes for what CONNACK told the client not to do; doing it is a protocol error (MQTT 5, 3.2.2.3.4 and 3.2.2.3.5)."""
 
 
 class PublicationAnswers:
-    """Answers publishers; what frees a packet identifier for good is written first."""
+    """Answers publishers; before it frees a packet id for good, that is recorded in the log."""
 
     def __init__(self, commits: CommitQueue, state: BrokerState, sender: Sender) -> None:
         self._commits, self._state, self._sender = commits, state, sender
 
     def refuse(self, link: Link, client: LiveClient, packet: Publish, code: ReasonCode, reason: str) -> None:
-        """Answer a publication that is not accepted; 3.1.1 has no words for it.
+        """Refuse a publication; MQTT 3.1.1 has no packet for this.
 
-        Where there is no room, the publications of 3.1.1 wait for it (``stalled``).
+        If the reason is a lack of room, publications of 3.1.1 wait for it instead (``stalled``).
         """
         if packet.qos and isinstance(reason, NoRoom) and link.machine.version != V5:
             link.machine.publication_ends()
@@ -53,7 +53,7 @@ class PublicationAnswers:
             kind = Puback if packet.qos == 1 else Pubrec
             self._sender.say(link, kind(identifier, code, Properties({Property.REASON_STRING: reason})))
         elif code is ReasonCode.QUOTA_EXCEEDED:
-            self._sender.close(link, reason)  # an acknowledgement would be a lie, and silence would stop the client
+            self._sender.close(link, reason)  # an acknowledgement would be wrong; without any, the client would stop
         elif packet.qos == 1:
             link.machine.publication_ends()
             self._sender.send(link, _PUBACK + identifier.to_bytes(2))
@@ -62,7 +62,7 @@ class PublicationAnswers:
             self._sender.send(link, _PUBREC + identifier.to_bytes(2))
 
     def acknowledge(self, link: Link, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # an answer's only word
-        """Answer a QoS 1 publication that was accepted."""
+        """Acknowledge an accepted QoS 1 publication with PUBACK."""
         machine = link.machine
         machine.publication_ends()
         if link.closing is not None:
@@ -73,7 +73,7 @@ class PublicationAnswers:
             self._sender.send(link, b"\x40\x03" + identifier.to_bytes(2) + _NO_SUBSCRIBERS)
 
     def confirm(self, link: Link, client: LiveClient, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # see above
-        """Answer a QoS 2 publication that was accepted."""
+        """Answer an accepted QoS 2 publication with PUBREC."""
         client.receiving.discard(identifier)
         if client.link is not link:
             return
@@ -82,11 +82,11 @@ class PublicationAnswers:
         else:
             self._sender.send(link, b"\x50\x03" + identifier.to_bytes(2) + _NO_SUBSCRIBERS)
 
-    def released(self, link: Link, client: LiveClient, identifier: int, now: int) -> None:
-        """Take in that a publisher knows its QoS 2 publication to be accepted: its identifier is free again.
+    def on_pubrel(self, link: Link, client: LiveClient, identifier: int, now: int) -> None:
+        """Handle PUBREL: free the packet id of a QoS 2 publication and answer with PUBCOMP.
 
-        It is free for certain only when that is written: an identifier that came back from a crash would swallow the
-        next publication under it.
+        For an accepted publication this is recorded first: if the id were still in use after a crash, the next
+        publication with it would be taken for a duplicate.
         """
         if identifier in client.asked:
             client.forget_answer(identifier)

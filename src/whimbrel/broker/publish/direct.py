@@ -1,10 +1,10 @@
-"""The direct path: publications that need no answer of the hold, the disk or the content of others, many at a time.
+"""The direct path: handle many publications at once that need no hold, no fsync and no content of other publications.
 
-It is the way of a publication (``publishing``) with the steps left out that can say nothing here: without keys there is
-nothing to unlock, a publication without properties and not retained is admitted if its topic, its length, its publisher
-and the room are (``Admission``), and one that no session could ask for after a crash is answered at once.
-Rule: whatever is not certain ends it: the publication, and all behind it, take the full way.
-Rule: with and without it, clients and log are told the same (tests/differential/test_broker_lanes.py).
+It follows the steps of ``publishing`` without those that cannot matter here. Without keys, no key is read. A
+publication without properties that is not retained needs only checks of its topic, length, publisher and room
+(``Admission``). A publication that no session could ask for after a crash is acknowledged at once.
+Rule: in any doubtful case the direct path stops: that publication and all behind it take the full path.
+Rule: clients and log get the same with and without it (tests/differential/test_broker_lanes.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PUBACK = b"\x40\x02"
 
 
 class DirectPath:
-    """Passes on what can be passed on at once; *pump_ready* sends what was handed over before."""
+    """Passes publications on without the hold; *pump_ready* first sends the deliveries that are waiting already."""
 
     def __init__(
         self,
@@ -47,17 +47,17 @@ class DirectPath:
         self._most_bytes = admission.most_bytes
         self._most_qos = min(AT_LEAST_ONCE, admission.maximum_qos)
 
-    def passed(
+    def pass_on(
         self, link: Link, client: LiveClient, packets: Sequence[Publish], matched: Iterable[Sequence[int]], now: int
     ) -> int:
-        """Pass on publications, from the first on; return how many that were.
+        """Pass on publications, from the first, while they qualify; return how many were passed on.
 
-        *matched* has the subscribers that match each by content. This loop is written out once for all of them: most
-        of a broker's time passes here.
+        *matched* has, for each publication, the handles of its content subscriptions. All steps are written out in one
+        loop, because a broker spends most of its time here.
         """
         commits, lanes, publisher, sender = self._commits, self._lanes, client.id_bytes, self._sender
         append, waiting, ready, seq = commits.append_body, commits.waiting, self._state.volatile.ready, commits.seq
-        passed = unwanted = most = 0  # the last until it is asked whether there is room for more
+        passed = unwanted = most = 0  # most: the highest QoS that there is room for; 0 until room was checked
         may_publish, is_guarded = self._authorizer.may_publish, not self._authorizer.is_open
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
             if retain or properties is not NO_PROPERTIES or waiting or len(payload) > self._most_bytes:
@@ -113,5 +113,5 @@ class DirectPath:
         return passed
 
     def _has_room(self, link: Link) -> bool:
-        """Tell whether nothing that is kept, and nothing that is unanswered, forbids one more QoS 1 publication."""
+        """Return whether memory and the client's receive maximum allow one more QoS 1 publication."""
         return self._admission.room_refusal() is None and link.machine.may_begin

@@ -1,9 +1,9 @@
-"""Moves: reports that only say where a device is, taken many at a time.
+"""Position reports: handle many reports at once that contain nothing but a device's place.
 
-It is the way of a report (``reports``) with the steps left out that can say nothing here: a QoS 0 report without
-properties and with nothing but a place is answered by no packet, and has no number of messages received. So the number
-of those sent goes on counting for the next report that has one.
-Rule: with and without it, state and log rows are the same (tests/unit/test_broker_moves.py).
+They follow the steps of ``reports`` without those that cannot matter here. A QoS 0 report without properties and with
+only a place gets no acknowledgement, and has no count of received messages; so the count of sent messages continues
+until the next report that has one.
+Rule: state and log are the same with and without this path (tests/unit/test_broker_moves.py).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ __all__ = ["Moves"]
 
 _NUMBER = rb"-?[0-9]{1,3}(?:\.[0-9]{1,32})?"
 _MOVE = re.compile(rb'\s*\{\s*"place"\s*:\s*"(%s),(%s)"\s*\}\s*' % (_NUMBER, _NUMBER))
-"""The usual form of such a report; each other form takes the full way, and means the same."""
+"""The usual form of such a report; any other form takes the full path, with the same result."""
 
 
 class Moves:
-    """Takes in the reports of devices that move."""
+    """Handles the reports of moving devices."""
 
     def __init__(self, commits: CommitQueue, state: BrokerState, admission: Admission, authorizer: Authorizer) -> None:
         self._commits, self._state, self._admission, self._authorizer = commits, state, admission, authorizer
 
-    def taken(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> int:
-        """Take in the reports that *packets* begin with, as far as they only move the device; return how many."""
+    def handle(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> int:
+        """Handle the first *packets*, as long as they are reports that only move the device; return their count."""
         if not self._admission.takes_publications or not self._authorizer.may_publish(link, client.id, REPORT):
             return 0
         state, commits, device = self._state, self._commits, client.id

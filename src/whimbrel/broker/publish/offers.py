@@ -1,4 +1,4 @@
-"""Offers: publications that were not refused, before they have their numbers."""
+"""Offers: publications that were admitted and do not have a seq yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ __all__ = ["Offer"]
 
 
 class Offer:
-    """A publication of the client *publisher* at the time *at*; *packet_id* only at QoS 2; or the *will* it left."""
+    """A publication of the client *publisher* at the time *at*.
+
+    *packet_id* is set only at QoS 2, and *will* only if this publication is a will.
+    """
 
     __slots__ = ("_placing", "_publisher", "_secured", "_will", "at", "packet", "packet_id")
 
@@ -48,8 +51,8 @@ class Offer:
         expiry_s = self.packet.properties.integer(Property.MESSAGE_EXPIRY_INTERVAL)
         return None if expiry_s is None else self.at + expiry_s * US_PER_S
 
-    def numbered(self, node: str, seq: int) -> KeptNotification:
-        """Return the notification with its number and the body of its record."""
+    def with_seq(self, node: str, seq: int) -> KeptNotification:
+        """Return the notification with its seq and its encoded log record."""
         topic, payload, qos, retain, _, _, properties = self.packet
         placing = self._placing
         expires_at = deadline_at = None
@@ -102,7 +105,7 @@ class Offer:
         placing: Placing | None,
         deadline_at: int | None,
     ) -> bytes:
-        """Return the record of a publication that is a will, or whose attributes are not those of its body alone."""
+        """Return the log record of a will, or of a publication whose attributes are not those of its body alone."""
         packet = self.packet
         content_type = packet.properties.text(Property.CONTENT_TYPE)
         fact = Notification(

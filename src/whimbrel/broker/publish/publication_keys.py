@@ -1,9 +1,9 @@
-"""Unlocking: the keys of a publication, taken off it before anything else is done with it (Elvin proxy, 5.2.3).
+"""Publication keys: remove a publication's security keys and hash them, before all other steps (Elvin proxy, 5.2.3).
 
-Rule: a private key is hashed here and goes no further: not into the log, not into the attributes, not to subscribers.
-Rule: what is a key is a matter of its name alone (``own_properties``). A key that is none is refused and not passed
-on: it may be a private key with a slip of the pen.
-Rule: a publication without keys, its own or the connection's, is open, whatever it says of ``insecure``.
+Rule: a private key is hashed here and goes no further: not into the log, the attributes, or the copies for subscribers.
+Rule: a property is a key by its name alone (``own_properties``). An invalid key is refused and not passed on, since it
+may be a mistyped private key.
+Rule: a publication without keys, its own or its connection's, is open, whatever its ``insecure`` property is.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["check_unlocked", "unlocked_by", "unlocked_will"]
 
 
 def unlocked_by(packet: Publish, keyring: Keyring, *, is_ours: bool) -> tuple[Publish, Secured | str]:
-    """Return a publication without its keys, and its keys with those of the connection; or why it is refused.
+    """Return a publication without its key properties, and its keys with those of the connection, or why it is refused.
 
     *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
     """
-    properties, secured = _unlocked(packet.properties, keyring, is_ours=is_ours)
+    properties, secured = _unlock(packet.properties, keyring, is_ours=is_ours)
     return packet if properties is packet.properties else packet._replace(properties=properties), secured
 
 
 def check_unlocked(packet: Publish, keyring: Keyring, *, is_ours: bool) -> None:
-    """Raise ``ProtocolError`` if a request or a report, whose keys and places mean nothing, has some that are none."""
+    """Raise ``ProtocolError`` if a request or report has an invalid key or place; valid ones have no effect."""
     if packet.properties.user:
         _, secured = unlocked_by(packet, keyring, is_ours=is_ours)
         if isinstance(secured, str):
@@ -43,12 +43,12 @@ def check_unlocked(packet: Publish, keyring: Keyring, *, is_ours: bool) -> None:
 
 
 def unlocked_will(will: Will, keyring: Keyring, *, is_ours: bool) -> tuple[Will, Secured | str]:
-    """Return the same of a will."""
-    properties, secured = _unlocked(will.properties, keyring, is_ours=is_ours)
+    """Return a will without its key properties, and its keys with those of the connection, or why it is refused."""
+    properties, secured = _unlock(will.properties, keyring, is_ours=is_ours)
     return will if properties is will.properties else will._replace(properties=properties), secured
 
 
-def _unlocked(properties: Properties, keyring: Keyring, *, is_ours: bool) -> tuple[Properties, Secured | str]:
+def _unlock(properties: Properties, keyring: Keyring, *, is_ours: bool) -> tuple[Properties, Secured | str]:
     user = properties.user
     if not user and not keyring.publications.hashes:
         return properties, OPEN

@@ -1,14 +1,14 @@
-"""Publishing: the way of a publication, from the packet to its subscribers (MQTT 5, 3.3 and 4.3).
+"""Publishing: the steps of a publication, from its packet to its subscribers (MQTT 5, 3.3 and 4.3).
 
-1. *unlock* (``unlocking``): its keys, and those of its connection, are put on it;
-2. *match* (``routes``): who wants it for its subject, its content and its keys;
-3. *admit* (``admission``): it is accepted, or refused with a reason;
-4. *number*: it gets its seq, and is written down (``commits``);
-5. *route*: at once, or when the disk has it where ``Admission.must_sync`` says so, clients that only pass it on are
-   served (``lanes``), the hold is asked about the others (``state``), it is retained, and its publisher is answered.
+1. *unlock* (``publication_keys``): read its security keys and those of its connection;
+2. *match* (``routes``): find the subscribers for its topic, content and keys;
+3. *admit* (``admission``): accept it, or refuse it with a reason;
+4. *number*: give it a seq and write it to the log (``commits``);
+5. *route*: at once, or after an fsync if ``Admission.must_sync`` requires it, send it to direct recipients (``lanes``),
+  pass the others to the hold (``state``), retain it, and acknowledge it.
 
-The direct path (``direct``) takes the same steps for many at a time, without those that can say nothing about them.
-Rule: what is published to the broker itself (requests, reports, policies) leaves before it is admitted.
+The direct path (``direct``) takes the same steps for many publications at once, without those that cannot affect them.
+Rule: messages to the broker itself (requests, reports, policies) leave this path before they are admitted.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ __all__ = ["Publishing"]
 
 _PUBREC = b"\x50\x02"
 _MAX_ONE_BY_ONE = 40
-"""How many publications of one client are matched one by one in a turn."""
+"""Publications of one client that are matched one by one in a turn of the event loop."""
 _KEYS = f"{SESSIONS}keys"
 _SPLITTING = frozenset({_KEYS, REPORT})
 
 _Answer = Callable[[bool], None]
-"""Called with whether it had a subscriber."""
+"""Called with whether the publication had a subscriber."""
 _Taker = Callable[[Link, LiveClient, Publish, int], None]
-"""The receivers of a publication that the broker makes itself."""
+"""Handles a message to the broker itself, such as a request."""
 
 
 class _Accepted:
-    """A publication that has its number and is passed on now or later; *answer* tells its publisher."""
+    """A publication with a seq that is passed on now or later; *answer* acknowledges it to its publisher."""
 
     __slots__ = ("answer", "message", "offer")
 
@@ -74,10 +74,10 @@ class _Accepted:
 
 
 class Publishing:
-    """The way of a publication; without a direct path, every one is asked the hold about.
+    """Runs all steps of a publication; without a direct path, every publication goes through the hold.
 
-    *pump_ready* sends what was handed over. It is called before anything of QoS 0 is: that may be written at once, and
-    would overtake a copy of QoS 0 that has a receipt and waits for the end of the turn [MQTT-4.6.0-6].
+    *pump_ready* sends waiting deliveries. It is called before any QoS 0 copy is sent: such a copy may be written at
+    once, and would overtake a QoS 0 copy with a receipt that waits for the end of the turn [MQTT-4.6.0-6].
     """
 
     def __init__(
@@ -103,19 +103,19 @@ class Publishing:
             else DirectPath(admission, commits, state, sender, authorizer, self._lanes, pump_ready)
         )
         self.answers = PublicationAnswers(commits, state, sender)
-        self.stalled = Stalled(admission, sender, self.received)
+        self.stalled = Stalled(admission, sender, self.handle)
         self.moves = Moves(commits, state, admission, authorizer)
         self.answer: _Taker | None = None
         self.answer_operator: _Taker | None = None
-        """Who answers requests about sessions; and about clients."""
+        """Handlers of requests about sessions, and of requests about clients."""
         self.report: _Taker | None = None
         self.policy: _Taker | None = None
-        """Who takes reports of devices; and who takes policies, and the choices of devices."""
+        """Handlers of device reports, and of policies and their choice by devices."""
         self.note_full: Callable[[int], None] = lambda _now: None
-        """Who lets QoS 0 wait for clients that there is no room for."""
+        """Makes QoS 0 messages wait for clients whose send buffers are full."""
 
-    def received(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> None:
-        """Take in publications that came one after the other."""
+    def handle(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> None:
+        """Handle consecutive publications of one client."""
         if link.stalled is not None and self.stalled.holds(link, packets):
             return
         now = self._commits.now(now)
@@ -127,16 +127,16 @@ class Publishing:
             and first.qos < EXACTLY_ONCE
             and not self._needs_the_hold(first)
         ):
-            packets = packets[direct.passed(link, client, packets, repeat(()), now) :]
+            packets = packets[direct.pass_on(link, client, packets, repeat(()), now) :]
         allowance = routes.allowance() if routes.has_content else None
         while packets and link.closing is None:
-            if packets[0].topic == REPORT and (taken := self.moves.taken(link, client, packets, now)):
+            if packets[0].topic == REPORT and (taken := self.moves.handle(link, client, packets, now)):
                 packets = packets[taken:]
                 continue
             end = _run(packets)
             try:
                 self._taken_in(link, client, packets[:end], now, allowance)
-            except OutOfAllowanceError:  # nothing of these was taken in yet
+            except OutOfAllowanceError:  # none of them was handled yet
                 self._long_work.begin(link, self._taking_in(link, client, packets, allowance or routes.allowance()))
                 return
             packets = packets[end:]
@@ -144,7 +144,7 @@ class Publishing:
                 return
 
     def _taking_in(self, link: Link, client: LiveClient, packets: Sequence[Publish], allowance: Allowance) -> Pieces:
-        """Take in one by one what asks many dear patterns or unpacked filters, yielding where *allowance* is spent."""
+        """Handle publications that need long matching one by one; yield when the time *allowance* is used up."""
         for done, packet in enumerate(packets, start=1):
             if done % min(_MAX_ONE_BY_ONE, self._state.routes.at_once) == 0:
                 yield
@@ -161,17 +161,17 @@ class Publishing:
                     allowance.renew()
 
     def _direct_for(self, link: Link) -> DirectPath | None:
-        """Return the direct path, if what comes over a link may be passed on without looking at keys or the disk."""
+        """Return the direct path, or None if a link's publications have keys or the disk cannot store them."""
         is_open = not link.keyring.publications.hashes and self.admission.takes_publications
         return self._direct if is_open else None
 
-    def _found(self, topic: str, handles: Sequence[int], secured: Secured) -> Found:
-        """Return the subscribers of a publication without a place; those of a lane are known already."""
+    def _find_subscribers(self, topic: str, handles: Sequence[int], secured: Secured) -> Found:
+        """Return the subscribers of a publication without a place, from its cached lane if it has one."""
         lane = None if handles or secured is not OPEN or self._lanes is None else self._lanes.get(topic)
         return self._state.routes.subscribers(topic, handles, secured) if lane is None else lane.found
 
     def _needs_the_hold(self, packet: Publish) -> bool:
-        """Return whether the hold is asked about a publication for its topic alone, so that the direct path is none."""
+        """Return whether a publication needs the hold because of its topic alone, so it takes no direct path."""
         lane = self._lanes.get(packet.topic) if packet.qos and self._lanes is not None else None
         return lane is not None and (bool(lane.rest) or lane.is_owed)
 
@@ -183,7 +183,7 @@ class Publishing:
         now: int,
         allowance: Allowance | None,
     ) -> None:
-        """Take in publications, or raise ``OutOfAllowanceError`` before the first if the match takes too long."""
+        """Handle publications; raise ``OutOfAllowanceError`` before the first one if matching takes too long."""
         given, was_busy, has_keys = packets, link.is_busy, bool(link.keyring.publications.hashes)
         secured: list[Secured | str] = [OPEN] * len(packets)
         placings, foreign = dict[int, Placing](), 0
@@ -192,7 +192,7 @@ class Publishing:
             for at, locked in enumerate(packets):
                 packet, secured[at] = unlocked_by(locked, link.keyring, is_ours=link.is_ours)
                 if not isinstance(secured[at], str):
-                    packet, placing, count = self.admission.placed(packet, is_ours=link.is_ours)
+                    packet, placing, count = self.admission.parse_placing(packet, is_ours=link.is_ours)
                     foreign += count
                     if isinstance(placing, str):
                         secured[at] = placing
@@ -201,31 +201,31 @@ class Publishing:
                 packets[at] = packet
         opened = [OPEN if isinstance(each, str) else each for each in secured]
         routes = self._state.routes
-        # They stay: what a request changes waits for the disk.
-        handles, near = self._matched(packets, opened, placings, now, allowance)
+        # The matches stay valid: what a request among these packets changes is applied only after an fsync.
+        handles, near = self._match(packets, opened, placings, now, allowance)
         self.counters.foreign_places += foreign
         at, direct = 0, self._direct_for(link) if routes.has_content else None
         while at < len(packets) and link.closing is None:
             if direct is not None and packets[at].qos < EXACTLY_ONCE:
-                at += direct.passed(link, client, packets[at:], handles[at:], now)
+                at += direct.pass_on(link, client, packets[at:], handles[at:], now)
                 if at == len(packets):
                     break
             topic, placing = packets[at].topic, placings.get(at) if placings else None
             if placing is None or placing.place is None:
-                found = self._found(topic, handles[at], opened[at])
+                found = self._find_subscribers(topic, handles[at], opened[at])
             else:
                 found = routes.subscribers_at(topic, handles[at], near[at], opened[at], placing, now)
-            self._received(link, client, packets[at], secured[at], placing, found, now)
+            self._handle_one(link, client, packets[at], secured[at], placing, found, now)
             if link.stalled is not None and self.stalled.holds(link, given[at:]):
                 break
             at += 1
-            if link.is_busy and not was_busy:  # a long policy: what came behind it waits
+            if link.is_busy and not was_busy:  # a long policy is being parsed; the packets behind it wait
                 link.behind += given[at:]
                 break
             if self._sender.full:
                 self.note_full(now)
 
-    def _matched(
+    def _match(
         self,
         packets: Sequence[Publish],
         secured: Sequence[Secured],
@@ -233,10 +233,10 @@ class Publishing:
         now: int,
         allowance: Allowance | None,
     ) -> tuple[Sequence[Sequence[int]], Mapping[int, NearFound]]:
-        """Return for each publication of the time *now* the handles of those who want it for its content as well.
+        """Return for each publication, made at *now*, the handles of content subscriptions that match.
 
-        Beside them, by row, those with a ``near`` who want what is published somewhere.
-        ``OutOfAllowanceError`` says that it takes another attempt with the same *allowance*.
+        The second result has, by index, the subscriptions with ``near`` that match a publication with a place.
+        ``OutOfAllowanceError`` means that another attempt with the same *allowance* is needed.
         """
         routes = self._state.routes
         near = {at: NO_SUBSCRIBERS for at, placing in placings.items() if placing.place is not None} if placings else {}
@@ -260,17 +260,17 @@ class Publishing:
         return (allowance or routes.allowance()).attempt(match) if routes.pattern_instructions else match()
 
     def _finding(self, accepted: _Accepted) -> Generator[None, None, Found]:
-        """Find the subscribers of a publication, yielding while that takes long."""
+        """Find the subscribers of a publication, yielding while matching takes long."""
         packet, message, at = accepted.offer.packet, accepted.message, accepted.offer.at
         routes, secured, placing = self._state.routes, message.secured, message.placing
-        match = partial(self._matched, [packet], [secured], {} if placing is None else {0: placing}, at)
+        match = partial(self._match, [packet], [secured], {} if placing is None else {0: placing}, at)
         allowance = routes.allowance()
         (handles,), near = yield from allowance.attempting(partial(match, allowance))
         if placing is None:
             return routes.subscribers(packet.topic, handles, secured)
         return routes.subscribers_at(packet.topic, handles, near.get(0, NO_SUBSCRIBERS), secured, placing, at)
 
-    def _received(
+    def _handle_one(
         self,
         link: Link,
         client: LiveClient,
@@ -285,7 +285,7 @@ class Publishing:
         if qos:
             is_known = identifier in client.received or identifier in client.asked
             if qos == 2 and (is_known or identifier in client.receiving):
-                if is_known:  # else it is answered when the disk has it
+                if is_known:  # otherwise it is answered after the fsync
                     self._sender.send(link, _PUBREC + identifier.to_bytes(2))
                 return
             if not link.machine.publication_begins():
@@ -300,12 +300,12 @@ class Publishing:
         if refusal is not None:
             self.answers.refuse(link, client, packet, *refusal)
             return
-        if isinstance(secured, str):  # so is every topic that begins with $place/ still
+        if isinstance(secured, str):  # a topic that still begins with $place/ did not parse
             self.answers.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, secured)
             return
         if not qos:
             if not (self.admission.logs_unwanted or found or packet.retain or self._commits.waiting):
-                self.counters.unwanted += 1  # it takes no number: numbers have no gaps
+                self.counters.unwanted += 1  # it gets no seq, because seqs have no gaps
                 return
             answer = None
         elif qos == 1:
@@ -317,7 +317,7 @@ class Publishing:
         self._accept(offer, found, answer)
 
     def _taker(self, topic: str) -> _Taker | None:
-        """Return who takes what is published to a topic of the broker's own."""
+        """Return the handler of messages to one of the broker's own topics, or None."""
         if topic.startswith(SESSIONS):
             return self.answer
         if topic.startswith(CLIENTS):
@@ -325,25 +325,25 @@ class Publishing:
         return self.policy if topic.startswith(POLICY) else self.report if topic == REPORT else None
 
     def publish_will(self, left: LeftWill, now: int) -> None:
-        """Publish what a client left behind."""
+        """Publish the will of a client."""
         properties = decode_properties(left.will.properties, PacketType.PUBLISH)
         will = left.will
         packet = Publish(will.subject, will.body, will.qos, will.retain, False, 0, properties)
-        placing = read_placing(packet.properties.user, is_ours=False).placing  # CONNECT was not refused for it
+        placing = read_placing(packet.properties.user, is_ours=False).placing  # CONNECT was accepted with this place
         offer = Offer(packet, left.device, self._commits.now(now), left.secured, placing, will=left)
         self._accept(offer, None, None)
 
     # -- accepting ---------------------------------------------------------------------------------------------------
 
     def _accept(self, offer: Offer, found: Found | None, answer: _Answer | None) -> None:
-        """Give a publication its number, write it down, and pass it on when it is accepted.
+        """Give a publication a seq, write it to the log, and pass it on when it is accepted.
 
-        Who wants it was *found*; of a will it is asked when it is durable.
+        *found* are its subscribers; the subscribers of a will (None) are found when it is durable.
         """
         commits, state = self._commits, self._state
         if state.volatile.ready and not offer.packet.qos:
             self._pump_ready(offer.at)
-        message = offer.numbered(commits.node, commits.seq)
+        message = offer.with_seq(commits.node, commits.seq)
         commits.append_body(message.record, offer.at)
         accepted = _Accepted(message, offer, answer)
         if found is None:
@@ -362,7 +362,7 @@ class Publishing:
         self._state.memory.counted -= waiting_bytes(found)
         message = accepted.message
         if epoch != self._state.routes.epoch or message.placing is not None:
-            # A subscription changed meanwhile, or a device moved, and its number is lower.
+            # A subscription changed or a device moved meanwhile, and that has the lower seq: match again.
             return self._finding_and_passing_on(accepted)
         if len(found) > PIECE:
             return self._passing_on(accepted, found)
@@ -370,7 +370,7 @@ class Publishing:
         return None
 
     def _finding_and_passing_on(self, accepted: _Accepted) -> Pieces:
-        """Find who wants a publication and pass it on, yielding while that takes long."""
+        """Find the subscribers of a publication and pass it on, yielding while that takes long."""
         found = yield from self._finding(accepted)
         if len(found) > PIECE:
             yield from self._passing_on(accepted, found)
@@ -378,7 +378,7 @@ class Publishing:
             self._pass_on(accepted, found, self._lane(accepted.message, found))
 
     def _lane(self, message: KeptNotification, found: Found) -> Lane | None:
-        """Return the lane of a publication that may take one."""
+        """Return the lane for a publication, or None if it must not take one."""
         return self._lanes.of(message.subject, found) if self._lanes is not None and is_plain(message) else None
 
     def _pass_on(self, accepted: _Accepted, found: Found, lane: Lane | None) -> None:
@@ -397,7 +397,7 @@ class Publishing:
             accepted.answer(is_wanted)
 
     def _passing_on(self, accepted: _Accepted, found: Found) -> Pieces:
-        """Do what ``_pass_on`` does in pieces, yielding after each."""
+        """Do the same as ``_pass_on`` in slices, yielding after each."""
         message, offer, is_wanted, accepted_at = accepted.message, accepted.offer, bool(found), self._commits.last_at
         if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)
@@ -416,16 +416,17 @@ class Publishing:
 
 
 def _may_speak_to_us(packet: Publish) -> bool:
-    """Return whether the topic or a user property of a publication may mean something to the broker."""
+    """Return whether the topic or a user property of a publication may be meant for the broker."""
     user = packet.properties.user if packet.properties is not NO_PROPERTIES else ()
     is_meant = any(name in IN_PUBLISH or name.startswith(PREFIX) for name, _ in user)
     return is_meant or packet.topic.startswith(IN_TOPIC)
 
 
 def _run(packets: Sequence[Publish]) -> int:
-    """Return how many publications are matched together.
+    """Return how many of the first publications are matched together.
 
-    What comes behind a request for keys has these keys; and what comes behind a report is matched where its client is.
+    Publications behind a request for keys need the new keys, and those behind a report are matched at the client's new
+    place.
     """
     for at, packet in enumerate(packets, start=1):
         topic = packet.topic

@@ -1,13 +1,14 @@
-"""Reports: what devices say of themselves, written down for the policies that decide what they get (SUBLIM, 6.2).
+"""Reports: device state that devices report, stored for the policies that decide what they receive (SUBLIM, 6.2).
 
-A device publishes an object of JSON to ``$whimbrel/report``: battery, display, received, place. It is a fact of the log
-and no notification.
-Rule: who reports is the client, when is the broker's clock, and what was sent is what the broker counted: every PUBLISH
-that was due to the device since the report before, over all connections of the session: also what waits behind its
-window, and what was dropped because its link was full, so that the quality of a slow link falls; what its policy
-withheld does not count. A new session counts from its begin. For the first report after a restart this is unknown.
-Rule: at QoS 1 and 2 a report is durable before it is answered.
-Rule: a report of nothing but a place only moves the device (``moves``): what was sent goes on counting.
+A device publishes an object of JSON to ``$whimbrel/report``: battery, display, received, place. The report is a fact of
+the log, not a notification.
+Rule: the broker knows the reporting device from the connection and the time from its own clock. It also counts the sent
+messages: every PUBLISH due to the device since its last report, over all connections of the session. This includes
+messages that wait for its receive window, and messages dropped because its buffer was full, so that the quality of a
+slow link falls; messages that a policy withheld do not count. A new session counts from its beginning. For the first
+report after a restart the count is unknown.
+Rule: at QoS 1 and 2 a report is durable before it is acknowledged.
+Rule: a report with nothing but a place only moves the device (``moves``); the count of sent messages continues.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _LONGEST_REASON = 1_000
 
 
 class Reports:
-    """The reports of devices, as they come."""
+    """Handles the reports of devices."""
 
     def __init__(self, commits: CommitQueue, state: BrokerState, sender: Sender, publishing: Publishing) -> None:
         self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
 
-    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
-        """Take in a report of the time *now*; at QoS 1 and 2 its publication has begun."""
+    def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
+        """Record a report made at *now*; at QoS 1 and 2 its publication has begun."""
         refusal = self._publishing.admission.report_refusal(link, client, packet)
         if refusal is not None:
             self._publishing.answers.refuse(link, client, packet, *refusal)
@@ -61,7 +62,7 @@ class Reports:
             reason = f"{_FORM}; {error}"[:_LONGEST_REASON]
             self._publishing.answers.refuse(link, client, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, reason)
             return
-        if state.is_move:  # it says nothing of what was received, so what was sent goes on counting
+        if state.is_move:  # it has no count of received messages, so the count of sent ones continues
             state = replace(state, sent=None)
         else:
             client.reported_sent = client.sent
@@ -73,21 +74,21 @@ class Reports:
         if packet.qos > AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
         fact = Reported(node=self._commits.node, seq=self._commits.seq, state=state)
-        self._commits.enter(fact, partial(self._taken, link, client, packet, fact), is_owed=packet.qos > 0)
+        self._commits.enter(fact, partial(self._apply, link, client, packet, fact), is_owed=packet.qos > 0)
         self._state.note(fact)
 
     def _growth(self, report: DeviceState) -> int:
-        """Return how much more memory a report takes than what is known of its device, about."""
+        """Return about how many more bytes of memory a report takes than the stored state of its device."""
         is_new_place = report.place is not None and report.device not in self._state.hold.places
         return self._state.decisions.shape.growth(report.device, report.members) + is_new_place * PLACE_BYTES
 
-    def _taken(self, link: Link, client: LiveClient, packet: Publish, fact: Reported) -> None:
+    def _apply(self, link: Link, client: LiveClient, packet: Publish, fact: Reported) -> None:
         self._state.apply(fact)
         self._sender.counters.reports += 1
         if packet.qos == AT_LEAST_ONCE:
-            self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
+            self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself was its subscriber
         elif packet.qos:
             client.receiving.discard(packet.packet_id)
-            client.remember_answer(packet.packet_id)  # one that comes again is the same, as long as this broker lives
+            client.remember_answer(packet.packet_id)  # until a restart, this id marks the same publication
             if client.link is link:
                 self._sender.say(link, Pubrec(packet.packet_id))

@@ -1,10 +1,10 @@
-"""Publications of 3.1.1 that wait for room.
+"""Stalled publications: those of MQTT 3.1.1 clients that wait until memory or disk has room.
 
-MQTT 3.1.1 has no words for a publication that is refused: an acknowledgement would be a lie, and a client whose
-connection is closed comes back at once and publishes the same again. So where memory or disk is full, its publications
-wait unanswered, in order, while everything else it sends is handled: its own acknowledgements make room.
-Rule: what waits is bounded. Beyond that the connection is closed, and the next CONNECT of that client is answered with
-return code 3 (server unavailable) until there is room.
+MQTT 3.1.1 cannot refuse a publication: an acknowledgement would be wrong, and a client that is disconnected reconnects
+at once and publishes the same again. So while memory or disk is full, its publications wait unacknowledged, in order.
+All its other packets are handled, since its own acknowledgements free room.
+Rule: the waiting bytes are bounded. Beyond the bound the connection is closed, and the next CONNECT of that client is
+answered with return code 3 (server unavailable) until there is room.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from whimbrel.mqtt.packets import Publish
 __all__ = ["MAX_STALLED_BYTES", "Stalled"]
 
 MAX_STALLED_BYTES = 1 << 16
-"""How many bytes of publications may wait for one connection."""
+"""Most bytes of publications that may wait for one connection."""
 _PACKET_BYTES = 200
-"""What each counts beside its topic and its payload."""
+"""Counted size of a publication in bytes, besides its topic and payload."""
 _MAX_SHUT_OUT = 10_000
-"""Clients whose next CONNECT is judged; beyond them the oldest is let in, and is closed again if there is no room."""
+"""Clients remembered for refusing their next CONNECT; with more, the oldest may connect, and is closed if still
+full."""
 
 _Receive = Callable[[Link, LiveClient, Sequence[Publish], int], None]
 
 
 class Stalled:
-    """The connections whose publications wait; *receive* takes them in again."""
+    """The connections whose publications wait; *receive* handles these publications again."""
 
     def __init__(self, admission: Admission, sender: Sender, receive: _Receive) -> None:
         self._admission, self._sender, self._receive = admission, sender, receive
@@ -37,7 +38,7 @@ class Stalled:
         self._shut_out: dict[str, None] = {}
 
     def holds(self, link: Link, packets: Sequence[Publish]) -> bool:
-        """Let publications wait if those before them do, and return whether they do; close a link with too many."""
+        """Queue publications if earlier ones of the link wait; return whether they do. Close a link with too many."""
         stalled = link.stalled
         if stalled is None:
             return False
@@ -54,7 +55,7 @@ class Stalled:
         return True
 
     def retry(self, now: int) -> list[Link]:
-        """Take in what waits, if there is room by now; return the connections for which that was tried."""
+        """Handle the waiting publications if there is room now; return the connections for which that was tried."""
         admission = self._admission
         if not self._links or not admission.takes_publications or admission.room_refusal() is not None:
             return []
@@ -66,13 +67,13 @@ class Stalled:
         return links
 
     def forget(self, link: Link) -> None:
-        """Let go of what waits for a connection that is closed: its client publishes it again."""
+        """Drop the waiting publications of a closed connection: its client will publish them again."""
         if link.stalled is not None:
             self._links.pop(link, None)
             link.stalled = None
 
     def refusal(self, *client_ids: str) -> str | None:
-        """Return why a CONNECT of 3.1.1 is refused: what its client published did not fit, and there is no room yet."""
+        """Return why CONNECT of a 3.1.1 client is refused: its publications did not fit, and there is still no room."""
         if self._shut_out.keys().isdisjoint(client_ids):
             return None
         full = self._admission.lasting_refusal()

@@ -1,1 +1,1 @@
-"""Requests: named sessions, policies and clients, as objects of JSON that are answered."""
+"""Requests: JSON requests to the broker, about named sessions, policies and clients, and their answers."""

@@ -1,13 +1,14 @@
-"""Absent devices: those that joined a named session and have not come back for long leave it.
+"""Absent devices: remove from a named session the devices that joined it and have not returned for a long time.
 
-A device stays a member while it is away, so that the session knows what it has received. One that never comes back (a
-phone that was replaced, a program that joined under a new client identifier with every run) would count against
-``sessions.devices`` for ever. What the session holds is no less for it: a device that joins again is given that.
+A disconnected device stays a member, so that the session knows what the device has received. A device that never
+returns (a replaced phone, a program that joins under a new client identifier with every run) would count against
+``sessions.devices`` for ever. Removing it does not reduce the session's queue: if the device joins again, it gets the
+queued notifications.
 Rule: a device leaves by a fact of the log, so that every fold of the log agrees.
-Rule: a device is given back the time in which the broker was down, and could not come: that of the last stop, since
-earlier ones are recorded nowhere. None leaves before the broker has run for an hour, or for as long as it may be away:
-long enough for clients to connect again, and short enough for a broker that is restarted every night.
-Rule: sessions are looked at some at a time, so that a turn is short however many there are.
+Rule: time in which the broker was down does not count as absence. Only the last stop is subtracted, since earlier ones
+are recorded nowhere. No device is removed before the broker has run for an hour, or for the allowed absence if that is
+shorter: long enough for clients to reconnect, short enough for a broker that restarts every night.
+Rule: each turn of the event loop checks only some sessions, so that it is short however many there are.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from whimbrel.model.clock import US_PER_S
 __all__ = ["AbsentDevices"]
 
 _AT_ONCE = 256
-"""How many sessions are looked at in a turn."""
+"""Most sessions that are checked in one turn."""
 _LOOKS = 10
-"""How often all of them are looked at while a device is away."""
+"""How often all sessions are checked within the time that a device may be away."""
 _LONGEST_REST_US = 3_600 * US_PER_S
 _GRACE_US = 3_600 * US_PER_S
-"""How long a broker runs, at most, before it lets devices leave that were away before it started."""
+"""Longest time in microseconds that a broker runs before it removes devices that were away at its start."""
 
 
 class AbsentDevices:
-    """Lets devices leave that are away for longer than *expiry_s*; *put_out* makes one leave a session."""
+    """Removes devices that are away for longer than *expiry_s*; *put_out* makes a device leave a session."""
 
     def __init__(self, state: BrokerState, expiry_s: int, put_out: Callable[[str, str, int], None]) -> None:
         self._state, self._expiry_us, self._put_out = state, expiry_s * US_PER_S, put_out
@@ -39,12 +40,12 @@ class AbsentDevices:
         self._to_look_at: list[str] = []
 
     def begin(self, died_at: int, now: int) -> None:
-        """Take in that the broker starts *now*, and that the one before it died at *died_at*."""
+        """Set the start of the broker, *now*, and the time *died_at* at which the previous broker process died."""
         self._started_at, self._down_us = now, max(now - died_at, 0)
         self._next_at = now + min(self._expiry_us, _GRACE_US)
 
     def tick(self, now: int) -> None:
-        """Look at some sessions, if it is time."""
+        """Check some sessions, if it is time."""
         if not self._expiry_us or (not self._to_look_at and now < self._next_at):
             return
         if not self._to_look_at:

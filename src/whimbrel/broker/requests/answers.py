@@ -1,6 +1,6 @@
-"""Answers to requests: an object of JSON to the client that asked, and the acknowledgement of its publication.
+"""Answers to requests: an object of JSON for the requesting client, and the acknowledgement of its publication.
 
-Rule: a client that is gone gets no answer.
+Rule: a client that has disconnected gets no answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Answers", "Asked"]
 
 
 class Asked(NamedTuple):
-    """A client, and what it asked for."""
+    """A request, its PUBLISH packet, and the client that sent it."""
 
     link: Link
     client: LiveClient
@@ -32,26 +32,26 @@ class Asked(NamedTuple):
 
     @property
     def is_here(self) -> bool:
-        """Whether the client that asked is still there to be answered."""
+        """Whether the requesting client is still connected."""
         return self.link.closing is None and self.client.link is self.link
 
 
 class Answers:
-    """Answers go out through *sender*, with the time of the last fact."""
+    """Sends answers through *sender*, with the time of the last fact."""
 
     def __init__(self, commits: CommitQueue, sender: Sender) -> None:
         self._commits, self._sender = commits, sender
 
     def answer(self, asked: Asked, members: Mapping[str, object]) -> None:
-        """Answer that it was done."""
+        """Answer that the request succeeded."""
         if asked.is_here:
             self._acknowledge(asked, ReasonCode.SUCCESS, "")
             self._say(asked, {"ok": True, **members})
 
     def refuse(self, asked: Asked, code: ReasonCode, reason: str) -> None:
-        """Answer that it was not done, and why."""
+        """Answer that the request failed, and why."""
         if asked.is_here:
-            if code is ReasonCode.SERVER_BUSY:  # which only CONNACK can say
+            if code is ReasonCode.SERVER_BUSY:  # only CONNACK may carry this code
                 code = ReasonCode.QUOTA_EXCEEDED
             topic = asked.packet.topic
             self._sender.events.refuse(Event.REQUEST_REFUSED, asked.link, asked.link.last_at, code, reason, topic=topic)
@@ -63,7 +63,7 @@ class Answers:
         send_answer(self._sender, asked.link, asked.packet, tree, self._commits.last_at)
 
     def _acknowledge(self, asked: Asked, code: ReasonCode, reason: str) -> None:
-        """End the publication that the request came with; 3.1.1 has no words for a refusal."""
+        """Acknowledge the PUBLISH that carried the request; an acknowledgement of 3.1.1 cannot express a refusal."""
         link, client, packet = asked.link, asked.client, asked.packet
         if not packet.qos:
             return

@@ -1,8 +1,8 @@
-"""Requests about clients, for operators: ``$whimbrel/clients/list``, ``show`` and ``disconnect``.
+"""Requests of operators about clients: ``$whimbrel/clients/list``, ``show`` and ``disconnect``.
 
-A request is an object of JSON, answered to the client that asked as requests about sessions are.
-Rule: the right to each is ``operate`` on its topic. Without it the answer is the same whatever was asked.
-Rule: answers are bounded: a page has at most 1,000 clients and about 64 KiB, and says where the next begins.
+A request is an object of JSON; it is answered in the same way as requests about sessions.
+Rule: each needs the right ``operate`` for its topic. Without that right the answer is always the same.
+Rule: answers are bounded: a page has at most 1,000 clients and about 64 KiB, and names the start of the next page.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["ClientRequests"]
 _MAX_REQUEST_BYTES = 4_096
 _LIMITS = Limits(max_bytes=_MAX_REQUEST_BYTES)
 _PIECE = 5_000
-"""How many client identifiers are compared in a turn: some 0.2 µs each."""
+"""Client identifiers that are compared in one turn of the event loop; each takes about 0.2 µs."""
 _FEW, _MOST = 100, 1_000
 _MAX_ANSWER_BYTES = 65_536
 _NOT_ALLOWED = "this needs a user with the right operate for $whimbrel/clients/#"
@@ -45,11 +45,11 @@ _MEMBERS: Mapping[str, Mapping[str, type]] = {
     "show": {"client": str},
     "disconnect": {"client": str},
 }
-"""What each request may have; that of a client it needs."""
+"""The members that each request may have, with their types; ``client`` is required."""
 
 
 class ClientRequests:
-    """Answers operators who ask about clients."""
+    """Answers operators' requests about clients."""
 
     def __init__(
         self, commits: CommitQueue, state: BrokerState, sender: Sender, authorizer: Authorizer, long_work: LongWork
@@ -57,8 +57,8 @@ class ClientRequests:
         self._state, self._sender, self._authorizer, self._long_work = state, sender, authorizer, long_work
         self._answers = Answers(commits, sender)
 
-    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
-        """Take in a request; at QoS 1 and 2 its publication has begun."""
+    def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
+        """Handle a request; at QoS 1 and 2 its publication has begun."""
         del now
         verb = packet.topic.removeprefix(CLIENTS)
         if packet.qos > AT_LEAST_ONCE:
@@ -72,13 +72,13 @@ class ClientRequests:
                 case "list":
                     self._long_work.begin(link, self._list(asked, members))
                 case "show":
-                    self._answers.answer(asked, self._shown(self._found(members)))
+                    self._answers.answer(asked, self._details(self._find(members)))
                 case _:
-                    self._disconnect(asked, self._found(members))
+                    self._disconnect(asked, self._find(members))
         except ProtocolError as error:
             self._answers.refuse(asked, error.code, error.reason)
 
-    def _found(self, members: Mapping[str, object]) -> LiveClient:
+    def _find(self, members: Mapping[str, object]) -> LiveClient:
         found = self._state.clients.get(str(members["client"]))
         if found is None:
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "no client has this identifier")
@@ -87,7 +87,7 @@ class ClientRequests:
     # -- list --------------------------------------------------------------------------------------------------------
 
     def _list(self, asked: Asked, members: Mapping[str, object]) -> Iterator[None]:
-        """Answer with a page of clients, by identifier; nothing of it in the turn that read the request."""
+        """Answer with a page of clients, sorted by identifier; the work begins in the turn after the request."""
         yield
         after, most = str(members.get("after", "")), int(str(members.get("most", _FEW)))
         is_wanted = _is_connected if members.get("connected") else _is_any
@@ -108,7 +108,7 @@ class ClientRequests:
         self._answers.answer(asked, {"clients": page, "next": last if has_more else None})
 
     def _next(self, after: str, most: int, is_wanted: Callable[[LiveClient], bool]) -> Generator[None, None, list[str]]:
-        """Return the first identifiers behind *after*, yielding after each piece of the clients."""
+        """Return the first identifiers after *after*, yielding after each slice of the clients."""
         clients, found = self._state.clients, list[str]()
         known = list(clients)
         for at in range(0, len(known), _PIECE):
@@ -135,8 +135,8 @@ class ClientRequests:
 
     # -- show --------------------------------------------------------------------------------------------------------
 
-    def _shown(self, client: LiveClient) -> dict[str, object]:
-        """Return what is known of one client; of its subscriptions as many as fit."""
+    def _details(self, client: LiveClient) -> dict[str, object]:
+        """Return the details of one client, with as many of its subscriptions as fit."""
         link, subscribed, size_bytes = client.link, list[dict[str, object]](), 0
         for subscription in self._state.hold.subscriptions(client.session)[:_FEW]:
             tree = subscription_tree(subscription)
@@ -182,7 +182,7 @@ def _is_any(_client: LiveClient) -> bool:
 
 
 def _read(verb: str, body: bytes) -> Mapping[str, object]:
-    """Return the members of a request, or raise ``ProtocolError`` with the code of the answer."""
+    """Parse a request, or raise ``ProtocolError`` with the code for the answer."""
     if verb not in _MEMBERS:
         raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, f"a request {verb[:40]!r}; there are {', '.join(_MEMBERS)}")
     allowed = _MEMBERS[verb]

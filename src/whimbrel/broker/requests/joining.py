@@ -1,13 +1,13 @@
-"""Joining: who may do what in a named session, found out before anything is done (Elvin proxy, 5.2.1).
+"""Joining: determine a client's rights in a named session before its request is carried out (Elvin proxy, 5.2.1).
 
 CONNECT of version 5 names sessions, passwords and receipts as user properties (``own_properties``); requests name one
-session at a time.
-Rule: whether there is no such session, or the password is wrong, or a list has no place for the user, the answer is
-the same and comes after the same time.
-Where no session has a password, that is at once: there is nothing to tell apart.
-Rule: hashing takes long, so it is a question for the shell; what is open, or allowed by a list, is known at once.
-Rule: a hash that costs less than is recommended today is replaced when its password is given; that is no change of who
-may do what.
+session each.
+Rule: a missing session, a wrong password and a user missing from the access list all give the same answer, after the
+same time. If no session has a password, the answer comes at once, since times then reveal nothing.
+Rule: hashing takes long, so the shell does it in a thread; the rights of open sessions and of listed users are known at
+once.
+Rule: a hash with less than today's recommended cost is replaced when its password is given; that changes nobody's
+rights.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Connect
 
-__all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "hashed", "policy_of", "wanted_by"]
+__all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "hash_passwords", "policy_of", "wanted_by"]
 
 NOT_ALLOWED = "there is no such session, or its password or list does not allow you this"
 _TOO_MANY = "too many wrong passwords from this address; try again in a minute"
@@ -43,7 +43,7 @@ _TOO_MANY = "too many wrong passwords from this address; try again in a minute"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A session that a request names."""
+    """A session named in a request."""
 
     session: str
     password: str | None = field(default=None, repr=False)
@@ -51,7 +51,7 @@ class Wanted:
 
 
 def wanted_by(connect: Connect, *, username_is_session: bool = False) -> tuple[list[Wanted], Keyring]:
-    """Return the sessions and keys that a CONNECT names, or raise ``ProtocolError`` with the code of the answer."""
+    """Parse the sessions and keys that a CONNECT names, or raise ``ProtocolError`` with the code for the answer."""
     user = connect.properties.user
     try:
         own, _ = split_own(user, IN_CONNECT, is_ours=is_marked(user))
@@ -72,7 +72,7 @@ def wanted_by(connect: Connect, *, username_is_session: bool = False) -> tuple[l
 
 
 def policy_of(connect: Connect) -> tuple[bool, str | None]:
-    """Return whether a CONNECT says which policy its device chooses, and which; nothing is none."""
+    """Return whether a CONNECT chooses a policy, and the policy's name; an empty name is None and chooses no policy."""
     user = connect.properties.user
     try:
         own, _ = split_own(user, IN_CONNECT, is_ours=is_marked(user))
@@ -97,7 +97,7 @@ def _values(own: Pairs, wanted: str) -> list[str]:
 
 
 def _each(what: str, values: list[str], count: int) -> list[str]:
-    """Return one value for each session: none given, one for all, or one each."""
+    """Return one value per session: none was given, one for all, or one for each."""
     if len(values) in {0, 1}:
         return (values or [""]) * count
     if len(values) != count:
@@ -108,7 +108,7 @@ def _each(what: str, values: list[str], count: int) -> list[str]:
 
 
 class Doorkeeper:
-    """Finds out what a client may do; *write* is given a session and its access with hashes that cost more."""
+    """Determines rights in sessions; *write* stores a session's access when its hashes were replaced."""
 
     def __init__(
         self,
@@ -130,14 +130,14 @@ class Doorkeeper:
             and (access := state.hold.access(session)) is not None
             and (below := _below(access, cost)) is not None
         }
-        """Sessions from before whose hashes cost less than *cost*, which those of today do."""
+        """Old sessions with hashes that cost less than *cost*, each with its access and the lowest of these costs."""
         self._raised: dict[str, tuple[str, str]] = {}
-        """Their access before and after they were raised."""
+        """Per session, its access before and after its hashes were replaced."""
 
     def rights_in(self, link: Link, wanted: Sequence[Wanted], now: int) -> Procedure[tuple[list[Joining], int]]:
-        """Return what may be done in sessions, and the time when it was known; ``ProtocolError`` is for who must wait.
+        """Return the rights in each session and the time of the answer, or raise ``ProtocolError`` over the rate limit.
 
-        The rights in a session are none where it is not there, or where neither password nor user allows anything.
+        The rights are empty if a session does not exist, or if neither the password nor the user gives any.
         """
         hold = self._state.hold
         doors = [
@@ -156,7 +156,7 @@ class Doorkeeper:
         return _joinings(doors, rights), now
 
     def _lowest_cost(self) -> Cost | None:
-        """Return what hashes cost in a session that is from before, if there is still one."""
+        """Return the cost of hashes in a session with old hashes, or None if no such session is left."""
         while self._cheap:
             session, (access, cost) = next(iter(self._cheap.items()))
             found = self._state.hold.access(session)
@@ -165,12 +165,12 @@ class Doorkeeper:
             del self._cheap[session]
             if (
                 found is not None and (lower := _below(found, self._cost)) is not None
-            ):  # only some of its levels were raised
+            ):  # only some of its levels have new hashes
                 self._cheap[session] = (found, lower)
         return None
 
     def _raise(self, doors: Sequence[_Door], raised: Sequence[str | None], now: int) -> None:
-        """Have the hashes written that were raised."""
+        """Store the access of sessions whose hashes were replaced."""
         for door, access in zip(doors, raised, strict=True):
             session = door.wanted.session
             is_changing = session in self._state.volatile.changing or not self.is_staying(session)
@@ -179,11 +179,11 @@ class Doorkeeper:
                 self._write(session, access, now)
 
     def is_staying(self, session: str) -> bool:
-        """Tell whether a session is not about to be deleted."""
+        """Return whether a session is not about to be deleted."""
         return session not in self._state.volatile.deleting
 
     def is_as_it_was(self, joining: Joining) -> bool:
-        """Tell whether what was found out still holds."""
+        """Return whether the rights of *joining* still hold: the session and its access are unchanged."""
         session, hold = joining.session, self._state.hold
         access = hold.access(session)
         is_same = access == joining.access or self._raised.get(session) == (joining.access, access)
@@ -192,14 +192,14 @@ class Doorkeeper:
 
 @dataclass(frozen=True, slots=True)
 class _Door:
-    """A session that a client asks to enter; *access* is None where it is open, or not there."""
+    """A session that a client asks to enter; *access* is None if it is open or does not exist."""
 
     wanted: Wanted
     access: str | None = field(repr=False)
     is_there: bool
 
     def opens_at_once(self, user: str | None, groups: frozenset[str]) -> frozenset[Right] | None:
-        """Return the rights where they are known without hashing; None if they are not."""
+        """Return the rights if they are known without hashing, otherwise None."""
         if not self.is_there:
             return None
         if self.access is None:
@@ -218,7 +218,7 @@ def _joinings(doors: Sequence[_Door], rights: Sequence[frozenset[Right]]) -> lis
 
 
 def _asker(link: Link, doors: Sequence[_Door]) -> Asker:
-    """Return who asks for the passwords of sessions to be verified."""
+    """Return the requester of a password check, for its rate limit."""
     names = tuple(f"session {door.wanted.session}" for door in doors)
     return Asker(link.address, names[0] if link.client is None else f"client {link.client.id}", names)
 
@@ -232,7 +232,7 @@ def _judge(
     cost: Cost,
     beside: Cost | None,
 ) -> tuple[list[frozenset[Right]], list[str | None]]:
-    """Return the rights in each session, and its access where a hash in it was raised; in any thread."""
+    """Return the rights in each session, and its new access if a hash was replaced; runs in any thread."""
     found: list[frozenset[Right]] = []
     raised: list[str | None] = []
     for door in doors:
@@ -251,14 +251,14 @@ def _judge(
 
 
 def _below(access: str, cost: Cost) -> Cost | None:
-    """Return the least that a hash in *access* costs, if that is less than *cost*."""
+    """Return the lowest cost of the hashes in *access*, or None if it is not below *cost*."""
     found = read_access(access)
     least = found.lowest_cost() if isinstance(found, Passwords) else cost
     return least if least.is_below(cost) else None
 
 
-def hashed(salt: bytes, cost: Cost, words: dict[str, str]) -> str | InvalidValueError:
-    """Return the access that passwords make, or why they make none; in any thread."""
+def hash_passwords(salt: bytes, cost: Cost, words: dict[str, str]) -> str | InvalidValueError:
+    """Return an access with these passwords, or why they are invalid; runs in any thread."""
     try:
         user, admin, owner = (words.get(level) for level in ("user", "admin", "owner"))
         return Passwords.create(salt=salt, user=user, admin=admin, owner=owner, cost=cost).to_text()

@@ -1,4 +1,4 @@
-"""Listing: what clients are told of the named sessions that concern them, a page at a time."""
+"""Listing: answer requests that list a client's named sessions or show one, a page at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Listing:
         self._state, self._answers, self._spend = state, answers, spend
 
     def list(self, asked: Asked, now: int) -> Procedure[None]:
-        """Answer with a page of the sessions that the client is a device of or that its user owns, by name."""
+        """Answer with a page of the sessions that the client has joined or its user owns, sorted by name."""
         most, named = asked.request.most or MAX_ROWS, self._state.named
         kinds = (named.of_device(asked.client.id), named.of_user(asked.link.user))
         names = names_behind(kinds, asked.request.after, most + 1)
@@ -39,7 +39,7 @@ class Listing:
         self._answers.answer(asked, {"sessions": page, "next": names[count - 1] if count < len(names) else None})
 
     def show(self, asked: Asked, now: int) -> Procedure[None]:
-        """Answer with a session's devices, and a page of its subscriptions, in the order they came."""
+        """Answer with a session's devices, and a page of its subscriptions in the order in which they were made."""
         request, hold = asked.request, self._state.hold
         session, most, after = request.session, request.most or MAX_ROWS, request.after or "0"
         if not (after.isascii() and after.isdigit() and len(after) <= _MAX_DIGITS):
@@ -54,12 +54,12 @@ class Listing:
         self._answers.answer(asked, {"session": session, **told})
 
     def spend_on(self, asked: Asked, now: int) -> None:
-        """Count the work of answering a request to join, or raise ``ProtocolError``."""
+        """Count the work of answering a request to join; raise ``ProtocolError`` if it is too much."""
         count, _ = self._state.hold.sizes(asked.request.session)
         self._spend(asked.client, cost_of_rows(min(count, MAX_ROWS)), now)
 
-    def joined(self, session: str) -> Generator[None, None, Row]:
-        """Return the first page of the subscriptions of a session that a device has joined."""
+    def first_page(self, session: str) -> Generator[None, None, Row]:
+        """Return the first page of subscriptions of a session that a device has just joined."""
         subscriptions = self._state.hold.subscriptions(session)[: MAX_ROWS + 1]
         page, count = yield from page_of(subscriptions, MAX_ROWS, subscription_tree)
         following = count if count < len(subscriptions) else None

@@ -1,11 +1,11 @@
-"""Sessions: named sessions as clients make, join, change and delete them (Elvin proxy, 4; docs/reference/sessions.md).
+"""Named sessions: handle clients' requests to create, join, change and delete them (Elvin proxy, 4).
 
-CONNECT joins through ``Connecting``; everything else is a request, an object of JSON published to
-``$whimbrel/session/<verb>`` and answered to the client that asked.
-Rule: a request is looked at when everything before it is accepted, and while no other change of the same session waits
-for the disk. It is answered when what it asked for is durable.
-Rule: what a request may do is found out first (``joining``), and found out anew if the session's access has changed
-by the time that it is done.
+CONNECT joins sessions through ``Connecting``. Everything else is a request, an object of JSON published to
+``$whimbrel/session/<verb>`` and answered to the requesting client (docs/reference/sessions.md).
+Rule: a request is handled when all facts before it are accepted and no other change of its session waits for the disk.
+It is answered when its effect is durable.
+Rule: the client's rights are determined first (``joining``), and again if the session's access has changed before the
+request is carried out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from whimbrel.broker.deliver.delivering import Delivering
 from whimbrel.broker.publish.publication_keys import check_unlocked
 from whimbrel.broker.requests.absent_devices import AbsentDevices
 from whimbrel.broker.requests.answers import Answers, Asked
-from whimbrel.broker.requests.joining import NOT_ALLOWED, Doorkeeper, Wanted, hashed
+from whimbrel.broker.requests.joining import NOT_ALLOWED, Doorkeeper, Wanted, hash_passwords
 from whimbrel.broker.requests.listing import Listing
 from whimbrel.broker.requests.session_requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.settings.config import Config
@@ -53,11 +53,11 @@ __all__ = ["Sessions"]
 
 _RELEASE = SESSIONS + "release"
 _RETAINED_TOO, _NOTHING_RETAINED = 0, 2
-"""Retain handling, as SUBSCRIBE says it (MQTT 5, 3.8.3.1)."""
+"""Retain handling values of SUBSCRIBE (MQTT 5, 3.8.3.1)."""
 _NEEDED: Mapping[str, Right] = {
     "join": Right.JOIN,
     "show": Right.JOIN,
-    "leave": Right.CHANGE_SUBSCRIPTIONS,  # for another device; for oneself none is needed
+    "leave": Right.CHANGE_SUBSCRIPTIONS,  # needed for another device; a device itself may always leave
     "subscribe": Right.CHANGE_SUBSCRIPTIONS,
     "unsubscribe": Right.CHANGE_SUBSCRIPTIONS,
     "access": Right.CHANGE_ACCESS,
@@ -67,11 +67,11 @@ _EXISTS = "it exists already, or you may not create it; try `session show`"
 
 
 class _SessionChangedError(Exception):
-    """The session changed while its rights were found out: it is to be found out anew."""
+    """The session changed while rights in it were determined; they must be determined again."""
 
 
 class Sessions:
-    """The named sessions of a broker, as clients see them."""
+    """Handles the requests and CONNECTs of clients that concern named sessions."""
 
     def __init__(
         self,
@@ -94,13 +94,13 @@ class Sessions:
         self._cost = Cost.of_memory(config.access.password_hash_mib)
         self.door = Doorkeeper(state, authorizer, blocking_tasks, rng=rng, cost=self._cost, write=self._write_raised)
         self._entering: set[tuple[str, str]] = set()
-        """Sessions and devices whose joining does."""
+        """Pairs of session and device whose joining waits for the disk."""
         self.absent = AbsentDevices(state, config.sessions.device_expiry_s, self._expire)
 
     # -- joining with CONNECT ----------------------------------------------------------------------------------------
 
     def check_joining(self, link: Link, device: str) -> None:
-        """Refuse a device that may not join what its CONNECT asks for after all."""
+        """Raise ``ProtocolError`` if the device may no longer join the sessions that its CONNECT asks for."""
         for joining in link.joining:
             if not self.door.is_as_it_was(joining):
                 raise ProtocolError(ReasonCode.NOT_AUTHORIZED, NOT_ALLOWED)
@@ -109,11 +109,11 @@ class Sessions:
             raise self._joined_too_many()
 
     def may_stay(self, link: Link, device: str) -> bool:
-        """Return whether rights still let a device join sessions, if it has joined any over this connection."""
+        """Return whether a connected device's rights still let it be in the sessions that it has joined, if any."""
         return not (link.joining or link.rights) or self._authorizer.may_publish(link, device, f"{SESSIONS}join")
 
     def joined_by(self, link: Link, device: str, seq: int, now: int) -> list[PresenceChanged]:
-        """Return the facts, numbered from *seq*, that a device joins what its CONNECT asks for."""
+        """Return the facts, with seqs from *seq* on, that a device joins the sessions that its CONNECT asks for."""
         for joining in link.joining:
             link.rights[joining.session] = joining.rights
             self._entering.add((joining.session, device))
@@ -123,12 +123,12 @@ class Sessions:
         ]
 
     def enter(self, fact: PresenceChanged) -> Pieces:
-        """Apply that a device joined."""
+        """Apply the fact that a device joined."""
         self._entering.discard((fact.session or "", fact.device))
         return self._state.applying(fact)
 
     def is_changing(self, link: Link) -> bool:
-        """Tell whether the access of a session that a CONNECT asks for waits for the disk."""
+        """Return whether a change of access to one of the sessions in a CONNECT waits for the disk."""
         return any(joining.session in self._state.volatile.changing for joining in link.joining)
 
     def _check_devices(self, session: str, device: str) -> None:
@@ -154,14 +154,14 @@ class Sessions:
             session=session,
             receipt=mode,
             sent_seq=None if client is None or client.link is None else client.last_sent(session),
-            # What one device takes is taken from the others: that it was sent is written down at every QoS.
+            # A notification that one device takes is gone for the others, so sending it has a receipt at every QoS.
             confirms=None if mode is None else True,
         )
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
-        """Take in a request; at QoS 1 and 2 its publication has begun."""
+    def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
+        """Handle a request; at QoS 1 and 2 its publication has begun."""
         verb = packet.topic.removeprefix(SESSIONS)
         if packet.qos > AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
@@ -180,15 +180,15 @@ class Sessions:
             self._driver.start(self._answer(Asked(link, client, packet, request), now))
 
     def _may_ask(self, link: Link, client: LiveClient, topic: str) -> bool:
-        """Tell whether a client may make a request; one that concerns the sessions of others needs more than others."""
+        """Return whether a client may make a request; to release a client's session it needs the right ``operate``."""
         if topic == _RELEASE:
             return self._authorizer.may_operate(link, client.id, topic)
         return self._authorizer.may_publish(link, client.id, topic)
 
     def _answer(self, asked: Asked, now: int) -> Procedure[None]:
-        """Do what is asked for, or refuse it."""
+        """Carry out a request, or refuse it."""
         try:
-            if asked.request.verb == "keys":  # at once: what comes behind it has them and may not wait for the disk
+            if asked.request.verb == "keys":  # at once: later packets use these keys and may not wait for the disk
                 self._set_keys(asked)
                 return
             content = yield from self._prepare(asked, now)
@@ -203,7 +203,7 @@ class Sessions:
             self._answers.refuse(asked, ReasonCode.PAYLOAD_FORMAT_INVALID, str(error))
 
     def _attempt(self, asked: Asked, content: Filter | None, now: int) -> Procedure[None]:
-        """Do what is asked for when everything before is accepted, or raise ``_SessionChangedError``."""
+        """Carry out a request when all facts before it are accepted; raise ``_SessionChangedError`` to try it again."""
         request, session = asked.request, asked.request.session
         yield ACCEPTED
         while session in self._state.volatile.changing or session in self._state.volatile.deleting:
@@ -218,12 +218,12 @@ class Sessions:
             case "release":
                 yield from self._release(asked, now)
             case "leave" if request.device in {None, asked.client.id}:
-                yield from self._leave(asked, now)  # a device that joined before may leave without joining again
+                yield from self._leave(asked, now)  # a device that joined earlier may leave without joining again
             case _:
                 yield from self._act_in(asked, content, now)
 
     def _act_in(self, asked: Asked, content: Filter | None, now: int) -> Procedure[None]:
-        """Do what needs a right in the session."""
+        """Carry out a request that needs a right in the session."""
         request = asked.request
         joining, now = yield from self._joining_of(asked, now)
         if not asked.is_here:
@@ -248,7 +248,7 @@ class Sessions:
                 yield from self._unsubscribe(asked, now)
 
     def _joining_of(self, asked: Asked, now: int) -> Procedure[tuple[Joining, int]]:
-        """Return what the client may do in the session: what it joined with, or what its password allows."""
+        """Return the client's rights in the session: those that it joined with, or those that its password gives."""
         request, session = asked.request, asked.request.session
         rights = asked.link.rights.get(session)
         if request.password is None and rights is not None:
@@ -259,11 +259,11 @@ class Sessions:
         return joining, now
 
     def _check_unchanged(self, joining: Joining) -> None:
-        """Refuse to go on if a session is not as it was when its rights were found out."""
+        """Raise ``_SessionChangedError`` if a session has changed since rights in it were determined."""
         if joining.session in self._state.volatile.changing or not self.door.is_as_it_was(joining):
             raise _SessionChangedError
 
-    # -- making ------------------------------------------------------------------------------------------------------
+    # -- create and change access ------------------------------------------------------------------------------------
 
     def _create(self, asked: Asked, now: int) -> Procedure[None]:
         session, state = asked.request.session, self._state
@@ -285,7 +285,7 @@ class Sessions:
         yield from self._change(asked, SessionChange.CREATED, access, now)
 
     def _access_of(self, asked: Asked, otherwise: str | None, now: int) -> Procedure[tuple[str | None, int]]:
-        """Return the access that a request asks for, and the time when it is known; hashing takes long."""
+        """Return the access that a request asks for, and the time of the result; hashing takes long."""
         access, now = yield from self._access_asked(asked, otherwise, now)
         full = self._state.memory.refusal(len(access or ""))
         if full is not None:
@@ -298,7 +298,7 @@ class Sessions:
             return request.list.to_text(), now
         if request.passwords is None:
             return otherwise, now
-        ask = partial(hashed, self._rng.randbytes(MIN_SALT_BYTES), self._cost, dict(request.passwords))
+        ask = partial(hash_passwords, self._rng.randbytes(MIN_SALT_BYTES), self._cost, dict(request.passwords))
         asker = Asker(link.address, f"client {asked.client.id}")
         access, now = yield from answer_to(link, asker, ask, "too many wrong passwords")
         if isinstance(access, InvalidValueError):
@@ -307,15 +307,15 @@ class Sessions:
         return access, now
 
     def _change(self, asked: Asked, change: SessionChange, access: str | None, now: int) -> Procedure[SessionChanged]:
-        """Write a change of a session's access, apply it and answer."""
-        fact = self._changed(asked.request.session, change, now, access=access, device=asked.client.id)
+        """Record a change of a session's access, apply it and answer."""
+        fact = self._session_fact(asked.request.session, change, now, access=access, device=asked.client.id)
         yield Entered((fact,), is_owed=True)
         self._state.volatile.changing.pop(fact.session, None)
         self._state.apply(fact)
         self._answers.answer(asked, {"session": fact.session})
         return fact
 
-    def _changed(
+    def _session_fact(
         self, session: str, change: SessionChange, now: int, *, access: str | None = None, device: str | None = None
     ) -> SessionChanged:
         return SessionChanged(
@@ -329,7 +329,7 @@ class Sessions:
         )
 
     def _set_access(self, asked: Asked, joining: Joining, now: int) -> Procedure[None]:
-        """Change who may do what, and disconnect the other members: they joined with what is not valid any more."""
+        """Change a session's access, and make the other members leave: their rights came from the old access."""
         session = joining.session
         access, now = yield from self._access_of(asked, None, now)
         if not asked.is_here:
@@ -339,27 +339,27 @@ class Sessions:
         fact = yield from self._change(asked, SessionChange.ACCESS, access, now)
         for device, (is_present, _) in self._state.hold.members(session).items():
             if is_present and device != asked.client.id:
-                self._disown(device, session)  # at once: what they ask while the disk is waited for is too late
+                self._disown(device, session)  # at once: their requests during the wait for the disk are too late
                 self._driver.start(self._put_out(device, session, asked.client.id, fact.changed_at))
 
     def _write_raised(self, session: str, access: str, now: int) -> None:
-        """Write down that the same passwords have hashes that cost more; no client waits for it."""
-        fact = self._changed(session, SessionChange.ACCESS, now, access=access)
+        """Record the access with costlier hashes of the same passwords; no client waits for this."""
+        fact = self._session_fact(session, SessionChange.ACCESS, now, access=access)
         self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
 
     def _delete(self, asked: Asked, now: int) -> Procedure[None]:
         session, state = asked.request.session, self._state
         state.volatile.deleting.add(session)
-        fact = self._changed(session, SessionChange.DELETED, now, device=asked.client.id)
+        fact = self._session_fact(session, SessionChange.DELETED, now, device=asked.client.id)
         yield Entered((fact,), is_owed=True)
         state.volatile.deleting.discard(session)
         present = [device for device, (is_present, _) in state.hold.members(session).items() if is_present]
         yield from state.applying(fact)
         for device in present:
-            self._gone(device, session, asked.client.id, is_deleted=True, now=fact.changed_at)
+            self._detach(device, session, asked.client.id, is_deleted=True, now=fact.changed_at)
         self._answers.answer(asked, {"session": session})
 
-    # -- coming and going --------------------------------------------------------------------------------------------
+    # -- join and leave ----------------------------------------------------------------------------------------------
 
     def _join(self, asked: Asked, joining: Joining, now: int) -> Procedure[None]:
         session, rights, device = joining.session, asked.link.rights, asked.client.id
@@ -372,10 +372,10 @@ class Sessions:
         fact = self._presence(device, session, now, mode=joining.mode)
         yield Entered((fact,), is_owed=True)
         self._entering.discard((session, device))
-        rights[session] = joining.rights  # it may have been put out while the disk was waited for
+        rights[session] = joining.rights  # it may have been removed while the disk was waited for
         commands = yield from self._state.applying_presence(fact)
-        # The answer comes before what was held, which follows in the order that it was accepted.
-        self._answers.answer(asked, (yield from self._listing.joined(session)))
+        # The answer comes before the queued notifications, which follow in the order of their seqs.
+        self._answers.answer(asked, (yield from self._listing.first_page(session)))
         yield from self._state.performing(commands, fact.changed_at)
         asked.client.arrange()
         self._delivering.pump(asked.client, fact.changed_at)
@@ -383,26 +383,26 @@ class Sessions:
     def _leave(self, asked: Asked, now: int) -> Procedure[None]:
         session, device = asked.request.session, asked.request.device or asked.client.id
         if not self._state.hold.is_member(session, device):
-            is_own = device == asked.client.id  # a client that has nothing to do with the session learns nothing of it
+            is_own = device == asked.client.id  # an outsider learns nothing about the session
             reason = NOT_ALLOWED if is_own else f"{device[:40]!r} is no device of this session"
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, reason)
         yield from self._put_out(device, session, asked.client.id, now)
         self._answers.answer(asked, {"session": session})
 
     def _put_out(self, device: str, session: str, by: str, now: int) -> Procedure[None]:
-        """Let a device leave a session, by itself or *by* another one."""
+        """Record that a device leaves a session, by itself or removed *by* another device."""
         fact = self._presence(device, session, now, mode=None)
         yield Entered((fact,), is_owed=True)
         yield from self._state.applying(fact)
-        self._gone(device, session, by, is_deleted=False, now=fact.changed_at)
+        self._detach(device, session, by, is_deleted=False, now=fact.changed_at)
 
     def _expire(self, device: str, session: str, now: int) -> None:
-        """Let a device leave that has been away for long."""
+        """Make a device leave that has been away too long."""
         if (session, device) not in self._entering:
             self._driver.start(self._put_out(device, session, device, now))
 
-    def _gone(self, device: str, session: str, by: str, *, is_deleted: bool, now: int) -> None:
-        """Let a connection have no part in a session any more, and tell it if another client did that."""
+    def _detach(self, device: str, session: str, by: str, *, is_deleted: bool, now: int) -> None:
+        """End a connection's part in a session, and notify the client if another one caused that."""
         client = self._disown(device, session)
         if client is not None:
             if device != by:
@@ -410,7 +410,7 @@ class Sessions:
             self._delivering.pump(client, now)
 
     def _disown(self, device: str, session: str) -> LiveClient | None:
-        """Let a device have no rights in a session any more; return it if it is connected."""
+        """Remove all rights of a device in a session; return its client if connected."""
         client = self._state.clients.get(device)
         if client is None or client.link is None:
             return None
@@ -420,18 +420,18 @@ class Sessions:
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
     def _prepare(self, asked: Asked, now: int) -> Procedure[Filter | None]:
-        """Parse the filter of a subscription that is asked for, and prepare it in steps, if it is long.
+        """Parse a request's content filter, and prepare a long one for the index in steps.
 
         Only the cost of the work is checked before; rights may change meanwhile.
         """
         if asked.request.verb != "subscribe" or not is_long(asked.request.filter):
             return None
-        subscription = self._wanted(asked)
+        subscription = self._subscription(asked)
         self._interests.spend(asked.client, subscription, self._commits.now(now))
         prepared: Subscription = yield Worked(asked.link, self._interests.prepare(subscription))
         return filter_of(prepared)
 
-    def _wanted(self, asked: Asked, content: Filter | None = None) -> Subscription:
+    def _subscription(self, asked: Asked, content: Filter | None = None) -> Subscription:
         """Return the subscription that a request asks for, or raise ``ProtocolError`` or ``InvalidValueError``.
 
         *content* is its filter, if that was parsed before.
@@ -457,11 +457,11 @@ class Sessions:
         return self._interests.asked_for(asked.link, wanted, options, request.session)
 
     def _subscribe(self, asked: Asked, joining: Joining, content: Filter | None, now: int) -> Procedure[None]:
-        subscription, client = self._wanted(asked, content), asked.client
+        subscription, client = self._subscription(asked, content), asked.client
         if content is None:
             self._interests.spend(client, subscription, self._commits.now(now))
         self._interests.check(asked.link, client, subscription, joining.rights)
-        is_here = joining.session in asked.link.rights  # else what is retained would come to a device that is not
+        is_here = joining.session in asked.link.rights  # else an outsider would get retained messages
         handling = _RETAINED_TOO if is_here else _NOTHING_RETAINED
         self._interests.put(asked.link, client, subscription, handling, self._commits.now(now))
         yield ACCEPTED
@@ -482,15 +482,15 @@ class Sessions:
         link.set_keyring(keyring, self._state.memory)
         self._answers.answer(asked, {})
 
-    # -- operating ---------------------------------------------------------------------------------------------------
+    # -- operators ---------------------------------------------------------------------------------------------------
 
     def _release(self, asked: Asked, now: int) -> Procedure[None]:
-        """Let a private session have no owner, so that another user may have its client identifier."""
+        """Remove the owner of a private session, so that another user may use its client identifier."""
         client = self._state.clients.get(asked.request.client)
         if client is None:
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "no session has this client identifier")
-        access = self._state.hold.access(client.session)  # it may be marked, and stays so
-        fact = self._changed(client.session, SessionChange.ACCESS, now, access=access, device=asked.client.id)
+        access = self._state.hold.access(client.session)  # an access text that marks a mount point stays
+        fact = self._session_fact(client.session, SessionChange.ACCESS, now, access=access, device=asked.client.id)
         yield Entered((fact,), is_owed=True)
         owner = client.owner
         self._state.apply(fact)

@@ -1,14 +1,15 @@
 """Ownership: a private session belongs to the user who made it.
 
-Rule: a user resumes, takes over or begins anew only a session of their own; a client without a verified user only
-one of such a client. Any other client is refused, and the session is not disturbed.
-Rule: a session without a known owner is *unclaimed*: one from before owners were written down, and one that an operator
-released. It becomes the session of the first who comes with its client identifier and whose rights cover all that it
-subscribes to; if these do not cover it, it is ended, and the client begins anew.
-Rule: where a broker without users is given a users file, and lets in no other client, sessions that no user made
-are unclaimed too: those who made them are users now.
-Rule: when rights are taken away, shares are ended that a user may not serve any more. What one member of a share may
-not have would be lost for the others. So are subscriptions with ``near=any`` of a user who may not have them any more.
+Rule: a user resumes, takes over or restarts only a session of their own; a client without a verified user only a
+session of such a client. Any other client is refused, and the session is not disturbed.
+Rule: a session without a known owner is *unclaimed*: one from before owners were recorded, or one that an operator
+released. It goes to the first user who connects with its client identifier and whose rights cover all its
+subscriptions. If the rights do not cover them, the session is ended, and the client starts an empty one.
+Rule: when a broker without users gets a users file and admits no anonymous clients, sessions without a user become
+unclaimed too: the clients that made them now have users.
+Rule: when rights are withdrawn, shared subscriptions that a user may no longer have are ended: a notification that one
+member of a share may not receive would be lost for the others. Subscriptions with ``near=any`` that a user may no
+longer have are ended as well.
 """
 
 from __future__ import annotations
@@ -27,33 +28,33 @@ from whimbrel.model.near import Anywhere
 __all__ = ["NOT_YOURS", "Claim", "Ownership"]
 
 NOT_YOURS = "this client identifier is not yours to use"
-"""Said of one that rights do not grant and of one that another user has, so that clients do not learn which."""
+"""Reason for an identifier that rights do not grant and for one of another user; clients do not learn which it was."""
 
 
 class Claim(Enum):
-    """What becomes of a client that comes to a session which is there."""
+    """Result of a client's claim to an existing session."""
 
     GRANTED = auto()
     ENDS = auto()
-    """The session ends, and the client begins another."""
+    """The session ends, and the client starts another."""
     REFUSED = auto()
 
 
 class Ownership:
-    """Who may have which private session."""
+    """Decides which client may have which private session."""
 
     def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer, interests: Interests) -> None:
         self._state, self._authorizer, self._interests = state, authorizer, interests
         self.replace(config)
         self.notices: list[Notice] = []
-        """What the shell is to log, and then to forget."""
+        """Notices that the shell logs and then removes."""
 
     def replace(self, config: Config) -> None:
-        """Let other users count from now on."""
+        """Replace the settings about users."""
         self._has_users, self._admits_anonymous = config.has_users, config.admits_anonymous
 
     def claim(self, client: LiveClient, user: str | None) -> Claim:
-        """Return what becomes of a user who comes to the session of *client*."""
+        """Return the result of a *user*'s claim to the session of *client*."""
         is_unclaimed = client.is_unclaimed
         if user is not None and client.owner is None and not self._admits_anonymous:
             is_unclaimed = True
@@ -70,7 +71,7 @@ class Ownership:
         return Claim.ENDS
 
     def end_shares(self, now: int) -> None:
-        """End the shares that the owners of their sessions may not serve any more."""
+        """End the shares and ``near=any`` subscriptions that the owners of their sessions may no longer have."""
         if self._authorizer.is_open:
             return
         for client in list(self._state.clients.values()):

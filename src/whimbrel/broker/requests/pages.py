@@ -1,8 +1,8 @@
-"""Pages: the answers to requests that list what there may be thousands of.
+"""Pages: answers to requests that may list thousands of rows.
 
-Rule: an answer has at most ``MAX_ROWS`` rows and about 64 KiB, and says where the next page begins.
-Rule: rows count as work (``work_budget``), and are made a piece a turn, none in the turn that read the request: one
-write may have a thousand requests.
+Rule: an answer has at most ``MAX_ROWS`` rows and about 64 KiB, and names the start of the next page.
+Rule: rows count as work (``work_budget``) and are made over several turns of the event loop, none in the turn that read
+the request, because one read of a socket may contain a thousand requests.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["MAX_ROWS", "Row", "cost_of_rows", "page_of"]
 MAX_ROWS = 1_000
 _MAX_ANSWER_BYTES = 65_536
 _ROWS_A_PIECE = 100
-"""How many rows are made in a turn: 5 to 10 µs each."""
+"""Rows that are made in one turn of the event loop; each takes 5 to 10 µs."""
 _ROWS_A_UNIT = 8
-"""How many rows are a unit of work."""
+"""Rows per unit of work."""
 
 _Item = TypeVar("_Item")
 Row = Mapping[str, object]
@@ -33,9 +33,9 @@ def cost_of_rows(count: int) -> int:
 def page_of(
     items: Sequence[_Item], most: int, row_of: Callable[[_Item], Row | None]
 ) -> Generator[None, None, tuple[list[Row], int]]:
-    """Return rows of the first *items*, at most *most*, and how many items they are of; yield before each piece.
+    """Return rows of the first *items*, at most *most*, and how many items they cover; yield before each slice.
 
-    An item without a row, since it is gone meanwhile, is left out.
+    An item that was removed meanwhile has no row and is left out.
     """
     page: list[Row] = []
     size_bytes = 0

@@ -1,14 +1,14 @@
-"""Policies: put, removed and chosen by clients (SUBLIM, sections 4.1 and 4.2; docs/reference/mqtt.md, "Policies").
+"""Policies: clients store, remove and choose them (SUBLIM, sections 4.1 and 4.2; docs/reference/mqtt.md, "Policies").
 
-| published to | what is said |
+| topic | payload |
 |---|---|
-| ``$whimbrel/policy/<name>`` | the text of a policy; nothing removes it |
-| ``$whimbrel/policy`` | the name of the policy that this device chooses, or nothing; or a request as JSON |
+| ``$whimbrel/policy/<name>`` | the text of a policy; an empty payload removes it |
+| ``$whimbrel/policy`` | the name of the policy that this device chooses, or empty for none; or a request as JSON |
 
-Rule: a policy is read and checked before it is accepted; the answer has code and position of what is wrong with it.
-Rule: a policy is replaced and removed by its owner alone: the verified user who put it or, where no user was verified,
-the client with the session that put it. An owner has so many policies at most.
-Rule: what changed is a fact, and durable before it is answered at QoS 1 and 2.
+Rule: a policy is parsed and checked before it is accepted; the answer has the code and position of an error in it.
+Rule: only its owner may replace or remove a policy: the verified user who stored it or, without a verified user, the
+client with the session that stored it. The number of policies per owner is limited.
+Rule: a change is a fact, and durable before it is answered at QoS 1 and 2.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ __all__ = ["Policies", "check_policy_name", "owner_of"]
 _MAX_NAME_BYTES = 255
 _LONGEST_REASON = 1_000
 _BYTES_A_UNIT = 2
-"""As so many bytes of a policy as a unit of work counts: to read and compile 16 KB takes some 30 ms."""
+"""Bytes of a policy per unit of work; parsing and compiling 16 KB takes about 30 ms."""
 _BYTES_A_UNIT_SENT = 64
-"""As so many bytes of a policy that is shown."""
+"""Bytes per unit of work of a policy that is shown."""
 _LONG = 1_024
-"""Characters of a policy; to read a longer one takes several turns of the loop."""
+"""Characters of a policy; parsing a longer one takes several turns of the event loop."""
 _LIMITS = Limits(max_bytes=MAX_POLICY_BYTES)
 _SUSPENDED = "the policy {} failed too often in a row with what {} published; {} gets {} of that until it is put anew"
 _SLOWED = (
@@ -68,7 +68,7 @@ _LIST_MEMBERS = {"list", "after", "most", "own", "id"}
 
 
 def check_policy_name(value: object) -> str:
-    """Return *value* if a policy may have this name, or raise ``InvalidValueError``."""
+    """Return *value* if it is a valid policy name, or raise ``InvalidValueError``."""
     if (
         isinstance(value, str)
         and value.isprintable()
@@ -82,12 +82,12 @@ def check_policy_name(value: object) -> str:
 
 
 def owner_of(user: str | None, client_id: str) -> str:
-    """Return whose policy it is: the verified user's, or, where no user was verified, the client's own session's."""
+    """Return the owner of a client's policies: its verified user or, without one, its private session."""
     return private_session(client_id) if user is None else user
 
 
 class Policies:
-    """The policies of a broker, as clients change them."""
+    """Handles the requests and CONNECTs of clients that concern policies."""
 
     def __init__(
         self,
@@ -99,7 +99,11 @@ class Policies:
         shaping: Shaping,
         long_work: LongWork,
     ) -> None:
-        publishing.policy, shaping.on_suspended, shaping.on_slowed = self.received, self.suspended, self.slowed
+        publishing.policy, shaping.on_suspended, shaping.on_slowed = (
+            self.handle,
+            self.notify_suspended,
+            self.notify_slowed,
+        )
         self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
         self._shape, self._agents = state.decisions.shape, state.decisions.agents
         self._index = PolicyIndex(self._shape.policies.values())
@@ -107,17 +111,17 @@ class Policies:
         self._limits, self._long_work = config.policies.limits, long_work
         self._most, self._most_each = config.policies.count, config.policies.per_owner
         self._waiting: dict[Link, deque[tuple[LiveClient, Publish, int]]] = {}
-        """By link, what is to be taken in behind a policy that is being read."""
+        """Per link, messages that wait behind a policy that is being parsed."""
         self._notices: list[Notice] = []
         self._budget = WorkBudget(config.limits.packet_work, config.limits.session_work_per_second)
 
-    def received(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
-        """Take in what was published to a topic of policies; at QoS 1 and 2 its publication has begun."""
+    def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
+        """Handle a message to a topic of policies; at QoS 1 and 2 its publication has begun."""
         waiting = self._waiting.get(link)
         if waiting is None:
             self._waiting[link] = deque([(client, packet, now)])
             self._long_work.begin(link, self._taking_in(link))
-        else:  # behind one that is being read
+        else:  # a policy before it is still being parsed
             waiting.append((client, packet, now))
 
     def _taking_in(self, link: Link) -> Iterator[None]:
@@ -129,7 +133,7 @@ class Policies:
             del self._waiting[link]
 
     def _receiving(self, link: Link, client: LiveClient, packet: Publish, now: int) -> Iterator[None]:
-        """Do what ``received`` does, yielding after each piece of reading a long policy."""
+        """Handle one message to a topic of policies, yielding during the parsing of a long policy."""
         refusal = self._publishing.admission.report_refusal(link, client, packet)
         request_id: object = None
         try:
@@ -138,7 +142,7 @@ class Policies:
             check_unlocked(packet, link.keyring, is_ours=link.is_ours)
             self._budget.packet(client.session).spend(1 + len(packet.payload) // _BYTES_A_UNIT, now)
             if packet.topic == POLICY:
-                asked = _asked(packet.payload)
+                asked = _parse_request(packet.payload)
                 request_id = asked.get("id")
                 if "list" in asked:
                     yield from self._list(link, client, packet, asked, now)
@@ -155,7 +159,7 @@ class Policies:
         except ProtocolError as error:
             self._refuse(link, client, packet, request_id, error.code, error.reason, {})
 
-    # -- putting -----------------------------------------------------------------------------------------------------
+    # -- store and remove --------------------------------------------------------------------------------------------
 
     def _put(self, link: Link, client: LiveClient, packet: Publish, now: int) -> Iterator[None]:
         name = check_policy_name(packet.topic.removeprefix(POLICIES))
@@ -180,14 +184,14 @@ class Policies:
             policy = yield from pieces
         else:
             policy = finish(pieces)
-        self._check_room(name, owner)  # others may have put theirs meanwhile
+        self._check_room(name, owner)  # other clients may have stored theirs meanwhile
         self._check_memory(name, text)
         self._check_owner(link, client, name)
         self._agents.put(policy)
         self._enter(link, client, packet, None, self._fact(PolicyChange.PUT, owner, now, name=name, text=text))
 
     def _check_memory(self, name: str, text: str) -> None:
-        """Refuse a policy for which there is no memory; one that replaces a longer one needs none."""
+        """Refuse a policy if memory is full; one that replaces a longer policy needs no memory."""
         before = self._shape.policies.get(name)
         grows = policy_bytes(text) - (0 if before is None else policy_bytes(before.text))
         full = self._state.memory.refusal(grows, is_lasting=True) if grows > 0 else None
@@ -195,7 +199,7 @@ class Policies:
             raise ProtocolError(*full)
 
     def _check_owner(self, link: Link, client: LiveClient, name: str) -> None:
-        """Refuse a policy that another owner put; what was put before there were users is still its session's."""
+        """Refuse to change a policy of another owner; one stored before users existed still belongs to its session."""
         before = self._shape.policies.get(name)
         if before is not None and before.owner not in {link.user, private_session(client.id)}:
             whose = "client" if is_private(before.owner) else "user"
@@ -239,7 +243,7 @@ class Policies:
         if packet.qos > AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
         is_owed = fact.change is not PolicyChange.CHOSEN or client.is_persistent or packet.qos > 0
-        self._take(fact, partial(self._changed, link, client, packet, request_id, fact), is_owed=is_owed)
+        self._take(fact, partial(self._apply_change, link, client, packet, request_id, fact), is_owed=is_owed)
 
     def _take(self, fact: PolicyChanged, apply: Callable[[], None], *, is_owed: bool) -> None:
         self._commits.enter(fact, apply, is_owed=is_owed)
@@ -247,7 +251,7 @@ class Policies:
         self._state.note(fact)
         self._index.change(before, self._shape.policies.get(fact.name or ""))
 
-    def _changed(
+    def _apply_change(
         self, link: Link, client: LiveClient, packet: Publish, request_id: object, fact: PolicyChanged
     ) -> None:
         self._state.apply(fact)
@@ -255,23 +259,23 @@ class Policies:
         self._answer(link, client, packet, request_id, told)
 
     def give(self, owner: str, heir: str, now: int) -> None:
-        """Let the policies of *owner* be those of *heir* from now on, each put anew."""
+        """Transfer all policies of *owner* to *heir*, by storing each again."""
         names = self._index.of_owner(owner)
         for name in names.behind("", len(names)):
             text = self._shape.policies[name].text
             fact = self._fact(PolicyChange.PUT, heir, now, name=name, text=text)
             self._take(fact, partial(self._state.apply, fact), is_owed=False)
 
-    # -- choosing ----------------------------------------------------------------------------------------------------
+    # -- choose ------------------------------------------------------------------------------------------------------
 
     def choice(self, link: Link, device: str, name: str | None, now: int) -> PolicyChanged | None:
-        """Return the fact that a device chooses a policy, or none; None if it has that already."""
+        """Return the fact that a device chooses a policy, or no policy (*name* is None); None if nothing changes."""
         if self._shape.chosen(device) == name:
             return None
         return self._fact(PolicyChange.CHOSEN, owner_of(link.user, device), now, name=name, device=device)
 
     def check_known(self, name: str | None) -> None:
-        """Raise ``ProtocolError`` if there is no policy *name*."""
+        """Raise ``ProtocolError`` if no policy *name* exists."""
         if name is not None and check_policy_name(name) not in self._shape.policies:
             raise _unknown(name)
 
@@ -285,7 +289,7 @@ class Policies:
             if version is None:
                 raise _unknown(name)
             self._budget.packet(client.session).spend(len(version.text) // _BYTES_A_UNIT_SENT, now)
-            self._answer(link, client, packet, request_id, {**self._told(version), "text": version.text})
+            self._answer(link, client, packet, request_id, {**self._describe(version), "text": version.text})
         elif wanted == {"choose"}:
             chosen = None if asked["choose"] is None else check_policy_name(asked["choose"])
             self.check_known(chosen)
@@ -298,12 +302,12 @@ class Policies:
         else:
             raise InvalidValueError("request", Phrase(", ".join(sorted(wanted))[:80] or "no member"), _FORM)
 
-    # -- listing -----------------------------------------------------------------------------------------------------
+    # -- list --------------------------------------------------------------------------------------------------------
 
     def _list(
         self, link: Link, client: LiveClient, packet: Publish, asked: Mapping[str, object], now: int
     ) -> Iterator[None]:
-        """Answer with a page of policies, by name, yielding before each piece."""
+        """Answer with a page of policies, sorted by name, yielding before each slice."""
         after, most, is_own = _page_asked_for(asked)
         index = self._index.of_owner(owner_of(link.user, client.id)) if is_own else self._index.names
         names = index.behind(after, most + 1)
@@ -314,9 +318,9 @@ class Policies:
 
     def _row(self, name: str) -> Row | None:
         version = self._shape.policies.get(name)
-        return None if version is None else self._told(version)
+        return None if version is None else self._describe(version)
 
-    def _told(self, version: PolicyVersion) -> Row:
+    def _describe(self, version: PolicyVersion) -> Row:
         return {
             "policy": version.name,
             "version": version.seq,
@@ -325,24 +329,24 @@ class Policies:
             "devices": self._shape.choices.devices(version.name),
         }
 
-    # -- telling -----------------------------------------------------------------------------------------------------
+    # -- notify ------------------------------------------------------------------------------------------------------
 
-    def suspended(self, version: PolicyVersion, device: str, publisher: str | None, now: int) -> None:
-        """Tell the owner of a policy, the device and the operator, that it is suspended for a device and publisher."""
+    def notify_suspended(self, version: PolicyVersion, device: str, publisher: str | None, now: int) -> None:
+        """Notify the owner of a policy, the device and the operator that it is suspended for a device and publisher."""
         policy = self._agents.of(version.text)
         gets = "everything as it is" if policy is not None and policy.sends_when_suspended else "nothing"
         text = _SUSPENDED.format(version.name, publisher or "an unknown client", device, gets)
         self._notify(version, device, text, {"suspended": True, "device": device, "publisher": publisher}, now)
 
-    def slowed(self, version: PolicyVersion, device: str, steps: int, now: int) -> None:
-        """Tell the owner of a policy, the device and the operator, that the device waits because of its steps."""
+    def notify_slowed(self, version: PolicyVersion, device: str, steps: int, now: int) -> None:
+        """Notify the owner of a policy, the device and the operator that the device pauses because of its steps."""
         text = _SLOWED.format(version.name, steps, device)
         self._notify(version, device, text, {"slowed": True, "device": device, "steps": steps}, now)
 
     def _notify(self, version: PolicyVersion, device: str, text: str, members: Mapping[str, object], now: int) -> None:
-        """Log *text*, and publish *members* to the owner of a policy and to the device, on a topic named by the first.
+        """Log *text*, and publish *members* to the owner of a policy and the device; the first names the topic.
 
-        Only those get it that subscribe to it.
+        Only clients that subscribe to the topic get the message.
         """
         user = None if is_private(version.owner) else version.owner
         self._notices.append(Notice(text, client_of(version.owner) or "", user))
@@ -357,7 +361,7 @@ class Policies:
                 self._sender.news(link, message, (), now)
 
     def take_notices(self) -> list[Notice]:
-        """Return what an operator should read of policies since the last call."""
+        """Return the notices about policies for the operator since the last call."""
         notices, self._notices = self._notices, []
         return notices
 
@@ -365,7 +369,7 @@ class Policies:
         self, link: Link, client: LiveClient, packet: Publish, request_id: object, told: Mapping[str, object]
     ) -> None:
         if packet.qos == AT_LEAST_ONCE:
-            self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself wanted it
+            self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself was its subscriber
         elif packet.qos:
             client.receiving.discard(packet.packet_id)
             client.remember_answer(packet.packet_id)
@@ -390,8 +394,8 @@ class Policies:
         send_answer(self._sender, link, packet, {**refused, **found}, self._commits.last_at)
 
 
-def _asked(body: bytes) -> Mapping[str, object]:
-    """Return the request that is published to ``$whimbrel/policy``; a bare name chooses it, and nothing none."""
+def _parse_request(body: bytes) -> Mapping[str, object]:
+    """Parse a request published to ``$whimbrel/policy``; a bare name chooses that policy, an empty body none."""
     if not body.startswith(b"{"):
         try:
             return {"choose": body.decode() or None}
@@ -407,7 +411,7 @@ def _asked(body: bytes) -> Mapping[str, object]:
 
 
 def _page_asked_for(asked: Mapping[str, object]) -> tuple[str, int, bool]:
-    """Return behind which name a list is to begin, how many rows it may have, and whether of its asker's alone."""
+    """Parse a list request: the name after which it begins, its most rows, and whether only own policies are listed."""
     after, most, is_own = asked.get("after", ""), asked.get("most", MAX_ROWS), asked.get("own", False)
     if set(asked) - _LIST_MEMBERS or asked["list"] is not True:
         found = ", ".join(sorted(set(asked) - {"id"}))[:80]

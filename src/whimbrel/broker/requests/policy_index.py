@@ -1,4 +1,4 @@
-"""The index of policies: their names in order, all of them and those of each owner."""
+"""Index of policies: their names in sorted order, of all policies and per owner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NONE = SortedNames()
 
 
 class PolicyIndex:
-    """The names of *policies*; it follows their changes."""
+    """Sorted names of *policies*; ``change`` keeps them up to date."""
 
     def __init__(self, policies: Iterable[PolicyVersion]) -> None:
         known = list(policies)
@@ -28,7 +28,7 @@ class PolicyIndex:
         return self._owned.get(owner, _NONE)
 
     def change(self, before: PolicyVersion | None, after: PolicyVersion | None) -> None:
-        """Take in that a policy was put, replaced or removed; None stands for no policy."""
+        """Update the index after a policy was stored, replaced or removed; None stands for a missing policy."""
         if before is after:
             return
         if before is not None:

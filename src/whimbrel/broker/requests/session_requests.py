@@ -1,7 +1,7 @@
-"""Requests: what a client asks of named sessions, as objects of JSON (docs/reference/sessions.md, "Requests").
+"""Parse requests about named sessions, which are objects of JSON (docs/reference/sessions.md, "Requests").
 
-Rule: a member that the verb does not know is refused, so that nothing is taken for done that was not.
-Rule: an error never quotes what was found where that may be a password or a key.
+Rule: a member that the verb does not know is refused, so that the client does not believe it had an effect.
+Rule: an error never quotes a value that may be a password or a key.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _LEVELS = ("user", "admin", "owner")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request; what a verb does not know is as if it had not been said."""
+    """One request; members that its verb does not use have their defaults."""
 
     verb: str
     id: object = None
-    """Whatever the client calls it by."""
+    """The client's own identifier of the request, which the answer repeats."""
     session: str = ""
     password: str | None = field(default=None, repr=False)
     receipt: Mode = Mode.TAKE
@@ -63,7 +63,7 @@ class Request:
 
 
 def read_request(verb: str, body: bytes) -> Request:
-    """Return the request that *body* spells, or raise ``ProtocolError`` with the code of the answer."""
+    """Parse *body* as a request, or raise ``ProtocolError`` with the code for the answer."""
     if verb not in VERBS:
         raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, f"a request {verb[:40]!r}; there are {', '.join(VERBS)}")
     if len(body) > MAX_REQUEST_BYTES:
@@ -95,7 +95,7 @@ def read_request(verb: str, body: bytes) -> Request:
 
 
 def id_of(body: bytes) -> object:
-    """Return what a request that cannot be read is called by, as far as that can be read."""
+    """Return the id of a request that is invalid otherwise, or None if the id cannot be read."""
     try:
         tree = read_json(body[: MAX_REQUEST_BYTES + 1], limits=_LIMITS)
         return None if tree.get("id") is None else _id(tree["id"])
@@ -104,7 +104,7 @@ def id_of(body: bytes) -> object:
 
 
 def check_session_name(value: object) -> str:
-    """Return *value* if a session may have this name, or raise ``InvalidValueError``."""
+    """Return *value* if it is a valid session name, or raise ``InvalidValueError``."""
     if (
         isinstance(value, str)
         and value.isprintable()
@@ -118,7 +118,7 @@ def check_session_name(value: object) -> str:
 
 
 def _new_name_refusal(session: str) -> InvalidValueError | None:
-    """Return why a new session may not be called *session*; those that are there keep their names."""
+    """Return why a new session may not be called *session*, or None; existing sessions keep their names."""
     if session == unicodedata.normalize("NFC", session).strip():
         return None
     allowed = "composed characters (Unicode NFC) and no blanks at the ends: another name would look the same"
@@ -126,7 +126,7 @@ def _new_name_refusal(session: str) -> InvalidValueError | None:
 
 
 def read_mode(value: object) -> Mode:
-    """Return the mode that *value* names."""
+    """Parse *value* as a mode: take or keep."""
     for mode in Mode:
         if value == mode.value:
             return mode
@@ -152,7 +152,7 @@ def _text(what: str) -> Callable[[object], str]:
 
 
 def _is_text(value: object) -> bool:
-    """Tell whether *value* is text that can be written: JSON can spell halves of characters (lone surrogates)."""
+    """Return whether *value* is text that UTF-8 can encode: JSON may contain lone surrogates, which it cannot."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -267,7 +267,7 @@ VERBS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "keys": ((), ("add", "remove")),
     "release": (("client",), ()),
 }
-"""What each verb needs, and what it may have beside."""
+"""For each verb its required members, and its optional ones."""
 
 
 def _refusal(reason: str) -> ProtocolError:

@@ -45,7 +45,7 @@ class BlockingThreads:
         self._under_way -= 1
         running = self.running
         if running.failure is None and not running.is_closed:
-            running.broker.answered(task, done.result(), running.clock.now())
+            running.broker.on_answer(task, done.result(), running.clock.now())
             self._flush_soon()
 
 
@@ -82,7 +82,7 @@ class Transforms:
             return
         now = running.clock.now()
         if is_warm:
-            running.broker.answered(job, None, now)
+            running.broker.on_answer(job, None, now)
             self._flush_soon()
         elif self._pool.is_warm:
             is_warm = True
@@ -94,7 +94,7 @@ class Transforms:
         running = self._running
         running.broker.counters.transforms = self._pool.performed
         if running.failure is None and not running.is_closed:
-            running.broker.answered(job, result, running.clock.now())
+            running.broker.on_answer(job, result, running.clock.now())
             self._flush_soon()
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from whimbrel.broker.state.terms_cache import TermsCache
 from whimbrel.broker.state.volatile_state import VolatileState
 from whimbrel.broker.wire.clients import HELD, LIVE, LiveClient, Outgoing
-from whimbrel.broker.wire.notices import changed_subscription, crossed, is_told, listens, subscriptions_of
+from whimbrel.broker.wire.notices import changed_subscription, crossing_notice, is_told, listens, subscriptions_of
 from whimbrel.hold.commands import HandOver, Identity, Settle, Tell, TellAll
 from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
@@ -143,7 +143,7 @@ class HandOvers:
         """Notify a client that it entered or left an area that it named."""
         client = self._clients.get(command.device)
         if client is not None:
-            self.tell(client, crossed(command.name, is_inside=command.is_inside), now)
+            self.tell(client, crossing_notice(command.name, is_inside=command.is_inside), now)
 
     def tell(self, client: LiveClient, message: KeptNotification, now: int) -> None:
         """Send a client a notice of the broker, if it subscribes to such notices in its private session."""

@@ -1,1 +1,1 @@
-"""Subscribe: SUBSCRIBE and UNSUBSCRIBE, retained messages, and history."""
+"""Subscribe: SUBSCRIBE and UNSUBSCRIBE, retained messages, and history from the log."""

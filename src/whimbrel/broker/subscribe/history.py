@@ -1,15 +1,15 @@
-"""History on subscribing: a SUBSCRIBE with ``since`` gets what the log has, in order, and then goes on live, once each.
+"""History: a SUBSCRIBE with ``since`` gets older notifications from the log in order, then live ones, each once.
 
-A replay asks for pieces of the log, which the shell reads beside the event loop, and sends them as its client reads.
-Once it has come to the end of what is applied, it lets everything that is numbered from then on be kept (a *tap* of
-the commit queue), reads up to where the tap begins, and enters the subscription. When that is applied, what the tap
-has is sent first: all of it has lower numbers than the subscription, and all that is live has higher ones.
-Rule: a notification is sent from the log if its number is lower than the subscription's, and live if it is higher.
-Rule: copies from the log have QoS 0. A client that loses its connection asks again from the last number that it has.
-Rule: nothing is read that is not applied, so no client gets from the log what live subscribers have not got yet.
-Rule: no policy decides about copies from the log. Where one is in force since is refused, and where a device chooses
-one meanwhile its connection ends with that reason: nothing passes by the policy.
-Rule: a client whose session goes on has its subscription when the connection is lost, though the replay is not done.
+A replay asks for chunks of the log, which the shell reads outside the event loop, and sends them as its client reads.
+At the end of the applied facts, it opens a buffer (a *tap* of the commit queue) that collects the publications from
+then on. It then reads the log up to the first of these, and adds the subscription. When that is applied, it first sends
+the publications from the tap: all have lower seqs than the subscription, and all live ones have higher seqs.
+Rule: a notification is sent from the log if its seq is lower than the subscription's, and live if it is higher.
+Rule: copies from the log have QoS 0. A client that loses its connection asks again from the last seq that it has.
+Rule: only applied facts are read, so no client gets from the log what live subscribers have not got yet.
+Rule: no policy decides about copies from the log. So ``since`` is refused where a policy applies, and a connection is
+closed with that reason if its device chooses a policy meanwhile.
+Rule: a client with a persistent session keeps its subscription if the connection is lost before the replay is done.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from whimbrel.node.publication import KeptNotification
 __all__ = ["History"]
 
 _PIECE = 100
-"""How many copies are sent in one turn of the event loop."""
+"""Most copies that are sent in one turn of the event loop."""
 _SHAPED = "a policy was chosen while history was sent, and since is not offered where a policy decides"
 
 _Put = Callable[[Callable[[], Pieces] | None], None]
-"""Enters a subscription; what it is given comes before it is applied."""
+"""Adds a subscription; the argument, if given, is run before the subscription is applied."""
 
 
 @dataclass(slots=True, eq=False)
 class _Replay:
-    """One SUBSCRIBE on its way from the log to live."""
+    """One SUBSCRIBE with ``since``, from its first copy of the log until it is live."""
 
     link: Link
     client: LiveClient
@@ -64,12 +64,12 @@ class _Replay:
 
     @property
     def identity(self) -> Identity:
-        """What the subscription is known by in its session."""
+        """The identity of the subscription within its session."""
         return self.subscription.subject_filter, self.subscription.name
 
 
 class History:
-    """The replays of all connections; *settings* say how many there may be, and how far back each may go."""
+    """The replays of all connections; *settings* limit their count and how far back each may go."""
 
     def __init__(
         self,
@@ -84,17 +84,17 @@ class History:
         self._sightings = sightings
         self._commits, self._sender, self._gate, self._allowance = commits, sender, gate, allowance
         self._chosen = chosen
-        """Which policy a device has chosen."""
+        """Returns the policy that a device has chosen, or None."""
         self._most, self._longest_us = settings.history_count, settings.history_s * US_PER_S
         self._replays: dict[Link, list[_Replay]] = {}
         self._asking: deque[_Replay] = deque()
-        """Replays that want to know what comes next in the log."""
+        """Replays that need the next chunk of the log."""
         self._ready: deque[_Replay] = deque()
-        """Replays that have something to send, or to decide."""
+        """Replays that have copies to send, or reached the end of a chunk."""
         self.waiting: list[_Replay] = []
-        """Replays that wait until what is numbered is written and applied."""
+        """Replays that wait until the publications with a seq are written and applied."""
         self.oldest_seq, self.oldest_at = 1, 0
-        """Where the log begins, and from when on; the shell keeps it up to date."""
+        """The first seq of the log and the time of its beginning; the shell updates them."""
 
     def __len__(self) -> int:
         return sum(map(len, self._replays.values()))
@@ -104,16 +104,16 @@ class History:
         """Whether ``go_on`` has something to do."""
         return bool(self._ready)
 
-    # -- beginning and ending ----------------------------------------------------------------------------------------
+    # -- begin and end -----------------------------------------------------------------------------------------------
 
     def begins(self, seq: int, at: int) -> None:
-        """Take in with which number the log begins now, and after which time."""
+        """Set the seq and time at which the log begins now."""
         self.oldest_seq, self.oldest_at = seq, at
 
-    def asked(self, since: Since, subscription: Subscription, now: int) -> tuple[tuple[int, int], str]:
-        """Return the number and the time that *since* says to begin with, or raise ``ProtocolError``.
+    def start_of(self, since: Since, subscription: Subscription, now: int) -> tuple[tuple[int, int], str]:
+        """Return the seq and the time at which *since* begins, or raise ``ProtocolError``.
 
-        The text says from when on there is a log, where what is asked for is older.
+        The text tells where the log begins, if *since* asks for older notifications; otherwise it is empty.
         """
         node, is_time = self._commits.node, since.seconds is not None
         if not self._longest_us:
@@ -135,9 +135,9 @@ class History:
     def begin(
         self, link: Link, client: LiveClient, subscription: Subscription, first: int, since_at: int, put: _Put
     ) -> None:
-        """Send what *subscription* wants of the log from the number *first* and the time *since_at* on; then *put* it.
+        """Replay what *subscription* matches in the log, from seq *first* and time *since_at*; then add it by *put*.
 
-        From now on all copies over this connection carry their numbers.
+        From now on all copies over this connection carry their notification's id.
         """
         self.cancel(link, subscription.session, (subscription.subject_filter, subscription.name))
         link.numbered_by, link.is_plain = self._commits.node, False
@@ -148,15 +148,15 @@ class History:
         self._ready.append(replay)
 
     def cancel(self, link: Link, session: str, identity: Identity) -> bool:
-        """Give up the replay for a subscription; tell whether there was one."""
+        """Cancel the replay for a subscription; return whether one existed."""
         for replay in self._replays.get(link, ()):
             if (replay.subscription.session, replay.identity) == (session, identity):
                 self._end(replay)
                 return True
         return False
 
-    def lost(self, link: Link) -> None:
-        """Take in that a client leaves: a session that goes on has its subscription."""
+    def on_disconnect(self, link: Link) -> None:
+        """Cancel the replays of a client that disconnects; a persistent session gets its subscriptions."""
         for replay in list(self._replays.get(link, ())):
             self._end(replay)
             if replay.client.is_persistent:
@@ -176,10 +176,10 @@ class History:
             self._commits.close_tap(replay.tap)
             replay.tap = None
 
-    # -- reading, by the shell ---------------------------------------------------------------------------------------
+    # -- reads by the shell ------------------------------------------------------------------------------------------
 
     def next_question(self, now: int) -> HistoryQuestion | None:
-        """Return what is to be read next, if anything; the replays take turns."""
+        """Return the next chunk of the log to read, or None; the replays take turns."""
         while self._asking:
             replay = self._asking.popleft()
             if not replay.is_over:
@@ -188,11 +188,11 @@ class History:
 
     @property
     def has_questions(self) -> bool:
-        """Whether there is anything to be read."""
+        """Whether the shell has a chunk to read."""
         return bool(self._asking)
 
-    def answered(self, question: HistoryQuestion, chunk: HistoryChunk) -> None:
-        """Take in what was read."""
+    def on_chunk(self, question: HistoryQuestion, chunk: HistoryChunk) -> None:
+        """Handle a chunk that the shell has read."""
         replay = question.replay
         assert isinstance(replay, _Replay)
         if replay.is_over:
@@ -208,7 +208,7 @@ class History:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def go_on(self, now: int) -> None:
-        """Send a piece of one replay."""
+        """Send copies of one replay, at most ``_PIECE``."""
         if not self._ready:
             return
         replay = self._ready.popleft()
@@ -224,20 +224,20 @@ class History:
             self._ready.append(replay)
 
     def resume(self, link: Link) -> None:
-        """Take in that there may be room again for what is sent over a link."""
+        """Continue the replays of a link that may have room in its buffer again."""
         for replay in self._replays.get(link, ()):
             if replay.chunk and replay not in self._ready:
                 self._ready.append(replay)
 
     def look(self) -> None:
-        """Take in that more may be written and applied."""
+        """Continue the replays that waited for facts to be written and applied."""
         waiting, self.waiting = self.waiting, []
         for replay in waiting:
             if not replay.is_over:
                 self._decide(replay)
 
     def _is_shaped(self, replay: _Replay) -> bool:
-        """Tell whether the device has chosen a policy meanwhile; the rest of the history would pass by it."""
+        """Return whether the device has chosen a policy meanwhile, and if so, close its connection."""
         if self._chosen(replay.client.id) is None:
             return False
         self._sender.fail(replay.link, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _SHAPED)
@@ -248,14 +248,14 @@ class History:
             self._sender.live(replay.link, message, _identifiers(replay.subscription), now, retain=False)
 
     def _last(self, replay: _Replay) -> int:
-        """Return the last number that may be read for a replay now."""
+        """Return the last seq that may be read for a replay now."""
         last = min(self._commits.written, self._commits.applied)
         return last if replay.tap is None else min(last, replay.tap.first - 1)
 
     def _decide(self, replay: _Replay) -> None:
-        """Read on, wait for what is numbered and not applied yet, or go live."""
+        """Read the next chunk, wait until the latest facts are applied, or go live."""
         if replay.tap is not None and replay.tap.is_full:
-            self._close_tap(replay)  # the log grew faster than it was read: from the log, then
+            self._close_tap(replay)  # the log grew faster than it was read: read from the log again
         if replay.next_seq <= self._last(replay):
             self._asking.append(replay)
             return
@@ -269,7 +269,7 @@ class History:
         replay.put(lambda: self._sending_tapped(replay, tap))
 
     def _sending_tapped(self, replay: _Replay, tap: Tap) -> Iterator[None]:
-        """Send what was numbered between the log's last piece and the subscription, in pieces."""
+        """Send the publications between the last chunk of the log and the subscription, yielding at intervals."""
         link, client, allowance = replay.link, replay.client, self._allowance()
         for done, body in enumerate(tap.bodies, start=1):
             if done % _PIECE == 0:

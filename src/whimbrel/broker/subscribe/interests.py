@@ -1,4 +1,4 @@
-"""Interests: SUBSCRIBE and UNSUBSCRIBE (MQTT 5, 3.8 to 3.11); what is retained or in the log comes of them."""
+"""Interests: handle SUBSCRIBE and UNSUBSCRIBE, and start retained messages and history (MQTT 5, 3.8 to 3.11)."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ _LONGEST_REASON, _LONGEST_QUOTE = 1_000, 80
 _MAX_REASONS = 20
 _IF_NEW, _NEVER = 1, 2
 _MAX_FENCES = 64
-"""How many areas a session may name."""
+"""Most named areas (topics ``$whimbrel/near/<name>``) of a session."""
 OWN_TOPICS = ("$whimbrel/", "$SYS/")
-"""What a client is told of itself and of the broker, which is never a named session's to hold."""
+"""Topics about the client itself and about the broker, which a named session never holds."""
 
 
 class Interests:
-    """What clients subscribe to."""
+    """Handles the subscriptions of clients."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Interests:
         self.history = History(
             commits, sender, gate, config.log, state.routes.allowance, places.sightings, shape.chosen
         )
-        """What is read from the log for those who subscribe with ``since``; the shell reads it."""
+        """Replays of the log for subscriptions with ``since``; the shell reads the log for them."""
         self._retains = config.mqtt.retain_available
         self.retained = RetainedMessages(commits, state, sender, delivering, long_work, gate)
         self._commits, self._state, self._sender, self._authorizer = commits, state, sender, authorizer
@@ -113,22 +113,22 @@ class Interests:
             max_held=config.hold.max,
             max_held_by_default=config.hold.max,
         )
-        # Exactly once is an exchange of two; where another device may take what one has begun to receive, it would be
-        # left with an identifier that is never released.
+        # QoS 2 takes two exchanges; if another device could take a message that one has begun to receive, the packet id
+        # would never be released.
         most_qos = min(config.mqtt.maximum_qos, AT_LEAST_ONCE)
         self._named_limits = replace(self.limits, max_held_by_default=config.sessions.max, maximum_qos=most_qos)
         self.let_confirm: Callable[[LiveClient, int], None] = lambda _client, _now: None
-        """Who lets QoS 0 hand-overs of a client have receipts: its rights may refuse some."""
+        """Switches on receipts for a client's QoS 0 deliveries, because its rights may refuse some."""
 
     def subscribe(self, link: Link, client: LiveClient, packet: Subscribe, now: int) -> None:
-        """Take in a SUBSCRIBE; it is answered when all of it is accepted."""
+        """Handle a SUBSCRIBE; SUBACK follows when all its subscriptions are accepted."""
         if not self._are_filters(link, [request.topic_filter for request in packet.requests]):
             return
         self._commits.now(now)
         self._long_work.begin(link, self._subscribe(link, client, packet))
 
     def _subscribe(self, link: Link, client: LiveClient, packet: Subscribe) -> Iterator[None]:
-        """Take in the requests of a SUBSCRIBE piece by piece."""
+        """Handle the requests of a SUBSCRIBE, yielding between them if they take long."""
         codes, reasons = list[int](), dict[str, None]()
         budget, done = self._budget.packet(client.session), 0
         try:
@@ -177,20 +177,20 @@ class Interests:
     def _begin_history(
         self, link: Link, client: LiveClient, subscription: Subscription, options: Options
     ) -> str | None:
-        """Begin to send what a subscription with ``since`` wants of the log; return None if it has no ``since``.
+        """Start the history of a subscription with ``since``; return None if it has no ``since``.
 
-        The text says from when on there is a log, where what was asked for is older. One that is there already is
-        taken away first: the log has what is held for it.
+        The text tells where the log begins, if *since* asks for older notifications. An existing subscription with this
+        identity is removed first: the log contains what is held for it.
         """
         if options.since is None:
             return None
         if subscription.policy is not None or self._state.decisions.shape.chosen(client.id) is not None:
             reason = "since is not offered where a policy decides: what the log has would pass by it"
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, reason)
-        begin, told = self.history.asked(options.since, subscription, self._commits.last_at)
+        begin, told = self.history.start_of(options.since, subscription, self._commits.last_at)
         now = self._commits.last_at
         self.remove(client, subscription.session, (subscription.subject_filter, subscription.name), now)
-        if not link.confirms:  # so that each copy is one of its own, with its number
+        if not link.confirms:  # so that each copy is encoded separately, with its notification's id
             link.confirms = True
             self.let_confirm(client, now)
 
@@ -201,7 +201,7 @@ class Interests:
         return told
 
     def _are_filters(self, link: Link, topic_filters: Sequence[str]) -> bool:
-        """Close a connection of 3.1.1 for a topic filter that is none [MQTT-4.8.0-1]; version 5 answers each."""
+        """Close a 3.1.1 connection with an invalid topic filter [MQTT-4.8.0-1]; version 5 gets a code for each."""
         if link.machine.version == V5:
             return True
         try:
@@ -216,28 +216,28 @@ class Interests:
 
     @staticmethod
     def _spend(budget: PacketBudget, options: Options, subscription: Subscription, now: int) -> int:
-        """Count a content filter that stands in a topic filter, as in 3.1.1; return what it costs."""
-        if subscription.parsed is options.filter:  # it is counted already
+        """Count the cost of a content filter inside a topic filter, as in 3.1.1, and return that cost."""
+        if subscription.parsed is options.filter:  # its cost is counted already
             return 0
         cost = filter_cost(filter_of(subscription))
         budget.spend(cost, now)
         return cost
 
     def spend(self, client: LiveClient, subscription: Subscription, now: int) -> None:
-        """Count the work of a subscription that is asked for in a request, or raise ``ProtocolError``."""
+        """Count the work of a subscription made by a request; raise ``ProtocolError`` if it is too much."""
         cost = topic_cost(subscription.subject_filter or "") + filter_cost(filter_of(subscription))
         self.spend_work(client, cost, now)
 
     def spend_work(self, client: LiveClient, cost: int, now: int) -> None:
-        """Count the work of a request, or raise ``ProtocolError``."""
+        """Count the work of a request; raise ``ProtocolError`` if it is too much."""
         self._budget.packet(client.session).spend(cost, now)
 
     def begin(self, link: Link, work: Pieces) -> None:
-        """Begin what a client asks for and may take several turns."""
+        """Start work for a client that may take several turns of the event loop."""
         self._long_work.begin(link, work)
 
     def prepare(self, subscription: Subscription) -> Generator[None, None, Subscription]:
-        """Return *subscription* with its content filter prepared for the index, yielding after each step if long."""
+        """Prepare the content filter of *subscription* for the index, yielding after each step if it is long."""
         return self._state.routes.prepare(subscription)
 
     def asked_for(
@@ -248,14 +248,15 @@ class Interests:
         session: str,
         identifier: int | None = None,
     ) -> Subscription:
-        """Return the subscription that is asked for, or raise ``ProtocolError``."""
+        """Return the subscription that a request asks for, or raise ``ProtocolError``."""
         limits = self.limits if is_private(session) else self._named_limits
         return subscription_of(request, options, session, identifier, limits, link.keyring.subscriptions)
 
     def _instructions(self, subscription: Subscription) -> int:
-        """Return how many instructions the patterns of a subscription have together: asked for now, or in the hold.
+        """Return the instruction count of all patterns in a subscription, whether new or already in the hold.
 
-        On one notification they take at most so many steps for each byte of the strings they are asked about.
+        On one notification they take at most this many steps for each byte of the strings that they are matched
+        against.
         """
         if subscription.parsed is None and subscription.filter_text is not None:
             identity = (subscription.subject_filter, subscription.name)
@@ -264,7 +265,7 @@ class Interests:
         return 0 if content is None else content.instructions
 
     def check(self, link: Link, client: LiveClient, subscription: Subscription, rights: frozenset[Right]) -> None:
-        """Refuse a subscription that may not be made with these *rights* in its session."""
+        """Raise ``ProtocolError`` if a subscription may not be made with these *rights* in its session."""
         assert subscription.subject_filter is not None
         session = subscription.session
         if not is_private(session):
@@ -292,20 +293,20 @@ class Interests:
 
     @staticmethod
     def _check_fences(subscription: Subscription, subscribed: Mapping[Identity, int]) -> None:
-        """Refuse one more named area than a session may have: each report looks at all of its own."""
+        """Refuse one more named area than a session may have: each position report checks all areas of its session."""
         if fence_name(subscription) is None or (subscription.subject_filter, subscription.name) in subscribed:
             return
         if sum((wanted or "").startswith(NEAR) for wanted, _ in subscribed) >= _MAX_FENCES:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"{_MAX_FENCES} named areas, no more are allowed")
 
     def _check_policy(self, name: str | None) -> None:
-        """Refuse a subscription with a policy that does not exist: it would silently decide nothing."""
+        """Refuse a subscription that names a missing policy, which would silently do nothing."""
         if name is not None and name not in self._state.decisions.shape.policies:
             reason = f"there is no policy {name[:_LONGEST_QUOTE]!r}; publish its text to {POLICIES}<name>"
             raise ProtocolError(ReasonCode.TOPIC_FILTER_INVALID, reason)
 
     def may_subscribe(self, user: str | None, client_id: str, subscription: Subscription) -> bool:
-        """Tell whether the rights of a user let a client have *subscription*."""
+        """Return whether a user's rights allow a client *subscription*."""
         wanted = subscription.subject_filter or "#"
         _, plain = split_share(wanted)
         if isinstance(subscription.near, Anywhere) and not self._authorizer.may_hear_anywhere(user, client_id, plain):
@@ -331,7 +332,7 @@ class Interests:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
 
     def check_right(self, session: str, rights: frozenset[Right], device: str) -> None:
-        """Refuse a change of a named session's subscriptions without the right to it, or if that is about to end."""
+        """Refuse to change a named session's subscriptions without the right to, or if that right is about to end."""
         is_ending = (
             session in self._state.volatile.deleting or self._state.volatile.changing.get(session, device) != device
         )
@@ -348,9 +349,9 @@ class Interests:
         *,
         before: Callable[[], Pieces] | None = None,
     ) -> None:
-        """Add a subscription that was checked, or replace the one with its identity.
+        """Add a checked subscription, or replace the one with its identity.
 
-        When it is accepted, what is to come *before* comes first.
+        *before*, if given, runs when the subscription is accepted, before it is applied.
         """
         self.history.cancel(link, subscription.session, (subscription.subject_filter, subscription.name))
         session = subscription.session
@@ -391,21 +392,21 @@ class Interests:
         self._sender.say(link, Suback(packet_id, tuple(codes), properties))
 
     def unsubscribe(self, link: Link, client: LiveClient, packet: Unsubscribe, now: int) -> None:
-        """Take in an UNSUBSCRIBE."""
+        """Handle an UNSUBSCRIBE; UNSUBACK follows when all its removals are accepted."""
         if not self._are_filters(link, packet.topic_filters):
             return
         self._commits.now(now)
         self._long_work.begin(link, self._unsubscribe(link, client, packet))
 
     def _unsubscribe(self, link: Link, client: LiveClient, packet: Unsubscribe) -> Iterator[None]:
-        """Take in the topic filters of an UNSUBSCRIBE piece by piece."""
+        """Handle the topic filters of an UNSUBSCRIBE, yielding between them if they take long."""
         codes: list[int] = []
         budget, done = self._budget.packet(client.session), 0
         try:
             options = options_of(packet.properties.user, self.limits, is_ours=link.is_ours)
         except ProtocolError as error:
             codes = [error.code] * len(packet.topic_filters)
-            self._commits.then(partial(self._unsubscribed, link, packet.packet_id, codes))
+            self._commits.then(partial(self._answer_unsubscribe, link, packet.packet_id, codes))
             return
         for topic_filter in packet.topic_filters:
             if done >= PIECE:
@@ -426,10 +427,10 @@ class Interests:
                 continue
             is_there = self.remove(client, session, identity, now)
             codes.append(ReasonCode.SUCCESS if is_there else ReasonCode.NO_SUBSCRIPTION_EXISTED)
-        self._commits.then(partial(self._unsubscribed, link, packet.packet_id, codes))
+        self._commits.then(partial(self._answer_unsubscribe, link, packet.packet_id, codes))
 
     def remove(self, client: LiveClient | None, session: str, identity: Identity, now: int) -> bool:
-        """Take a subscription away, for a client or because the broker ends it; tell whether there was one."""
+        """Remove a subscription for a client, or for the broker if *client* is None; return whether it existed."""
         is_cancelled = (
             client is not None and client.link is not None and (self.history.cancel(client.link, session, identity))
         )
@@ -450,20 +451,20 @@ class Interests:
         self._commits.enter(fact, partial(self._state.apply, fact), is_owed=is_owed)
         return True
 
-    def _unsubscribed(self, link: Link, packet_id: int, codes: list[int]) -> None:
+    def _answer_unsubscribe(self, link: Link, packet_id: int, codes: list[int]) -> None:
         if link.closing is None:
             told = tuple(codes) if link.machine.version == V5 else ()
             self._sender.say(link, Unsuback(packet_id, told, NO_PROPERTIES))
 
 
 def _applying(before: Callable[[], Pieces], apply: Apply) -> Pieces:
-    """Do what comes before a fact in pieces, then apply it."""
+    """Run *before* in slices, then apply a fact."""
     yield from before()
     apply()
 
 
 def _check_told(subscription: Subscription) -> None:
-    """Refuse a subscription to topics of our own that nothing is ever published to."""
+    """Refuse a subscription to a topic of ours on which nothing is ever published."""
     wanted = subscription.subject_filter or ""
     is_fence = wanted.startswith(NEAR) and "+" not in wanted and "#" not in wanted
     if is_fence and fence_name(subscription) is None:
@@ -478,7 +479,7 @@ def _check_told(subscription: Subscription) -> None:
 
 
 def _session(link: Link, client: LiveClient, options: Options, topic_filter: str) -> str:
-    """Return the session that a SUBSCRIBE or UNSUBSCRIBE is for (docs/reference/sessions.md, "Subscribing")."""
+    """Return the session that a SUBSCRIBE or UNSUBSCRIBE applies to (docs/reference/sessions.md, "Subscribing")."""
     chosen = link.home if options.session is None else options.session
     if not chosen or topic_filter.startswith(OWN_TOPICS):
         return client.session
@@ -488,5 +489,5 @@ def _session(link: Link, client: LiveClient, options: Options, topic_filter: str
 
 
 def _named_cost(topic_filter: str) -> int:
-    """Return what it costs to read which subscription an UNSUBSCRIBE names; it may have a content filter in it."""
+    """Return the work cost of parsing a topic filter of an UNSUBSCRIBE, which may contain a content filter."""
     return topic_cost(topic_filter) + (len(topic_filter) // 4 if topic_filter.startswith("$filter/") else 0)

@@ -1,7 +1,7 @@
-"""Subscribing: what a SUBSCRIBE asks for, as subscriptions of the hold (shared decisions: docs/reference/mqtt.md).
+"""Parse the subscriptions that a SUBSCRIBE asks for (docs/reference/mqtt.md).
 
-Version 5 says content filters and options as user properties (``own_properties``), one set a packet; version 3.1.1
-says a content filter as ``$filter/<base64url of its text>/<topic filter>``, and before that a place as
+Version 5 gives content filters and options as user properties (``own_properties``), one set per packet. Version 3.1.1
+gives a content filter as ``$filter/<base64url of its text>/<topic filter>``, and before that a place as
 ``$near/<near>/<topic filter>``.
 """
 
@@ -47,7 +47,7 @@ _MAX_TTL_S = 10 * 365 * 24 * 3_600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a subscription may ask for, and what it gets where it does not ask."""
+    """Limits and defaults of subscriptions."""
 
     filter_bytes: int = 16_384
     topic_bytes: int = 4_096
@@ -60,7 +60,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """Where a subscription begins in the log: so many *seconds* ago, or behind the number *seq* of *node*."""
+    """Where a subscription begins in the log: *seconds* ago, or after *seq* of *node*."""
 
     seconds: int | None = None
     node: str = ""
@@ -69,28 +69,28 @@ class Since:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The user properties of a SUBSCRIBE or UNSUBSCRIBE that mean something here."""
+    """The broker's options among the user properties of a SUBSCRIBE or UNSUBSCRIBE."""
 
     filter: Filter | None = None
-    """The content filter, parsed here and nowhere else."""
+    """The content filter, parsed only once, here."""
     ttl_us: int | None = None
     max_held: int | None = None
     name: str = ""
     session: str | None = None
-    """The session it is for; None: not said, "": the private one."""
+    """The session it applies to; None: the default, "": the private session."""
     keys: KeyHashes = NO_KEYS
     is_insecure: bool | None = None
-    """Whether notifications are accepted whose keys do not match; None: not said."""
+    """Whether to accept notifications without matching keys; None: the default."""
     policy: str | None = None
-    """The policy that decides about what is handed over for it."""
+    """The policy that decides about deliveries for the subscription."""
     near: Near | None = None
-    """Where the publications are that it hears; None: places of publications make no difference."""
+    """The area that a publication's place must be in; None: places make no difference."""
     stale_us: int | None = None
-    """How long a reported place counts; None: not said."""
+    """Longest age in microseconds of a reported place that counts; None: the default."""
     modifies: bool = False
-    """Whether it may change a subscription of a named session that has other options."""
+    """Whether the SUBSCRIBE may change a named session's subscription that has other options."""
     since: Since | None = None
-    """From when on it is to have what is in the log; None: only what comes."""
+    """Where to begin in the log; None: only new notifications."""
 
 
 NO_OPTIONS = Options()
@@ -99,7 +99,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def since_of(text: str) -> Since:
-    """Return what ``since`` says: ``90``, ``15m``, ``24h``, ``7d``, or ``node:seq``, the last that the client has."""
+    """Parse ``since``: ``90``, ``15m``, ``24h``, ``7d``, or ``node:seq``, the last seq that the client has."""
     found = _SINCE.fullmatch(text)
     if found is None:
         allowed = "a duration (90, 90s, 15m, 24h, 7d), or node:seq, the last number that the client has"
@@ -110,7 +110,7 @@ def since_of(text: str) -> Since:
 
 
 def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool) -> Options:
-    """Read user properties; a bad one raises ``ProtocolError`` with what was found and what is allowed.
+    """Parse the user properties; raise ``ProtocolError`` for a bad one, with its value and the allowed values.
 
     *is_ours*: the connection's CONNECT carried ``whimbrel=1``.
     """
@@ -145,7 +145,7 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
 
 
 def near_of(text: str) -> Near:
-    """Return the near that *text* names, or raise ``ProtocolError``."""
+    """Parse *text* as a near, or raise ``ProtocolError``."""
     try:
         return parse_near(text)
     except InvalidValueError as error:
@@ -153,7 +153,7 @@ def near_of(text: str) -> Near:
 
 
 def stale_of(text: str) -> int:
-    """Return for how many microseconds a place counts, or raise ``ProtocolError``."""
+    """Parse for how many microseconds a place counts, or raise ``ProtocolError``."""
     try:
         return parse_stale_us(text)
     except InvalidValueError as error:
@@ -168,7 +168,7 @@ def subscription_of(
     limits: Limits,
     connection_keys: KeyHashes = NO_KEYS,
 ) -> Subscription:
-    """Return the subscription that *request* asks for, or raise ``ProtocolError`` with the code of the answer.
+    """Return the subscription that *request* asks for, or raise ``ProtocolError`` with the code for the answer.
 
     The keys of the connection are merged into it, and it keeps them (Elvin proxy, 5.2.3).
     """
@@ -208,14 +208,14 @@ def subscription_of(
 
 
 def identity_of(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str]:
-    """Return what the subscription is known by that an UNSUBSCRIBE names."""
+    """Return the identity of the subscription that an UNSUBSCRIBE names."""
     plain, name, *_ = _parts(topic_filter, options, limits)
     check_topic_filter(split_share(plain)[1])
     return plain, name
 
 
 def _parts(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str, Filter | None, Near | None]:
-    """Return topic filter, name, content filter and near; in 3.1.1 the last two are also what tells two apart."""
+    """Return the topic filter, name, content filter and near; in 3.1.1 the name includes the text of the last two."""
     if topic_filter.startswith(_NEAR_TOPIC):
         where, _, topic_filter = topic_filter.removeprefix(_NEAR_TOPIC).partition("/")
         if topic_filter.startswith(_NEAR_TOPIC):
@@ -234,7 +234,7 @@ def _parts(topic_filter: str, options: Options, limits: Limits) -> tuple[str, st
 
 
 def read_filter(text: str, limits: Limits) -> Filter:
-    """Return the filter that *text* is, or raise ``ProtocolError`` if it is none."""
+    """Parse *text* as a content filter, or raise ``ProtocolError``."""
     if len(text.encode()) > limits.filter_bytes:
         raise _refusal(f"a filter of {len(text.encode())} bytes, at most {limits.filter_bytes} are allowed")
     try:

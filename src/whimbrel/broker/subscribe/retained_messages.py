@@ -1,4 +1,4 @@
-"""Retained messages on subscribing: what was retained when a subscription was made, sent piece by piece (3.3.1.3)."""
+"""Send retained messages to new subscribers, over several turns of the event loop if there are many (3.3.1.3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["RetainedMessages"]
 
 
 class RetainedMessages:
-    """Sends what is retained to those who subscribe."""
+    """Sends retained messages to subscribers."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class RetainedMessages:
         self._delivering, self._long_work, self._gate = delivering, long_work, gate
 
     def send(self, link: Link, client: LiveClient, subscription: Subscription, asked_seq: int, now: int) -> None:
-        """Send what was retained when a subscription was made (3.3.1.3); for a share nothing is (4.8.2)."""
+        """Send the messages that were retained when a subscription was made (3.3.1.3); a share gets none (4.8.2)."""
         wanted = subscription.subject_filter
         if wanted is None or client.link is not link or is_shared(wanted):
             return
@@ -52,7 +52,7 @@ class RetainedMessages:
         self._long_work.begin(link, work, holds_packets=False)
 
     def send_arrived(self) -> None:
-        """Send what is retained for an area to the devices of sessions that have entered the area."""
+        """Send the messages retained for an area to the devices of sessions that have entered it."""
         arrived, self._state.volatile.arrived = self._state.volatile.arrived, []
         for session, message in arrived:
             for device, (is_present, _) in self._state.hold.members(session).items():
@@ -62,7 +62,7 @@ class RetainedMessages:
                     self._long_work.begin(client.link, work, holds_packets=False)
 
     def _arriving(self, link: Link, client: LiveClient, session: str, message: KeptNotification) -> Iterator[None]:
-        """Send a retained message for the first subscription of a session that wants it, yielding between them."""
+        """Send a retained message for the first matching subscription of a session, yielding between them."""
         allowance = self._state.routes.allowance()
         for subscription in self._state.hold.subscriptions(session):
             wanted, now = subscription.subject_filter, self._commits.last_at
@@ -72,7 +72,7 @@ class RetainedMessages:
             if not self._state.is_retained(message) or client.link is not link:
                 return
             if subscription.filter_text is not None:
-                yield  # to read it is a piece of its own
+                yield  # parsing the filter takes a turn of its own
             if not (yield from allowance.attempting(partial(_admits, selection, message, now))):
                 continue
             if not self._may_send(link, client, message, now):
@@ -93,7 +93,7 @@ class RetainedMessages:
         wanted: str,
         asked_seq: int,
     ) -> Iterator[None]:
-        """Send what is retained for a subscription piece by piece; a later SUBSCRIBE to the same begins anew."""
+        """Send the retained messages for a subscription in slices; a later SUBSCRIBE to the same starts again."""
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
         terms = (self._state.terms.get(subscription.session, (identity,), client.id),)
@@ -113,12 +113,12 @@ class RetainedMessages:
                 if not self._is_asked_for(link, client, subscription, asked_seq):
                     return
             if message.seq > asked_seq or not self._state.is_retained(message):
-                continue  # what came, or replaced it, after the subscription comes as it was published
+                continue  # newer messages reach the subscription live
             if not self._may_send(link, client, message, now):
                 continue
             if not is_read:
                 is_read = True
-                yield  # to read its filter is a piece of its own
+                yield  # parsing the filter takes a turn of its own
             if subscription.filter_text is None:
                 is_wanted = _admits(selection, message, now)
             else:
@@ -130,7 +130,7 @@ class RetainedMessages:
             qos = min(message.qos, subscription.qos or 0)
             out = Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED)
             if qos or not has_room(link) or self._delivering.shaping.is_for(client, out):
-                waiting.append(out)  # it is kept, so it can wait at QoS 0 too
+                waiting.append(out)  # it is stored anyway, so it can wait at QoS 0 too
             else:
                 self._sender.live(link, message, identifiers, now, retain=True)
         if not self._extend(link, client, waiting):
@@ -144,7 +144,7 @@ class RetainedMessages:
         return Selection(subscription, partial(self._state.hold.places.sightings, subscription.session))
 
     def _extend(self, link: Link, client: LiveClient, waiting: list[Outgoing]) -> bool:
-        """Let retained messages wait for a client; close its connection, and return False, where there is no memory."""
+        """Queue retained messages for a client; if memory is full, close its connection and return False."""
         full = self._state.memory.refusal(RETAINED_COPY_BYTES * len(waiting)) if waiting else None
         if full is not None:
             self._sender.fail(link, *full)
@@ -153,19 +153,19 @@ class RetainedMessages:
         return True
 
     def _may_send(self, link: Link, client: LiveClient, message: KeptNotification, now: int) -> bool:
-        """Tell whether a retained message may be sent: by its expiry, its reader's rights, and its publisher's."""
+        """Return whether a retained message may be sent, by its expiry and the rights of its receiver and publisher."""
         if self._gate.refusal(link, client.id, message, now) is not None:
             return False
         return self._gate.may_stay(message, self._state.retained.sources.get(message.subject))
 
     def _is_asked_for(self, link: Link, client: LiveClient, subscription: Subscription, asked_seq: int) -> bool:
-        """Tell whether a connection still waits for what was retained when it made *subscription*."""
+        """Return whether a connection still waits for the retained messages of its *subscription*."""
         session, wanted, name = subscription.session, subscription.subject_filter, subscription.name
         is_latest = client.link is link and link.retained.get((session, wanted or "", name)) == asked_seq
         return is_latest and (wanted, name) in self._state.subscribed_to.get(session, ())
 
     def _tell_of_sessions(self, link: Link, client: LiveClient, wanted: str, now: int) -> None:
-        """Tell what the sessions subscribe to that this connection joined, as if it were retained."""
+        """Send the subscription lists of the sessions joined over this connection, as if they were retained."""
         for session in link.rights:
             if matches(wanted, subscriptions_topic(session)):
                 message = subscriptions_of(session, self._state.hold.subscriptions(session))
@@ -173,7 +173,7 @@ class RetainedMessages:
 
 
 def _admits(selection: Selection, message: KeptNotification, now: int) -> bool:
-    """Return whether a subscription whose subject filter admits *message* wants it."""
+    """Return whether a subscription whose topic filter matches *message* also matches its content, keys and place."""
     keys, deliver_insecure = message.secured
     place, area = (None, None) if message.placing is None else (message.placing.place, message.placing.area)
     return selection.admits(

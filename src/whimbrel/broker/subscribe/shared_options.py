@@ -1,7 +1,7 @@
-"""Options of subscriptions that devices share: a SUBSCRIBE changes them only if it says so.
+"""Protect shared subscription options: a SUBSCRIBE changes those of a named session only with ``modify=yes``.
 
-In a named session every device receives by the same subscriptions. A device that only wants to listen, and subscribes
-plainly to a topic that the session has a filter on, would take the filter off for all others.
+All devices of a named session receive through the same subscriptions. If a device that only wants to listen subscribed
+plainly to a topic for which the session has a content filter, it would remove the filter for all others.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _IS_ANOTHER = (
 
 
 class SharedOptions:
-    """The subscriptions of named sessions, with those that wait for the disk."""
+    """The subscriptions of named sessions, including those that wait for the disk."""
 
     def __init__(self, commits: CommitQueue, state: BrokerState) -> None:
         self._commits, self._state = commits, state
         self._entering: dict[tuple[str, Identity], Subscription] = {}
 
     def check_unchanged(self, subscription: Subscription) -> None:
-        """Refuse a SUBSCRIBE that would change what a named session is subscribed to."""
+        """Refuse a SUBSCRIBE that would change an existing subscription of a named session."""
         if is_private(subscription.session):
             return
         session, identity = subscription.session, (subscription.subject_filter, subscription.name)
@@ -44,11 +44,11 @@ class SharedOptions:
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _IS_ANOTHER)
 
     def enter(self, subscription: Subscription, identity: Identity) -> None:
-        """Note a subscription that was entered just now, until it is accepted."""
+        """Remember a subscription that was just entered, until it is accepted."""
         if not is_private(subscription.session):
             self._entering[subscription.session, identity] = subscription
-            self._commits.then(partial(self._accepted, subscription, identity))
+            self._commits.then(partial(self._forget, subscription, identity))
 
-    def _accepted(self, subscription: Subscription, identity: Identity) -> None:
+    def _forget(self, subscription: Subscription, identity: Identity) -> None:
         if self._entering.get((subscription.session, identity)) is subscription:
             del self._entering[subscription.session, identity]

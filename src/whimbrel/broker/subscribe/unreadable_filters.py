@@ -1,8 +1,8 @@
-"""Filters that an older version accepted and this one cannot read at all: they are ended when the broker starts.
+"""Remove, at the broker's start, subscriptions whose filters an older version accepted and this one cannot read.
 
-Rule: they are ended by facts of the log, so that each fold of it (a pipeline, the next start) comes to the same. What
-was held for them is dropped, as if they had been unsubscribed from.
-Rule: each is named once, in the log of the process, and counted.
+Rule: they are removed by facts of the log, so that every fold of the log (a pipeline, the next start) has the same
+result. Notifications held for them are dropped, as after UNSUBSCRIBE.
+Rule: each is named once in the process log, and counted.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from whimbrel.hold.private import client_of
 __all__ = ["end_unreadable"]
 
 _MAX_NAMED = 100
-"""Subscriptions that the log of the process names one by one."""
+"""Most subscriptions that the process log names one by one."""
 
 
 def end_unreadable(state: BrokerState, interests: Interests, now: int) -> list[Notice]:
-    """End all subscriptions whose filter cannot be read; return what an operator should know of it."""
+    """Remove all subscriptions whose filter cannot be read; return notices about them for the operator."""
     notices: list[Notice] = []
     unreadable = sorted(state.routes.unreadable.items(), key=lambda item: (item[0][0], item[0][1][0] or "", item[0][1]))
     for (session, (subject_filter, name)), reason in unreadable:

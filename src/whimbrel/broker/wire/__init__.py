@@ -1,1 +1,1 @@
-"""Wire: connections and their clients, the properties of packets, and the bytes that are to be written."""
+"""Wire: connections and their clients, MQTT properties, and the bytes that wait to be written."""

@@ -1,8 +1,9 @@
-"""Clients: what is on its way to each, and what it still has to answer (MQTT 5, 4.3 and 4.9).
+"""Connected clients: the messages queued and in flight for each, and the answers they owe (MQTT 5, 4.3 and 4.9).
 
-A client outlives its connections as long as its session does. What is in flight stands here and nowhere on disk: the
-hold hands everything that has no receipt over again when the client comes back.
-Rule: at most *receive maximum* are in flight; the rest waits in the order it was handed over.
+A client outlives its connections for as long as its session exists. Messages in flight are kept here in memory and
+nowhere on disk: when the client returns, the hold (the queues of all sessions) delivers again each message without a
+receipt.
+Rule: at most *receive maximum* messages are in flight; the rest waits, in the order in which the hold delivered it.
 """
 
 from __future__ import annotations
@@ -30,30 +31,30 @@ __all__ = ["HELD", "LIVE", "Joining", "Link", "LiveClient", "Outgoing", "Terms"]
 
 
 _NOTED_STEP = 1 << 16
-"""What waits for a client and is not held is counted in steps of so many bytes."""
+"""Step in bytes in which the memory counter follows the queued messages that are not in the hold."""
 LIVE, HELD = "live", "held"
-"""How a message comes that is not retained, as receipts say it."""
+"""How a message that is not retained was delivered, as receipts name it: directly, or from the queue of a session."""
 
 
 class Terms(NamedTuple):
-    """What a session's subscriptions say about handing over, worked out once per combination of them."""
+    """Delivery options of a session for one combination of its subscriptions; computed once and cached."""
 
     session: str
     identities: tuple[Identity, ...]
     identifiers: tuple[int, ...]
     keeps_retain: bool
     receipt: bytes
-    """The beginning of a receipt, which is the same every time."""
+    """The first bytes of each receipt's record, which are the same every time."""
     granted: int
-    """The highest QoS that was granted."""
+    """The highest QoS that was granted to one of the subscriptions."""
     is_plain: bool
-    """Whether they only ask for copies: for all who have them, and of everything."""
+    """Whether each subscription gets a plain copy of every match: no share, policy, No Local or max of 0."""
     policies: tuple[str | None, ...]
-    """The policy of each subscription, if it has one."""
+    """For each subscription its policy's name, or None."""
 
 
 class Outgoing(NamedTuple):
-    """A message for a client."""
+    """A message that is queued for, or in flight to, a client."""
 
     message: KeptNotification
     qos: int
@@ -61,12 +62,12 @@ class Outgoing(NamedTuple):
     dup: bool
     identifiers: tuple[int, ...]
     terms: tuple[Terms, ...]
-    """For which sessions it counts."""
+    """Delivery options of each session that the message is delivered for."""
     is_held: bool = True
-    """Whether the hold holds it, and is told of the receipt."""
+    """Whether the hold keeps the message, so that the hold must be given its receipt."""
     via: str = LIVE
     is_decided: bool = False
-    """Whether a policy has decided about it, so that the message is what came of that."""
+    """Whether a policy has decided about the message; *message* is then the result of the policy."""
 
 
 class Joining(NamedTuple):
@@ -76,11 +77,12 @@ class Joining(NamedTuple):
     mode: Mode
     rights: frozenset[Right]
     access: str | None
-    """Who might do what in it when this was decided; if that has changed, it is decided anew."""
+    """The session's access rules when the rights were checked; if they have changed since, the rights are checked
+    again."""
 
 
 class Link:
-    """A connection as the core sees it; *shell* is whatever carries the bytes."""
+    """A connection in the core; *shell* is the object that carries the bytes."""
 
     __slots__ = (
         "address",
@@ -138,76 +140,75 @@ class Link:
         self.machine, self.shell, self.address = machine, shell, address
         self.verified_user, self.listener = verified_user, listener
         self.held = machine.held
-        """The bytes that came and are not decoded yet."""
+        """The bytes that arrived and are not decoded yet."""
         self.incoming_bytes = 0
-        """How many bytes it is counted with that came and are not handled yet."""
+        """Memory counted for bytes that arrived over the connection and are not handled yet."""
         self.out: list[bytes] = []
         self.retained: dict[tuple[str, str, str], int] = {}
-        """Subscriptions, by session, topic filter and name, to which retained messages are sent in pieces, and the seq
-        of the last SUBSCRIBE to each: only for that one it goes on."""
+        """Subscriptions (session, topic filter, name) that get retained messages, with the last SUBSCRIBE's seq."""
         self.client: LiveClient | None = None
         self.user: str | None = None
-        self.has_assigned_id = False  # the broker chose its client identifier, which needs no right
-        self.user_epoch: int | None = None  # which users file decided who it is (``UserCheck.epoch``); None: none yet
+        self.has_assigned_id = False  # the broker chose its client identifier, so no right to use it is needed
+        self.user_epoch: int | None = None  # the users file that authenticated it (``UserCheck.epoch``); None: not yet
         self.closing: str | None = None
-        """Why it is to be closed, once what is in ``out`` is written."""
-        # Choked, its client reads too slowly: nothing more is sent that can wait. Confirming, its QoS 0 hand-overs have
-        # receipts whether or not it reads too slowly. Lagging, there is no room: its QoS 0 hand-overs wait, and have
-        # receipts.
+        """Why the connection is to be closed when everything in ``out`` is written; None while it stays open."""
+        # Choked: the client reads too slowly, so nothing that can wait is sent. Confirming: its QoS 0 deliveries have
+        # receipts even if it reads fast enough. Lagging: its buffer is full; its QoS 0 copies wait, with receipts.
         self.is_choked = self.confirms = self.is_lagging = False
         self.room = INT32_MAX
-        """How many more bytes may wait to be written to it; see ``gate.has_room``."""
-        # A body that is being made for its client: nothing else is sent meanwhile. Nothing is written to it before the
-        # log has ``after_seq``, the decision about what is in ``out``. How many were decided about wait for the disk.
+        """How many more bytes may wait to be written to the connection; see ``gate.has_room``."""
+        # shaping: the transform that its client waits for; nothing else is sent meanwhile. after_seq: the seq of the
+        # decision about the bytes in ``out``, which are not written before the log has it. unsent: copies with a
+        # decision that wait for the disk.
         self.shaping: object | None = None
         self.shaping_since: int | None = None
-        """Since when it has been waiting for one body after the other; None if it waits for none."""
+        """Since when it has waited for one transform after the other; None while it waits for none."""
         self.after_seq = self.unsent = self.unsent_bytes = 0
         self.is_dirty = self.is_ours = False
-        """Its CONNECT carried ``whimbrel=1``: see ``own_properties``."""
+        """Whether its CONNECT carried ``whimbrel=1``: see ``own_properties``."""
         self.is_plain = True
-        """No aliases and no bound on packets: what is encoded for others will do."""
+        """Whether it has no topic aliases, packet limit or mount point, so packets encoded for other clients fit it."""
         self.numbered_by: str | None = None
-        """The node, if copies carry their numbers: something was subscribed to over it with ``since``."""
+        """The node's name, if copies carry their notification's id because a SUBSCRIBE here used ``since``."""
         self.keep_alive_us = self.last_at = 0
         self.is_heard = True
-        """Something came since it was last asked how long nothing came."""
+        """Whether bytes arrived since the last check for timeouts."""
         self.is_unread = False
-        """The broker does not read from it for now: what it says is not heard."""
+        """Whether the broker has paused reading from it, so that a lack of bytes does not count as silence."""
         self.opened_at: int | None = None
         self.heard_at = 0
-        """When it was first seen, and last heard, by the clock of ``Broker.end_silent``."""
+        """When it was first seen, and when bytes last arrived, by the clock of ``Broker.end_silent``."""
         self.parked: object | None = None
-        """A CONNECT that is being answered; what comes meanwhile waits in the machine, undecoded."""
-        # Busy, a packet of it is being handled piece by piece; those that came ``behind`` wait.
+        """A CONNECT that is being answered; bytes that arrive meanwhile wait undecoded in the machine."""
+        # busy: one of its packets is handled over several turns; the packets ``behind`` wait.
         self.is_busy, self.behind = False, list[Packet]()
         self.stalled: StalledPublications | None = None
         self.meter: Meter | None = None
-        """What it may send by its rate limits, once its CONNECT is answered; None if there are none."""
+        """Its rate-limit meter, from the answer to CONNECT on; None without rate limits."""
         self.joining: tuple[Joining, ...] = ()
-        """The named sessions that its CONNECT asks for, which it may join; the first is its home."""
+        """The named sessions that its CONNECT asks for and may join; the first is its home."""
         self.rights: dict[str, frozenset[Right]] = {}
-        """The named sessions that were joined over it, and what it may do in each."""
+        """The named sessions joined over this connection, and the client's rights in each."""
         self.keyring = NO_KEYS_AT_ALL
-        """The keys of everything that is published and subscribed to over it."""
+        """The security keys of everything that is published and subscribed to over the connection."""
 
     @property
     def home(self) -> str | None:
-        """The named session that SUBSCRIBE is for; None if it is for the private one."""
+        """The named session that SUBSCRIBE applies to; None if it applies to the private session."""
         return self.joining[0].session if self.joining else None
 
     def set_keyring(self, keyring: Keyring, memory: Memory) -> None:
-        """Take *keyring* as its keys from now on, and count them."""
+        """Replace the connection's keys, and count their memory."""
         memory.counted += KEY_BYTES * (len(keyring) - len(self.keyring))
         self.keyring = keyring
 
     def is_here(self) -> bool:
-        """Tell whether it is neither closed nor to be closed."""
+        """Return whether the connection is open and not about to be closed."""
         return self.closing is None
 
 
 class LiveClient(StoredClient):
-    """A client of a broker that runs: its connection while there is one, and what waits or is in flight."""
+    """A client of a running broker: its connection, if it has one, and its queued and in-flight messages."""
 
     __slots__ = (
         "_again",
@@ -236,55 +237,53 @@ class LiveClient(StoredClient):
         super().__init__(client_id, session, memory)
         self._noted_bytes = self._retained_waiting = self._retained_counted_bytes = 0
         self.note_above, self.note_below = _NOTED_STEP, -_NOTED_STEP
-        """Between which numbers of queued bytes nothing is to be counted anew."""
+        """While ``queued_bytes`` is between these two values, the counted memory need not change."""
         self.id_bytes = client_id.encode()
         self.link: Link | None = None
         self.receiving: set[int] = set()
         """Packet identifiers of QoS 2 publications that wait for fsync."""
         self.asked: set[int] = set()
-        """Packet identifiers of QoS 2 requests and reports that were answered, or were refused: a restart forgets
-        them."""
+        """Packet ids of QoS 2 requests and reports that were answered or refused; lost in a restart."""
         self.releases: set[int] = set()
-        """Packet identifiers of QoS 2 deliveries over this connection: PUBREC came, PUBCOMP did not. ``releasing`` has
-        those of them that a restart knows."""
+        """Packet ids of QoS 2 deliveries between PUBREC and PUBCOMP; a restart keeps those in ``releasing``."""
         self.flying: dict[int, Outgoing] = {}
         self.queue: deque[Outgoing] = deque()
         self.live: deque[Outgoing] = deque()
-        """QoS 0 for its private session, with receipts: it waits for the link and for no acknowledgement."""
+        """QoS 0 copies with receipts for the private session; they wait for buffer space, not for an ack."""
         self.live_bytes = 0
-        """Bytes of these copies."""
+        """Bytes of the copies in ``live``."""
         self.queued_bytes = 0
-        """Bytes that wait, and those in flight that the hold does not have."""
+        """Bytes of all waiting copies, and of the copies in flight that are not in the hold."""
         self.sent_seq = 0
-        """The largest number that was sent over its connection, of those that the hold holds."""
+        """The largest seq in the hold that was sent over the current connection."""
         self.sent = 0
-        """How many PUBLISH were due to it, over all its connections since this broker knows it: written, waiting behind
-        its window, or dropped because its link was full; not what was withheld."""
+        """PUBLISH packets due to the client since this broker started: written, waiting for the receive window, or
+        dropped because its buffer was full. Messages that a policy or its rights withheld do not count."""
         self.reported_sent: int | None = None
-        """The same when it last reported, or when its session began; None if this broker was started since."""
+        """The value of ``sent`` at its last report, or when its session began; None if the broker started since."""
         self._again: list[Outgoing] = []
         self._also: dict[int, tuple[Terms, ...]] = {}
-        """By number, the terms for which something counts that waits, beside its own."""
+        """Per seq, the delivery options of further sessions for which a waiting copy counts."""
 
     def count_retained(self) -> None:
-        """Count the memory of the retained messages that wait for it."""
+        """Count the memory of the retained messages that wait for the client."""
         size = RETAINED_COPY_BYTES * self._retained_waiting
         self._memory.counted += size - self._retained_counted_bytes
         self._retained_counted_bytes = size
 
     def put(self, out: Outgoing) -> None:
-        """Let something wait for its turn that is not retained."""
+        """Queue a copy of a message that is not retained."""
         self.sent += 1
         self.queue.append(out)
         self.queued_bytes += len(out.message.record)
 
     def let_go(self, out: Outgoing) -> None:
-        """Take in that a copy which the hold does not have is confirmed."""
+        """Subtract a confirmed copy that is not in the hold from the queued bytes."""
         if not out.is_held and out.via is not RETAINED:
             self.queued_bytes -= len(out.message.record)
 
     def note_queued(self) -> None:
-        """Count what waits and the hold does not have, in steps, if it changed by one; little counts as nothing."""
+        """Update the memory count of queued bytes outside the hold if it changed by a step; small queues count 0."""
         if self.note_below < self.queued_bytes <= self.note_above:
             return
         size = self.queued_bytes if not self.expiry_us else self.live_bytes
@@ -295,9 +294,10 @@ class LiveClient(StoredClient):
         self.note_above, self.note_below = step + _NOTED_STEP, step - _NOTED_STEP
 
     def put_retained(self, found: list[Outgoing], terms: tuple[Terms, ...]) -> None:
-        """Let what is retained for a subscription wait, instead of what still waits for it from a SUBSCRIBE before.
+        """Queue the retained messages *found* for a subscription, replacing those left from an earlier SUBSCRIBE.
 
-        Its bytes do not count: it is kept anyway, and a client that subscribes to much is not slow for that.
+        Their bytes do not count as queued: the messages are stored anyway, and a client with many subscriptions is not
+        slow because of them.
         """
         if any(out.via == RETAINED for out in self.queue):
             waiting, self.queue = (
@@ -309,14 +309,14 @@ class LiveClient(StoredClient):
         self.extend_retained(found)
 
     def extend_retained(self, found: list[Outgoing]) -> None:
-        """Let more of what is retained wait."""
+        """Queue more retained messages."""
         self.sent += len(found)
         self.queue.extend(found)
         self._retained_waiting += len(found)
         self.count_retained()
 
     def put_live(self, out: Outgoing) -> None:
-        """Let a QoS 0 copy wait for the link alone."""
+        """Queue a QoS 0 copy that waits only for buffer space."""
         self.sent += 1
         self.live.append(out)
         size = len(out.message.record)
@@ -324,20 +324,20 @@ class LiveClient(StoredClient):
         self.queued_bytes += size
 
     def put_behind(self, message: KeptNotification, identifiers: tuple[int, ...], *, retain: bool) -> None:
-        """Let a live copy that has no receipt wait behind those that have: it must not overtake them."""
+        """Queue a live copy without a receipt behind those with receipts, so that it does not overtake them."""
         self.put_live(Outgoing(message, 0, retain, False, identifiers, (), is_held=False))
 
     @property
     def unshed_bytes(self) -> int:
-        """How many of the queued bytes are not of QoS 0 copies, of which ``shed`` leaves no more than may wait."""
+        """Queued bytes except those of QoS 0 copies, which ``shed`` can drop."""
         waiting = sum(len(out.message.record) for out in self.queue if not out.qos and out.via is not RETAINED)
         return self.queued_bytes - self.live_bytes - waiting
 
     def shed(self, most_bytes: int, room: int = 0) -> list[Outgoing]:
-        """Take away the newest QoS 0 copies that wait, until no more than *most_bytes* do; return them.
+        """Remove the newest waiting QoS 0 copies until at most *most_bytes* of them wait; return those removed.
 
-        Those for which there is *room* in the connection do not count, and stay: only their turn has not come yet. The
-        last of these may be longer than the room that is left for it, as it may when it is sent.
+        Copies that fit into the *room* left in the connection stay and do not count: they only wait for their turn. The
+        last of them may be longer than the room left for it, as when it is sent.
         """
         shed: list[Outgoing] = []
         for queue in (self.live, self.queue):
@@ -356,11 +356,11 @@ class LiveClient(StoredClient):
         return shed
 
     def land(self) -> None:
-        """Take down what was in flight: the connection is gone, and the hold hands it over again.
+        """Clear the queued and in-flight copies after the connection ended; the hold will deliver its copies again.
 
-        Retained messages, which it does not hold, are kept here.
+        Retained messages are not in the hold, so unacknowledged ones are kept here for the next connection.
         """
-        self.sent -= len(self.queue) + len(self.live)  # it is due again when it is handed over again
+        self.sent -= len(self.queue) + len(self.live)  # these copies count again when they are delivered again
         self._again += [out._replace(dup=True) for out in self.flying.values() if out.via == RETAINED]
         self._again += [out for out in self.queue if out.via == RETAINED and out.qos]
         self._retained_waiting = len(self._again)
@@ -375,25 +375,25 @@ class LiveClient(StoredClient):
         self.releases.clear()
 
     def put_again(self) -> None:
-        """Let what was not acknowledged, and the hold does not hold, wait for its turn again."""
+        """Queue the unacknowledged retained messages of the last connection again."""
         again, self._again = self._again, []
         self._retained_waiting -= len(again)
         self.extend_retained(again)
 
     def remember_answer(self, identifier: int) -> None:
-        """Remember the packet identifier of a QoS 2 publication that was answered or refused, until PUBREL."""
+        """Remember the packet id of a QoS 2 publication that was answered or refused, until its PUBREL."""
         if identifier not in self.asked:
             self.asked.add(identifier)
             self._memory.counted += IDENTIFIER_BYTES
 
     def forget_answer(self, identifier: int) -> None:
-        """Forget the packet identifier of a publication that was answered or refused."""
+        """Forget the packet id of a publication that was answered or refused."""
         if identifier in self.asked:
             self.asked.discard(identifier)
             self._memory.counted -= IDENTIFIER_BYTES
 
     def end(self) -> None:
-        """Let go of everything that waits: its session is over."""
+        """Drop all waiting messages, because the session ended."""
         self.land()
         self._memory.counted -= IDENTIFIER_BYTES * len(self.asked)
         self.asked.clear()
@@ -403,23 +403,23 @@ class LiveClient(StoredClient):
 
     @property
     def open_room(self) -> int:
-        """How many bytes its connection takes of what waits, before the client must read or acknowledge something."""
+        """Bytes that the connection can take now, before the client must read or acknowledge something."""
         link, queue = self.link, self.queue
         if not (queue or self.live) or link is None or link.room <= 0 or link.machine.phase is not Phase.OPEN:
             return 0
-        if link.parked is not None:  # what it was held for in the sessions that it is joining comes first
+        if link.parked is not None:  # the queues of the sessions that it is joining come first
             return 0
-        if self.live or not queue[0].qos:  # nothing is to be acknowledged
+        if self.live or not queue[0].qos:  # no acknowledgement is needed
             return link.room
         if len(self.flying) + len(self.releases) >= link.machine.receive_maximum:
             return 0
         identifier = packet_id_of(queue[0].message.seq)
         if identifier in self.flying or identifier in self.releases:
-            return 0  # 65,535 notifications ago; it must be answered first
+            return 0  # the message 65,535 earlier has this packet id, and must be acknowledged first
         return link.room
 
     def next_to_send(self) -> Outgoing | None:
-        """Return what may be sent now, if anything; it is in flight then."""
+        """Return the next copy that may be sent now, or None; at QoS 1 or 2 the copy is in flight then."""
         if not self.open_room or self.link is None or self.link.shaping is not None:
             return None
         if self.live:
@@ -439,7 +439,7 @@ class LiveClient(StoredClient):
     def _next(self) -> Outgoing:
         out = self.queue.popleft()
         if out.via is not RETAINED:
-            if out.is_held or not out.qos:  # else it counts until it is confirmed
+            if out.is_held or not out.qos:  # otherwise it counts until it is confirmed
                 self.queued_bytes -= len(out.message.record)
         else:
             self._retained_waiting -= 1
@@ -450,33 +450,33 @@ class LiveClient(StoredClient):
         return out
 
     def arrange(self) -> None:
-        """Put what waits in the order it was accepted: a session that was joined brought what is older."""
+        """Sort the queue by seq: a session that was just joined added older notifications."""
         self.queue = deque(sorted(self.queue, key=lambda out: out.message.seq))
 
     def count(self, seq: int, terms: Terms) -> None:
-        """Let a copy that is on its way count for one more session."""
+        """Make a copy that is queued or in flight count for one more session."""
         flying = self.flying.get(packet_id_of(seq))
         if flying is not None and flying.is_held and flying.message.seq == seq:
             self.flying[packet_id_of(seq)] = flying._replace(terms=(*flying.terms, terms))
         else:
             self._also[seq] = (*self._also.get(seq, ()), terms)
 
-    def uncounted(self, seq: int) -> tuple[Terms, ...]:
-        """Take the terms that came to count for a copy after it was acknowledged."""
+    def take_uncounted(self, seq: int) -> tuple[Terms, ...]:
+        """Remove and return the delivery options that were added for a copy after its acknowledgement."""
         return self._also.pop(seq, ())
 
     def last_sent(self, session: str) -> int:
-        """Return the number of the newest copy that was sent for a session and is not confirmed; 0 if there is none."""
+        """Return the seq of the newest unconfirmed copy that was sent for a session, or 0."""
         sent = (out.message.seq for out in self.flying.values() if out.is_held and _counts_for(out, session))
         return max(sent, default=0)
 
     def withdraw(self, session: str, *, is_deleted: bool) -> None:
-        """Send nothing more for a session; the receipts of what was sent count there unless it is deleted."""
+        """Stop sending for a session; receipts of copies already sent still count for it, unless it was deleted."""
         if is_deleted:
             for identifier, out in self.flying.items():
                 self.flying[identifier] = _without(out, session)
         waiting, self.queue = self.queue, deque()
-        self.sent -= len(waiting)  # what stays is counted anew
+        self.sent -= len(waiting)  # copies that stay are counted again
         self._retained_waiting = 0
         unheld = (out for out in self.flying.values() if not out.is_held and out.via is not RETAINED)
         self.queued_bytes = sum(len(out.message.record) for out in (*self.live, *unheld))
@@ -495,6 +495,6 @@ def _counts_for(out: Outgoing, session: str) -> bool:
 
 
 def _without(out: Outgoing, session: str) -> Outgoing:
-    """Return *out* without its terms for a session, and without the identifiers of that session's subscriptions."""
+    """Return *out* without a session's delivery options and without its subscription identifiers."""
     left = tuple(terms for terms in out.terms if terms.session != session)
     return out._replace(terms=left, identifiers=tuple(each for terms in left for each in terms.identifiers))

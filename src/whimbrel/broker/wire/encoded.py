@@ -1,6 +1,7 @@
-"""Encoding of notifications as PUBLISH packets: once for all clients that get the same bytes.
+"""Encode notifications as PUBLISH packets, once for all clients that get the same bytes.
 
-Rule: only one long notification that is kept has its encoding at a time, or there would soon be two of each in memory.
+Rule: only one long stored notification has its encoding cached at a time; otherwise memory would hold two copies of
+each.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["number_property", "packet_of"]
 
 _EXPIRY, _ALIAS, _IDENTIFIER, _USER = b"\x02", b"\x23", b"\x0b", b"\x26"
 _last_long: KeptNotification | None = None
-"""The long kept notification that has its encoding: all who get it now share that."""
+"""The long stored notification whose encoding is cached and shared by its recipients."""
 
 
 def packet_of(
@@ -34,7 +35,7 @@ def packet_of(
     own: bytes = b"",
     mount: str = "",
 ) -> bytes:
-    """Return the PUBLISH for a client at *mount*, with its *own* properties before those of its publisher."""
+    """Return the PUBLISH for a client at *mount*; the bytes *own* are properties put before those of the publisher."""
     remaining = 0
     if version == V5 and message.expires_at is not None:
         remaining = max(1, -(-(message.expires_at - now) // US_PER_S))
@@ -51,7 +52,7 @@ def packet_of(
         parts = publish_parts(
             topic, message.payload, qos=qos, retain=retain, dup=dup, version=version, properties=properties
         )
-        if not alias:  # the aliases of one client are of no use to another
+        if not alias:  # one client's topic aliases mean nothing to another
             message.encoded = (variant, parts)
             if not message.has_own_payload:
                 _forget_last_long(message)
@@ -59,7 +60,7 @@ def packet_of(
 
 
 def _forget_last_long(message: KeptNotification) -> None:
-    """Forget the encoding of the long kept notification before *message*."""
+    """Drop the cached encoding of the last long stored notification, and remember *message* as the last."""
     global _last_long  # one cache of one packet for the process
     last, _last_long = _last_long, message
     if last is not None and last is not message:
@@ -67,7 +68,7 @@ def _forget_last_long(message: KeptNotification) -> None:
 
 
 def number_property(node: str, seq: int) -> bytes:
-    """Return the user property that says which notification a copy is of; none for what has no number."""
+    """Return the user property with a copy's notification id, ``node:seq``; empty for a message without a seq."""
     return _USER + encode_text(NUMBER) + encode_text(f"{node}:{seq}") if seq else b""
 
 

@@ -1,11 +1,11 @@
-"""Events: the lines of the process' log about clients that come, go, are refused or slow; one line an event.
+"""Client events in the process log, one line each: connected, disconnected, refused, slow reader and so on.
 
-Levels: *info* is the life of clients, and what they asked for in vain; *warning* is for an operator to look at;
-*debug* is what a port scanner causes as well.
-Rule: no line has a password, a key or a body. Reasons name what was found where that is not one of these.
-Rule: each kind of event has so many lines a second, and ten seconds' worth at once: a client cannot fill the disk by
-being refused. How many were left out stands in the next line of that kind.
-Rule: values are short, whatever a client sent.
+Levels: *info* for the life of a client and its refused subscriptions, publications and requests; *warning* for events
+that an operator should look at; *debug* for events that a port scanner causes as well.
+Rule: no line contains a password, a key or a body. Reasons quote other values that were refused.
+Rule: lines are rate-limited for each kind of event: *per_second* lines, with a burst of ten seconds' worth. So a client
+cannot fill the disk by being refused. The next line of that kind has the count of lines left out.
+Rule: values are cut to 200 characters, whatever a client sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PEER = re.compile(r"\('([^']*)', ([0-9]+)[,)]")
 
 
 class Event(Enum):
-    """What happened: the level of its line, and the line."""
+    """A kind of event: the level and the text of its log line."""
 
     CONNECTED = "info", "connected"
     DISCONNECTED = "info", "disconnected"
@@ -42,7 +42,7 @@ class Event(Enum):
 
 
 class EventLine(NamedTuple):
-    """One line: its level, what happened, and to which client."""
+    """One line: its level, the event's text, and values that identify the client and the reason."""
 
     level: str
     text: str
@@ -50,13 +50,13 @@ class EventLine(NamedTuple):
 
 
 class EventLines:
-    """The lines that are not written yet, at most *per_second* of each kind; 0 is any number."""
+    """The lines not written yet, at most *per_second* for each kind of event; 0 means no limit."""
 
     def __init__(self, per_second: int = 0) -> None:
         self.per_second = per_second
         self._lines: list[EventLine] = []
         self._room: dict[Event, tuple[int, int]] = {}
-        """By kind: how many lines there is room for, in millionths, and at which time that was so."""
+        """Per kind of event, how many lines the limit still allows, in millionths of a line, and as of which time."""
         self._left_out: dict[Event, int] = {}
 
     def __bool__(self) -> bool:
@@ -65,7 +65,7 @@ class EventLines:
     def note(
         self, event: Event, link: Link, now: int, *, reason: str = "", code: int | None = None, **more: object
     ) -> None:
-        """Have a line written about what happened on a link."""
+        """Add a line about an event on a link, or count it as left out if the limit is reached."""
         if not self._has_room(event, now):
             self._left_out[event] = self._left_out.get(event, 0) + 1
             return
@@ -83,17 +83,17 @@ class EventLines:
         self._put(event, short)
 
     def refuse(self, event: Event, link: Link, now: int, code: int, reason: str, **more: object) -> None:
-        """Have a line written about a refusal; one for a quota is an operator's business."""
+        """Add a line about a refusal; a refusal because of a quota is logged as a warning to the operator."""
         what = Event.QUOTA if code == ReasonCode.QUOTA_EXCEEDED else event
         said = {"refused": event.value[1].removesuffix(" refused")} if what is Event.QUOTA else {}
         self.note(what, link, now, reason=reason, code=code, **said, **more)
 
     def refuse_filter(self, link: Link, now: int, error: ProtocolError, topic_filter: str) -> None:
-        """Have a line written about a subscription that is refused; the reason has the position in its filter."""
+        """Add a line about a refused subscription; the reason contains the position of the error in its filter."""
         self.refuse(Event.SUBSCRIPTION_REFUSED, link, now, error.code, error.reason, topic_filter=topic_filter)
 
     def take(self, now: int) -> list[EventLine]:
-        """Return the lines since the last call, and for each kind that there is room for again how many are missing."""
+        """Return the lines since the last call, and the count of left-out lines of each kind under its limit again."""
         for event in [event for event in self._left_out if self._has_room(event, now)]:
             self._put(event, {})
         lines, self._lines = self._lines, []
@@ -106,7 +106,7 @@ class EventLines:
         self._lines.append(EventLine(*event.value, values))
 
     def _has_room(self, event: Event, now: int) -> bool:
-        """Take the room for one line, if there is some."""
+        """Return whether the limit allows another line, and if so, use it up."""
         if not self.per_second:
             return True
         most = self.per_second * _BURST_S * US_PER_S
@@ -118,7 +118,7 @@ class EventLines:
 
 
 def shown_address(address: str) -> str:
-    """Return an address as operators write it: host:port, or [host]:port."""
+    """Return an address as operators write it: ``host:port``, or ``[host]:port`` for IPv6."""
     found = _PEER.match(address)
     if found is None:
         return address

@@ -1,12 +1,13 @@
-"""The gate: whether a message may be sent to a connection now.
+"""The gate: decides whether a message may be sent to a connection now.
 
-Rule: this is the one place that decides it. Who asks: ``Delivering`` before each hand-over that waited in a queue,
-``Interests`` about what is retained, ``HandOvers`` about a QoS 0 copy that is its own receipt and about what a device
-is told of its sessions, and ``system_messages`` about ``$SYS``. ``Lane`` need not ask: what may expire takes no lane,
-and a client whose rights may refuse something has receipts, so that what is for it waits in a queue.
-Rule: what may be sent is then decided about by policies, in one place too (``deliver.shaping``): ``Delivering`` and
-``Interests`` leave a device or subscription with a policy to it, and ``Lanes`` gives it no seat.
-Rule: whether a packet is longer than its client takes is known only when it is encoded: ``Sender`` returns it.
+Rule: this decision is made only here. The callers are ``Delivering``, before each delivery from a queue; ``Interests``,
+for retained messages; ``HandOvers``, for QoS 0 copies without a receipt and for notices about sessions; and
+``system_messages``, for ``$SYS``. ``Lane`` need not call it: a message that can expire takes no lane, and a client
+whose rights may refuse a message has receipts, so its messages wait in a queue.
+Rule: policies then decide about the messages that may be sent, also in one place (``deliver.shaping``). ``Delivering``
+and ``Interests`` pass it each message for a device or subscription with a policy, and ``Lanes`` leaves these out.
+Rule: the length of a packet is known only when it is encoded: ``Sender`` returns whether the client accepts that
+length.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ __all__ = ["Gate", "has_room"]
 
 
 def has_room(link: Link) -> bool:
-    """Tell whether a QoS 0 copy may be written to a link now: it is open, and there is room for more to wait.
+    """Return whether a QoS 0 copy may be written to a link now: the link is open and its buffer is not full.
 
-    Where it may not, it waits for room with the rest (``BackPressure``) up to a bound, and beyond that it is
-    dropped, with a receipt that says so; news that no account has is dropped at once.
+    Otherwise the copy waits with the rest (``BackPressure``) up to a bound, and beyond that it is dropped, with a
+    receipt. Messages without a record in the log, such as ``$SYS``, are dropped at once.
     """
     return link.room > 0
 
 
 class _Source(NamedTuple):
-    """A user who published something."""
+    """The user who published a message, in the form that rights are checked with."""
 
     user: str | None
 
 
 class Gate:
-    """Expiry, and the rights of the connected client; and of who published what is retained, if it *checks_sources*."""
+    """Checks expiry and receivers' rights; with *checks_sources*, also rights of publishers of retained messages."""
 
     def __init__(self, authorizer: Authorizer, *, checks_sources: bool = True) -> None:
         self.rights, self._checks_sources = authorizer, checks_sources
 
     def may_stay(self, message: KeptNotification, source: str | None) -> bool:
-        """Tell whether a retained message, which a client of the user *source* published, may still be sent.
+        """Return whether a retained message, published by a client of the user *source*, may still be sent.
 
-        It may not if that user may not publish it any more. Of a client without a user that is not asked.
+        It may not once that user has lost the right to publish it. A message of a client without a user is not checked.
         """
         if source is None or not self._checks_sources:
             return True
@@ -54,9 +55,9 @@ class Gate:
     def refusal(
         self, link: Link, client_id: str, message: KeptNotification, now: int, *, is_begun: bool = False
     ) -> Outcome | None:
-        """Return what becomes of a message instead of being sent; None if it may be.
+        """Return the outcome of a message that may not be sent, or None if it may be.
 
-        A delivery that *is_begun* at QoS 2 is brought to its end, expired or not (4.3.3).
+        A delivery that *is_begun* at QoS 2 is completed even if it has expired (4.3.3).
         """
         if message.expires_at is not None and message.expires_at <= now and not is_begun:
             return Outcome.EXPIRED

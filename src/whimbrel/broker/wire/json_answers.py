@@ -1,4 +1,4 @@
-"""Answers in JSON: where a client wants the answer to a request, and how it is sent there."""
+"""Send JSON answers to the requests of clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["send_answer"]
 
 
 def send_answer(sender: Sender, link: Link, packet: Publish, tree: Mapping[str, object], now: int) -> None:
-    """Send *tree* to the client that asked with *packet*: to its response topic, in 3.1.1 to that of all answers."""
+    """Answer the request *packet* with *tree*, on its response topic; for 3.1.1, on the topic of all answers."""
     if link.closing is not None:
         return
     topic, onward = ANSWERS, b""

@@ -1,4 +1,4 @@
-"""What one listener asks of its clients, and where it mounts their topics."""
+"""Rules of one listener: how its clients authenticate, and the mount point (prefix) of their topics."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TypeAlias
 __all__ = ["OPEN_LISTENER", "ListenerRules", "Verify"]
 
 Verify: TypeAlias = Callable[[str, bytes | None], bool]
-"""Tells whether a user has a password; it takes most of a second, in any thread."""
+"""Returns whether a user has a password; takes most of a second and may run in any thread."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ListenerRules:
-    """The rules of a listener that the core keeps; sockets and TLS are its shell's.
+    """The rules of a listener that the core applies; its sockets and TLS belong to the shell.
 
-    A reload changes them in place, so that they count for connections that are open too.
+    A reload of the settings changes them in place, so they apply to open connections too.
     """
 
     verify: Verify | None = None
-    """None: any client may connect, and a user name is only a claim."""
+    """Checks a user name and password; None: any client may connect, and a user name is only a claim."""
     admits_anonymous: bool = True
     """Whether a client may connect without a user name."""
     mount: str = ""
-    """The mount point of its clients' topics (``mqtt.mounts``)."""
+    """The mount point of its clients' topics (``mqtt.mounts``); empty for none."""
 
 
 OPEN_LISTENER = ListenerRules()

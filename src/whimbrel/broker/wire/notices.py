@@ -1,7 +1,8 @@
-"""Telling: what the devices of a session hear of it over the wire (Elvin proxy, 4.5; docs/reference/sessions.md).
+"""Notices: messages by which the broker tells the devices of a session about changes (Elvin proxy, 4.5).
 
-A device that joins is told all subscriptions, and then every change that another device makes.
-Rule: only a device that is present in a session is told of it, and only if it subscribes to the topic.
+A device that joins a session gets the list of its subscriptions, then each change that another device makes
+(docs/reference/sessions.md).
+Rule: only a device that is present in a session gets its notices, and only if it subscribes to their topic.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = [
     "TOLD",
     "can_be_told",
     "changed_subscription",
-    "crossed",
+    "crossing_notice",
     "is_told",
     "listens",
     "put_out",
@@ -37,20 +38,20 @@ __all__ = [
 ]
 
 OWN = "$whimbrel/"
-"""What all topics begin with that are about Whimbrel itself."""
+"""Prefix of all topics that are about Whimbrel itself."""
 SESSIONS = f"{OWN}session/"
 CLIENTS = f"{OWN}clients/"
-"""Where operators ask about clients."""
+"""Prefix of the topics for operators' requests about clients."""
 REPORT = f"{OWN}report"
-"""Where devices report their state to."""
+"""Topic to which devices report their state."""
 POLICY = f"{OWN}policy"
-"""Where devices choose a policy, and ask about policies."""
+"""Topic for requests to choose a policy and requests about policies."""
 POLICIES = f"{POLICY}/"
-"""Where policies are put, each under its name."""
+"""Prefix of the topics that store a policy under its name."""
 ANSWERS = f"{SESSIONS}answer"
-"""Where requests are answered that cannot say where to."""
+"""Topic for answers to requests that cannot carry a response topic."""
 NEAR = f"{OWN}near/"
-"""Where a client is told that it enters and leaves an area, each under the name that it gave to the area."""
+"""Prefix of the topics for notices that a client entered or left an area, followed by the client's name for it."""
 TOLD = (
     ANSWERS,
     f"{SESSIONS}+/subscriptions",
@@ -59,16 +60,16 @@ TOLD = (
     f"{POLICIES}+/slowed",
     f"{NEAR}+",
 )
-"""All that clients are told: a subscription to any other topic of our own would wait for ever."""
+"""Topic filters of everything that clients are sent; a subscription to any other topic of ours would get nothing."""
 
 
 def subscriptions_topic(session: str) -> str:
-    """Return where a device finds all subscriptions of a session."""
+    """Return the topic that lists all subscriptions of a session."""
     return f"{SESSIONS}{session}/subscriptions"
 
 
 def subscriptions_of(session: str, subscriptions: Sequence[Subscription]) -> KeptNotification:
-    """Return what a device is told that joined a session."""
+    """Return the message that lists a session's subscriptions, for a device that joined."""
     tree = {"session": session, "subscriptions": [subscription_tree(each) for each in subscriptions]}
     return _message(subscriptions_topic(session), tree)
 
@@ -76,7 +77,7 @@ def subscriptions_of(session: str, subscriptions: Sequence[Subscription]) -> Kep
 def changed_subscription(
     session: str, change: InterestChange, subscription: Subscription, device: str | None
 ) -> KeptNotification:
-    """Return what the other devices are told of a change that *device* made."""
+    """Return the notice, for the other devices of a session, of a subscription that *device* changed."""
     tree = {
         "session": session,
         "change": change.value,
@@ -86,19 +87,19 @@ def changed_subscription(
     return _message(f"{SESSIONS}{session}/changes", tree)
 
 
-def crossed(name: str, *, is_inside: bool) -> KeptNotification:
-    """Return the notice that a client entered or left the area *name*; it does not say where."""
+def crossing_notice(name: str, *, is_inside: bool) -> KeptNotification:
+    """Return the notice that a client entered or left the area *name*; it does not contain the client's position."""
     return _message(f"{NEAR}{name}", {"near": name, "change": "entered" if is_inside else "left"})
 
 
 def put_out(session: str, device: str, *, is_deleted: bool) -> KeptNotification:
-    """Return what a device is told that *device* put out of a session, or whose session it deleted."""
+    """Return the notice that *device* removed the receiver from a session, or deleted its session."""
     tree = {"session": session, "change": "deleted" if is_deleted else "left", "device": device}
     return _message(f"{SESSIONS}{session}/changes", tree)
 
 
 def subscription_tree(subscription: Subscription) -> dict[str, object]:
-    """Return a subscription as the wire says it; of its keys there are only hashes."""
+    """Return a subscription as an object of JSON; its keys appear only as hashes."""
     ttl_us = subscription.ttl_us
     return {
         "topic": subscription.subject_filter,
@@ -116,25 +117,25 @@ def subscription_tree(subscription: Subscription) -> dict[str, object]:
 
 
 def listens(subscribed: Iterable[Identity]) -> bool:
-    """Tell whether one of these subscriptions may ask for anything that is told."""
+    """Return whether one of these subscriptions may match a notice."""
     return any(wanted is not None and wanted.startswith(OWN) for wanted, _ in subscribed)
 
 
 def is_told(topic: str, subscribed: Iterable[Identity]) -> bool:
-    """Tell whether one of these subscriptions asks for what is told under *topic*."""
+    """Return whether one of these subscriptions matches the notice topic *topic*."""
     return any(wanted is not None and wanted.startswith(OWN) and matches(wanted, topic) for wanted, _ in subscribed)
 
 
 def can_be_told(topic_filter: str) -> bool:
-    """Tell whether anything that clients are told can come to a subscription to *topic_filter*."""
+    """Return whether a subscription to *topic_filter* can ever match a notice."""
     return any(_overlap(topic_filter.split("/"), told.split("/")) for told in TOLD)
 
 
 def _overlap(wanted: Sequence[str], told: Sequence[str]) -> bool:
-    """Tell whether some topic fits both; of the two only *wanted* may end with ``#``."""
+    """Return whether some topic matches both filters; only *wanted* may end with ``#``."""
     for at, level in enumerate(wanted):
         if level == "#":
-            return len(told) >= at  # it stands for no level, too (MQTT 5, 4.7.1.2)
+            return len(told) >= at  # # also matches its parent level (MQTT 5, 4.7.1.2)
         if at == len(told) or not (level == told[at] or "+" in {level, told[at]}):
             return False
     return len(wanted) == len(told)

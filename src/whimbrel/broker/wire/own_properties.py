@@ -1,15 +1,15 @@
-"""Own properties: which user properties of a packet speak to the broker, and which are the application's.
+"""Own properties: which user properties of a packet are meant for the broker, and which are the application's.
 
-| name | whose |
+| name | meant for |
 |---|---|
-| ``whimbrel.<name>`` | the broker's, on every connection |
-| ``<name>`` | the broker's on a connection whose CONNECT carries ``whimbrel=1``; elsewhere the application's |
+| ``whimbrel.<name>`` | the broker, on every connection |
+| ``<name>`` | the broker, on a connection whose CONNECT carries ``whimbrel=1``; otherwise the application |
 
-Rule: this is decided here and nowhere else. A client that knows nothing of Whimbrel may use any name without the
-prefix: its properties travel untouched.
-Rule: what is the broker's is strict. A name behind the prefix that has no meaning in a packet is refused, as is a value
-that does not parse (``joining``, ``subscribing`` and ``unlocking`` read the values).
-Rule: a name and its prefixed form are the same option: one that may stand once may stand once in either form.
+Rule: this is decided here and nowhere else. A client that does not know Whimbrel may use any name without the prefix:
+the broker passes its properties on unchanged.
+Rule: the broker's properties are checked strictly. A prefixed name that has no meaning in a packet is refused, as is a
+value that does not parse (``joining``, ``subscribing`` and ``unlocking`` read the values).
+Rule: a name and its prefixed form are the same option: an option that may occur once may occur once in either form.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = [
 
 PREFIX = "whimbrel."
 MARK = ("whimbrel", "1")
-"""What a CONNECT carries so that names without the prefix are the broker's too."""
+"""The user property of a CONNECT that makes names without the prefix the broker's too."""
 
 IN_CONNECT = ("session", "password", "receipt", "key", "policy")
 IN_SUBSCRIBE = (
     *("filter", "ttl", "max", "name", "session", "key", "insecure", "policy", "near", "stale", "since"),
     "modify",
 )
-"""UNSUBSCRIBE has the same."""
+"""The broker's options in SUBSCRIBE and UNSUBSCRIBE."""
 IN_PUBLISH = ("key", "insecure", "place", "radius", "deadline")
-"""A will has the same."""
+"""The broker's options in PUBLISH, and in a will."""
 SECRET = ("key", "insecure")
-"""The properties that are removed from a publication before it is sent on; the others stay (``placing``)."""
+"""Properties that are removed from a publication before it is sent on; the others are sent on too (``placing``)."""
 
 NUMBER = f"{PREFIX}id"
-"""Which notification a copy is of, ``node:seq``, on connections that subscribed with ``since``."""
+"""User property with the id of a copy's notification, ``node:seq``, on connections that subscribed with ``since``."""
 
 _LONGEST_NAME = 80
 
@@ -55,14 +55,14 @@ Pairs = Sequence[tuple[str, str]]
 
 
 def is_marked(user: Pairs) -> bool:
-    """Tell whether these user properties of a CONNECT say that its client knows Whimbrel."""
+    """Return whether these user properties of a CONNECT declare that the client knows Whimbrel."""
     return MARK in user
 
 
 def split_own(user: Pairs, known: Sequence[str], *, is_ours: bool) -> tuple[list[tuple[str, str]], Pairs]:
-    """Return the broker's properties of a packet, without their prefix, and the application's, both in order.
+    """Split user properties into the broker's, without their prefix, and the application's, both in order.
 
-    *known* are the names that mean something in such a packet; *is_ours*: its connection ``is_marked``.
+    *known* are the names that have a meaning in such a packet; *is_ours*: the connection's CONNECT ``is_marked``.
     """
     own: list[tuple[str, str]] = []
     rest: list[tuple[str, str]] = []

@@ -1,18 +1,18 @@
-"""Placing: where a publication is, for which area, and by when it is due, as its publisher says (STEAM, 4.3).
+"""Placing: the place, area and deadline that a publisher gives its publication (STEAM, 4.3).
 
-| MQTT 5, user property | means |
+| MQTT 5, user property | meaning |
 |---|---|
-| ``place=lat,lon`` | where it is published |
-| ``radius=R`` | only sessions at most R metres from there hear it |
-| ``deadline=S`` | a copy that is sent S seconds after it was accepted, or later, is late |
+| ``place=lat,lon`` | the place of the publication |
+| ``radius=R`` | only sessions at most R metres from the place receive it |
+| ``deadline=S`` | a copy that is sent S seconds or more after the publication was accepted counts as late |
 
-The same in a topic, for clients of 3.1.1: ``$place/<lat,lon,radius>/<topic>`` or ``$place/<lat,lon>/<topic>``.
+In a topic, for clients of 3.1.1: ``$place/<lat,lon,radius>/<topic>`` or ``$place/<lat,lon>/<topic>``.
 
-Rule: the properties stay where they are: they travel on, and content filters see them as attributes.
+Rule: the properties stay in the publication: receivers get them, and content filters see them as attributes.
 Rule: the strict form (``whimbrel.place``, or ``place`` on a connection whose CONNECT carries ``whimbrel=1``, or
 ``$place/``) is refused if it does not parse. A bare property that does not parse is the application's:
-``place=Kitchen`` says nothing to the broker, and is counted. Of bare ``place`` and ``radius`` both count or neither: a
-place without the radius that was meant would be heard everywhere.
+``place=Kitchen`` has no meaning for the broker, and is counted. Bare ``place`` and ``radius`` count together or not at
+all: a place without its intended radius would reach every subscriber.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NAMES = _BARE | {PREFIX + name for name in _BARE}
 
 
 class ReadPlacing(NamedTuple):
-    """What was read, and how many bare properties are the application's, because they are no place or time."""
+    """The placing that was read, and the count of bare properties that are the application's, as they do not parse."""
 
     placing: Placing | None
     foreign: int
@@ -49,7 +49,7 @@ _NOTHING = ReadPlacing(None, 0)
 
 
 def read_placing(user: Pairs, *, is_ours: bool) -> ReadPlacing:
-    """Return what the user properties of a publication say; a strict one that is wrong raises ``InvalidValueError``."""
+    """Parse the placing in a publication's user properties; raise ``InvalidValueError`` if a strict one is wrong."""
     for name, _ in user:
         if name in _NAMES:
             return _read(user, is_ours=is_ours)
@@ -88,7 +88,7 @@ def _read(user: Pairs, *, is_ours: bool) -> ReadPlacing:
 
 
 def _area(strict: dict[str, str], bare: dict[str, str]) -> tuple[Place | None, float | None, int]:
-    """Return place and radius, and how many bare properties speak of something else."""
+    """Return the place, the radius, and the count of bare properties that do not parse as these."""
     if "place" in strict or "radius" in strict:
         if "place" not in strict:
             raise InvalidValueError("radius", strict["radius"][:_LONGEST], "none without a place")
@@ -119,7 +119,7 @@ def _number(what: str, text: str, unit: str) -> float:
 
 
 def in_properties(topic: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the topic that ``$place/<lat,lon,radius>/<topic>`` names, and the user properties that say the rest."""
+    """Split ``$place/<lat,lon,radius>/<topic>`` into the topic and the user properties for its place and radius."""
     where, slash, plain = topic.removeprefix(IN_TOPIC).partition("/")
     if not slash or not plain or plain[0] == "$":
         allowed = f"{IN_TOPIC}lat,lon,radius/topic, the topic not beginning with $"

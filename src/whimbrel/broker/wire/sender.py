@@ -1,4 +1,4 @@
-"""Sending: bytes for clients, gathered until the shell writes them, all of one moment together."""
+"""The sender: encodes packets for clients, and gathers their bytes until the shell writes each link's in one go."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ __all__ = ["Sender"]
 _LONGEST_REASON = 1_000
 
 _MAX_LATE = 1_000
-"""Of how many subjects missed deadlines are counted apart; of more, only together."""
+"""Subjects whose missed deadlines are counted separately; those of further subjects are only in the total."""
 
 
 class Sender:
-    """What is to be written and closed."""
+    """Queues packets of links, and marks links to be written or closed."""
 
     def __init__(self, counters: Counters) -> None:
         self.counters = counters
         self.late: dict[str, int] = {}
-        """How many copies missed their deadline, by subject; of the first so many subjects."""
+        """Copies that missed their deadline, per subject, for the first ``_MAX_LATE`` subjects."""
         self.events = EventLines()
-        """What the log of the process is to say of clients."""
+        """Lines about clients for the process log."""
         self.dirty: list[Link] = []
-        """Links with something to write, or to be closed."""
+        """Links that have something to write, or are to be closed."""
         self.leaving: list[Link] = []
-        """Links that are to be closed, and whose clients are still thought to be here."""
+        """Links that are to be closed, whose clients are not yet recorded as disconnected."""
         self.full: list[Link] = []
-        """Links without room that a QoS 0 copy was sent to: what follows has to wait."""
+        """Links that were sent a QoS 0 copy although their buffer is full: further copies must wait."""
 
     def send(self, link: Link, data: bytes) -> None:
-        """Have *data* written."""
+        """Queue *data* to be written to a link."""
         link.room -= len(data)
         link.out.append(data)
         self.touch(link)
 
     def touch(self, link: Link) -> None:
-        """Have a link looked at, at the end of this turn."""
+        """Add a link to those that the shell writes at the end of this turn."""
         if not link.is_dirty:
             link.is_dirty = True
             self.dirty.append(link)
 
     def say(self, link: Link, packet: Connack | Puback | Pubrec | Suback | Unsuback) -> None:
-        """Answer; without the reasons where the client wants none (3.1.2.11.7), or takes no packets of that length.
+        """Send an acknowledgement, without its properties if the client wants none (3.1.2.11.7) or they are too long.
 
-        A client that takes no answer without reasons either is sent away: it would wait for it for ever.
+        A client whose packet limit is too small even for that is disconnected: it would wait for the answer for ever.
         """
         machine = link.machine
         most, data = machine.max_packet_bytes, encode(packet, machine.version)
@@ -71,7 +71,10 @@ class Sender:
     def copy(
         self, link: Link, message: KeptNotification, identifiers: tuple[int, ...], now: int, *, retain: bool
     ) -> bool:
-        """Send a QoS 0 copy, which the account may have as delivered; tell whether the client takes that length."""
+        """Send a QoS 0 copy; return False if it is longer than the client's packet limit.
+
+        A copy that was sent may be recorded as delivered.
+        """
         if not has_room(link) and not link.is_lagging:
             self.full.append(link)
         if link.is_plain:
@@ -91,19 +94,19 @@ class Sender:
     def live(
         self, link: Link, message: KeptNotification, identifiers: tuple[int, ...], now: int, *, retain: bool
     ) -> None:
-        """Send a QoS 0 copy that waited in no queue, and so was not counted there as due to its client."""
+        """Send a QoS 0 copy that never was in a queue, and so is not counted as due to its client yet."""
         if self.copy(link, message, identifiers, now, retain=retain) and link.client is not None:
             link.client.sent += 1
 
     def news(self, link: Link, message: KeptNotification, identifiers: tuple[int, ...], now: int) -> None:
-        """Send a QoS 0 copy of what no account has, such as ``$SYS``; without room it is dropped and counted."""
+        """Send a QoS 0 copy that the log does not record, such as ``$SYS``; drop and count it if the buffer is full."""
         if has_room(link):
             self.live(link, message, identifiers, now, retain=False)
         elif link.closing is None:
             self.counters.dropped += 1
 
     def hand_over(self, link: Link, out: Outgoing, now: int) -> bool:
-        """Send a QoS 1 or 2 copy; tell whether the client takes packets of that length."""
+        """Send a QoS 1 or 2 copy; return False if it is longer than the client's packet limit."""
         if link.is_plain:
             data: bytes | None = packet_of(
                 out.message,
@@ -127,7 +130,7 @@ class Sender:
         return True
 
     def _note_late(self, message: KeptNotification, now: int) -> None:
-        """Count a copy that is sent when its deadline has passed; it is sent all the same, in its turn."""
+        """Count a copy that is sent after its deadline; it is sent nevertheless, in its turn."""
         if message.deadline_at is None or now < message.deadline_at:
             return
         self.counters.missed_deadlines += 1
@@ -145,9 +148,9 @@ class Sender:
         dup: bool,
         identifiers: tuple[int, ...],
     ) -> bytes | None:
-        """Return a PUBLISH with the link's alias and within its bounds; None if it does not fit (3.1.2.11.4).
+        """Return a PUBLISH with the link's topic alias, or None if it exceeds the packet limit (3.1.2.11.4).
 
-        What does not stand below the link's mount point has no name there, and does not fit either.
+        A subject outside the link's mount point has no name for the client; it gives None as well.
         """
         machine = link.machine
         if machine.mount and not has_name(message.subject, machine.mount):
@@ -155,7 +158,7 @@ class Sender:
         alias, is_known = 0, False
         most = machine.max_packet_bytes
         if machine.has_outbound_aliases:
-            # An alias is given only with a packet that is sent, or the client would never learn it.
+            # An alias is used only in a packet that is sent, or the client would never learn it.
             if most and len(message.payload) + len(message.subject) * 4 + 1_024 > most:
                 pass
             else:
@@ -176,18 +179,18 @@ class Sender:
         return None if most and len(data) > most else data
 
     def refuse(self, link: Link, code: ReasonCode, reason: str) -> None:
-        """Answer CONNECT with an error, and close."""
+        """Answer CONNECT with an error, and close the connection."""
         self.counters.refused_connections += 1
         properties = Properties({Property.REASON_STRING: reason}) if link.machine.version == V5 else NO_PROPERTIES
         self.say(link, Connack(session_present=False, code=code, properties=properties))
         self.close(link, reason)
 
     def fail(self, link: Link, code: ReasonCode, reason: str) -> None:
-        """Tell a client why, where its version has words for it, and close."""
+        """Close a connection; a connected MQTT 5 client is told the reason in a DISCONNECT first."""
         if link.closing is not None:
             return
         machine = link.machine
-        if code not in CODES_IN[PacketType.DISCONNECT]:  # one that only CONNACK knows, say
+        if code not in CODES_IN[PacketType.DISCONNECT]:  # a code that only CONNACK may carry, for example
             code = ReasonCode.PROTOCOL_ERROR
         if machine.version == V5 and machine.phase is Phase.OPEN:
             properties = Properties({Property.REASON_STRING: reason[:_LONGEST_REASON]})
@@ -198,7 +201,7 @@ class Sender:
         self.close(link, reason)
 
     def close(self, link: Link, reason: str) -> None:
-        """Have a link closed once everything for it is written."""
+        """Close a link once everything queued for it is written."""
         if link.closing is None:
             link.closing, link.room = reason, 0
             self.leaving.append(link)

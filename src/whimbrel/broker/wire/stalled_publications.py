@@ -1,4 +1,4 @@
-"""Publications of one connection that wait for room."""
+"""Publications of one connection that wait for memory or disk space."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["StalledPublications"]
 
 
 class StalledPublications:
-    """Publications in order, and why there is no room (``publish.stalled``)."""
+    """Publications of one connection in order, and the reason why they wait (``publish.stalled``)."""
 
     __slots__ = ("packets", "reason", "size_bytes")
 

@@ -60,7 +60,7 @@ class ManualBroker:
 
     def connect(self, device: Device) -> Link:
         """Open a connection for *device*, and return its link."""
-        link = self._broker.opened(self, "ward", self.now)
+        link = self._broker.open_link(self, "ward", self.now)
         self._devices[link] = device
         return link
 
@@ -85,12 +85,12 @@ class ManualBroker:
         self._flush()
         while broker.wants_sync or broker.has_work or broker.transforms or broker.blocking_tasks:
             if broker.wants_sync:
-                broker.synced(self._log.sync(wait=False))
+                broker.on_sync(self._log.sync(wait=False))
             while (question := broker.blocking_tasks.next(self.now)) is not None:
-                broker.answered(question, question.ask(), self.now)
+                broker.on_answer(question, question.ask(), self.now)
             while broker.transforms:
                 job = broker.transforms.popleft()
-                broker.answered(job, self._performed(job.work), self.now)
+                broker.on_answer(job, self._performed(job.work), self.now)
             if broker.has_work:
                 broker.go_on(self.now)
             self._flush()
@@ -123,10 +123,10 @@ class ManualBroker:
         answer = device.receive(data) if data else b""
         if link.closing is not None:
             del self._devices[link]
-            self._broker.closed(link, self.now)
+            self._broker.on_connection_closed(link, self.now)
             return
         if link.room < self._broker.config.limits.send_buffer_bytes // 2:
-            self._broker.drained(link, 0, self.now)
+            self._broker.on_bytes_written(link, 0, self.now)
         if answer:
             self._broker.receive(link, answer, self.now)
 

@@ -89,7 +89,7 @@ class HistoryReader:
         def read(future: asyncio.Future[HistoryChunk]) -> None:
             self._is_reading = False
             if not future.cancelled() and not loop.is_closed():
-                history.answered(question, future.result())
+                history.on_chunk(question, future.result())
                 done()
 
         loop.run_in_executor(self._pool, self.read, question).add_done_callback(read)

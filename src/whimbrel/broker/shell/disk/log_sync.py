@@ -82,7 +82,7 @@ class LogSync:
     def fail(self, error: WhimbrelError) -> None:
         """Refuse messages that must be durable, and retry in a second; stop the server if the log must be reopened."""
         broker = self.running.broker
-        broker.synced(self._log.durable_seq)  # the first records may have been written
+        broker.on_sync(self._log.durable_seq)  # the first records may have been written
         if self._outage.fails(monotonic_us()) or self._log.is_faulty:
             _log.error("the log cannot be written; nothing is accepted that must be held", reason=str(error))
         broker.refuse()
@@ -99,7 +99,7 @@ class LogSync:
 
     async def finish(self) -> None:
         """Fsync all records when the server stops; raise ``WhimbrelError`` if that fails."""
-        self.running.broker.synced(await self.running.loop.run_in_executor(self._pool, self._log.sync))
+        self.running.broker.on_sync(await self.running.loop.run_in_executor(self._pool, self._log.sync))
 
     def _sync(self, *, wait: bool) -> None:
         self._begin(partial(self._log.sync, wait=wait), wait=wait)
@@ -140,7 +140,7 @@ class LogSync:
         broker.dirty.extend(self._after_log)
         self._after_log.clear()
         if wait:
-            broker.synced(seq)
+            broker.on_sync(seq)
         else:
             broker.refuse(is_refusing=False)
         self.flush()

@@ -85,14 +85,14 @@ class Turns:
 
     def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
         """Return the core's link for a new connection; *user* is the name in the client's certificate, or None."""
-        return self._broker.opened(stream, address, self._clock.now(), verified_user=user, listener=listener)
+        return self._broker.open_link(stream, address, self._clock.now(), verified_user=user, listener=listener)
 
     def choke(self, stream: Stream, *, is_choked: bool) -> None:
         """Pause messages to a client that reads too slowly (back-pressure), or resume them."""
         assert stream.link is not None
         if not is_choked:
             self.slow_readers.discard(stream)
-        self._broker.choked(stream.link, self._clock.now(), is_choked=is_choked)
+        self._broker.set_choked(stream.link, self._clock.now(), is_choked=is_choked)
         if is_choked:
             self.slow_readers.add(stream)
         else:
@@ -105,7 +105,7 @@ class Turns:
     def finish(self, stream: Stream) -> None:
         """Report to the core that a connection is closed and that all its packets were handled."""
         if stream.link is not None and self.running.failure is None:
-            self._broker.closed(stream.link, self._clock.now())
+            self._broker.on_connection_closed(stream.link, self._clock.now())
             self.flush_soon()
             stream.link = None  # else the two refer to each other until the garbage collector runs
 
@@ -291,13 +291,13 @@ class Turns:
                 stream.write(data)
                 if link.room < half:
                     if not link.is_choked:
-                        broker.drained(link, transport.get_write_buffer_size(), self._clock.now())
+                        broker.on_bytes_written(link, transport.get_write_buffer_size(), self._clock.now())
                     elif transport.get_write_buffer_size() > most + self._most_answers:
                         self._read_later(stream)
             if link.closing is not None and not stream.is_leaving:
                 stream.is_leaving = True
                 stream.close()
-                broker.closed(link, self._clock.now())
+                broker.on_connection_closed(link, self._clock.now())
                 if stream in self.slowing.connections:
                     self.slowing.release(stream)
         broker.counters.bytes_sent += sent
