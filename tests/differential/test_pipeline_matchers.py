@@ -61,7 +61,7 @@ def fold(node: NodeShare, tables: dict[str, Any]) -> None:
         some, own = fact_events(name, tables[name])
         events.append(some)
         facts |= own
-    list(node.fold(pa.Table.from_batches(events, EVENT).sort_by("seq"), facts, None))
+    list(node.fold(pa.Table.from_batches(events, EVENT).sort_by("seq").to_batches(), facts, None))
     node.in_force.changed()
 
 

@@ -8,7 +8,7 @@ hold settles it by itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from whimbrel.hold.commands import HandOver, Published, Settle
@@ -48,16 +48,11 @@ class Folding:
         """Apply the next fact."""
         return self.answered(self.hold.apply(fact, matches))
 
-    def published(
-        self, kept: Published, matches: Matches, *, is_decided: bool = True, received: Collection[str] = ()
-    ) -> Settled:
-        """Apply a publication; *is_decided* means that *judge* may withhold it.
-
-        *received* has devices that received it for matches that are not given.
-        """
+    def published(self, kept: Published, matches: Matches, *, is_decided: bool = True) -> Settled:
+        """Apply a publication; *is_decided* means that *judge* may withhold it."""
         is_received = self._assume_receipts and not is_decided
         take = self.hold.published_and_received if is_received else self.hold.published
-        return self.answered(take(kept, matches, received=received))
+        return self.answered(take(kept, matches))
 
     def confirmed(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None

@@ -9,11 +9,10 @@ The rules are in ``rules/``, by subject; this module has the interface to caller
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, Self, TypeVar, cast
 
 from whimbrel.hold.commands import Command, Identity, Matches, Published
-from whimbrel.hold.live_spans import LiveSpan, live_spans
 from whimbrel.hold.private import is_private
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import Key, restore_state
@@ -88,7 +87,7 @@ class Hold(Generic[K]):
         self._changes = Changes(self._state, self._view, endings, self._lanes, members)
         # The methods of the rules are the hold's own: each call would cost a second one for everything handed over.
         self.published, self.publishing = publications.published, publications.publishing
-        self.published_and_received = AssumedReceipts(self._state, endings, keeping, publications).published
+        self.published_and_received = AssumedReceipts(self._state, self._view, endings, keeping, publications).published
         self.confirmed, self.joined, self.disconnected = members.confirmed, members.joined, members.disconnected
         self.tick = endings.tick
 
@@ -258,10 +257,6 @@ class Hold(Generic[K]):
         if isinstance(fact, SessionChanged):
             return self._changes.session_changed(fact)
         return at_once(self.apply(fact))
-
-    def live_spans(self, sessions: Collection[str], facts: Iterable[Fact]) -> list[LiveSpan]:
-        """Return when, while *facts* are applied, publications need no queue in *sessions*; see ``hold.live_spans``."""
-        return live_spans(self._state, sessions, facts)
 
     # -- the view ----------------------------------------------------------------------------------------------------
 

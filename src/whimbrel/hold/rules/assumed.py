@@ -1,75 +1,123 @@
-"""Assumed receipts: publications that end as they come, where everything that is handed over counts as received.
+"""Assumed receipts: publications in logs without receipts, where every delivery counts as received when it is made.
 
-Most publications of a log without receipts meet sessions whose devices are all present, and one of which takes. Each
-device has its copy at once, and nothing stays: what the rules would hold, hand over, confirm and end again (2 to 5, 7
-and 9) is then one outcome for each device.
-Rule: a publication ends so for all its sessions, or the rules decide; ``tests/property/test_hold_assumed.py`` compares.
+The rules would hold a publication, hand it over, confirm each delivery and end what a device takes (2 to 5, 7 and 9).
+Here only what remains is stored: the outcome for each present device, and for each absent one where a device takes; a
+notification that nobody takes is held with the devices that have it.
+Rule: a publication is applied so for all its sessions, or the rules apply it, if quality of service, a share or a
+policy has a part in it; ``tests/property/test_hold_assumed.py`` compares the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import NamedTuple
 
-from whimbrel.hold.commands import Command, Published, Settle
-from whimbrel.hold.counting import Matches, sorted_identities
+from whimbrel.hold.commands import Command, Identity, Matches, Published, Settle
+from whimbrel.hold.counting import sorted_matches
 from whimbrel.hold.rules.endings import Endings
 from whimbrel.hold.rules.keeping import Keeping
 from whimbrel.hold.rules.publications import Publications
-from whimbrel.hold.state import Copy, Session, State
+from whimbrel.hold.state import Copy, Pending, Session, State
+from whimbrel.hold.view import View
 from whimbrel.model.facts import Outcome
 
 __all__ = ["AssumedReceipts"]
 
-_DELIVERED = Outcome.DELIVERED
+_DELIVERED, _TAKEN = Outcome.DELIVERED, Outcome.TAKEN_ELSEWHERE
 _LIVE = "live"
 _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
+
+
+class _Match(NamedTuple):
+    """What a publication means for a session in which it matches."""
+
+    session: Session
+    identities: tuple[Identity, ...]
+    held: dict[Identity, int]
+    """Until when each subscription holds it; empty if none does."""
+    end: tuple[Outcome, tuple[Identity, ...], int]
+    """How it ends for absent devices if it is not held: outcome, subscriptions and time."""
+    taker: str | None
+    """The present device that takes it: the first by name, because deliveries are made in that order."""
 
 
 class AssumedReceipts:
     """Applies publications that no policy decides about, for a caller that confirms each delivery at once."""
 
-    def __init__(self, state: State, endings: Endings, keeping: Keeping, publications: Publications) -> None:
-        self._state, self._endings, self._keeping, self._publications = state, endings, keeping, publications
+    def __init__(
+        self, state: State, view: View, endings: Endings, keeping: Keeping, publications: Publications
+    ) -> None:
+        self._state, self._view, self._endings, self._keeping = state, view, endings, keeping
+        self._publications = publications
 
-    def published(self, kept: Published, matches: Matches, *, received: Collection[str] = ()) -> list[Command]:
+    def published(self, kept: Published, matches: Matches) -> list[Command]:
         """Apply a publication as ``Publications.published`` does, without commands for deliveries that end at once."""
         out: list[Command] = []
         self._endings.advance(kept.published_at, out)
-        found = self._settled(kept, matches)
+        copy = Copy(kept.qos, kept.published_at, kept.expires_at, kept=kept)
+        found = self._plain(sorted_matches(matches), copy)
         if found is None:
-            found = self._publications.published(kept, matches, received=received)
-        return out + found if out else found
+            out += self._publications.published(kept, matches)
+        else:
+            self._apply(kept, copy, found, out)
+        return out
 
-    def _settled(self, kept: Published, matches: Matches) -> list[Command] | None:
-        """Return the outcome for each device; None where the rules must decide."""
-        seq, copy = kept.seq, Copy(kept.qos, kept.published_at, kept.expires_at)
-        state, now = self._state, self._state.now
-        if state.conditional or state.shaped:
+    def _plain(self, matches: Matches, copy: Copy) -> list[_Match] | None:
+        """Return what a publication means for each session; None where the rules must apply it."""
+        state, found = self._state, list[_Match]()
+        if state.shaped or (copy.expires_at is not None and copy.expires_at <= state.now):
             return None
-        found: list[Command] = []
         for name, identities in matches:
             session = state.sessions.get(name)
-            if session is None or not _takes_at_once(session):
+            if session is None or session.is_private or session.with_qos or session.with_policy or session.conditional:
                 return None
-            wanted = sorted_identities(identities)
-            held, _ = self._keeping.to_hold(session, wanted, copy)
-            if len(held) < len(wanted) or not self._keeping.has_room(session, wanted):
-                return None
-            lapses_at = max(held.values())
-            found += [
-                _NEW(Settle, (name, device, seq, wanted, _DELIVERED, now, lapses_at, _LIVE, kept))
-                for device in session.members
-            ]
+            held, end = self._keeping.to_hold(session, identities, copy)
+            taker = None
+            for device, member in session.members.items():
+                if member.is_present and member.takes and (taker is None or device < taker):
+                    taker = device
+            found.append(_NEW(_Match, (session, identities, held, end, taker)))
         return found
 
+    def _apply(self, kept: Published, copy: Copy, matches: list[_Match], out: list[Command]) -> None:
+        """Add the outcomes to *out*, and hold the notification in the sessions where nobody takes it."""
+        state, seq, now = self._state, kept.seq, self._state.now
+        for session, identities, held, _, taker in matches:
+            lapses_at = max(held.values()) if held else None
+            if held:
+                self._keeping.make_room(session, held, out)
+            present = [device for device, member in session.members.items() if member.is_present]
+            out += [
+                _NEW(Settle, (session.name, device, seq, identities, _DELIVERED, now, lapses_at, _LIVE, kept))
+                for device in present
+            ]
+            copy.received.update(present)
+            if held and taker is None:
+                pending = session.pending[seq] = Pending(held, lapses_at)
+                pending.settled.update(present)
+                state.pendings += 1
+                copy.sessions.add(session.name)
+                self._keeping.add(session, seq, held)
+                self._view.touch(("pending", session.name, seq))
+        for match in matches:
+            if not match.held or match.taker is not None:
+                self._end_for_absent(kept, copy, match, out)
+        if copy.sessions:
+            copy.has_row = True
+            state.copies[seq] = copy
+            self._view.touch(("copy", seq))
+            state.store(copy)
 
-def _takes_at_once(session: Session) -> bool:
-    """Return whether all devices of a session are present, and one takes: nothing would be held for another."""
-    if session.is_private or session.with_qos or session.with_policy:
-        return False
-    takes = False
-    for member in session.members.values():
-        if not member.is_present:
-            return False
-        takes = takes or member.takes
-    return takes
+    def _end_for_absent(self, kept: Published, copy: Copy, match: _Match, out: list[Command]) -> None:
+        """Add the outcomes for the absent devices of a session that does not hold the notification."""
+        session, _, held, (outcome, identities, moment), taker = match
+        lapses_at: int | None = None
+        if held:
+            outcome, identities, moment, lapses_at = _TAKEN, tuple(held), self._state.now, max(held.values())
+        for device, member in session.members.items():
+            if not member.is_present:
+                has_it = held and taker is not None and device < taker and device in copy.received  # in another session
+                found = _DELIVERED if has_it else outcome
+                end = (session.name, device, kept.seq, identities, found, moment, lapses_at, None, kept)
+                out.append(_NEW(Settle, end))
+        if not session.members:
+            out.append(_NEW(Settle, (session.name, None, kept.seq, identities, outcome, moment, None, None, kept)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 from whimbrel.hold.commands import Command, Identity
@@ -57,21 +58,26 @@ class Keeping:
         latest = max(lapsed.values())
         return held, (_EXPIRED, tuple(i for i, lapse in lapsed.items() if lapse == latest), latest)
 
-    def has_room(self, session: Session, identities: tuple[Identity, ...]) -> bool:
-        """Return whether one more can be held for each of some subscriptions, and none is displaced (rule 4)."""
-        counts, of = session.counts, self._retention.of
-        return not any(
-            identity in counts and len(counts[identity]) >= of(session.subscriptions.get(identity))[1]
-            for identity in identities
-        )
-
     def keep(self, session: Session, seq: int, held: dict[Identity, int], out: list[Command]) -> None:
         """Hold a notification for some subscriptions, displacing the oldest where there is no room (rule 4)."""
-        for identity, lapse in held.items():
-            queue = session.counts.setdefault(identity, {})
+        self.make_room(session, held, out)
+        self.add(session, seq, held)
+
+    def make_room(self, session: Session, identities: Iterable[Identity], out: list[Command]) -> None:
+        """Displace the oldest notifications of subscriptions that have as many as they may (rule 4)."""
+        counts = session.counts
+        for identity in identities:
+            queue = counts.get(identity)
+            if not queue:
+                continue
             _, most = self._retention.of(session.subscriptions.get(identity))
             while len(queue) >= most:
                 self._endings.strip(session, next(iter(queue)), identity, _DISPLACED, self._state.now, out)
+
+    def add(self, session: Session, seq: int, held: dict[Identity, int]) -> None:
+        """Hold a notification for some subscriptions, which have room for it."""
+        for identity, lapse in held.items():
+            queue = session.counts.setdefault(identity, {})
             is_oldest = bool(queue) and next(reversed(queue)) > seq
             queue[seq] = None
             if is_oldest:  # it was held elsewhere before (rule 21)

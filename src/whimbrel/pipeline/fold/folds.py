@@ -6,16 +6,16 @@ A batch run folds each shard of a node from the start of the log. A stream keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from whimbrel.hold.commands import HandOver, Identity, Settle
 from whimbrel.hold.folding import Folding, Settled
-from whimbrel.hold.live_spans import LiveSpan
 from whimbrel.hold.quality import CONFIRMED
 from whimbrel.hold.sessions import RETAINED
 from whimbrel.model.facts import Decided, Fact, Outcome, PolicyChanged
@@ -100,8 +100,6 @@ class Fold:
         self._decides = assume_receipts
         self._touch = core.rows.touch
         self.policies = PolicyChecks(core.policies)
-        self.received: Mapping[int, Sequence[LiveSpan]] = {}
-        """For publications of which ``live_rows`` made rows already, by seq: spans with the devices that have them."""
 
     def take(self, event: Event, facts: Mapping[int, Fact], out: Rows) -> None:
         """Apply the next event, and add the outcomes to *out*; *facts* has the facts of ``FACT`` events by seq."""
@@ -117,7 +115,7 @@ class Fold:
                 settled = folding.confirmed(event.at, event.session, event.device, seq, outcome, via=event.via)
         else:
             settled = self._apply(facts[event.seq])
-        self._write(settled, out)
+        out.extend(settled)
 
     def _publish(self, event: Event) -> Settled:
         content = None
@@ -137,8 +135,7 @@ class Fold:
             publisher=event.device,
             content=content,
         )
-        received = {device for span in self.received.get(event.seq, ()) for device in span.present}
-        return self._folding.published(described, wanted, is_decided=self.policies.are_any, received=received)
+        return self._folding.published(described, wanted, is_decided=self.policies.are_any)
 
     def _apply(self, fact: Fact) -> Settled:
         if isinstance(fact, Decided):
@@ -185,64 +182,108 @@ class Fold:
         identities = tuple((each["subject_filter"], each["name"]) for each in event.subscriptions or ())
         ends = (event.session, event.device, event.notification_seq, identities, Outcome(event.outcome), event.at)
         kept = Described(event.notification_seq, Known(event.body_hash, event.published_at, event.subject, None))
-        out.add(self.node, Settle(*ends, None, RETAINED, kept))
+        out.extend([Settle(*ends, None, RETAINED, kept)])
 
     def close(self, end: int, out: Rows) -> None:
         """Advance the time to *end*, so that notifications that lapsed by then get their outcome."""
-        self._write(self._folding.tick(end), out)
-
-    def _write(self, settled: Settled, out: Rows) -> None:
-        for each in settled:
-            out.add(self.node, each)
+        out.extend(self._folding.tick(end))
 
 
 _OUTCOMES = {each.value: each for each in Outcome}
 
 
 class Rows:
-    """Buffer of rows of ``deliveries``, converted to Arrow in batches."""
+    """Buffer of outcomes of notifications of a node, converted to rows of ``deliveries`` in batches."""
 
-    def __init__(self) -> None:
-        self._rows: list[tuple[Any, ...]] = []
-        self._identities: list[int] = []
-        self._offsets: list[int] = [0]
-        self._known: dict[Identity, int] = {}
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._settled: list[Settle] = []
+        self.extend = self._settled.extend
 
     def __len__(self) -> int:
-        return len(self._rows)
-
-    def add(self, node: str, settled: Settle) -> None:
-        """Add the outcome of a notification for a device."""
-        session, device, seq, subscriptions, outcome, decided_at, lapses_at, via, kept = settled
-        assert isinstance(kept, Described)
-        for identity in subscriptions:
-            self._identities.append(self._known.setdefault(identity, len(self._known)))
-        self._offsets.append(len(self._identities))
-        body_hash = kept.body_hash_for(device) if outcome is Outcome.DELIVERED else None
-        what = kept.published_at, kept.subject, kept.deadline_at
-        ended = (outcome.value, body_hash, decided_at, lapses_at, via, kept.difference_for(device))
-        self._rows.append((node, seq, *what, session, device, *ended))
+        return len(self._settled)
 
     def batch(self) -> Any:
         """Return the buffered rows as an Arrow batch, and clear the buffer."""
-        schema = TABLES["deliveries"].schema
-        known = list(self._known)
-        structs = pa.StructArray.from_arrays(
-            [pa.array([s for s, _ in known], pa.string()), pa.array([n for _, n in known], pa.string())],
-            fields=list(schema.field("subscriptions").type.value_type),
+        sessions, devices, seqs, subscriptions, outcomes, decided_at, lapses_at, via, kept = zip(
+            *self._settled, strict=True
         )
-        taken = structs.take(pa.array(self._identities, pa.int32()))
-        given: dict[str, Any] = dict(zip(_SETTLED, zip(*self._rows, strict=True), strict=True))
-        given["subscriptions"] = pa.ListArray.from_arrays(pa.array(self._offsets, pa.int32()), taken)
+        self._settled.clear()
+        is_delivered = [each is Outcome.DELIVERED for each in outcomes]
+        known, places = _distinct(kept, map(id, kept))
+        given = {
+            "notification_node": pa.repeat(self._node, len(seqs)),
+            "notification_seq": seqs,
+            **{name: _taken([getattr(each, name) for each in known], name, places) for name in _OF_NOTIFICATION},
+            "session": sessions,
+            "device": devices,
+            "subscriptions": _lists_of(subscriptions),
+            "outcome": [each._value_ for each in outcomes],  # ``value`` is computed by Python at every access
+            "body_hash": _hashes(known, places, devices, is_delivered),
+            "decided_at": decided_at,
+            "lapses_at": lapses_at,
+            "via": via,
+            "difference": _differences(known, kept, devices),
+        }
+        schema = TABLES["deliveries"].schema
         columns = [
-            given[f.name].cast(f.type) if f.name == "subscriptions" else pa.array(given[f.name], f.type) for f in schema
+            given[f.name].cast(f.type) if isinstance(given[f.name], pa.Array) else pa.array(given[f.name], f.type)
+            for f in schema
         ]
-        self._rows, self._identities, self._offsets, self._known = [], [], [0], {}
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-_SETTLED = "notification_node notification_seq published_at subject deadline_at".split()
-_SETTLED += "session device outcome body_hash decided_at lapses_at via difference".split()
+_OF_NOTIFICATION = ("published_at", "subject", "deadline_at")
+"""Columns of ``deliveries`` whose values depend only on the notification."""
+T = TypeVar("T")
+
+
+def _distinct(values: Iterable[T], keys: Iterable[Hashable]) -> tuple[list[T], Any]:
+    """Return the *values* with distinct keys, and the place of each value among them, as an Arrow array.
+
+    Many rows have the same notification or subscriptions, and only distinct ones are converted.
+    """
+    place_of: dict[Hashable, int] = {}
+    found: list[T] = []
+    places = []
+    for value, key in zip(values, keys, strict=True):
+        place = place_of.get(key)
+        if place is None:
+            place = place_of[key] = len(found)
+            found.append(value)
+        places.append(place)
+    return found, pa.array(places, pa.int32())
+
+
+def _taken(values: Iterable[Any], name: str, places: Any) -> Any:
+    return pa.array(values, TABLES["deliveries"].schema.field(name).type).take(places)
+
+
+def _lists_of(subscriptions: Sequence[tuple[Identity, ...]]) -> Any:
+    """Return a column of lists of subscriptions."""
+    known, places = _distinct(subscriptions, subscriptions)
+    of_type = TABLES["deliveries"].schema.field("subscriptions").type
+    structs = [
+        [{"subject_filter": subject_filter, "name": name} for subject_filter, name in identities]
+        for identities in known
+    ]
+    return pa.array(structs, of_type).take(places)
+
+
+def _hashes(known: Sequence[Any], places: Any, devices: Sequence[str | None], is_delivered: Sequence[bool]) -> Any:
+    """Return the hash of the body that each device received, or null."""
+    if not any(each.shaped for each in known):
+        hashes = pa.array([each.body_hash for each in known], pa.binary())
+        return hashes.take(pc.if_else(pa.array(is_delivered), places, pa.scalar(None, places.type)))
+    found = zip(places.to_pylist(), devices, is_delivered, strict=True)
+    return pa.array([known[place].body_hash_for(device) if is_one else None for place, device, is_one in found])
+
+
+def _differences(known: Sequence[Any], kept: Sequence[Any], devices: Sequence[str | None]) -> Any:
+    """Return how each logged decision differs from the policy's own result, or null."""
+    if not any(each.differences for each in known):
+        return pa.nulls(len(devices), pa.string())
+    return pa.array([each.difference_for(device) for each, device in zip(kept, devices, strict=True)], pa.string())
 
 
 def events_of(batch: Any) -> Iterator[Event]:  # a pyarrow.RecordBatch of EVENT

@@ -34,7 +34,6 @@ from whimbrel.pipeline.fold.contact_fold import CONTACT_KINDS, ContactFold, Cont
 from whimbrel.pipeline.fold.described import Described
 from whimbrel.pipeline.fold.events import Seen
 from whimbrel.pipeline.fold.folds import Fold, Rows, events_of
-from whimbrel.pipeline.fold.live_rows import live_rows
 from whimbrel.pipeline.fold.start_state import STATE_FORMAT
 from whimbrel.pipeline.subscriptions.in_force import InForce
 from whimbrel.pipeline.subscriptions.moves import Moves
@@ -44,8 +43,6 @@ __all__ = ["Held", "LogMark", "NodeShare"]
 
 _ROWS_AT_ONCE = 50_000
 _FEW = 1_000
-_MIN_LIVE_EVENTS = 200
-"""Events from which on live rows are made with arrays: with fewer, the hold is faster."""
 
 
 class Held(NamedTuple):
@@ -104,9 +101,7 @@ class NodeShare:
         retention: Retention,
         assume_receipts: bool,
         contact: ContactPlan | None = None,
-        has_live_rows: bool = True,
     ) -> None:
-        """Restore the state from *store*; without live rows the hold makes every row, slower and otherwise the same."""
         self.node, self._store = node, store
         of_hold, of_contacts, own, self._is_old = _sorted_rows(node, store)
         hold: Hold[Described] = Hold.restore(node, of_hold, retention=retention)
@@ -129,7 +124,6 @@ class NodeShare:
                 self.contacts.begin(self.last_at, _places(own))
         self.in_force = InForce(node, hold)
         self._decides = assume_receipts
-        self._retention, self._has_live_rows = retention, assume_receipts and has_live_rows
         self._fold = Fold(core, assume_receipts=assume_receipts, whose=self.in_force.whose)
         self._held_since = [(kept.published_at, seq) for seq, kept in hold.all_kept() if kept is not None]
         """Heap of (publication time, seq) of the held notifications, and of some that are no longer held."""
@@ -194,18 +188,13 @@ class NodeShare:
             return Seen.BODIES
         return Seen.ATTRIBUTES if texts or policies.are_any else Seen.NOTHING
 
-    def fold(self, events: Any, facts: Mapping[int, Fact], end: int | None) -> Iterator[Any]:
+    def fold(self, batches: Iterable[Any], facts: Mapping[int, Fact], end: int | None) -> Iterator[Any]:
         """Apply events in the order of their seqs, advance the time to *end*, and yield rows of ``deliveries``.
 
-        *events* is a table of ``EVENT``; *facts* has the facts of events of the kind ``FACT``, per seq.
+        *facts* has the facts of events of the kind ``FACT``, per seq.
         """
-        if self._has_live_rows and events.num_rows >= _MIN_LIVE_EVENTS and not self._fold.policies.are_any:
-            live = live_rows(events, facts, self._core.hold, self.in_force.whose, self._retention)
-            if live is not None:
-                events, self._fold.received = live.events, live.received
-                yield from live.rows
-        out = Rows()
-        for batch in events.to_batches():
+        out = Rows(self.node)
+        for batch in batches:
             for event in events_of(batch):
                 self._fold.take(event, facts, out)
                 if len(out) >= _ROWS_AT_ONCE:

@@ -96,7 +96,7 @@ def take(  # input, state, options
             has_policies = shard is None or shard.has_policies
             events, facts = _events(piece, rows["matches"], state, matchers, has_policies=has_policies)
             intervals = state.in_force.changing(changed, deleted)
-            rows["deliveries"] = list(state.fold(events, facts, whole.ends_at))
+            rows["deliveries"] = list(state.fold(events.to_batches(), facts, whole.ends_at))
             del events, facts  # frees memory before the next piece is read: a piece is as large as memory allows
             if intervals.num_rows or deleted.num_rows:
                 state.in_force.changed()
