@@ -1,9 +1,10 @@
-"""Assumed receipts: publications that end as they come, where everything that is handed over counts as received.
+"""Assumed receipts: a shortcut for logs without receipts, where every delivery counts as received at once.
 
-Most publications of a log without receipts meet sessions whose devices are all present, and one of which takes. Each
-device has its copy at once, and nothing stays: what the rules would hold, hand over, confirm and end again (2 to 5, 7
-and 9) is then one outcome for each device.
-Rule: a publication ends so for all its sessions, or the rules decide; ``tests/property/test_hold_assumed.py`` compares.
+Most publications of such a log match sessions whose devices are all present, at least one of them in mode take. Each
+device gets its copy at once, and nothing stays held. Holding, delivering, confirming and ending (rules 2 to 5, 7 and
+9) then come down to one outcome per device.
+Rule: the shortcut is taken for all sessions of a publication or for none; ``tests/property/test_hold_assumed.py``
+compares it with the rules.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of 
 
 
 class AssumedReceipts:
-    """Applies publications that no policy decides about, for a caller that confirms each delivery at once."""
+    """Applies publications that no policy can withhold, for a caller that confirms each delivery at once."""
 
     def __init__(self, state: State, endings: Endings, keeping: Keeping, publications: Publications) -> None:
         self._state, self._endings, self._keeping, self._publications = state, endings, keeping, publications
 
     def published(self, kept: Published, matches: Matches) -> list[Command]:
-        """Apply a publication as ``Publications.published`` does, without commands for deliveries that end at once."""
+        """Apply a publication like ``Publications.published``, but without the deliveries that end at once."""
         out: list[Command] = []
         self._endings.advance(kept.published_at, out)
         found = self._settled(kept, matches)
@@ -39,7 +40,7 @@ class AssumedReceipts:
         return out + found if out else found
 
     def _settled(self, kept: Published, matches: Matches) -> list[Command] | None:
-        """Return the outcome for each device; None where the rules must decide."""
+        """Return the outcome for each device; None if the shortcut does not apply."""
         seq, copy = kept.seq, Copy(kept.qos, kept.published_at, kept.expires_at)
         state, now = self._state, self._state.now
         if state.conditional or state.shaped:
@@ -62,7 +63,7 @@ class AssumedReceipts:
 
 
 def _takes_at_once(session: Session) -> bool:
-    """Return whether all devices of a session are present, and one takes: nothing would be held for another."""
+    """Return whether all devices of a session are present and one has mode take, so that nothing stays held."""
     if session.is_private or session.with_qos or session.with_policy:
         return False
     takes = False
