@@ -1,8 +1,7 @@
 """Places of versions: decide which of the matching versions are within range of a publication.
 
-The subscriptions of a fleet are much alike. Versions with the same subject filter, content filter and keys share one
-*wish* (a distinct filter), which the matcher has once. ``match.proximity.past`` decides which of these versions are
-within range.
+The subscriptions of a fleet are much alike. The matcher has each *distinct filter* once: one for all versions with the
+same subject filter, content filter and keys. ``match.proximity.past`` decides which of these versions are within range.
 Rule: places matter only if a version has a near, or a publication has an area; all other matches ignore them.
 """
 
@@ -37,7 +36,7 @@ _SAVED = ("kind", "stale_us", "circle", "corner_start", "corners")
 
 
 def distinct_wishes(table: Any) -> tuple[Any, Any]:
-    """Return the number of each row's wish (distinct filter), and a table with the first row of each wish."""
+    """Return the number of each row's distinct filter, and a table with the first row of each distinct filter."""
     count = table.num_rows
     found = np.zeros(count, np.int64)
     keys = table.column("keys")
@@ -71,7 +70,7 @@ class VersionPlaces:
 
     @classmethod
     def of_table(cls, table: Any, *, wishes: Any, wish_count: int) -> VersionPlaces:
-        """Build the places of the versions in *table*, whose wishes are the numbers *wishes*."""
+        """Build the places of the versions in *table*; the other arguments number their distinct filters."""
         return cls._of(table, _place_columns(table), wishes, wish_count)
 
     @classmethod
@@ -119,7 +118,7 @@ class VersionPlaces:
     # -- which versions are within range -----------------------------------------------------------------------------
 
     def heard(self, rows: Any, wishes: Any, batch: Any, moves: Moves | None) -> tuple[Any, Any]:
-        """Expand matches of *wishes* to versions, and keep those within range; return rows of *batch* and versions."""
+        """Expand matches of distinct filters to versions within range; return rows of *batch* and the versions."""
         seqs = np.ascontiguousarray(batch.column("seq").to_numpy(), np.int64)
         where = self._published(batch)
         if where is None:
