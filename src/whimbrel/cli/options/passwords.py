@@ -54,7 +54,7 @@ Keys = Annotated[
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option("--key-file", metavar="FILE", help="Keys, one a line: the place for private ones."),
+    typer.Option("--key-file", metavar="FILE", help="File of keys, one per line; use it for private keys."),
 ]
 Insecure = Annotated[
     bool | None,
