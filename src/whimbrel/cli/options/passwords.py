@@ -72,7 +72,7 @@ def password_from(path: Path) -> str:
     try:
         line = data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise InvalidValueError(name_of(path), Phrase("bytes that are no UTF-8"), "a password in UTF-8") from None
+        raise InvalidValueError(name_of(path), Phrase("bytes that are not UTF-8"), "a password in UTF-8") from None
     if "\n" in line or "\r" in line:
         raise InvalidValueError(name_of(path), Phrase("several lines"), "one line, the password")
     return line

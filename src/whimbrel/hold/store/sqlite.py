@@ -193,7 +193,7 @@ class SqliteStore:
     def _check_format(self) -> None:
         found = self._connection.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
         if found is None or not isinstance(found[0], int) or found[0] < 1:
-            raise self._corrupt("it does not say its format")
+            raise self._corrupt("it has no format number")
         if found[0] > FORMAT:
             raise NewerStoreError(str(self._path), found[0], FORMAT)
 
@@ -206,11 +206,11 @@ class SqliteStore:
     def _read_applied(self) -> int:
         found = self._connection.execute("SELECT value FROM meta WHERE name = 'applied'").fetchone()
         if found is None:
-            raise self._corrupt("it does not say how much of the log it holds")
+            raise self._corrupt("it has no last applied seq")
         try:
             return whole("applied", int(self._unsealed(found[0], "meta", b"applied")), NOTHING_APPLIED, INT64_MAX)
         except (ValueError, InvalidValueError):
-            raise self._corrupt("it says in no way we know how much of the log it holds") from None
+            raise self._corrupt("its last applied seq is not readable") from None
 
     def _key(self, kind: object, encoded: object) -> Key:
         if isinstance(kind, str) and isinstance(encoded, bytes):
