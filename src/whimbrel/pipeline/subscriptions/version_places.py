@@ -122,14 +122,14 @@ class VersionPlaces:
         seqs = np.ascontiguousarray(batch.column("seq").to_numpy(), np.int64)
         where = self._published(batch)
         if where is None:
-            return self.past.heard(rows, wishes, None, seqs, None, NOWHERE)
+            return self.past.find_reached(rows, wishes, None, seqs, None, NOWHERE)
         if moves is not None:
             if self._numbers is None or self._numbers[0] is not moves:
                 self._numbers = (moves, moves.numbers(self.sessions.to_pylist()))
-            return self.past.heard(rows, wishes, where, seqs, self._numbers[1], moves.tracks)
+            return self.past.find_reached(rows, wishes, where, seqs, self._numbers[1], moves.tracks)
         if self.shipped is not None:
-            return self.past.heard(rows, wishes, where, seqs, self.shipped.numbers, self.shipped.tracks)
-        return self.past.heard(rows, wishes, where, seqs, np.full(self.wishes.size, -1, np.int64), NOWHERE)
+            return self.past.find_reached(rows, wishes, where, seqs, self.shipped.numbers, self.shipped.tracks)
+        return self.past.find_reached(rows, wishes, where, seqs, np.full(self.wishes.size, -1, np.int64), NOWHERE)
 
     def _published(self, batch: Any) -> Publications | None:
         """Return places, areas and times of the publications; None if they make no difference."""
