@@ -43,7 +43,7 @@ def distinct_wishes(table: Any) -> tuple[Any, Any]:
     has_keys = pc.any(pc.greater(pc.list_value_length(keys), 0)).as_py()
     columns = [table.column(name) for name in ("subject_filter", "filter_text", "accept_insecure")]
     if has_keys:
-        columns.append(pa.array([repr(sorted(map(_spelled, value or ()))) for value in keys.to_pylist()]))
+        columns.append(pa.array([repr(sorted(map(_sort_key, value or ()))) for value in keys.to_pylist()]))
     for column in columns:
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         codes = pc.dictionary_encode(whole, null_encoding="encode").indices.to_numpy().astype(np.int64)
@@ -52,7 +52,7 @@ def distinct_wishes(table: Any) -> tuple[Any, Any]:
     return found, table.take(pa.array(first, pa.int64()))
 
 
-def _spelled(key: Mapping[str, Any]) -> tuple[str, bytes]:
+def _sort_key(key: Mapping[str, Any]) -> tuple[str, bytes]:
     return key["scheme"], key["digest"]
 
 
@@ -117,10 +117,10 @@ class VersionPlaces:
 
     # -- which versions are within range -----------------------------------------------------------------------------
 
-    def heard(self, rows: Any, wishes: Any, batch: Any, moves: Moves | None) -> tuple[Any, Any]:
+    def find_reached(self, rows: Any, wishes: Any, batch: Any, moves: Moves | None) -> tuple[Any, Any]:
         """Expand matches of distinct filters to versions within range; return rows of *batch* and the versions."""
         seqs = np.ascontiguousarray(batch.column("seq").to_numpy(), np.int64)
-        where = self._published(batch)
+        where = self._publications(batch)
         if where is None:
             return self.past.find_reached(rows, wishes, None, seqs, None, NOWHERE)
         if moves is not None:
@@ -131,7 +131,7 @@ class VersionPlaces:
             return self.past.find_reached(rows, wishes, where, seqs, self.shipped.numbers, self.shipped.tracks)
         return self.past.find_reached(rows, wishes, where, seqs, np.full(self.wishes.size, -1, np.int64), NOWHERE)
 
-    def _published(self, batch: Any) -> Publications | None:
+    def _publications(self, batch: Any) -> Publications | None:
         """Return places, areas and times of the publications; None if they make no difference."""
         if "place" not in batch.schema.names or batch.column("place").null_count == batch.num_rows:
             return None
