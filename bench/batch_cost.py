@@ -45,7 +45,7 @@ def _costs(folder: Path, options: Any) -> dict[str, Any]:  # an argparse.Namespa
     from bench_pipeline import _made, _session
     from mapped import frames, listed, scanned, unchanged, write
     from whimbrel.pipeline.batch import jobs
-    from whimbrel.pipeline.tables.matches import Matching, exploded, ship
+    from whimbrel.pipeline.tables.matches import Matching, match_rows, ship
     from workloads import WORKLOAD_U10
 
     log, delivered = folder / "events", folder / "delivered"
@@ -67,7 +67,7 @@ def _costs(folder: Path, options: Any) -> dict[str, Any]:  # an argparse.Namespa
         "baseline": lambda: scanned(spark, log, shipped.columns, unchanged, folder / "baseline"),
         "listed": lambda: scanned(spark, log, shipped.columns, listing, folder / "listed"),
         "listed, judged": lambda: write(judged, listing, folder / "judged"),
-        "exploded, judged": lambda: write(judged, Matching(shipped, exploded), folder / "exploded"),
+        "exploded, judged": lambda: write(judged, Matching(shipped, match_rows), folder / "exploded"),
         "deliveries": deliver,
     }
     took_s: dict[str, list[float]] = {name: [] for name in works}

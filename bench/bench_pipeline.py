@@ -181,7 +181,7 @@ def _aims(found: list[_Found]) -> Iterator[Figure]:
 
 def _matching(log: str, master: str, repetitions: int, *, explodes: bool) -> _Found:
     from mapped import frames, listed, rows_in, scanned, unchanged, write
-    from whimbrel.pipeline.tables.matches import Matching, exploded, ship
+    from whimbrel.pipeline.tables.matches import Matching, match_rows, ship
 
     spark, path = _session(master), Path(log)
     tables = frames(spark, path)
@@ -196,7 +196,7 @@ def _matching(log: str, master: str, repetitions: int, *, explodes: bool) -> _Fo
             "listed": lambda to: write(judged, Matching(shipped, listed), to),
         }
         if explodes:
-            works["exploded"] = lambda to: write(judged, Matching(shipped, exploded), to)
+            works["exploded"] = lambda to: write(judged, Matching(shipped, match_rows), to)
         works["listed"](out / "warm")  # the workers load what numba compiled
         seconds: dict[str, list[float]] = {name: [] for name in works}
         for number in range(repetitions):

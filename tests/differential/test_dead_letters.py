@@ -1,7 +1,7 @@
 """Dead letters against Python's reading of the same rows: whole columns must not let through what a fact refuses.
 
-Rows are valid facts with a fault, or none, or what only looks like one, in any column; ``judged`` must keep aside
-exactly the rows that no fact can be built from.
+Rows are valid facts with a fault, or none, or what only looks like one, in any column; ``validate_rows`` must keep
+aside exactly the rows that no fact can be built from.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from whimbrel.model.facts import Mode, Outcome, PresenceChange, SessionChange
 from whimbrel.model.keys import Scheme
 from whimbrel.model.subscription import InterestChange
 from whimbrel.model.tables import TABLES, attributes_to_column_value
-from whimbrel.pipeline.files.dead_letters import judged
+from whimbrel.pipeline.files.dead_letters import validate_rows
 from whimbrel.pipeline.files.schemas import TIMES
 from whimbrel.pipeline.files.suspects import suspects
 
@@ -242,7 +242,7 @@ def test_a_subscription_with_a_bad_place_is_a_dead_letter() -> None:
 def _compare(table: str, data: Any) -> None:
     refused = [number for number in range(data.num_rows) if _refusal(table, data.slice(number, 1)) is not None]
     numbered = data.append_column("number", pa.array(range(data.num_rows), pa.int32()))
-    good, dead = judged(table, numbered, node=None, now=0)
+    good, dead = validate_rows(table, numbered, node=None, now=0)
     kept = set(good.column("number").to_pylist())
     assert {number: data.slice(number, 1).to_pylist() for number in kept.intersection(refused)} == {}
     assert kept == set(range(data.num_rows)).difference(refused)
@@ -254,8 +254,8 @@ def _compare(table: str, data: Any) -> None:
 def test_what_is_proven_good_in_whole_columns_need_not_be_asked(table: str) -> None:
     """The fast path has a switch: with every row asked one by one, the same rows are dead, for the same reasons."""
     data = _rows(table, Random(f"{table} again")).slice(3)  # a slice shares its memory with what it does not show
-    fast = judged(table, data, node="n", now=0)
-    slow = judged(table, data, node="n", now=0, suspected=lambda _, rows, __: np.ones(rows.num_rows, np.bool_))
+    fast = validate_rows(table, data, node="n", now=0)
+    slow = validate_rows(table, data, node="n", now=0, suspected=lambda _, rows, __: np.ones(rows.num_rows, np.bool_))
     assert fast.dead.equals(slow.dead)
     assert fast.good.num_rows == slow.good.num_rows < data.num_rows
 
@@ -277,7 +277,7 @@ def test_what_is_no_unicode_is_a_dead_letter_and_ends_nothing() -> None:
     rows = to_arrow("sessions", [row, row | {"session": "x"}])
     broken = pa.array([b"s", b"\xff\xfe"], pa.binary()).view(pa.string())
     place = rows.schema.get_field_index("session")
-    good, dead = judged("sessions", rows.set_column(place, rows.schema.field(place), broken), node="n", now=0)
+    good, dead = validate_rows("sessions", rows.set_column(place, rows.schema.field(place), broken), node="n", now=0)
     assert good.column("session").to_pylist() == ["s"]
     (letter,) = dead.to_pylist()
     assert letter["reason"].startswith("session: found")
@@ -287,7 +287,7 @@ def test_what_is_no_unicode_is_a_dead_letter_and_ends_nothing() -> None:
 def test_a_row_of_another_node_is_a_dead_letter() -> None:
     """Its number is that node's: taken here, two facts would have the same identity."""
     rows = to_arrow("sessions", [{"node": "m", "seq": 1, "changed_at": 2, "change": "created", "session": "s"}])
-    _, dead = judged("sessions", rows, node="n", now=0)
+    _, dead = validate_rows("sessions", rows, node="n", now=0)
     assert dead.column("reason").to_pylist() == ["node: found 'm', allowed is n, whose log it is in"]
 
 
@@ -317,7 +317,7 @@ def test_a_dead_letter_says_what_was_found_and_what_is_allowed(
     row = {"node": "n", "seq": 7, TIMES[table]: 2} | LEAST[table][0] | fault
     fields = [field.with_nullable(True) for field in TABLES[table].schema]
     rows = pa.table([pa.array([row.get(field.name)], field.type) for field in fields], schema=pa.schema(fields))
-    (letter,) = judged(table, rows, node="n", now=5).dead.to_pylist()
+    (letter,) = validate_rows(table, rows, node="n", now=5).dead.to_pylist()
     assert letter["reason"].startswith(reason)
     assert (letter["source"], letter["position"]) == (f"log table {table}", 7)
     assert letter["content"].startswith(b"{")

@@ -16,7 +16,7 @@ from whimbrel.language.filters import Filter
 from whimbrel.match.matcher import Interest, Matcher, PublishedAt
 from whimbrel.match.placed import Bounds
 from whimbrel.match.proximity.index import Publications
-from whimbrel.match.proximity.stored import read, written
+from whimbrel.match.proximity.stored import read, state_arrays
 from whimbrel.match.topics import matches
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.near import ANYWHERE, Around, Near
@@ -202,7 +202,7 @@ def test_a_file_with_other_numbers_is_refused() -> None:
     matcher.places.move("d", PLACES[0], 0)
     matcher.add("a", Interest(near=Area(PLACES[0], 5.0), session="s"))
     matcher.add("b", Interest(near=NEARS[-5], session="s"))
-    good = written(matcher.places)
+    good = state_arrays(matcher.places)
     assert len(read(good, handles=2)) == 2
     faults: dict[str, list[float]] = {
         "handles": [5, -1],

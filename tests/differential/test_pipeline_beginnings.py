@@ -192,7 +192,7 @@ def test_the_batch_job_begins_at_a_checkpoint(
         del cores
         return [ShardTask(node, *span, number, 3) for node, span in spans.items() for number in range(3)]
 
-    monkeypatch.setattr(node_shards, "divided", in_three)
+    monkeypatch.setattr(node_shards, "divide", in_three)
     logs, random = logs_of(7), Random(7)
     write(tmp_path / "log", logs)
     streamed(tmp_path / "log", tmp_path / "whole", random)
@@ -218,7 +218,7 @@ def test_a_checkpoint_of_format_1_is_read_as_one_that_does_not_say(tmp_path: Pat
     store = MemoryStore()
     store.replace(found.seq, dict(found.rows))
     share = NodeShare("node-1", store, retention=RETENTION, assume_receipts=False)
-    assert {held.seq for held in share.held()}
+    assert {held.seq for held in share.find_held()}
     assert {Described.restored(1, row).subject for key, row in found.rows if key[0] == "notification"} == {"kept/t"}
     assert not share.links.state
 

@@ -175,7 +175,7 @@ def test_a_cached_reader_is_of_one_folder(tmp_path: Path) -> None:
 
 def _reported(log: Path, frame: LogFrame, chosen: slice = slice(None)) -> list[int]:
     """Return the numbers that some tasks read, each of one portion."""
-    found = (batch for portion in frame.portions[chosen] for batch in log_frames._found(log, "reports", portion))
+    found = (batch for portion in frame.portions[chosen] for batch in log_frames._read_portion(log, "reports", portion))
     return [seq for batch in found for seq in batch.column("seq").to_pylist()]
 
 

@@ -62,7 +62,7 @@ def fold(node: NodeShare, tables: dict[str, Any]) -> None:
         events.append(some)
         facts |= own
     list(node.fold(pa.Table.from_batches(events, EVENT).sort_by("seq").to_batches(), facts, None))
-    node.in_force.changed()
+    node.in_force.remove_ended()
 
 
 @pytest.mark.parametrize("small", [ALWAYS, SOMETIMES, NEVER])
@@ -79,7 +79,7 @@ def test_who_wants_what_is_the_same_in_layers(
     for first, tables in batches(facts, Random(seed)):
         changed = tables["interests"].select(CHANGED).cast(changed_schema())
         deleted = tables["sessions"].select(DELETED)
-        shipped = matchers.shipped(node, first, changed, deleted)
+        shipped = matchers.ship(node, first, changed, deleted)
         packed = PackedVersions.map(shipped.files[NODE], NODE)
         layers.add(packed.below is not None)
         for batch in tables["publications"].combine_chunks().to_batches():
@@ -102,7 +102,7 @@ def test_files_that_nobody_needs_are_removed(tmp_path: Path, monkeypatch: pytest
     for first, tables in batches(facts, Random(3)):
         changed = tables["interests"].select(CHANGED).cast(changed_schema())
         deleted = tables["sessions"].select(DELETED)
-        shipped = matchers.shipped(node, first, changed, deleted)
+        shipped = matchers.ship(node, first, changed, deleted)
         fold(node, tables)
         there = {str(path) for path in tmp_path.iterdir()}
         assert set(shipped.files.values()) <= there
@@ -121,7 +121,7 @@ def test_a_worker_keeps_no_matcher_that_was_replaced(tmp_path: Path, monkeypatch
     for first, tables in batches(facts, Random(3)):
         changed = tables["interests"].select(CHANGED).cast(changed_schema())
         deleted = tables["sessions"].select(DELETED)
-        path = matchers.shipped(node, first, changed, deleted).files[NODE]
+        path = matchers.ship(node, first, changed, deleted).files[NODE]
         assert PackedVersions.map(path, NODE) is PackedVersions.map(path, NODE)  # mapped once
         seen.append(weakref.ref(PackedVersions.map(path, NODE)))
         fold(node, tables)
@@ -136,10 +136,10 @@ def test_a_matcher_holds_until_a_subscription_changes(tmp_path: Path) -> None:
     nothing = changed_schema().empty_table()
     row = {"node": NODE, "seq": 3, "changed_at": 1, "change": "created", "session": "s"}
     created = to_arrow("sessions", [row]).select(DELETED)
-    first = matchers.shipped(node, 1, nothing, created.slice(0, 0))
-    assert matchers.shipped(node, 2, nothing, created) is first
+    first = matchers.ship(node, 1, nothing, created.slice(0, 0))
+    assert matchers.ship(node, 2, nothing, created) is first
     gone = created.set_column(created.schema.get_field_index("change"), "change", pa.array(["deleted"]))
-    assert matchers.shipped(node, 3, nothing, gone) is not first
+    assert matchers.ship(node, 3, nothing, gone) is not first
 
 
 def test_what_was_unsubscribed_is_forgotten() -> None:

@@ -20,7 +20,7 @@ from whimbrel.hold.retention import Retention
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import Fact, Outcome, Reported
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.batch.node_shards import FOLDED, CutLogError, ShardJob, ShardTask, divided, fold_shard
+from whimbrel.pipeline.batch.node_shards import FOLDED, CutLogError, ShardJob, ShardTask, divide, fold_shard
 from whimbrel.pipeline.fold.components import Components
 
 LOGS, FACTS = 8, 100
@@ -129,10 +129,10 @@ def test_sessions_with_the_same_share_are_folded_together() -> None:
 
 def test_a_busy_node_has_more_shards() -> None:
     """One of nine tenths of the log, on four cores; each shard of a small one would cost more than it saves."""
-    tasks = divided({"busy": (0, 899_999), "calm": (0, 99_999), "new": (0, -1)}, cores=4)
+    tasks = divide({"busy": (0, 899_999), "calm": (0, 99_999), "new": (0, -1)}, cores=4)
     assert Counter(task.node for task in tasks) == {"busy": 4, "calm": 1, "new": 1}
     assert {(task.number, task.of) for task in tasks if task.node == "busy"} == {(n, 4) for n in range(4)}
-    assert divided({"small": (0, 99_999)}, cores=8) == [ShardTask("small", 0, 99_999, n, 2) for n in range(2)]
+    assert divide({"small": (0, 99_999)}, cores=8) == [ShardTask("small", 0, 99_999, n, 2) for n in range(2)]
 
 
 def test_a_log_that_is_cut_meanwhile_is_no_other_log(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from strategies import polygons
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.match.proximity.index import ProximityIndex, Publications
-from whimbrel.match.proximity.stored import read, written
+from whimbrel.match.proximity.stored import read, state_arrays
 from whimbrel.model.near import ANYWHERE, Anywhere, Around, Near
 from whimbrel.model.place import Area, Place, distance_m
 from whimbrel.model.polygon import Polygon
@@ -176,7 +176,7 @@ def test_the_index_hears_what_the_meaning_hears(
         if number % 9 == 8:
             _check(index, brute, published)
     _check(index, brute, published)
-    again = read(written(index), handles=10)
+    again = read(state_arrays(index), handles=10)
     assert len(again) == len(index)
     _check(again, brute, published)
 
@@ -225,7 +225,7 @@ def test_long_histories_agree_with_the_meaning(seed: int) -> None:
                 published.append((place, rng.choice(reaches), rng.randrange(12)))
             _check(index, brute, published)
         if number % 40 == 39:
-            index = read(written(index), handles=10)
+            index = read(state_arrays(index), handles=10)
 
 
 @given(here=PLACES, there=PLACES, nudge=st.sampled_from([0.0, 1e-9, -1e-9, 1e-7, -1e-7, 1e-3]))

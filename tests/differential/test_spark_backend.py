@@ -36,7 +36,7 @@ from whimbrel.language.ast import (
     Value,
 )
 from whimbrel.language.backends.python import compile_filter, compile_value
-from whimbrel.language.backends.spark import _packed, _Program, _Translator, to_column
+from whimbrel.language.backends.spark import _pack, _Program, _Translator, to_column
 from whimbrel.language.filters import parse
 from whimbrel.language.vectors import BACKENDS, failures, read_vectors
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Attributes, Int64, Scalar
@@ -99,7 +99,7 @@ def written_out(node: Value, column: Column) -> Column:
     """Return the value of *node* from an expression that mentions its operands as often as it needs them."""
     value = _Translator(column)._value(node)
     assert value is not None
-    return _packed(value)
+    return _pack(value)
 
 
 def as_a_program(node: Value, column: Column) -> Column:

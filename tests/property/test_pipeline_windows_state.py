@@ -18,8 +18,8 @@ from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.stream import blob_store
 from whimbrel.pipeline.stream import windows as windows_module
 from whimbrel.pipeline.stream.blob_store import BlobStore, MemoryBlobs
-from whimbrel.pipeline.stream.windows import Windows, merged
-from whimbrel.pipeline.tables.latency import EXPIRED, MISSED, TALLY, measured
+from whimbrel.pipeline.stream.windows import Windows, merge_window
+from whimbrel.pipeline.tables.latency import EXPIRED, MISSED, TALLY, measure
 
 W, HORIZON_US = 10, 45
 SUBJECTS = ("a", "b", "c")
@@ -100,7 +100,7 @@ class Everything:
         """Return the table of latencies."""
         rows = [(*key, number) for key, number in self.tallies.items()]
         table = pa.Table.from_pylist([dict(zip(TALLY.names, row, strict=True)) for row in rows], schema=TALLY)
-        found: list[dict[str, Any]] = measured(table, window_us=W).to_pylist()
+        found: list[dict[str, Any]] = measure(table, window_us=W).to_pylist()
         return found
 
 
@@ -178,7 +178,7 @@ class Played:
 
     def _written(self, table: str, found: dict[int, Any]) -> None:
         kept = self.tables[table]
-        kept |= {window: merged(kept.get(window), rows) for window, rows in found.items()}
+        kept |= {window: merge_window(kept.get(window), rows) for window, rows in found.items()}
 
     def check(self) -> None:
         """Compare all that was ever written with everything there ever was."""

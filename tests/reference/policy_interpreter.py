@@ -18,7 +18,7 @@ from whimbrel.language.policies.values import (
     Message,
     Run,
     seconds,
-    stored,
+    storable,
     truth,
 )
 
@@ -58,7 +58,7 @@ class _Interpreter:
             case tree.Assign(name, value):
                 names[name] = self._value(value, names)
             case tree.SetAttribute(target, name, value):
-                found, new = names.get(target), stored(self._value(value, names))
+                found, new = names.get(target), storable(self._value(value, names))
                 if isinstance(found, Message):
                     names[target] = found.with_attribute(name, new)
             case tree.SetData(target, value):
@@ -121,9 +121,9 @@ class _Interpreter:
             case tree.DataOf():
                 return semantics.data_of(values[0])
             case tree.Compress(names=members):
-                return semantics.compressed(run, values, members)
+                return semantics.compress_message(run, values, members)
             case tree.Project(_, members):
-                return semantics.projected(values[0], members)
+                return semantics.project_message(values[0], members)
             case tree.Summarise(_, _, members, site):
                 return semantics.summarise(run, values[0], values[1], members, site)
             case tree.Call(name, _):
@@ -132,7 +132,7 @@ class _Interpreter:
                 operand = semantics.scalar(values[0])
                 return None if operand is None else unary(sign, operand)
             case tree.Comparison(comparison, _, _):
-                return semantics.compared(run, comparison, *values)
+                return semantics.compare_values(run, comparison, *values)
         left, right = map(semantics.scalar, values)
         return None if left is None or right is None else binary(node.op, left, right)
 

@@ -94,7 +94,7 @@ def test_what_makes_no_sense_is_a_usage_error(run: Run, arguments: tuple[str, ..
     [
         (("subscribe", "home/#/x"), "'home/#/x' is no topic filter: # may only be the last level"),
         (("session", "subscribe", "ann", "a+/b"), "'a+/b' is no topic filter: + and # must be whole levels"),
-        (("publish", "home/#", "on"), "'home/#' is no topic name: + and # are for topic filters"),
+        (("publish", "home/#", "on"), "'home/#' is not a topic name: + and # are for topic filters"),
         (("publish", "", "on"), "a topic name needs at least one character"),
     ],
 )

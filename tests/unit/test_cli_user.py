@@ -99,7 +99,7 @@ def test_a_password_comes_from_a_file(run: Run) -> None:
     ("content", "message"),
     [
         (b"one\ntwo\n", "word: found several lines, allowed is one line, the password"),
-        (b"\xff", "word: found bytes that are no UTF-8, allowed is a password in UTF-8"),
+        (b"\xff", "word: found bytes that are not UTF-8, allowed is a password in UTF-8"),
         (b"\n", "a password must be a string of at least one character"),
         (b"x" * 70_000, "a password must be at most 1024 bytes"),
     ],

@@ -35,14 +35,14 @@ def test_of_many_ordinary_patterns_few_are_run(make: Callable[[int], str]) -> No
     for event in EVENTS:
         assert len(patterns.candidates(event.encode())) <= 16
         wanted = [n for n in range(MANY) if alone[n](event)]
-        assert patterns.decided(event.encode()) == wanted
+        assert patterns.matching(event.encode()) == wanted
 
 
 def test_patterns_without_literals_are_run() -> None:
     """Each by itself; nothing is ever answered for them without running them."""
     patterns = _patterns(lambda n: f"^[a-z]{{{1 + n % 7}}}[0-9]{{{1 + n // 7 % 100}}}$", 1_000)
     assert len(patterns.candidates(b"ab123")) == 1_000
-    assert patterns.decided(b"ab123") == [n for n in range(1_000) if 1 + n % 7 == 2 and 1 + n // 7 % 100 == 3]
+    assert patterns.matching(b"ab123") == [n for n in range(1_000) if 1 + n % 7 == 2 and 1 + n // 7 % 100 == 3]
 
 
 def test_few_patterns_are_just_run() -> None:
@@ -59,7 +59,7 @@ def test_strings_that_are_too_long_leave_patterns_undefined() -> None:
     made = [ColumnPattern(n, PatternFunction.REGEX, f"{n % 10}a*b", bound) for n, bound in enumerate(bounds)]
     patterns = ColumnPatterns(made, seed=7)
     for event in (b"7ab", b"5aaaaaaab", b"x" * 19, b"3b" * 10, b""):
-        found = patterns.decided(event)
+        found = patterns.matching(event)
         assert {~number for number in found if number < 0} == {n for n in range(100) if bounds[n] < len(event)}
         asked = [each for each in made if each.longest >= len(event)]
         matched = [each.number for each in asked if searcher(each.function, each.pattern)(event.decode())]

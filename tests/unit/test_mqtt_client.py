@@ -319,7 +319,7 @@ def test_identifiers_in_use_are_not_given_again() -> None:
 def test_a_topic_with_wildcards_is_a_mistake_of_ours() -> None:
     """It must not reach the server, nor stay in the session."""
     session = ClientSession()
-    with pytest.raises(InvalidValueError, match=r"^'a/\+' is no topic name: \+ and # are for topic filters$"):
+    with pytest.raises(InvalidValueError, match=r"^'a/\+' is not a topic name: \+ and # are for topic filters$"):
         session.publish(Publish("a/+", b"", 1))
     assert session.unanswered == 0
 

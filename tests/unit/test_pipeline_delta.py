@@ -212,7 +212,7 @@ def test_an_interruption_anywhere_changes_nothing_in_the_end(
 ) -> None:
     """Between any two steps; a batch is made again until it comes through, and the rows are there once."""
     random = Random(table)
-    steps = ((DeltaOutput, "_added"), (DeltaOutput, "_commit"), (delta, "_sync_commit"), (delta, "open_table"))
+    steps = ((DeltaOutput, "_add_file"), (DeltaOutput, "_commit"), (delta, "_sync_commit"), (delta, "open_table"))
     for owner, name in steps:
         monkeypatch.setattr(owner, name, _dies(getattr(owner, name), random))
     model, kills = dict[int, Any](), 0

@@ -19,7 +19,7 @@ from whimbrel.log.keeping.readers import register, registered
 from whimbrel.log.layout import segment_path, set_exported_seq
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import PresenceChange, PresenceChanged
-from whimbrel.pipeline.doctor.check import Check, Verdict, sized
+from whimbrel.pipeline.doctor.check import Check, Verdict, with_unit
 from whimbrel.pipeline.doctor.logs import Extent, examine_log
 from whimbrel.pipeline.doctor.machine import (
     check_cores,
@@ -133,7 +133,7 @@ def test_every_worker_must_be_as_we_are() -> None:
 @pytest.mark.parametrize(("size", "text"), [(999, "999 B"), (1_500, "1.5 KB"), (78e9, "78 GB"), (2e15, "2,000.0 TB")])
 def test_sizes_read_as_people_write_them(size: float, text: str) -> None:
     """Disks have terabytes."""
-    assert sized(size) == text
+    assert with_unit(size) == text
 
 
 # -- the log ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.tables.latency import EXPIRED, MISSED, TALLY, measured, tallied
+from whimbrel.pipeline.tables.latency import EXPIRED, MISSED, TALLY, measure, tally_deliveries
 
 WINDOW_US = 1_000
 
@@ -87,7 +87,7 @@ rows_of_any_kind = st.lists(row(), max_size=60)
 @given(rows=rows_of_any_kind)
 def test_latency_is_what_sorting_all_times_tells(rows: list[Row]) -> None:
     """Counts are exact; a percentile is never too short, and at most 2 % too long."""
-    found = figures(measured(tallied(deliveries(rows), window_us=WINDOW_US), window_us=WINDOW_US))
+    found = figures(measure(tally_deliveries(deliveries(rows), window_us=WINDOW_US), window_us=WINDOW_US))
     wanted = naive(rows)
     assert [(start, subject) for start, _, subject, *_ in found] == sorted(wanted)
     for start, end, subject, delivered, *percentiles, expired, missed in found:
@@ -105,18 +105,18 @@ def test_tallies_of_parts_add_up(rows: list[Row], cuts: list[int]) -> None:
     """However a stream was cut into batches, the percentiles are the same."""
     places = [0, *sorted(cuts), len(rows)]
     parts = [deliveries(rows[i:j]) for i, j in pairwise(places)]
-    tallies = pa.concat_tables([tallied(part, window_us=WINDOW_US) for part in parts])
-    together = tallied(deliveries(rows), window_us=WINDOW_US)
+    tallies = pa.concat_tables([tally_deliveries(part, window_us=WINDOW_US) for part in parts])
+    together = tally_deliveries(deliveries(rows), window_us=WINDOW_US)
     keys = ["window_start", "subject", "what"]
     summed = tallies.group_by(keys).aggregate([("count", "sum")]).rename_columns(TALLY.names)
     assert sorted(map(str, summed.to_pylist())) == sorted(map(str, together.to_pylist()))
-    assert measured(tallies, window_us=WINDOW_US).equals(measured(together, window_us=WINDOW_US))
+    assert measure(tallies, window_us=WINDOW_US).equals(measure(together, window_us=WINDOW_US))
 
 
 @pytest.mark.parametrize("took", [0, 1, 2, 50, 51, 52, 999_999, 10**15, INT64_MAX])
 def test_every_time_has_a_bucket(took: int) -> None:
     """From none at all to the end of time; below 50 µs every microsecond has its own."""
-    table = measured(tallied(deliveries([Row("a", 0, None, "delivered", took)]), window_us=10), window_us=10)
+    table = measure(tally_deliveries(deliveries([Row("a", 0, None, "delivered", took)]), window_us=10), window_us=10)
     found = table.column("p50_us").to_pylist()[0]
     assert took <= found <= took + took // 50
 
@@ -124,19 +124,19 @@ def test_every_time_has_a_bucket(took: int) -> None:
 def test_a_deadline_is_missed_at_its_instant() -> None:
     """Alive iff now < deadline: the same rule as everywhere."""
     rows = [Row("a", 0, 5, outcome, at) for at in (4, 5) for outcome in ("delivered", "expired", "displaced")]
-    counts = {row["what"]: row["count"] for row in tallied(deliveries(rows), window_us=10).to_pylist()}
+    counts = {row["what"]: row["count"] for row in tally_deliveries(deliveries(rows), window_us=10).to_pylist()}
     assert counts[MISSED] == 2
     assert counts[EXPIRED] == 2
 
 
 def test_nothing_makes_nothing() -> None:
     """An empty table in, an empty table of the right schema out."""
-    tally = tallied(deliveries([Row(None, 0, 0, "delivered", 0)]), window_us=1)
+    tally = tally_deliveries(deliveries([Row(None, 0, 0, "delivered", 0)]), window_us=1)
     assert tally.equals(TALLY.empty_table())
-    assert measured(tally, window_us=1).equals(TABLES["latency"].schema.empty_table())
+    assert measure(tally, window_us=1).equals(TABLES["latency"].schema.empty_table())
 
 
 def test_a_batch_will_do() -> None:
     """Spark gives batches, a stream has tables."""
     table = deliveries([Row("a", 0, None, "delivered", 3), Row("b", 0, None, "expired", 4)])
-    assert tallied(table.to_batches()[0], window_us=10).equals(tallied(table, window_us=10))
+    assert tally_deliveries(table.to_batches()[0], window_us=10).equals(tally_deliveries(table, window_us=10))

@@ -17,7 +17,7 @@ from whimbrel.cli.main import app
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import DeltaOutput
-from whimbrel.pipeline.show import drawn, head
+from whimbrel.pipeline.show import draw_table, head
 
 
 def latencies(*rows: tuple[str, int, int | None]) -> Any:
@@ -34,7 +34,7 @@ def page(table: str, rows: Any) -> str:
     """Return what a terminal shows."""
     console = Console(width=160, markup=False, highlight=False)
     with console.capture() as capture:
-        console.print(drawn(table, rows))
+        console.print(draw_table(table, rows))
     return capture.get()
 
 
@@ -143,7 +143,7 @@ def test_a_page_is_readable_at_100_columns(table: str) -> None:
     """Names of columns are whole, and so are the values that say who, what and when."""
     console = Console(width=100, markup=False, highlight=False)
     with console.capture() as capture:
-        console.print(drawn(table, pa.Table.from_pylist([PAGES[table]], schema=TABLES[table].schema)))
+        console.print(draw_table(table, pa.Table.from_pylist([PAGES[table]], schema=TABLES[table].schema)))
     said = capture.get()
     shown = ("tablet-19", "student-19", "campus/library", "123456", '{"qos": 7}', "0.83", "decided_at", "reported_at")
     mentioned = {str(value) for value in PAGES[table].values()} | {'{"qos": 7}'} | set(TABLES[table].schema.names)
@@ -158,7 +158,7 @@ def test_a_narrow_page_leaves_out_columns_rather_than_break_words(table: str) ->
     rows = pa.Table.from_pylist([PAGES[table]], schema=TABLES[table].schema)
     console = Console(width=80, markup=False, highlight=False)
     with console.capture() as capture:
-        console.print(drawn(table, rows))
+        console.print(draw_table(table, rows))
     said = capture.get()
     assert max(map(len, said.splitlines())) <= 80
     _, _, body = said.partition("──\n")
@@ -176,7 +176,7 @@ def test_contacts_are_drawn_on_one_line_of_time() -> None:
     ]
     console = Console(width=120, markup=False, highlight=False)
     with console.capture() as capture:
-        console.print(drawn("contacts", pa.Table.from_pylist(rows, schema=TABLES["contacts"].schema)))
+        console.print(draw_table("contacts", pa.Table.from_pylist(rows, schema=TABLES["contacts"].schema)))
     lines = [line.split()[-1] for line in capture.get().splitlines() if "█" in line]
     assert [line.count("█") for line in lines] == [9, 9, 5]
     assert [line.index("█") for line in lines] == [0, 8, 15]

@@ -84,14 +84,14 @@ def test_a_server_that_does_not_answer_is_said_at_once(monkeypatch: pytest.Monke
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         with pytest.raises(SparkJobError, match=f"sc://127.0.0.1:{port}: no server answers"):
-            spark_session._connected(f"sc://127.0.0.1:{port}", partitions=None)
+            spark_session._connect(f"sc://127.0.0.1:{port}", partitions=None)
 
 
 def test_what_spark_connect_needs_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it pyspark ends the process, and with success."""
     monkeypatch.setattr(spark_session, "find_spec", lambda _: None)
     with pytest.raises(MissingDependencyError, match=r"whimbrel\[connect\]"):
-        spark_session._connected("sc://127.0.0.1", partitions=None)
+        spark_session._connect("sc://127.0.0.1", partitions=None)
 
 
 def test_a_session_of_a_server_is_known_by_its_kind() -> None:

@@ -17,8 +17,8 @@ from whimbrel.pipeline.subscriptions.versions import (
     DELETED,
     PackedVersions,
     open_intervals,
-    packed,
-    touched,
+    pack_versions,
+    touched_sessions,
     validity_intervals,
 )
 
@@ -119,7 +119,7 @@ def test_whoever_is_not_touched_has_what_it_had(facts: list[Fact]) -> None:
     for cut in range(len(own)):
         changes = tables([*own[:cut], *own[cut:]])
         later = [table.filter(pc.greater_equal(table.column("seq"), cut)) for table in changes]
-        for session in {"s", "t"} - touched(*later):
+        for session in {"s", "t"} - touched_sessions(*later):
             before, after = naive(own[:cut]), naive(own)
             assert [each for each in before if each[1] == session] == [each for each in after if each[1] == session]
 
@@ -129,7 +129,7 @@ def test_a_filter_that_only_an_older_version_could_read_matches_nothing(tmp_path
     interests, sessions = tables([("n", "s", "added", "a"), ("n", "s", "added", "b")])
     texts = pa.array(["regex(v, '(')", "v == 1"])
     interests = interests.set_column(interests.schema.get_field_index("filter_text"), "filter_text", texts)
-    packed(tmp_path / "packed", validity_intervals(interests, sessions))
+    pack_versions(tmp_path / "packed", validity_intervals(interests, sessions))
     versions = PackedVersions.map(str(tmp_path / "packed"), "n")
     assert len(versions.matcher) == 2
     assert [len(versions.matcher.match_parts(subject, {"v": 1})) for subject in ("a", "b")] in ([0, 1], [1, 0])

@@ -15,7 +15,7 @@ from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import PresenceChange, PresenceChanged
 from whimbrel.pipeline.stream.meters import Meters
 from whimbrel.pipeline.stream.stream import Taken
-from whimbrel.pipeline.stream.watching import StreamWatch, Told, told
+from whimbrel.pipeline.stream.watching import StreamWatch, Told, compute_status
 
 SECOND = 1_000_000
 
@@ -37,26 +37,26 @@ def _taken(batch: int = 41, **given: Any) -> Taken:
 
 def test_a_line_says_it_all() -> None:
     """Whoever looks at a terminal wants one line: is it alive, does it keep up, does it grow."""
-    found = told(_taken(), {"a": 100, "b": 50}, now=100 * SECOND, rows_per_s=12_310.4)
+    found = compute_status(_taken(), {"a": 100, "b": 50}, now=100 * SECOND, rows_per_s=12_310.4)
     assert found.line() == "batch 41 · 12,310 rows/s · up to date · 1,204 remembered, 310 KB"
 
 
 def test_notes_are_part_of_the_line() -> None:
     """A plan that could not be made is nothing to be silent about."""
     taken = _taken(notes=("replicas: too many subjects",))
-    assert told(taken, {}, now=0).line().endswith(" · replicas: too many subjects")
+    assert compute_status(taken, {}, now=0).line().endswith(" · replicas: too many subjects")
 
 
 def test_lag_is_what_the_log_has_and_the_tables_have_not() -> None:
     """Also of a node that the tables know nothing of yet."""
-    found = told(_taken(), {"a": 103, "b": 50, "c": 9}, now=100 * SECOND)
+    found = compute_status(_taken(), {"a": 103, "b": 50, "c": 9}, now=100 * SECOND)
     assert (found.lag, found.lag_facts, found.lag_s) == ({"a": 3, "b": 0, "c": 10}, 13, 10.0)
 
 
 @pytest.mark.parametrize("last", [{"a": 103}, {"a": 103, "b": 49}])
 def test_lag_behind_another_log_is_not_known(last: dict[str, int]) -> None:
     """A broker that was set up anew, or whose folder is gone, is not a stream that keeps up."""
-    found = told(_taken(), last, now=100 * SECOND)
+    found = compute_status(_taken(), last, now=100 * SECOND)
     assert (found.lag, found.lag_facts, found.lag_s) == ({"a": 3, "b": None}, 3, None)
     assert "lag not known: the log of b ends before what was read of it" in found.line()
     assert json.loads(json.dumps(found.as_json()))["lag"] == {"a": 3, "b": None}
@@ -71,12 +71,12 @@ def test_lag_behind_another_log_is_not_known(last: dict[str, int]) -> None:
 )
 def test_a_silent_log_is_not_ahead(caught_up_at: int | None, lag_s: float) -> None:
     """The first fact after an hour of silence has not waited for an hour."""
-    assert told(_taken(), {"a": 101, "b": 50}, now=100 * SECOND, caught_up_at=caught_up_at).lag_s == lag_s
+    assert compute_status(_taken(), {"a": 101, "b": 50}, now=100 * SECOND, caught_up_at=caught_up_at).lag_s == lag_s
 
 
 def test_before_the_first_batch_nothing_is_claimed() -> None:
     """What was taken before the start is not known here, so no lag is made up."""
-    found = told(None, {"a": 7}, now=5)
+    found = compute_status(None, {"a": 7}, now=5)
     assert (found.line(), found.lag, found.lag_s) == ("no batch yet", {}, 0.0)
 
 
@@ -85,13 +85,13 @@ def test_before_the_first_batch_nothing_is_claimed() -> None:
 )
 def test_long_lags_are_told_as_people_say_them(seconds: float, text: str) -> None:
     """Nobody reads 31,536,000 s."""
-    found = told(_taken(newest_at=0), {"a": 101, "b": 50}, now=int(seconds * SECOND))
+    found = compute_status(_taken(newest_at=0), {"a": 101, "b": 50}, now=int(seconds * SECOND))
     assert f"1 log record ({text}) behind" in found.line()
 
 
 def test_programs_get_an_object() -> None:
     """It goes through JSON, and has what the line has, by node and by table."""
-    found = told(_taken(), {"a": 103, "b": 50}, now=100 * SECOND, is_new=True, rows_per_s=2_000)
+    found = compute_status(_taken(), {"a": 103, "b": 50}, now=100 * SECOND, is_new=True, rows_per_s=2_000)
     assert json.loads(json.dumps(found.as_json())) == {
         "at": 100 * SECOND,
         "batch": 41,
@@ -180,12 +180,12 @@ def test_a_log_that_cannot_be_read_now_is_told_as_it_was(tmp_path: Path) -> None
 
 def test_prometheus_counts_each_batch_once_and_asks_for_the_lag() -> None:
     """A batch that hangs must show: lag is looked up when Prometheus asks, not when a batch ends."""
-    now = told(_taken(), {"a": 100, "b": 50}, now=100 * SECOND)
+    now = compute_status(_taken(), {"a": 100, "b": 50}, now=100 * SECOND)
     meters = Meters(lambda: now)
-    meters.take(told(_taken(40, late={"popularity": 3}), {}, now=90 * SECOND, is_new=True))
-    meters.take(told(_taken(41, took_s=3.0), {}, now=95 * SECOND, is_new=True))
-    meters.take(told(_taken(41), {}, now=96 * SECOND, is_new=False))
-    now = told(_taken(), {"a": 107, "b": 50}, now=100 * SECOND)
+    meters.take(compute_status(_taken(40, late={"popularity": 3}), {}, now=90 * SECOND, is_new=True))
+    meters.take(compute_status(_taken(41, took_s=3.0), {}, now=95 * SECOND, is_new=True))
+    meters.take(compute_status(_taken(41), {}, now=96 * SECOND, is_new=False))
+    now = compute_status(_taken(), {"a": 107, "b": 50}, now=100 * SECOND)
     lines = generate_latest(meters.registry).decode().splitlines()
     wanted = [
         "whimbrel_pipeline_batch 41.0",

@@ -10,7 +10,7 @@ import pytest
 from whimbrel.hold.store.memory import MemoryStore
 from whimbrel.model.bounds import INT64_MAX, INT64_MIN
 from whimbrel.model.tables import TIME_TYPE
-from whimbrel.pipeline.stream.windows import Windows, merged, watermark
+from whimbrel.pipeline.stream.windows import Windows, merge_window, watermark
 from whimbrel.pipeline.tables.latency import TALLY
 
 W = 10
@@ -278,8 +278,8 @@ def test_rows_of_a_window_are_replaced_by_subject() -> None:
     state.commit(0)
     state.count([(0, "b", 1), (0, "c", 1)])
     rows = state.popularity()[0]
-    assert merged(None, rows) is rows
-    found = {0: merged(before, rows)}
+    assert merge_window(None, rows) is rows
+    found = {0: merge_window(before, rows)}
     assert figures(found, "publications") == {0: [("a", 1), ("b", 2), ("c", 1)]}
 
 

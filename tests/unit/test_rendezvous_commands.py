@@ -298,7 +298,7 @@ ADMIT = ("device", "admit", *NOWHERE, "--group-key", "kept.key")
         (ADMIT, "who is admitted: found nothing, allowed is one of --allow, --anyone and --ask"),
         ((*ADMIT, "--anyone", "--allow", "ab" * 32), "who is admitted: found more than one"),
         ((*ADMIT, "--allow", "02:00:00:00:00:01"), "--allow: found 17 characters, allowed is a device's public key"),
-        ((*ADMIT, "--ask"), "--ask: found standard input that is no terminal"),
+        ((*ADMIT, "--ask"), "--ask: found standard input that is not a terminal"),
         (("device", "admit", *NOWHERE, "--group-key", "open.key", "--anyone"), "chmod 600 open.key"),
         (("air", "here"), "an address such as 02:00:00:00:00:01"),
         (("air", "02:00:00:00:00:01@1.2.3,4"), "metres behind the @"),

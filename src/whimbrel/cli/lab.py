@@ -197,11 +197,11 @@ def icu_overhead(
     ] = None,
     subscribers: Annotated[
         list[int] | None,
-        typer.Option("--subscribers", metavar="N", help="Only points of Figures 5 and 8b with so many; repeatable."),
+        typer.Option("--subscribers", metavar="N", help="Only points of Figures 5 and 8b with N of them; repeatable."),
     ] = None,
     rates: Annotated[
         list[int] | None,
-        typer.Option("--rates", metavar="N", help="Only those with so many messages a minute; repeatable."),
+        typer.Option("--rates", metavar="N", help="Only points with N messages per minute; repeatable."),
     ] = None,
     runs: Annotated[int, typer.Option("--runs", metavar="N", help="Runs of each point that is repeated.")] = 3,
     quick: Quick = False,

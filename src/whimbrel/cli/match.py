@@ -39,7 +39,7 @@ def match(
         typer.Option("--events", "-e", metavar="E.jsonl", help='Lines of {"attributes"[, "subject"]}.'),
     ],
     count: Annotated[bool, typer.Option("--count", help="Print how many match, and how fast, not who.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one a line and event.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one line per event.")] = False,
 ) -> None:
     """Print which of many subscriptions want each of many events.
 

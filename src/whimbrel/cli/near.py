@@ -50,7 +50,7 @@ def explain(
     ] = None,
     stale: Annotated[
         str | None,
-        typer.Option("--stale", metavar="TIME", help="How long a reported place counts; 2m if not said."),
+        typer.Option("--stale", metavar="TIME", help="Ignore positions older than this; default 2m."),
     ] = None,
     at: Annotated[
         list[str] | None,

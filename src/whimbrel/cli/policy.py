@@ -182,7 +182,7 @@ def test(
     policy: PolicyFile,
     *,
     attributes: Annotated[
-        str, typer.Option("--attributes", "-a", metavar="JSON", help="What was published, as a JSON object.")
+        str, typer.Option("--attributes", "-a", metavar="JSON", help="Attributes of the publication, as a JSON object.")
     ] = "{}",
     body: Annotated[
         Path | None,

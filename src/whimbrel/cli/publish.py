@@ -59,7 +59,7 @@ def publish(
     ] = None,
     radius: Annotated[
         float | None,
-        typer.Option("--radius", metavar="M", min=0, help="Who is farther than M metres from there does not hear it."),
+        typer.Option("--radius", metavar="M", min=0, help="Deliver only to sessions within M metres of --place."),
     ] = None,
     deadline: Annotated[
         float | None,
@@ -70,7 +70,7 @@ def publish(
     insecure: Insecure = None,
     client_id: ClientId = "",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what became of it, as JSON, one object a line.")
+        bool, typer.Option("--json", help="Print the broker's answers as JSON, one object per line.")
     ] = False,
 ) -> None:
     """Publish a message, or many, and wait until the broker has accepted them.

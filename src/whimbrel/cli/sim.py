@@ -95,7 +95,7 @@ def campus(
             "--warmup",
             metavar="TIME",
             parser=read_seconds,
-            help="What is published before does not count; else two intervals.",
+            help="Publications before TIME do not count; default: two intervals.",
         ),
     ] = None,
     show_retrieved: Annotated[

@@ -83,7 +83,7 @@ def subscribe(
         float | None,
         typer.Option("--timeout", metavar="TIME", parser=read_seconds, help="Stop after TIME, with exit code 1."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one per line.")] = False,
 ) -> None:
     """Subscribe, and print topic and body of each message, one per line, until stopped.
 

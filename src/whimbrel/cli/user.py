@@ -28,7 +28,7 @@ File = Annotated[
     Path | None, typer.Option("--file", metavar="FILE", help="The users file; if not given, DIR/users of --data.")
 ]
 Data = Annotated[
-    Path, typer.Option("--data", metavar="DIR", help="The broker's data folder, as `serve --data` has it.")
+    Path, typer.Option("--data", metavar="DIR", help="The broker's data folder, as given to `serve --data`.")
 ]
 DEFAULT_DATA = Path("whimbrel-data")
 _USERS = "users"

@@ -1,8 +1,8 @@
-"""Rights of a session: who may do what to it (Elvin proxy, 5.2.1), as data.
+"""Access control lists of sessions: which users and groups may do what to a session (Elvin proxy, 5.2.1).
 
-Rule: a session has passwords or an access control list. The list is here; passwords and their hashes are the broker's
-(``broker.access.passwords``), and a log, a fold or a client never needs them.
-Rule: an error quotes no part of an access, because that may be a password in the wrong place.
+Rule: a session has passwords or an access control list. This module has the list. Passwords and their hashes are in
+``broker.access.passwords``; readers of the log, folds and clients never need them.
+Rule: an error message never quotes a given access value, because it may be a password in the wrong place.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ALL_RIGHTS = frozenset(Right)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """One entry of a list: the rights of a user, or of all members of a group."""
+    """One entry of an access control list: the rights of a user, or of all members of a group."""
 
     who: str
     rights: frozenset[Right]
@@ -63,7 +63,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessControlList:
-    """Rights of users and groups, who are known by name: the asker has been authenticated already."""
+    """Access control list: rights of users and groups, by name. The broker authenticates users before it checks."""
 
     owner: str
     """The user whose session it is, who may do anything to it."""
@@ -79,13 +79,13 @@ class AccessControlList:
     def allows(
         self, right: Right, *, password: str | None = None, user: str | None = None, groups: Collection[str] = ()
     ) -> bool:
-        """Return whether *user*, or one of the *groups* the user is in, has *right*; passwords mean nothing here."""
+        """Return whether *user*, or one of the *groups* the user is in, has *right*; *password* is ignored."""
         return right in self.rights(password=password, user=user, groups=groups)
 
     def rights(
         self, *, password: str | None = None, user: str | None = None, groups: Collection[str] = ()
     ) -> frozenset[Right]:
-        """Return the rights of *user*, by name or through one of the *groups*; passwords mean nothing here."""
+        """Return the rights of *user*, by name or through one of the *groups*; *password* is ignored."""
         del password
         if user is None:
             return frozenset()
@@ -97,7 +97,7 @@ class AccessControlList:
         return frozenset[Right]().union(*theirs)
 
     def to_text(self) -> str:
-        """Return the JSON text for ``SessionChanged.access``."""
+        """Return this list as the JSON text for ``SessionChanged.access``."""
         users, groups = (
             {
                 grant.who: sorted(right.value for right in grant.rights)
@@ -110,7 +110,7 @@ class AccessControlList:
 
 
 def access_tree(access: str) -> dict[str, object]:
-    """Parse the object of JSON *access*, or raise ``InvalidValueError``, which quotes no part of it."""
+    """Parse *access* as a JSON object, or raise ``InvalidValueError``, which quotes no part of it."""
     try:
         return read_json(access, limits=_LIMITS)
     except MalformedBodyError:
@@ -118,7 +118,7 @@ def access_tree(access: str) -> dict[str, object]:
 
 
 def access_text(tree: dict[str, object]) -> str:
-    """Return the JSON text for ``SessionChanged.access``, or raise ``InvalidValueError`` if it is too long."""
+    """Return *tree* as JSON text for ``SessionChanged.access``, or raise ``InvalidValueError`` if it is too long."""
     text = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
     if (size := len(text.encode())) > MAX_ACCESS_BYTES:
         raise InvalidValueError("access", Phrase(f"{size} bytes"), f"at most {MAX_ACCESS_BYTES} bytes of JSON")
@@ -126,7 +126,7 @@ def access_text(tree: dict[str, object]) -> str:
 
 
 def read_list(tree: object) -> AccessControlList:
-    """Return the list in *tree*, an object of JSON, or raise ``InvalidValueError``, which quotes no part of it."""
+    """Return the access control list in a JSON object, or raise ``InvalidValueError``, which quotes no part of it."""
     match tree:
         case {"owner": owner, "users": dict() as users, "groups": dict() as groups, **rest} if not rest:
             grants = [*_grants(users, is_group=False), *_grants(groups, is_group=True)]
@@ -135,7 +135,7 @@ def read_list(tree: object) -> AccessControlList:
 
 
 def access_refusal(what: str, allowed: str) -> InvalidValueError:
-    """Return an error that says what is allowed, and not what was found: that may be a password in the wrong place."""
+    """Return an error that names the allowed values and hides the given one, which may be a misplaced password."""
     return InvalidValueError(what, Phrase("another value (not shown)"), allowed)
 
 

@@ -1,4 +1,4 @@
-"""Commands: what the hold asks its shell to do, in this order; and the names of subscriptions."""
+"""Commands that the hold returns, for its caller to carry out in order; and identities of subscriptions."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from whimbrel.model.subscription import InterestChange, Subscription
 __all__ = ["Command", "HandOver", "Identity", "Matches", "Published", "Settle", "Tell", "TellAll"]
 
 Identity: TypeAlias = tuple[str | None, str]
-"""Subject filter and name: what a subscription is known by within its session."""
+"""Subject filter and name of a subscription; together they identify it within its session."""
 
 Matches: TypeAlias = Sequence[tuple[str, tuple[Identity, ...]]]
-"""For each session that wants a notification, the subscriptions that do."""
+"""Sessions that match a notification, each with the subscriptions that match."""
 
 
 class Published(Protocol):
-    """An accepted notification, as the shell keeps it: these are the values that the rules ask for."""
+    """Protocol of an accepted notification as the caller keeps it: the values that the rules need."""
 
     @property
     def seq(self) -> int:
-        """Its number."""
+        """Its seq in the log."""
 
     @property
     def published_at(self) -> int:
-        """When it was accepted."""
+        """Time at which it was accepted."""
 
     @property
     def expires_at(self) -> int | None:
-        """When it expires; None if it does not."""
+        """Time at which it expires; None if it does not expire."""
 
     @property
     def qos(self) -> int:
-        """The quality of service that it was published with."""
+        """QoS with which it was published."""
 
     @property
     def publisher(self) -> str | None:
@@ -42,28 +42,28 @@ class Published(Protocol):
 
 
 class HandOver(NamedTuple):
-    """Give a device its copy; the shell answers with a receipt for each of the sessions, unless it is its own."""
+    """Delivery attempt: send a device its copy. A receipt must follow for each session, unless *is_own_receipt*."""
 
     device: str
     seq: int
     sessions: tuple[tuple[str, tuple[Identity, ...]], ...]
-    """The sessions that it counts for, each with the subscriptions that matched."""
+    """Sessions that the copy counts for, each with the subscriptions that matched."""
     is_held: bool
-    """It was held for the device, not live."""
+    """Whether the notification was held for the device; False: it is delivered live."""
     is_again: bool
-    """It was handed to the device before, without a receipt: on the wire, DUP."""
+    """Whether this is a redelivery: the device was sent it before and sent no receipt (DUP in MQTT)."""
     is_copy: bool = True
-    """False: the copy that is on its way already counts for these sessions too, send nothing."""
+    """False: send nothing; the copy that is on its way to the device counts for these sessions too."""
     qos: int = 2
-    """The QoS to send it with; 2 for devices that do not use MQTT, and where no copy is sent."""
+    """QoS to send it with; 2 if no subscription among *sessions* was made over MQTT, and if no copy is sent."""
     is_own_receipt: bool = False
-    """The hold has settled it already: it is of quality 0, and the device's hand-overs of that have no receipts."""
+    """Whether the hold counts it as delivered without a receipt: it has QoS 0 and nothing confirms it (rule 16)."""
     kept: Published | None = None
-    """The notification; None if a store had its copy and not the notification itself."""
+    """The notification; None if the hold was restored and not given the notification itself."""
 
 
 class Tell(NamedTuple):
-    """Tell a device of one change of a subscription that another device made (4.5)."""
+    """Notify a device that another device changed a subscription of the session (4.5)."""
 
     device: str
     session: str
@@ -72,7 +72,7 @@ class Tell(NamedTuple):
 
 
 class TellAll(NamedTuple):
-    """Tell a device that joined all subscriptions of the session (4.5)."""
+    """Send all subscriptions of a session to a device that joined it (4.5)."""
 
     device: str
     session: str
@@ -84,15 +84,15 @@ class Settle(NamedTuple):
 
     session: str
     device: str | None
-    """None: there was no device to give it to."""
+    """None: the session had no device to give it to."""
     seq: int
     subscriptions: tuple[Identity, ...]
     outcome: Outcome
     decided_at: int
     lapses_at: int | None
-    """Until when it would have been held; None if it never was."""
+    """Time until which it would have been held; None if it was never held."""
     via: str | None = None
-    """How a receipt says that it came, live or held; None where no receipt said that it was delivered."""
+    """``Receipt.via`` of the receipt of delivery (live or held); None without such a receipt."""
     kept: Published | None = None
     """The notification, as in ``HandOver``."""
 

@@ -1,4 +1,4 @@
-"""Counting: which of the subscriptions that match a notification count (rules 17 and 18), and their order."""
+"""Counting: which matching subscriptions count, given no-local and shared ones (rules 17 and 18); their order."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ _NEVER = -1
 
 
 class Served(NamedTuple):
-    """Who serves shares, by their texts."""
+    """Which session serves each share that matched a notification; keys are texts of shares."""
 
     chosen: Mapping[str, str]
-    """The session that is chosen this time."""
+    """Session that is chosen to be given this notification."""
     others: Mapping[str, Matches]
-    """Those in which nothing else matched, where a policy of the chosen one may withhold (rule 21)."""
+    """Candidates if a policy withholds it from the chosen one: sessions where nothing else counts (rule 21)."""
 
 
 _NONE_SERVED = Served({}, {})
 
 
 def sorted_matches(matches: Matches) -> Matches:
-    """Return *matches* by session, and each session's by subject filter and name, however they were found."""
+    """Return *matches* in order of session names, with the subscriptions of each sorted (``sorted_identities``)."""
     return sorted(((session, sorted_identities(found)) for session, found in matches), key=itemgetter(0))
 
 
 def sorted_identities(identities: tuple[Identity, ...]) -> tuple[Identity, ...]:
-    """Return subscriptions by subject filter and name."""
+    """Return the identities of subscriptions in order of subject filter and name."""
     if len(identities) == 1:
         return identities
     return tuple(sorted(identities, key=lambda identity: (identity[0] or "", identity[1])))
 
 
 def matches_that_count(state: State, publisher: str | None, matches: Matches) -> tuple[Matches, Served]:
-    """Return *matches* without what does not count: a client's own notifications, and shares that others serve.
+    """Return the *matches* that count for a notification, and the session that serves each share.
 
-    And who serves each share.
+    A subscription with no-local does not count for its own client's notifications (rule 17), nor does a share that
+    another session serves (rule 18).
     """
     found: list[tuple[str, tuple[Identity, ...]]] = []
     shares: dict[str, list[str]] = {}
@@ -74,12 +75,12 @@ def matches_that_count(state: State, publisher: str | None, matches: Matches) ->
 
 
 def _may_withhold(state: State, session: Session) -> bool:
-    """Return whether a policy may decide about what is handed over in a session."""
+    """Return whether a policy, of a subscription or a member, may withhold notifications from a session."""
     return session.with_policy > 0 or not state.shaped.isdisjoint(session.members)
 
 
 def _others(share: str, found: Matches, counted: Matches) -> Matches:
-    """Return the sessions in which a share matched that another serves, and nothing else counts."""
+    """Return the sessions in which *share* matched but nothing counts, because another session serves the share."""
     return [
         (name, sorted_identities(tuple(identity for identity in identities if identity[0] == share)))
         for (name, identities), (_, left) in zip(found, counted, strict=True)
@@ -93,7 +94,7 @@ def _is_no_local(session: Session, identity: Identity) -> bool:
 
 
 def chosen_of(state: State, share: str, names: list[str]) -> str:
-    """Return the session whose turn it is: of those with a present device, if any, the one chosen longest ago."""
+    """Return the session of *names* to serve *share*: one with a present device, if any, chosen longest ago."""
     sessions, turns = state.sessions, state.turns.get(share, {})
     able = [name for name in names if any(member.is_present for member in sessions[name].members.values())]
     return min(able or names, key=lambda name: (turns.get(name, _NEVER), name))

@@ -1,8 +1,8 @@
-"""Folding a log: the hold without a wire, for readers that only ask for the outcomes.
+"""Folding a log: a hold that sends nothing, for readers of a log that need only the outcomes of notifications.
 
-A log of a broker has receipts, and they decide. Where there are none (imported or generated logs), what is handed over
-counts as received at once, unless a policy withholds it. What MQTT sends with quality 0 has no receipt in any log: the
-hold settles it by itself.
+In the log of a broker, receipts decide the outcomes. In logs without receipts (imported or generated) every delivery
+counts as received at once, unless a policy withholds it. A delivery at QoS 0 that no device confirms (rule 16) has no
+receipt in any log: the hold settles it by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Folding", "Judge", "Settled"]
 Settled: TypeAlias = list[Settle]
 """Outcomes, each with its notification."""
 Judge: TypeAlias = Callable[[HandOver], Outcome]
-"""Decides about a hand-over: delivered or withheld."""
+"""Function that decides whether a delivery is delivered or withheld."""
 
 
 def _deliver(_: HandOver) -> Outcome:
@@ -30,7 +30,7 @@ def _deliver(_: HandOver) -> Outcome:
 
 
 class Folding:
-    """A hold whose commands are answered at once; *judge* returns the outcome of a delivery that has no receipt."""
+    """A hold that confirms its deliveries at once, with the outcome of *judge*, if *assume_receipts*."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class Folding:
         self._assume_receipts, self._judge = assume_receipts, judge
 
     def apply(self, fact: Fact, matches: Matches = ()) -> Settled:
-        """Apply the next fact."""
+        """Apply the next fact; return the outcomes that follow."""
         return self.answered(self.hold.apply(fact, matches))
 
     def published(self, kept: Published, matches: Matches, *, is_decided: bool = True) -> Settled:
-        """Apply a publication; *is_decided* means that *judge* may withhold it."""
+        """Apply a publication; *is_decided*: a policy may withhold it, so *judge* is called for each delivery."""
         is_received = self._assume_receipts and not is_decided
         take = self.hold.published_and_received if is_received else self.hold.published
         return self.answered(take(kept, matches))
@@ -57,16 +57,16 @@ class Folding:
     def confirmed(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
     ) -> Settled:
-        """Apply a receipt."""
+        """Apply a receipt; return the outcomes that follow."""
         return self.answered(self.hold.confirmed(at, session, device, seq, outcome, via=via))
 
     def tick(self, now: int) -> Settled:
-        """Advance the time to *now*."""
+        """Advance the time to *now*; return the outcomes that follow."""
         return self.answered(self.hold.tick(now))
 
     def answered(self, commands: Iterable[Any]) -> Settled:
-        """Answer commands of the hold, or of a node around it; return the outcomes."""
-        if not self._assume_receipts:  # nothing is answered: receipts come by themselves
+        """Confirm the deliveries among *commands* if receipts are assumed; return all outcomes."""
+        if not self._assume_receipts:  # the log has the receipts
             return [command for command in commands if type(command) is Settle]
         settled: list[Settle] = []
         left = deque(commands)

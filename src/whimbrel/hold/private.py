@@ -1,9 +1,9 @@
-"""Private sessions and shares: plain MQTT, expressed in names of sessions and in subject filters.
+"""Private sessions and shared subscriptions: how plain MQTT fits into names of sessions and subject filters.
 
-A client of plain MQTT knows nothing of our sessions: it has one of its own, the *private session*, whose only device it
-is, and which takes. A *share* is MQTT's way of dividing work (5.0 §4.8.2): ``$share/<group>/<filter>`` is matched as
-``<filter>``, and of all sessions with the same text only one is given each notification.
-Rule: these names say it all; nothing else marks a session as private or a subscription as shared.
+A client of plain MQTT has a session of its own, the *private session*: the client is its only device, in mode take.
+A *share* is a shared subscription of MQTT 5.0 (§4.8.2): ``$share/<group>/<filter>`` is matched as ``<filter>``, and
+only one of the sessions with this share is given each notification.
+Rule: only these names mark a session as private or a subscription as shared.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ def private_session(client_id: str) -> str:
 
 
 def is_private(session: str) -> bool:
-    """Return whether a session is a client's own."""
+    """Return whether a session is the private session of a client."""
     return session.startswith(PRIVATE)
 
 
 def client_of(session: str) -> str | None:
-    """Return the client whose private session this is; None if it is not private."""
+    """Return the client id of a private session; None if the session is not private."""
     return session[len(PRIVATE) :] if session.startswith(PRIVATE) else None
 
 
 def is_shared(subject_filter: str | None) -> bool:
-    """Return whether a subject filter is a share: with a group, and a filter after it."""
+    """Return whether a subject filter is a share, with a group and a filter after it."""
     if subject_filter is None or not subject_filter.startswith(SHARE):
         return False
     group, _, wanted = subject_filter[len(SHARE) :].partition("/")
@@ -40,7 +40,7 @@ def is_shared(subject_filter: str | None) -> bool:
 
 
 def asked_for(subject_filter: str | None) -> str | None:
-    """Return the filter that subjects are matched with: that of a share, or the whole."""
+    """Return the filter to match subjects with: the part of a share after its group, else the whole filter."""
     if subject_filter is None or not is_shared(subject_filter):
         return subject_filter
     return subject_filter[len(SHARE) :].partition("/")[2]

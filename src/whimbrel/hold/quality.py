@@ -1,7 +1,7 @@
 """Quality of service: the effective QoS of a delivery, from the publisher's and the subscriber's (rules 15 and 16).
 
-Rule: where no subscription was made over MQTT, quality of service means nothing, whatever the publisher's: every
-hand-over is to be confirmed.
+Rule: if no matching subscription was made over MQTT, the publisher's QoS is ignored: the delivery must be
+confirmed.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from whimbrel.model.subscription import Subscription
 __all__ = ["CONFIRMED", "effective", "hand_over_qos", "is_live_only"]
 
 CONFIRMED = 2
-"""The quality of a hand-over that MQTT has no say in."""
+"""QoS of a delivery to subscriptions that were not made over MQTT: it must be confirmed."""
 
 
 def effective(qos: int, subscription: Subscription | None) -> int:
-    """Return the quality of a notification for a subscription: the lower of the two."""
+    """Return the effective QoS of a notification with *qos* for a subscription: the lower of the two."""
     granted = None if subscription is None else subscription.qos
     return qos if granted is None or qos < granted else granted
 
 
 def is_live_only(qos: int, subscription: Subscription | None) -> bool:
-    """Return whether its QoS keeps a notification from being held for a private session's subscription."""
+    """Return whether QoS 0, of either, keeps a notification from being held for a private session's subscription."""
     if subscription is None or subscription.qos is None:
         return False
     return qos == 0 or subscription.qos == 0
 
 
 def hand_over_qos(state: State, qos: int, counted: Matches) -> int:
-    """Return the quality of a hand-over: the highest over all subscriptions that it counts for."""
+    """Return the QoS of a delivery: the highest effective one of the subscriptions; ``CONFIRMED`` if none has one."""
     is_asked, highest = False, 0
     for name, identities in counted:
         session = state.sessions[name]

@@ -1,4 +1,4 @@
-"""Retention: how long and how many (Elvin proxy, 4.7 and 5.1.3)."""
+"""Retention: how long notifications are held for a subscription, and how many (Elvin proxy, 4.7 and 5.1.3)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Retention:
         whole("max_held", self.max_held, 0, INT32_MAX)
 
     def of(self, subscription: Subscription | None) -> tuple[int, int]:
-        """Return time to live and maximum count for a subscription; the defaults for an unknown one."""
-        if subscription is None:  # the log was cut: its interest is older than its beginning
+        """Return time to live (µs) and maximum count for a subscription; the defaults for an unknown one."""
+        if subscription is None:  # the log was cut: the subscription was made before its first seq
             return self.ttl_us, self.max_held
         ttl_us, max_held = subscription.ttl_us, subscription.max_held
         return self.ttl_us if ttl_us is None else ttl_us, self.max_held if max_held is None else max_held
@@ -37,27 +37,27 @@ _LITTLE = 1_024
 
 
 class Lapses:
-    """A heap of the times at which held notifications lapse: the expiry pass looks only at those that are due.
+    """Heap of the times at which held notifications lapse, so that the expiry pass looks only at those that are due.
 
     An entry stays in the heap after its delivery until it is due, or until such entries are the majority.
     """
 
     def __init__(self) -> None:
         self.heap: list[tuple[int, int, str]] = []
-        """Public for the first entry alone: who asks for every fact whether anything is due has no time for a call."""
+        """Public so that hot paths read the time of the first entry without a call."""
         self._delivered = 0
 
     def push(self, lapse: int, seq: int, session: str) -> None:
-        """Note that something of a notification in a session lapses."""
+        """Add the time *lapse* at which a notification is no longer held for some subscription of a session."""
         heapq.heappush(self.heap, (lapse, seq, session))
 
     def due(self, now: int) -> Iterator[tuple[int, int, str]]:
-        """Yield and forget what lapses at or before *now*, the earliest first."""
+        """Remove and yield the entries that lapse at or before *now*, earliest first."""
         while self.heap and self.heap[0][0] <= now:
             yield heapq.heappop(self.heap)
 
     def release(self, count: int, is_held: Callable[[int, str], bool]) -> None:
-        """Note that *count* entries will find nothing; once they are the most, throw them away."""
+        """Note that *count* entries are obsolete; if most entries are, remove those that are not held any more."""
         self._delivered += count
         if self._delivered > _LITTLE and 2 * self._delivered > len(self.heap):
             self.heap = [entry for entry in self.heap if is_held(entry[1], entry[2])]

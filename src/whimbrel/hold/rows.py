@@ -1,7 +1,7 @@
-"""Rows: how the hold's state is kept in a view, row by row.
+"""Rows: encoding of the hold's state as rows of its view, the saved state that a store keeps.
 
-A row has a key, its kind and whose it is, and its value is CBOR. A store that follows the hold writes the changed rows
-(``touched_rows``).
+A row has a key (its kind, then the session, device or seq it is about) and a value in CBOR. A store that follows the
+hold writes the changed rows (``touched_rows``).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from whimbrel.model.subscription import Subscription
 
 _UNKNOWN_QOS = 2
 _WITHOUT_SHARES = 2
-"""How many values the row of a copy has beside its devices, where no share has others."""
+"""Values in the row of a copy after ``received`` and ``attempted``, if it has no candidates for shares (rule 21)."""
 
 __all__ = ["KINDS", "Key", "keys", "restore_state", "row_table", "subscription_of", "subscription_row"]
 
 KINDS = frozenset({"copy", "member", "now", "pending", "session", "shaped", "subscription", "turn"})
-"""The kinds of rows."""
+"""Kinds of rows: the first part of each key."""
 
 
 def keys(state: State) -> Iterable[Key]:
@@ -46,7 +46,7 @@ def keys(state: State) -> Iterable[Key]:
 
 
 def row_table(state: State) -> RowTable:
-    """Return, for each kind of row, the function that returns such a row of *state*."""
+    """Return, for each kind of row, the function that builds such a row from *state*, or None if it has none."""
     sessions = state.sessions
 
     def session(name: str) -> object | None:
@@ -126,7 +126,7 @@ def _flight(session: Session, device: str, seq: int) -> Flight:
 
 
 def restore_state(rows: Iterable[tuple[Key, bytes]]) -> State:
-    """Return the state that a view has the rows of."""
+    """Return the state that the *rows* of a view describe."""
     state = State()
     found: dict[tuple[Any, ...], Any] = {key: cbor2.loads(value) for key, value in rows if key[0] != "notification"}
     state.now = found.get(("now",), state.now)
@@ -134,10 +134,10 @@ def restore_state(rows: Iterable[tuple[Key, bytes]]) -> State:
         if key[0] == "session":
             _restore_session(state, str(key[1]), value, found)
         elif key[0] == "copy":
-            received, attempted, *later = value  # older views have no quality, or do not say when it expires
+            received, attempted, *later = value  # older views lack the QoS or the expiry
             qos, expires_at = (*later, None, None)[:2]
             copy = state.copies[key[1]] = Copy(_UNKNOWN_QOS if qos is None else qos, expires_at=expires_at)
-            # Views from before quality was kept have a list of devices: at least once is the most they may be owed.
+            # Views from before QoS was kept have a list of devices here: each gets the highest QoS that it may be owed.
             copy.received = set(received)
             copy.attempted = attempted if isinstance(attempted, dict) else dict.fromkeys(attempted, copy.qos)
             copy.has_row = True
@@ -165,7 +165,7 @@ def _restore_session(state: State, name: str, value: Any, found: dict[tuple[Any,
         state.put(session, subscription_of(name, row))
     for device in devices:
         is_present, takes, *later = found["member", name, device]
-        confirms, away_at = (*later, None, None)[:2]  # older views do not have them
+        confirms, away_at = (*later, None, None)[:2]  # older views lack both
         if away_at is None and not is_present and not session.is_private:
             away_at = state.now
         session.members[device] = Member(is_present=is_present, takes=takes, confirms=confirms, away_at=away_at)
@@ -175,7 +175,7 @@ def _restore_session(state: State, name: str, value: Any, found: dict[tuple[Any,
 
 def _restore_pending(state: State, name: str, seq: int, value: Any) -> None:
     held, lapses_at, end, settled, in_flight, *later = value
-    qos, left = (*later, {}, {})[:2]  # older views have neither
+    qos, left = (*later, {}, {})[:2]  # older views lack both
     session = state.sessions[name]
     pending = session.pending[seq] = Pending({(subject, own): lapse for subject, own, lapse in held}, lapses_at)
     state.pendings += 1
@@ -191,7 +191,7 @@ def _restore_pending(state: State, name: str, seq: int, value: Any) -> None:
         pending.in_flight.add(device)
         flight = Flight(_identities(identities), qos.get(device, state.copies[seq].qos))
         bearer = session.bearer(device)
-        if bearer is None:  # it has left, and not confirmed this yet
+        if bearer is None:  # the device left the session before it confirmed this
             bearer = session.departed[device] = Member(is_present=False, takes=False)
             state.departed.setdefault(device, set()).add(name)
         bearer.in_flight[seq] = flight
@@ -207,8 +207,7 @@ _FIRST = (
     *("subject_filter", "name", "filter_text", "ttl_us", "max_held", "policy", "near", "keys", "accept_insecure"),
     *("qos", "no_local", "retain_as_published", "identifier", "stale_us", "seq", "changed_at"),
 )
-"""Fields in the row of a subscription; its other columns follow in the order of ``interests``, and older rows end
-before them."""
+"""First fields in the row of a subscription. The other columns of ``interests`` follow; older rows end before them."""
 _INTERESTS = COLUMNS["interests"]
 _FIELDS = (*_FIRST, *_INTERESTS[_INTERESTS.index("stale_us") + 1 :])
 _NEAR, _KEYS = _FIELDS.index("near"), _FIELDS.index("keys")
@@ -216,7 +215,7 @@ _fields_of = attrgetter(*_FIELDS)
 
 
 def subscription_row(subscription: Subscription) -> list[object]:
-    """Return the row of a subscription as plain values."""
+    """Return the row of a subscription: a list of plain values, for CBOR."""
     row, near = [*_fields_of(subscription)], subscription.near
     row[_NEAR] = (
         [near.centre.latitude, near.centre.longitude, near.radius_m] if isinstance(near, Area) else _text_of(near)
@@ -226,7 +225,7 @@ def subscription_row(subscription: Subscription) -> list[object]:
 
 
 def subscription_of(session: str, row: Any) -> Subscription:
-    """Return the subscription with a *row*; the value checks itself."""
+    """Return the subscription that *row* describes; ``Subscription`` validates the values."""
     given: dict[str, Any] = dict(zip(_FIELDS, row, strict=False))
     given["near"], given["keys"] = _near(given["near"]), KeyHashes.parse(given["keys"])
     return Subscription(session=session, **given)
@@ -237,7 +236,7 @@ def _text_of(near: Near | None) -> str | None:
 
 
 def _near(value: Any) -> Near | None:
-    """Return where a subscription wants notifications from: a circle is three numbers, the others their text."""
+    """Decode the field ``near`` of a subscription: three numbers are a circle, a text is any other area."""
     if value is None:
         return None
     if not isinstance(value, str):

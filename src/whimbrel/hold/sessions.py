@@ -1,10 +1,9 @@
-"""Sessions: the hold, as a fold over the facts of one node; its numbered rules are docs/explanation/holding.md.
+"""Hold: the offline queues of all sessions of one node, as a fold over the facts of its log.
 
-Rule: no clock, no I/O, no randomness: the same facts give the same commands, live, in Spark and in the simulator.
-Rule: a notification is its seq here; subscriptions are (subject filter, name). The shell keeps the rest.
-Rule: everything that changes is noted (``view``), so that a store can follow in small steps.
-
-The rules are in ``rules/``, by subject; this module has the interface to callers.
+This module is the interface to callers. The numbered rules are in docs/explanation/holding.md; ``rules/`` applies them.
+Rule: no clock, no I/O, no randomness: the same facts give the same commands in the broker, Spark and the simulator.
+Rule: a notification is identified by its seq, and a subscription by subject filter and name.
+Rule: every change marks the row that it changes (``view``), so that a store can be updated in small steps.
 """
 
 from __future__ import annotations
@@ -44,19 +43,19 @@ from whimbrel.model.subscription import Subscription
 __all__ = ["PIECE", "RETAINED", "Hold", "Matches"]
 
 RETAINED = "retained"
-"""How a receipt says that a notification came which was sent beside the hold."""
+"""Value of ``Receipt.via`` for a retained message. The hold did not send it and ignores its receipt."""
 
 
 K = TypeVar("K", bound=Published)
 
 
 class Hold(Generic[K]):
-    """All sessions of a node; *state* is what a view restored.
+    """Offline queues of all sessions of a node; *state* is a restored state, None an empty one.
 
-    *K* is what is kept of a notification while any device is owed it.
-    Without the fast lane everything goes by the rules alone: slower, and otherwise the same. With *heeds_places* the
-    matches are those of subject, content and keys, and the hold leaves out who is not near (rule 20); without, the
-    matcher has done so.
+    *K* is the type in which the caller keeps a notification while any device is owed it.
+    Without *has_fast_lane* the hold is slower and returns the same commands.
+    With *heeds_places* the caller matches by subject, content and keys, and the hold leaves out the subscriptions that
+    are out of range (rule 20). Without it, the caller has left them out.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Hold(Generic[K]):
         self.node = node
         self._state = State() if state is None else state
         self.tally = self._state
-        """Whose ``pendings`` is how many notifications are pending, counted in each session; it only is to be read."""
+        """The state, so that callers can read its ``pendings``, the number of pending notifications, without a call."""
         self._view = View(self._state, is_followed=state is not None)
         self._lanes = FastLanes(self._state, self._view, retention)
         endings = Endings(self._state, self._view)
@@ -81,18 +80,18 @@ class Hold(Generic[K]):
             self._state, self._view, endings, self._lanes, members, keeping, has_fast_lane=has_fast_lane
         )
         self.places = Places(self._state)
-        """Where the devices are; they are told of reports where places are heeded."""
+        """Last known places of devices; position reports update them if *heeds_places*."""
         self._places = self.places if heeds_places else None
         self._presence, self._choose = members.presence, members.choose
         self._changes = Changes(self._state, self._view, endings, self._lanes, members)
-        # The methods of the rules are the hold's own: each call would cost a second one for everything handed over.
+        # Methods of the rules are attributes of the hold: wrapping them would cost a second call for every delivery.
         self.published, self.publishing = publications.published, publications.publishing
         self.published_and_received = AssumedReceipts(self._state, self._view, endings, keeping, publications).published
         self.confirmed, self.joined, self.disconnected = members.confirmed, members.joined, members.disconnected
         self.tick = endings.tick
 
     def follow(self, follower: CopyFollower) -> None:
-        """Tell *follower* from now on which notifications are kept."""
+        """Notify *follower* from now on when a notification is stored or forgotten."""
         self._state.follower = follower
 
     @property
@@ -106,30 +105,30 @@ class Hold(Generic[K]):
         return None if found is None else found.access
 
     def subscriptions(self, session: str) -> tuple[Subscription, ...]:
-        """Return the subscriptions of a session, in the order they came."""
+        """Return the subscriptions of a session, in the order in which they were first made."""
         found = self._state.sessions.get(session)
         return () if found is None else tuple(found.subscriptions.values())
 
     def sizes(self, session: str) -> tuple[int, int]:
-        """Return how many subscriptions and members a session has."""
+        """Return the number of subscriptions and the number of members of a session."""
         found = self._state.sessions.get(session)
         return (0, 0) if found is None else (len(found.subscriptions), len(found.members))
 
     def subscription(self, session: str, identity: Identity) -> Subscription | None:
-        """Return a subscription of a session; None if there is none, or no such session."""
+        """Return a subscription of a session; None if the subscription or the session does not exist."""
         found = self._state.sessions.get(session)
         return None if found is None else found.subscriptions.get(identity)
 
     def sessions(self) -> tuple[str, ...]:
-        """Return the names of all sessions, in the order they came."""
+        """Return the names of all sessions, in order of creation."""
         return tuple(self._state.sessions)
 
     def has(self, session: str) -> bool:
-        """Return whether there is such a session."""
+        """Return whether a session exists."""
         return session in self._state.sessions
 
     def flight_qos(self, session: str, device: str, seq: int) -> int | None:
-        """Return the quality of what a device has in flight in a session, or left unconfirmed; None if it has not."""
+        """Return the QoS of a device's unconfirmed delivery in a session, which it may have left; None without one."""
         found, copy = self._state.sessions.get(session), self._state.copies.get(seq)
         if found is None or copy is None:
             return None
@@ -143,12 +142,12 @@ class Hold(Generic[K]):
         return None if flight is None else flight.qos
 
     def member_count(self, session: str) -> int:
-        """Return how many devices a session has, present or not."""
+        """Return the number of devices of a session, present or away."""
         found = self._state.sessions.get(session)
         return 0 if found is None else len(found.members)
 
     def members(self, session: str) -> dict[str, tuple[bool, bool]]:
-        """Return whether each device of a session is present, and whether it takes."""
+        """Return, for each device of a session, whether it is present and whether its mode is take."""
         found = self._state.sessions.get(session)
         return {} if found is None else {d: (m.is_present, m.takes) for d, m in found.members.items()}
 
@@ -162,40 +161,40 @@ class Hold(Generic[K]):
         return tuple(sorted(name for name in self._state.joined.get(device, ()) if not is_private(name)))
 
     def absent(self, session: str) -> list[tuple[str, int]]:
-        """Return the devices of a named session that are away, and since when."""
+        """Return the devices of a named session that are away, each with the time at which it went away."""
         found = self._state.sessions.get(session)
         members = {} if found is None else found.members
         return [(device, member.away_at) for device, member in members.items() if member.away_at is not None]
 
     @property
     def named_count(self) -> int:
-        """How many sessions there are that are not private."""
+        """Number of sessions that are not private."""
         return len(self._state.sessions) - self._state.privates
 
     def pending_count(self, session: str) -> int:
-        """Return how many notifications a session has pending or in flight."""
+        """Return the number of notifications that a session has pending or in flight."""
         found = self._state.sessions.get(session)
         return 0 if found is None else _pending(found)
 
     def pending(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-        """Yield each pending notification: the session, the seq, and the devices that have it in flight."""
+        """Yield each pending notification of each session: session, seq, and the devices that have it in flight."""
         self._lanes.land_all()
         for name, session in self._state.sessions.items():
             for seq, pending in session.pending.items():
                 yield name, seq, tuple(sorted(pending.in_flight))
 
     def kept(self, seq: int) -> K | None:
-        """Return the kept form of a notification; None if it is pending for no device."""
+        """Return the notification with a seq, in the form that the caller keeps; None if no device is owed it."""
         copy = self._state.copies.get(seq)
         return None if copy is None else cast("K | None", copy.kept)
 
     def all_kept(self) -> Iterator[tuple[int, K | None]]:
-        """Yield all notifications that any device is owed."""
+        """Yield seq and notification of everything that any device is owed."""
         for seq, copy in self._state.copies.items():
             yield seq, cast("K | None", copy.kept)
 
     def keep_again(self, kept: K) -> bool:
-        """Give a copy that was restored its notification; return whether there is such a copy."""
+        """Attach a notification to its restored record; return whether the hold has such a record."""
         copy = self._state.copies.get(kept.seq)
         if copy is None:
             return False
@@ -208,7 +207,7 @@ class Hold(Generic[K]):
         return seq in self._state.copies
 
     def counts(self) -> dict[str, int]:
-        """Return how much there is, for metrics."""
+        """Return the numbers of sessions, stored notifications and pending notifications, for metrics."""
         return {
             "sessions": len(self._state.sessions),
             "notifications": len(self._state.copies),
@@ -218,7 +217,7 @@ class Hold(Generic[K]):
     def apply(self, fact: Fact, matches: Matches = (), kept: K | None = None) -> list[Command]:
         """Apply the next fact; return the commands that follow, in order.
 
-        Of a notification *kept* is what to keep; the fact itself if it is not given.
+        *kept* is a notification in the form that the caller keeps; default: the fact itself.
         """
         if isinstance(fact, Notification):
             if self._places is not None:
@@ -227,7 +226,7 @@ class Hold(Generic[K]):
         if isinstance(fact, Receipt):
             if fact.notification.node != self.node:
                 return self.tick(fact.handed_at)
-            if fact.via == RETAINED:  # it was sent beside the hold, which knows nothing of it
+            if fact.via == RETAINED:  # the hold did not send it and has no record of it
                 return self.tick(fact.handed_at)
             seq, via = fact.notification.seq, fact.via
             return self.confirmed(fact.handed_at, fact.session, fact.device, seq, fact.outcome, via=via)
@@ -241,12 +240,12 @@ class Hold(Generic[K]):
             self._places.reported(fact)
         if isinstance(fact, PolicyChanged):
             return self._choose(fact)
-        return self.tick(time_of(fact))  # of wills and decisions only the time counts here
+        return self.tick(time_of(fact))  # wills and policy decisions only advance the time
 
     def applying(self, fact: Fact, matches: Matches = (), kept: K | None = None) -> Work:
-        """Apply a fact in pieces of some milliseconds, yielding after each; return what ``apply`` returns.
+        """Apply a fact in slices of some milliseconds, yielding after each; return the commands as ``apply`` does.
 
-        Until the last piece is done nothing else may be told or asked of the hold.
+        No other method may be called until the last slice is done.
         """
         if isinstance(fact, Notification):
             if self._places is not None:
@@ -262,15 +261,15 @@ class Hold(Generic[K]):
 
     @property
     def changed(self) -> int:
-        """How many rows have changed since the last call of ``changes``."""
+        """Number of rows that have changed since the last call of ``changes``."""
         return self._view.changed
 
     def some_changes(self, most: int) -> ChangedRows:
-        """Return about *most* of the rows that ``changes`` would; see ``TouchedRows.take_some``."""
+        """Return about *most* of the changed rows, like ``changes``; see ``TouchedRows.take_some``."""
         return self._view.some_changes(most)
 
     def discard_changes(self) -> None:
-        """Forget what has changed: nothing follows the hold any more."""
+        """Forget which rows have changed: no store follows the hold any more."""
         self._view.discard_changes()
 
     def touch_all(self) -> None:
@@ -279,7 +278,7 @@ class Hold(Generic[K]):
         self._view.touch_all()
 
     def changes(self) -> ChangedRows:
-        """Return the rows to put and those to drop since the last call; the first call returns everything."""
+        """Return the rows to write and the keys to delete since the last call; the first call returns all rows."""
         self._lanes.land_all()
         return self._view.changes()
 
@@ -293,7 +292,7 @@ class Hold(Generic[K]):
         has_fast_lane: bool = True,
         heeds_places: bool = False,
     ) -> Self:
-        """Return the hold that a view has the rows of; ``keep_again`` gives it the notifications."""
+        """Return the hold that the *rows* of its view describe; then attach its notifications with ``keep_again``."""
         flags = {"has_fast_lane": has_fast_lane, "heeds_places": heeds_places}
         return cls(node, retention=retention, state=restore_state(rows), **flags)
 

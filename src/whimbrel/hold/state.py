@@ -1,4 +1,4 @@
-"""State of the hold: sessions, their members, their pending notifications, and one record per notification."""
+"""State of the hold: sessions with members and pending notifications, and one record per stored notification."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Flight(NamedTuple):
     """A delivery that a device has not confirmed yet."""
 
     identities: tuple[Identity, ...]
-    """The subscriptions that it is for."""
+    """Subscriptions that the delivery is for."""
     qos: int
-    """Its QoS, which it keeps until it is confirmed, whatever happens to the subscriptions."""
+    """QoS of the delivery; it stays until the delivery is confirmed, even if the subscriptions change."""
 
 
 NO_FLIGHTS: Mapping[str, Flight] = MappingProxyType({})
@@ -53,36 +53,36 @@ class Member:
     ) -> None:
         self.is_present, self.takes = is_present, takes
         self.away_at = away_at
-        """When it went away from a named session; None while it is present."""
+        """Time at which it went away from a named session; None while it is present."""
         self.confirms = confirms
-        """Which hand-overs of quality 0 have receipts: all, or those that may expire; none if None (rule 16)."""
+        """Which deliveries at QoS 0 have receipts (rule 16): True all, False those that may expire, None none."""
         self.in_flight: dict[int, Flight] = {}
-        """By number."""
+        """Unconfirmed deliveries to the device, by seq."""
 
     def confirms_qos_0(self, *, is_expiring: bool) -> bool:
-        """Return whether a hand-over of quality 0 has a receipt."""
+        """Return whether a delivery at QoS 0 has a receipt; *is_expiring*: the notification has an expiry."""
         return bool(self.confirms) or (is_expiring and self.confirms is False)
 
 
 class Pending:
-    """A notification in a session, until it has ended there and no device has it in flight."""
+    """A notification in the queue of a session, until the session has ended it and no device has it in flight."""
 
     __slots__ = ("end", "held", "in_flight", "lapses_at", "left", "settled")
 
     def __init__(self, held: dict[Identity, int], lapses_at: int | None) -> None:
         self.held = held
-        """Until when, by subscription."""
+        """Subscriptions that it is held for, each with the time at which it lapses."""
         self.lapses_at = lapses_at
         self.end: tuple[Outcome, tuple[Identity, ...], int] | None = None
-        """How it ended here; waiting for those who have it in flight."""
+        """Outcome, subscriptions and time of its ending in the session; waits for devices that have it in flight."""
         self.settled: set[str] = set()
         self.in_flight: set[str] = set()
         self.left: Mapping[str, Flight] = NO_FLIGHTS
-        """Devices that left the session unconfirmed, with what they were handed: each is settled when this ends."""
+        """Unconfirmed deliveries of devices that left the session; each is settled when the notification ends."""
 
 
 class LaneTerms:
-    """Delivery options of a session for one combination of matching subscriptions; computed once."""
+    """Delivery options of a fast lane for one combination of matching subscriptions; computed once."""
 
     __slots__ = ("handed", "has_policy", "identities", "kept", "longest_us", "qos", "room", "shortest_us")
 
@@ -90,18 +90,18 @@ class LaneTerms:
         self.identities = identities
         self.handed: Matches = ((session, identities),)
         self.qos = -1
-        """The highest granted; -1: not for the fast lane."""
+        """Highest QoS granted to these subscriptions; -1: the fast lane must not be used."""
         self.kept: tuple[tuple[Identity, int], ...] = ()
-        """The devices it is held for, and how long."""
+        """Subscriptions that it is held for, each with its time to live in microseconds."""
         self.room = 0
-        """How many may be pending before any of them must displace one; 0 if any is live only."""
+        """Pending notifications from which on one of these subscriptions would displace one (its maximum)."""
         self.shortest_us = self.longest_us = 0
         self.has_policy = False
-        """Whether any of them has a policy, so that each hand-over has a receipt (rule 16)."""
+        """Whether any of the subscriptions has a policy, so that each delivery has a receipt (rule 16)."""
 
 
 class FastLane:
-    """The fast lane of a session; ``rules.fast_lane`` says when there is one, and what it is for."""
+    """Fast lane of a private session: its deliveries in flight that are not pending yet; see ``rules.fast_lane``."""
 
     __slots__ = ("device", "flights", "member", "name", "pending", "session", "terms")
 
@@ -109,12 +109,12 @@ class FastLane:
         self.session = session
         self.name, self.device, self.member, self.pending = session.name, device, member, session.pending
         self.flights: dict[int, LaneTerms] = {}
-        """By number, the oldest first."""
+        """Unconfirmed deliveries by seq, oldest first."""
         self.terms: dict[tuple[Identity, ...], LaneTerms] = {}
 
 
 class Session:
-    """Subscriptions, the devices that come and go, and what is owed to them."""
+    """A session: its subscriptions, its devices, and the notifications that they are owed."""
 
     __slots__ = (
         "access",
@@ -139,25 +139,25 @@ class Session:
         self.subscriptions: dict[Identity, Subscription] = {}
         self.members: dict[str, Member] = {}
         self.departed: dict[str, Member] = {}
-        """Devices that left while they had something in flight, until they have confirmed it or are disconnected."""
+        """Devices that left with deliveries in flight, until they have confirmed these or are disconnected."""
         self.pending: dict[int, Pending] = {}
-        """In order of their numbers."""
+        """Pending notifications by seq, in ascending order."""
         self.counts: dict[Identity, dict[int, None]] = {}
-        """What is held for each subscription, the oldest first."""
+        """Seqs of the notifications that are held for each subscription, oldest first."""
         self.with_qos = 0
-        """How many subscriptions have a quality of service."""
+        """Number of subscriptions with a QoS: those made over MQTT."""
         self.with_policy = 0
-        """How many subscriptions have a policy."""
+        """Number of subscriptions with a policy."""
         self.conditional = 0
-        """How many may match and yet not count: shares, and those that want nothing of their own."""
+        """Number of subscriptions that may match and yet not count: shares and, in private sessions, no-local ones."""
 
     def bearer(self, device: str) -> Member | None:
-        """Return the device with what it has in flight here, whether it is a member or has left."""
+        """Return the record of a device with its deliveries in flight, also if it has left; None without one."""
         return self.members.get(device) or self.departed.get(device)
 
 
 class Copy:
-    """Record of a notification while any session has it pending, or in flight in a fast lane."""
+    """Record of one notification while any session has it pending, or in flight in a fast lane."""
 
     __slots__ = (
         "attempted",
@@ -179,24 +179,24 @@ class Copy:
         self.kept = kept
         """The notification itself; None in one that was restored without it."""
         self.is_stored = False
-        """Whether the shell was told that it is kept, and is to be told when it goes."""
+        """Whether the follower was notified that it is stored; then it is notified too when it is forgotten."""
         self.qos = qos
         self.published_at, self.expires_at = published_at, expires_at
-        """When it was published is only for those in the fast lane and of a share: the others know their lapses."""
+        """``published_at`` is used only in fast lanes and for shares: otherwise the pending ones have their lapses."""
         self.flight_count = 0
-        """How many have it in flight in a fast lane."""
+        """Number of sessions that have it in flight in a fast lane."""
         self.has_row = False
-        """Whether a view may have a row of it; one that is in fast lanes alone has none."""
+        """Whether a view may have a row of it; a notification that is only in fast lanes has no row."""
         self.sessions: set[str] = set()
         self.received: set[str] = set()
-        """Devices that have it: never again to these."""
+        """Devices that have received it, through any session; it is not sent to them again."""
         self.attempted: dict[str, int] = {}
-        """Devices that it may have been sent to and was taken back from without a receipt, and with which quality."""
+        """QoS of unconfirmed deliveries that were taken back, by device: the device may have received its copy."""
         self.shares: Mapping[str, Matches] = NO_SHARES
-        """By share, the sessions that are given it if a policy of the one that serves the share withholds (rule 21)."""
+        """Candidates for each share: sessions to give it to if a policy withholds it from the chosen one (rule 21)."""
 
     def lapse_of(self, ttl_us: int) -> int:
-        """Return until when it is held for a subscription with this time to live (rule 3)."""
+        """Return the time at which it lapses for a subscription with this time to live (rule 3)."""
         lapse, expires_at = self.published_at + ttl_us, self.expires_at
         if expires_at is not None and expires_at < lapse:
             return expires_at
@@ -204,17 +204,17 @@ class Copy:
 
 
 class CopyFollower:
-    """Follows which notifications are kept; a shell that follows has its own."""
+    """Observer of the stored notifications; this one does nothing, callers pass a subclass."""
 
     def stored(self, copy: Copy) -> None:
-        """Note that a notification is kept: some session has it pending, or in flight."""
+        """Note that a notification is stored: some session has it pending or in flight."""
 
     def forgotten(self, seq: int, copy: Copy) -> None:
         """Note that no device is owed a notification any more."""
 
 
 class State:
-    """All of it, for one node."""
+    """Complete state of the hold of one node."""
 
     __slots__ = (
         "conditional",
@@ -235,31 +235,31 @@ class State:
         self.now = -(2**63)
         self.sessions: dict[str, Session] = {}
         self.joined: dict[str, set[str]] = {}
-        """By device, the sessions it is present in."""
+        """Sessions in which each device is present."""
         self.departed: dict[str, set[str]] = {}
-        """By device, the sessions that it left with something in flight."""
+        """Sessions that each device left with deliveries in flight."""
         self.copies: dict[int, Copy] = {}
         self.follower = CopyFollower()
-        """Whom to tell which notifications are kept."""
+        """Observer to notify when a notification is stored or forgotten."""
         self.lapses = Lapses()
         self.pendings = 0
-        """How many notifications are pending, counted in each session."""
+        """Number of pending notifications, counted once in each session."""
         self.privates = 0
-        """How many sessions are private: where none is, there is nothing to look for."""
+        """Number of private sessions; without any, fast lanes are not tried."""
         self.conditional = 0
-        """How many subscriptions may match and yet not count, in all sessions."""
+        """Number of subscriptions, in all sessions, that may match and yet not count."""
         self.turns: dict[str, dict[str, int]] = {}
-        """By share and session, the last notification that the session was chosen for (rule 18)."""
+        """Seq of the last notification that a session was chosen for, by share and session (rule 18)."""
         self.shaped: set[str] = set()
-        """Devices that have chosen a policy: each hand-over to them has a receipt (rule 16)."""
+        """Devices that have chosen a policy: each delivery to them has a receipt (rule 16)."""
 
     def store(self, copy: Copy) -> None:
-        """Keep a notification that was published, if any session has it pending or in flight."""
+        """Mark the record of a notification as stored, and notify the follower."""
         copy.is_stored = True
         self.follower.stored(copy)
 
     def forget(self, seq: int) -> None:
-        """Keep a notification no more: no device is owed it."""
+        """Remove the record of a notification that is owed to no device any more."""
         copy = self.copies.pop(seq)
         if copy.is_stored:
             self.follower.forgotten(seq, copy)
@@ -271,14 +271,14 @@ class State:
         return pending is not None and bool(pending.held)
 
     def has_policy(self, session: Session, identities: tuple[Identity, ...]) -> bool:
-        """Return whether any of some subscriptions has a policy."""
+        """Return whether any of the subscriptions *identities* has a policy."""
         if not session.with_policy:
             return False
         found = (session.subscriptions.get(identity) for identity in identities)
         return any(subscription is not None and subscription.policy is not None for subscription in found)
 
     def begin(self, name: str) -> Session:
-        """Return a new session."""
+        """Create a session and return it."""
         session = self.sessions[name] = Session(name)
         self.privates += session.is_private
         return session
@@ -291,7 +291,7 @@ class State:
         del self.sessions[session.name]
 
     def put(self, session: Session, subscription: Subscription) -> None:
-        """Put a subscription in place; one that is replaced keeps its place among the others."""
+        """Add or replace a subscription; a replaced one keeps its position in the order."""
         identity = (subscription.subject_filter, subscription.name)
         self._count(session, session.subscriptions.get(identity), -1)
         session.subscriptions[identity] = subscription

@@ -1,9 +1,9 @@
-"""Touched rows: which rows of a view have changed, and what a store has to write of them.
+"""Touched rows: tracks which rows of a view have changed, and builds them for a store to write.
 
 Four views are written in small steps, and all of them use this: ``hold.view``, ``node.rows``,
 ``pipeline.unit.node_state`` and ``pipeline.stream.windows``.
-Rule: a view has one table: for each kind of row, the function that returns the row as it is now. It is called with the
-rest of the row's key and returns None where the row has gone, which is then dropped.
+Rule: a view has one table: for each kind of row, the function that builds the current row. Its arguments are the parts
+of the key after the kind. It returns None if the row no longer exists; then the store deletes it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import cbor2
 __all__ = ["ChangedRows", "Encode", "Key", "RowTable", "TouchedRows", "changed_rows"]
 
 Key: TypeAlias = tuple[str | int | None, ...]
-"""The key of a row: its kind, a text, then whose it is: ``("notification", 17)``."""
+"""Key of a row: its kind, then names or numbers that identify it: ``("notification", 17)``."""
 ChangedRows: TypeAlias = tuple[dict[Key, bytes], set[Key]]
-"""The rows that a store has to put, and the keys of those that it has to drop."""
+"""Encoded rows that a store must write, and the keys of rows that it must delete."""
 RowTable: TypeAlias = Mapping[str, Callable[..., object | None]]
-"""The function that returns a row from the rest of its key, by kind of row."""
+"""For each kind of row, the function that builds a row from the other parts of its key."""
 Encode: TypeAlias = Callable[[Any], bytes]
 
 
 def changed_rows(touched: Iterable[Key], table: RowTable, *, encode: Encode = cbor2.dumps) -> ChangedRows:
-    """Return the rows of *touched* keys that exist, encoded, and the keys of those that do not."""
+    """Return the encoded rows of *touched* keys, and those of the keys whose row does not exist."""
     put: dict[Key, bytes] = {}
     drop: set[Key] = set()
     for key in touched:
@@ -38,7 +38,7 @@ def changed_rows(touched: Iterable[Key], table: RowTable, *, encode: Encode = cb
 
 
 class TouchedRows:
-    """The keys of the rows that have changed since a store was last told; *table* returns the rows."""
+    """Keys of the rows that have changed since they were last written; *table* builds the rows."""
 
     __slots__ = ("_encode", "_keys", "_table", "touch", "untouch")
 
@@ -46,9 +46,9 @@ class TouchedRows:
         self._table, self._encode = table, encode
         self._keys: set[Key] = set()
         self.touch: Callable[[Key], None] = self._keys.add
-        """Note that the row of a key has changed; the set's own method, because hot paths call it."""
+        """Mark the row of a key as changed; a method of the set itself, because hot paths call it."""
         self.untouch: Callable[[Key], None] = self._keys.discard
-        """Note that the store has no row of a key and needs none."""
+        """Remove the mark of a key whose row the store does not have and does not need."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -57,30 +57,30 @@ class TouchedRows:
         return iter(self._keys)
 
     def touch_only(self, keys: Iterable[Key]) -> None:
-        """Note that the rows of *keys* have changed, and forget all others."""
+        """Mark the rows of *keys* as changed, and no others."""
         self._keys.clear()
         self._keys.update(keys)
 
     def rows(self) -> ChangedRows:
-        """Return the changes; they are returned again until ``clear`` is called."""
+        """Return the changed rows; the marks stay until ``clear`` is called."""
         return changed_rows(self._keys, self._table, encode=self._encode)
 
     def take(self) -> ChangedRows:
-        """Return the changes, and forget them."""
+        """Return the changed rows and remove all marks."""
         changes = self.rows()
         self._keys.clear()
         return changes
 
     def take_some(self, most: int) -> ChangedRows:
-        """Return at most *most* of the changes, and forget these; a row may change again before the rest is taken.
+        """Return at most *most* of the changed rows and remove their marks.
 
-        For a caller that has much to write and little time at once: what all calls return together, the later before
-        the earlier, is what one ``take`` at the end would have returned.
+        For a caller that must write many rows in short steps. A row may change again between two calls. If later
+        results overwrite earlier ones, all calls together give the same rows as one ``take`` at the end.
         """
         keys = self._keys
         chosen = [keys.pop() for _ in range(min(most, len(keys)))]
         return changed_rows(chosen, self._table, encode=self._encode)
 
     def clear(self) -> None:
-        """Forget the changes."""
+        """Remove all marks."""
         self._keys.clear()

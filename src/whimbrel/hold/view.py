@@ -1,6 +1,6 @@
-"""The view of the hold: which of its rows have changed, for a store that follows it in small steps.
+"""View of the hold: records which rows of its state have changed, so that a store can be updated in small steps.
 
-Rule: every rule that changes the state notes which row that changes (``touch``).
+Rule: every rule that changes the state marks the changed row (``touch``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["View"]
 
 
 class View:
-    """The rows of *state* that have changed since a store was last told."""
+    """Rows of *state* that have changed since they were last written to a store."""
 
     __slots__ = ("_state", "_touched", "is_followed")
 
@@ -23,20 +23,20 @@ class View:
         self._state = state
         self._touched = TouchedRows(row_table(state))
         self.is_followed = is_followed
-        """Whether a store follows; until the first call of ``changes`` no change is noted."""
+        """Whether a store follows; no change is recorded before the first call of ``changes``."""
 
     def touch(self, key: Key) -> None:
-        """Note that a row changed; hot paths check ``is_followed`` before they call."""
+        """Mark a row as changed; hot paths check ``is_followed`` before they call."""
         if self.is_followed:
             self._touched.touch(key)
 
     @property
     def changed(self) -> int:
-        """How many rows have changed since the last call of ``changes``."""
+        """Number of rows that have changed since the last call of ``changes``."""
         return len(self._touched)
 
     def some_changes(self, most: int) -> ChangedRows:
-        """Return about *most* of the rows that ``changes`` would; see ``TouchedRows.take_some``."""
+        """Return about *most* of the changed rows, like ``changes``; see ``TouchedRows.take_some``."""
         return self._with_time(self._touched.take_some(most)) if self.is_followed else ({}, set())
 
     def discard_changes(self) -> None:
@@ -48,19 +48,19 @@ class View:
         self._touched.touch_only(keys(self._state))
 
     def changes(self) -> ChangedRows:
-        """Return the rows to put and those to drop since the last call; the first call returns everything."""
+        """Return the rows to write and the keys to delete since the last call; the first call returns all rows."""
         if not self.is_followed:
             self.is_followed = True
             self.touch_all()
         return self._with_time(self._touched.take())
 
     def _with_time(self, changes: ChangedRows) -> ChangedRows:
-        """Add the row of the hold's time, which changes with every fact."""
+        """Return *changes* with the row of the hold's time, which changes with every fact."""
         changes[0][("now",)] = cbor2.dumps(self._state.now)
         return changes
 
     def session(self, name: str) -> Session:
-        """Return a session, a new one if there is none."""
+        """Return the session *name*; create it if it does not exist."""
         found = self._state.sessions.get(name)
         if found is None:
             found = self._state.begin(name)

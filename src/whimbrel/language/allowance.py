@@ -58,7 +58,7 @@ class Allowance:
                 yield
                 self.renew()
 
-    def decided(self, pattern: object, data: bytes, search: Callable[[bytes], bool]) -> bool:
+    def verdict_of(self, pattern: object, data: bytes, search: Callable[[bytes], bool]) -> bool:
         """Return the verdict of *pattern*, by *search*, on *data*; a verdict is cached until the match succeeds."""
         key = pattern, data
         known = self._verdicts.get(key)

@@ -50,7 +50,7 @@ def _read(text: str, bounds: PatternBounds) -> Predicate:
     known = _shapes.build(text)  # a shape never has patterns that need RE2
     if known is not None:
         return known
-    parser, tree = _parsed(text, bounds)
+    parser, tree = _parse(text, bounds)
     _shapes.learn(parser, tree)
     return tree
 
@@ -65,10 +65,10 @@ def recognise(text: str) -> tuple[Template, list[str]] | None:
 
 def parse_without_shapes(text: str) -> Predicate:
     """Parse like ``parse``, but without the cache of shapes."""
-    return _parsed(text)[1]
+    return _parse(text)[1]
 
 
-def _parsed(text: str, bounds: PatternBounds = ADMITTED) -> tuple[Parser, Predicate]:
+def _parse(text: str, bounds: PatternBounds = ADMITTED) -> tuple[Parser, Predicate]:
     parser = Parser(text)
     try:
         tree = parser.parse()
@@ -139,13 +139,13 @@ class Filter:
         return hash(self.text)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _stored, (self.text,)
+        return _restore, (self.text,)
 
     def __repr__(self) -> str:
         return f"Filter({self.text!r})"
 
 
-def _stored(text: str) -> Filter:
+def _restore(text: str) -> Filter:
     return Filter(text, is_stored=True)
 
 

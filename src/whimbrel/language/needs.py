@@ -56,7 +56,7 @@ def needs(tree: Predicate) -> list[Need]:
     normal = normal_form(tree)
     types: dict[str, frozenset[AttributeType]] = {}
     _collect(normal, types)
-    required = _required(normal)
+    required = _required_names(normal)
     return [Need(name=name, is_required=name in required, types=found) for name, found in types.items()]
 
 
@@ -67,13 +67,13 @@ def names(node: Node) -> frozenset[str]:
     return frozenset().union(*map(names, children(node)))
 
 
-def _required(tree: Predicate) -> frozenset[str]:
+def _required_names(tree: Predicate) -> frozenset[str]:
     """Return the names without which *tree*, with ``!`` only at its leaves, is never true."""
     match tree:
         case And(operands):
-            return frozenset().union(*map(_required, operands))
+            return frozenset().union(*map(_required_names, operands))
         case Or(operands):
-            return frozenset.intersection(*map(_required, operands))
+            return frozenset.intersection(*map(_required_names, operands))
         case Equals(subject, options):
             return names(subject) | frozenset.intersection(*map(names, options))
         case Not(Equals() as operand):

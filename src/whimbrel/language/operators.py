@@ -41,21 +41,21 @@ _INTEGER, _REAL = re.compile(INTEGER_TEXT), re.compile(REAL_TEXT)
 def compare(op: CompareOp, left: Scalar, right: Scalar) -> bool | None:
     """Return the verdict of ``left op right``."""
     if isinstance(left, str) and isinstance(right, str):
-        return _ordered(op, left, right, equal=left == right)
+        return _in_order(op, left, right, equal=left == right)
     if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
         return None
     if isinstance(left, int) and isinstance(right, int):
-        return _ordered(op, left, right, equal=left == right)
+        return _in_order(op, left, right, equal=left == right)
     # float() promotes: an int64 beyond 2**53 loses its last digits here, as in Elvin.
     left, right = float(left), float(right)
     if math.isnan(left) or math.isnan(right):
         return None
     # Elvin: two reals are equal if sign, mantissa and exponent are equal, so -0.0 is not 0.0; yet neither is less.
     equal = left == right and math.copysign(1.0, left) == math.copysign(1.0, right)
-    return _ordered(op, left, right, equal=equal)
+    return _in_order(op, left, right, equal=equal)
 
 
-def _ordered(op: CompareOp, left: Scalar, right: Scalar, *, equal: bool) -> bool:
+def _in_order(op: CompareOp, left: Scalar, right: Scalar, *, equal: bool) -> bool:
     if op is CompareOp.EQ:
         return equal
     if op is CompareOp.NE:
@@ -71,7 +71,7 @@ def binary(op: BinaryOp, left: Scalar, right: Scalar) -> Number | None:
         return _real(op, float(left), float(right))
     bits = 64 if isinstance(left, Int64) or isinstance(right, Int64) else 32
     result = _integer(op, int(left), int(right), bits)
-    return None if result is None else _wrapped(result, bits)
+    return None if result is None else _wrap(result, bits)
 
 
 def unary(op: UnaryOp, operand: Scalar) -> Number | None:
@@ -83,7 +83,7 @@ def unary(op: UnaryOp, operand: Scalar) -> Number | None:
     if isinstance(operand, float):
         return -operand if op is UnaryOp.NEGATE else None
     bits = 64 if isinstance(operand, Int64) else 32
-    return _wrapped(-int(operand) if op is UnaryOp.NEGATE else ~int(operand), bits)
+    return _wrap(-int(operand) if op is UnaryOp.NEGATE else ~int(operand), bits)
 
 
 def text(function: TextFunction, operand: Scalar) -> str | None:
@@ -115,7 +115,7 @@ def number(function: NumberFunction, operand: Scalar) -> Number | None:
     return None
 
 
-def _wrapped(number: int, bits: int) -> int:
+def _wrap(number: int, bits: int) -> int:
     half = 1 << (bits - 1)
     number = ((number + half) & ((1 << bits) - 1)) - half
     return Int64(number) if bits == 64 else number

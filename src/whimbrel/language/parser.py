@@ -60,7 +60,7 @@ _HINTS = {
 }
 
 
-def _counted(arguments: int) -> str:
+def _argument_count(arguments: int) -> str:
     return f"{arguments} argument{'' if arguments == 1 else 's'}"
 
 
@@ -83,7 +83,7 @@ class Parser:
         self._read_tokens()
         tree = self._expression(0)
         if self._at < len(self.kinds):
-            raise self._unexpected("an operator or the end")
+            raise self._unexpected_error("an operator or the end")
         return self._predicate(tree, 0, len(self.kinds) - 1)
 
     def error(self, code: ErrorCode, reason: str, first: int, last: int | None = None) -> FilterError:
@@ -175,7 +175,7 @@ class Parser:
         elif token == Kind.NAME:
             node = self._name_or_call()
         else:
-            raise self._unexpected("a name, a literal, a function or '('")
+            raise self._unexpected_error("a name, a literal, a function or '('")
         self._first = first
         self._built(node, first)
         return node
@@ -224,7 +224,9 @@ class Parser:
 
     def _call(self, function: Function, first: int) -> Node:
         arguments, spans, height = self._arguments(first + 1)
-        wanted = f"{function.usage} wants {'at least ' if function.most is None else ''}{_counted(function.least)}"
+        wanted = (
+            f"{function.usage} wants {'at least ' if function.most is None else ''}{_argument_count(function.least)}"
+        )
         if len(arguments) < function.least:
             raise self.error(ErrorCode.TOO_FEW, f"{wanted}, found {len(arguments)}", first, self._at - 1)
         if function.most is not None and len(arguments) > function.most:
@@ -291,9 +293,9 @@ class Parser:
             return
         if self._peek() == _END:
             raise self.error(ErrorCode.PARSE, "this '(' is never closed", opened)
-        raise self._unexpected("an operator or ')'")
+        raise self._unexpected_error("an operator or ')'")
 
-    def _unexpected(self, allowed: str) -> FilterError:
+    def _unexpected_error(self, allowed: str) -> FilterError:
         if self._at >= len(self.tokens):
             return self.error(ErrorCode.PARSE, f"found the end, expected {allowed}", self._at)
         found = self.tokens[self._at][:40]

@@ -76,7 +76,7 @@ def byte_searcher(function: PatternFunction, pattern: str) -> ByteSearcher:
         if len(data) <= cheap_bytes:
             return bool(match_at(anchor, data, 0, len(data))[0][0] != _NOT_FOUND)
         allowance = current_allowance()
-        return is_found(data) if allowance is None else allowance.decided(key, data, is_found)
+        return is_found(data) if allowance is None else allowance.verdict_of(key, data, is_found)
 
     return search
 

@@ -70,7 +70,7 @@ class Header:
             raise CorruptLogError(path, 0, f"found {len(data)} bytes, a segment's header has {HEADER_BYTES}")
         magic, version, node, first, last_at, salt = _HEADER.unpack_from(data)
         if magic != _MAGIC:
-            raise CorruptLogError(path, 0, "this is no segment of a log")
+            raise CorruptLogError(path, 0, "this is not a segment of a log")
         if _CRC.unpack_from(data, _HEADER.size)[0] != crc32(data[: _HEADER.size]):
             raise CorruptLogError(path, 0, "the header's checksum does not match")
         if version > _VERSION:

@@ -125,8 +125,8 @@ class KeyTable:
         """Return ``keys_match`` for pairs in which both sides have keys."""
         distinct_rows, row_at = np.unique(rows, return_inverse=True)
         distinct_handles, handle_at = np.unique(handles, return_inverse=True)
-        ours, our_numbers = _numbered([notification_keys[row] for row in distinct_rows.tolist()])
-        theirs, their_numbers = _numbered([self._keys[handle] for handle in distinct_handles.tolist()])
+        ours, our_numbers = _number_sets([notification_keys[row] for row in distinct_rows.tolist()])
+        theirs, their_numbers = _number_sets([self._keys[handle] for handle in distinct_handles.tolist()])
         pairs, pair_at = np.unique(our_numbers[row_at] * len(theirs) + their_numbers[handle_at], return_inverse=True)
         split = (divmod(pair, len(theirs)) for pair in pairs.tolist())
         verdicts = (keys_match(ours[our], theirs[their]) for our, their in split)
@@ -148,7 +148,7 @@ class KeyTable:
         return found
 
 
-def _numbered(sets: Sequence[KeyHashes]) -> tuple[list[KeyHashes], NDArray[np.int64]]:
+def _number_sets(sets: Sequence[KeyHashes]) -> tuple[list[KeyHashes], NDArray[np.int64]]:
     """Return the distinct sets, and for each of *sets* its number among the distinct ones."""
     numbers: dict[KeyHashes, int] = {}
     found = [numbers.setdefault(each, len(numbers)) for each in sets]

@@ -22,7 +22,7 @@ from whimbrel.errors import InvalidValueError, Phrase
 from whimbrel.language.filters import Filter
 from whimbrel.match.index.content import Beside, ContentIndex, Pack, Run, pack_here
 from whimbrel.match.index.damage import DAMAGE, CorruptIndexError
-from whimbrel.match.index.delta import finished
+from whimbrel.match.index.delta import run_to_end
 from whimbrel.match.index.texts import Texts
 from whimbrel.match.interest import Interest, PublishedAt
 from whimbrel.match.keys import KeyTable, may_deliver
@@ -60,7 +60,7 @@ def _reader(attributes: Any) -> Callable[[int], Attributes]:
     return lambda row: attributes_from_column_value(attributes[row].as_py(), limits=UNBOUNDED)
 
 
-def _named(name: str, texts: Mapping[int, str]) -> dict[str, Any]:
+def _text_arrays(name: str, texts: Mapping[int, str]) -> dict[str, Any]:
     """Return texts by handle as arrays, for ``_pairs``."""
     arrays = Texts.from_strings(texts.values()).arrays()
     handles = np.fromiter(texts, np.int64)
@@ -68,7 +68,7 @@ def _named(name: str, texts: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _pairs(name: str, arrays: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
-    """Return the handles and texts that ``_named`` turned into arrays."""
+    """Return the handles and texts that ``_text_arrays`` turned into arrays."""
     texts = Texts.of(arrays[f"{name}.bytes"], arrays[f"{name}.start"])
     if len(texts) != arrays[f"{name}.handles"].size:
         raise InvalidValueError(name, Phrase(f"{len(texts)} texts"), f"{arrays[f'{name}.handles'].size}, one each")
@@ -150,7 +150,7 @@ class Matcher:
         if self._put(handle, interest):
             if read is None:
                 assert content is not None
-                read = finished(prepare(interest, content))
+                read = run_to_end(prepare(interest, content))
             self._note(handle, interest.subject_filter, read.indexed)
             self._content.add(handle, read.indexed.text, read.read)
         return handle
@@ -263,7 +263,7 @@ class Matcher:
         if self._everything:
             found = [*found, *self._everything]
         if self._placed is not None:
-            found = self._placed.heard(found, subject, attributes, where)
+            found = self._placed.find_reached(found, subject, attributes, where)
         if not self._interests and deliver_insecure:
             return found
         return [handle for handle in found if self._may_have(keys, handle, deliver_insecure=deliver_insecure)]
@@ -382,8 +382,8 @@ class Matcher:
             "everything": np.fromiter(self._everything, np.int64),
             "with_subject": np.fromiter(self._with_subject, np.int64),
             "keys": np.frombuffer(json.dumps(keys).encode(), np.uint8),
-            **_named("subjects", self._subjects),
-            **_named("looked_at_again", self._looked_at_again),
+            **_text_arrays("subjects", self._subjects),
+            **_text_arrays("looked_at_again", self._looked_at_again),
             "ids.bytes": ids.arrays()["text_bytes"],
             "ids.start": ids.arrays()["text_start"],
         }

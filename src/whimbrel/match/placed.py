@@ -29,7 +29,7 @@ from whimbrel.match.index.texts import Texts
 from whimbrel.match.interest import Interest, PublishedAt
 from whimbrel.match.proximity.index import ProximityIndex, Publications
 from whimbrel.match.proximity.stored import SAVED as SAVED_INDEX
-from whimbrel.match.proximity.stored import read, written
+from whimbrel.match.proximity.stored import read, state_arrays
 from whimbrel.match.topics import TopicIndex, check_topic_filter, matches
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.near import Around, Near
@@ -156,7 +156,7 @@ class Placed:
         """Return *count* publications without a place."""
         return Publications.of([None] * count, [None] * count, [0] * count)
 
-    def heard(
+    def find_reached(
         self, found: list[int], subject: str | None, attributes: Attributes, where: PublishedAt | None
     ) -> list[int]:
         """Return the handles of all subscriptions that the publication reaches.
@@ -192,7 +192,7 @@ class Placed:
     def _plain_heard(self, subject: str | None, where: Publications, *, has_area: bool) -> list[int]:
         many = len(self._anyhow) + (0 if subject is None else self._topics.count(subject))
         if has_area and many > self._bounds.few:
-            is_wanted = self._asked(lambda _: subject, lambda _: {})
+            is_wanted = self._content_check(lambda _: subject, lambda _: {})
             inside = self.index.inside(where, 0).tolist()
             return [handle for handle in inside if handle in self._plain and is_wanted(0, handle)]
         found = [] if subject is None else self._topics.match(subject)
@@ -220,7 +220,7 @@ class Placed:
             parts += self._plain_heard_many(subjects, where)
         if len(self._rest) > len(self._plain):
             subject_of: Callable[[int], str | None] = (lambda _: None) if subjects is None else subjects.__getitem__
-            is_wanted = self._asked(subject_of, attributes_of)
+            is_wanted = self._content_check(subject_of, attributes_of)
             near_rows, near_handles = self.index.near(where)
             if self._with_more:
                 pairs = zip(near_rows.tolist(), near_handles.tolist(), strict=True)
@@ -254,7 +254,7 @@ class Placed:
         stays = self.index.sieve(where, rows, handles)
         yield rows[stays], handles[stays]
 
-    def _asked(
+    def _content_check(
         self, subject_of: Callable[[int], str | None], attributes_of: Callable[[int], Attributes]
     ) -> Callable[[int, int], bool]:
         """Return a function that checks subject and content of a publication; each filter is evaluated once."""
@@ -282,7 +282,7 @@ class Placed:
             texts.append(subject or "")
             texts.append(text or "")
         kept = texts.arrays()
-        return written(self.index) | {
+        return state_arrays(self.index) | {
             "rest.handles": np.fromiter(self._rest, np.int64),
             "rest.which": np.array(which, np.int64),
             "rest.bytes": kept["text_bytes"],

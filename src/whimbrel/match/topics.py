@@ -225,7 +225,7 @@ class TopicIndex:
         The order has no meaning; it depends only on the contents of the index, not on the order of changes.
         """
         handles: list[int] = []
-        for held in self._held(topic):
+        for held in self._find_admitting(topic):
             if isinstance(held, int):
                 handles.append(held)
             else:
@@ -234,7 +234,7 @@ class TopicIndex:
 
     def count(self, topic: str) -> int:
         """Return how many handles ``match`` would return."""
-        return sum(1 if isinstance(held, int) else len(held) for held in self._held(topic))
+        return sum(1 if isinstance(held, int) else len(held) for held in self._find_admitting(topic))
 
     def match_many(self, topics: Sequence[str | None]) -> TopicMatches:
         """Return the row (position in *topics*) and handle of every match; each distinct topic is looked up once.
@@ -247,7 +247,7 @@ class TopicIndex:
         ends = [0]
         is_mixed = False
         for topic in numbers:
-            found = () if topic is None else self._held(topic)
+            found = () if topic is None else self._find_admitting(topic)
             is_mixed |= len(found) > 1
             for held in found:
                 if isinstance(held, int):
@@ -263,11 +263,11 @@ class TopicIndex:
             handles = np.sort(owners << 32 | handles).astype(np.int32)  # the low half; a handle has at most 31 bits
         return _spread(handles, starts, counts, np.array(number_of_row, np.int64))
 
-    def _held(self, topic: str) -> Sequence[_Held]:
+    def _find_admitting(self, topic: str) -> Sequence[_Held]:
         """Return the handles of each filter that admits *topic*."""
         wild = self._memo.get(topic)
         if wild is None:
-            wild = _walked(self._root, topic)
+            wild = _walk(self._root, topic)
             self._remember(topic, wild)
         exact = self._exact.get(topic)
         return wild if exact is None else [exact, *wild]
@@ -284,7 +284,7 @@ class TopicIndex:
         self._memo_room = _MEMO_BYTES
 
 
-def _walked(root: _Node, topic: str) -> list[_Held]:
+def _walk(root: _Node, topic: str) -> list[_Held]:
     """Return the handles of each wildcard filter that admits *topic*."""
     found: list[_Held] = []
     levels = topic.split("/")

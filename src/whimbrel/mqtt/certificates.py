@@ -67,7 +67,7 @@ def load_certificate(context: ssl.SSLContext, certificate: Path | str, key: Path
         if _MISMATCH in str(error.reason):
             raise CertificateError(f"{key or certificate} does not belong to {certificate}") from None
         where = certificate if key is None else f"{certificate} or {key}"
-        raise CertificateError(f"{where} is no certificate, or no key, in PEM") from None
+        raise CertificateError(f"{where} is not a certificate, or not a key, in PEM") from None
 
 
 def valid_until(certificate: Path | str) -> int | None:

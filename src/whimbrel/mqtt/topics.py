@@ -27,7 +27,7 @@ def check_topic_name(topic: str) -> None:
     _check_text(topic, "topic name", ReasonCode.TOPIC_NAME_INVALID)
     if "+" in topic or "#" in topic:
         raise ProtocolError(
-            ReasonCode.TOPIC_NAME_INVALID, f"{topic[:80]!r} is no topic name: + and # are for topic filters"
+            ReasonCode.TOPIC_NAME_INVALID, f"{topic[:80]!r} is not a topic name: + and # are for topic filters"
         )
 
 

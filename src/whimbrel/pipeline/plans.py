@@ -117,10 +117,10 @@ def settled_plan(path: Path, plan: StreamPlan, *, assumed: bool = False) -> Stre
         _write(path, plan)
         return plan
     found, version = _read(path)
-    begun = _completed(found, _written(StreamPlan(tables=TABLES_MADE, assume_receipts=False)))
+    begun = _complete(found, _to_fields(StreamPlan(tables=TABLES_MADE, assume_receipts=False)))
     receipts = begun["assume_receipts"] if plan.assume_receipts is None else plan.assume_receipts
     plan = replace(plan, tables=plan.tables or tuple(begun["tables"]), assume_receipts=receipts)
-    asked = _written(plan)
+    asked = _to_fields(plan)
     differing = [name for name in asked if begun[name] != asked[name]]
     if differing:
         told = ", ".join(f"{name} {asked[name]}" for name in differing)
@@ -136,7 +136,7 @@ def settled_plan(path: Path, plan: StreamPlan, *, assumed: bool = False) -> Stre
 
 
 def _write(path: Path, plan: StreamPlan) -> None:
-    put(path, json.dumps({"format": FORMAT, **_written(plan)}, indent=2).encode())
+    put(path, json.dumps({"format": FORMAT, **_to_fields(plan)}, indent=2).encode())
 
 
 def _option(name: str) -> str:
@@ -168,14 +168,14 @@ def _time(microseconds: int) -> str:
     return f"{microseconds / 1_000:g}ms"
 
 
-def _written(plan: StreamPlan) -> dict[str, Any]:
+def _to_fields(plan: StreamPlan) -> dict[str, Any]:
     """Return the fields of a plan that go to the plan file."""
     kept = asdict(plan)
     del kept["facts_per_batch"], kept["keep_us"]
     return {**kept, "tables": list(plan.tables)}
 
 
-def _completed(found: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+def _complete(found: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
     """Return the fields *found* in a plan file; take fields that an older Whimbrel did not write from *default*."""
     return {
         name: {**value, **found[name]}

@@ -50,7 +50,7 @@ def subject_column(subject_filter: str, subject: Column) -> Column:
     if plain == len(levels):
         return subject == F.lit(subject_filter)
     # The literal prefix lets Parquet's statistics skip row groups; the pattern decides.
-    pattern = "/".join("[^/]*" if level == "+" else _quoted(level) for level in levels if level != "#")
+    pattern = "/".join("[^/]*" if level == "+" else _quote(level) for level in levels if level != "#")
     if levels[-1] == "#":
         pattern = pattern + "(/.*)?" if len(levels) > 1 else ".*"
     begins = "(?!\\$)" if plain == 0 else ""
@@ -58,5 +58,5 @@ def subject_column(subject_filter: str, subject: Column) -> Column:
     return subject.startswith(F.lit(prefix)) & F.rlike(subject, F.lit(f"(?s)\\A{begins}{pattern}\\z"))
 
 
-def _quoted(level: str) -> str:
+def _quote(level: str) -> str:
     return re.sub(r"[^\w]", lambda found: f"\\x{{{ord(found[0]):x}}}", level)

@@ -22,7 +22,7 @@ from rich.text import Text
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.tables import TABLES
 
-__all__ = ["as_json", "drawn", "emptiness", "head", "to_paste"]
+__all__ = ["as_json", "draw_table", "emptiness", "head", "to_paste"]
 
 ArrowTable: TypeAlias = Any
 """A ``pyarrow.Table``; pyarrow ships no types."""
@@ -131,7 +131,7 @@ def to_paste(out: Path, table: str) -> Iterator[str]:
     yield f'Spark   spark.read.format("whimbrel").option("table", "{table}").load({where})'
 
 
-def drawn(table: str, rows: ArrowTable) -> RenderableType:
+def draw_table(table: str, rows: ArrowTable) -> RenderableType:
     """Return *rows* as a table for the terminal, with bars for some tables; it fits the terminal's width."""
     return _Page(table, rows)
 
@@ -161,7 +161,7 @@ class _Page:
     def _columns(self, names: list[str], bar_cells: int, *, is_exact: bool) -> list[tuple[str, list[str]]]:
         """Return the name and the cells of each column; the column of bars has an empty name."""
         rows = self._rows.to_pylist()
-        columns = [(name, [_shown(name, row[name], is_exact=is_exact) for row in rows]) for name in names]
+        columns = [(name, [_show_value(name, row[name], is_exact=is_exact) for row in rows]) for name in names]
         bar = _BARS.get(self._table)
         if bar is not None:
             counts = [row[bar] for row in rows]
@@ -199,7 +199,7 @@ def _width(name: str, cells: list[str]) -> int:
     return max(cell_len(_title(name)), min(widest, _FLOWING_CELLS) if name in _FLOWING else widest)
 
 
-def _shown(name: str, value: Any, *, is_exact: bool) -> str:  # any value of an Arrow column
+def _show_value(name: str, value: Any, *, is_exact: bool) -> str:  # any value of an Arrow column
     if name.endswith(_US):
         return _duration(value)
     return _cell(value.replace(microsecond=0) if isinstance(value, datetime) and not is_exact else value)
@@ -239,7 +239,7 @@ def _cell(value: object) -> str:
     if isinstance(value, datetime):  # shorter than in JSON, because the terminal is narrow
         return value.strftime("%Y-%m-%d %H:%M:%S") + (f".{value.microsecond:06}" if value.microsecond else "")
     plain = _text(value) if isinstance(value, bytes) else _plain(value)
-    text = "" if plain is None else plain if isinstance(plain, str) else _spelled(plain)
+    text = "" if plain is None else plain if isinstance(plain, str) else _spell(plain)
     return text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 1] + "…"
 
 
@@ -252,14 +252,14 @@ def _text(value: bytes) -> str:
     return text if text.isprintable() else value.hex()
 
 
-def _spelled(value: object) -> str:
+def _spell(value: object) -> str:
     match value:
         case float():
             return f"{value:.6g}"
         case dict():
-            return ", ".join(f"{name} {_spelled(each)}" for name, each in value.items())
+            return ", ".join(f"{name} {_spell(each)}" for name, each in value.items())
         case list():
-            return "; ".join(_spelled(each) for each in value)
+            return "; ".join(_spell(each) for each in value)
         case _:
             return str(value)
 

@@ -110,7 +110,9 @@ def _check_keys(keys: object) -> tuple[GroupKey, ...]:
     if not isinstance(keys, tuple) or len(keys) > MAX_KEYS:
         raise InvalidValueError("keys", description_of(keys), f"at most {MAX_KEYS} group keys")
     if any(type(key) is not bytes or len(key) != KEY_BYTES for key in keys):
-        raise InvalidValueError("keys", Phrase("something that is no group key"), f"public keys of {KEY_BYTES} bytes")
+        raise InvalidValueError(
+            "keys", Phrase("something that is not a group key"), f"public keys of {KEY_BYTES} bytes"
+        )
     if len(set(keys)) != len(keys):
         raise InvalidValueError("keys", Phrase("the same key twice"), "every group once")
     return keys

@@ -119,7 +119,7 @@ def _keys(what: str, value: object) -> tuple[GroupKey, ...]:
     keys = [key for key in value if key is not None]
     if any(type(key) is not bytes or len(key) != KEY_BYTES for key in keys):
         raise InvalidValueError(
-            what, Phrase("something that is no group key"), f"public keys of {KEY_BYTES} bytes, or NULL"
+            what, Phrase("something that is not a group key"), f"public keys of {KEY_BYTES} bytes, or NULL"
         )
     return tuple(GroupKey(key) for key in keys)
 

@@ -29,7 +29,7 @@ def backup(
         str | None, typer.Option("--node", metavar="NODE", help="Whose data; not needed if there is one node.")
     ] = None,
     rate: Annotated[
-        float, typer.Option("--mib-per-second", metavar="N", min=0, help="How fast it is copied; 0 is no bound.")
+        float, typer.Option("--mib-per-second", metavar="N", min=0, help="Copy at most N MiB per second; 0: no limit.")
     ] = 64.0,
     check: Annotated[bool, typer.Option("--check", help="Make none: read the one in DIR and tell if it is whole.")] = (
         False

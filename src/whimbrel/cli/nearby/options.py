@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # other commands need not load sockets
 
 __all__ = ["BrokerOptions", "Count", "NodeOptions", "Relay", "Type"]
 
-Type = Annotated[str, typer.Argument(metavar="TYPE", help="The event type, as the vocabulary has it.")]
+Type = Annotated[str, typer.Argument(metavar="TYPE", help="Event type, by its name in the vocabulary.")]
 Relay = Annotated[bool, typer.Option("--relay/--no-relay", help="Whether to repeat frames for others.")]
 Count = Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Stop after N events.")]
 
@@ -97,7 +97,7 @@ class NodeOptions:
             help="Where we count our starts, on which our numbers depend; else a folder of the user's state.",
         ),
     ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ Keys = Annotated[
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option("--key-file", metavar="FILE", help="Keys, one a line: the place for private ones."),
+    typer.Option("--key-file", metavar="FILE", help="File of keys, one per line; use it for private keys."),
 ]
 Insecure = Annotated[
     bool | None,
@@ -72,7 +72,7 @@ def password_from(path: Path) -> str:
     try:
         line = data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise InvalidValueError(name_of(path), Phrase("bytes that are no UTF-8"), "a password in UTF-8") from None
+        raise InvalidValueError(name_of(path), Phrase("bytes that are not UTF-8"), "a password in UTF-8") from None
     if "\n" in line or "\r" in line:
         raise InvalidValueError(name_of(path), Phrase("several lines"), "one line, the password")
     return line

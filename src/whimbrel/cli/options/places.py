@@ -36,9 +36,7 @@ Near = Annotated[
 ]
 Stale = Annotated[
     float | None,
-    typer.Option(
-        "--stale", metavar="TIME", parser=read_seconds, help="How long a reported place counts; 2m if not said."
-    ),
+    typer.Option("--stale", metavar="TIME", parser=read_seconds, help="Ignore positions older than this; default 2m."),
 ]
 OwnPlace = Annotated[
     str | None,

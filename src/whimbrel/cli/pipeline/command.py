@@ -243,7 +243,7 @@ def show(
     Example: whimbrel pipeline show popularity --out ward-tables
     """
     from whimbrel.pipeline.show import as_json as lines
-    from whimbrel.pipeline.show import drawn, emptiness, head, to_paste  # Arrow takes a moment to load
+    from whimbrel.pipeline.show import draw_table, emptiness, head, to_paste  # Arrow takes a moment to load
 
     rows = head(out, table, limit=limit)
     if as_json:
@@ -251,7 +251,7 @@ def show(
             typer.echo(line)
         return
     if rows.num_rows:
-        Console(markup=False, highlight=False, emoji=False).print(drawn(table, rows))
+        Console(markup=False, highlight=False, emoji=False).print(draw_table(table, rows))
     else:
         typer.echo(emptiness(table))
     typer.echo("All of it:", err=True)
@@ -307,13 +307,13 @@ def replay(
             count = found.count()
             rows = found.orderBy(F.col("published_at"), F.col("node"), F.col("seq")).limit(limit).toArrow()
     from whimbrel.pipeline.show import as_json as lines
-    from whimbrel.pipeline.show import drawn
+    from whimbrel.pipeline.show import draw_table
 
     if as_json:
         for line in lines(rows):
             typer.echo(line)
         return
-    Console(markup=False, highlight=False, emoji=False).print(drawn("publications", rows))
+    Console(markup=False, highlight=False, emoji=False).print(draw_table("publications", rows))
     typer.echo(f"{count:,} notifications match" + (f"; shown: the first {limit:,}" if count > limit else ""))
 
 

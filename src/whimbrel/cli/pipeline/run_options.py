@@ -35,7 +35,8 @@ __all__ = [
 ]
 
 Out = Annotated[
-    Path, typer.Option("--out", metavar="DIR", parser=read_folder, help="Where to write the tables, a folder each.")
+    Path,
+    typer.Option("--out", metavar="DIR", parser=read_folder, help="Where to write the tables, one folder per table."),
 ]
 Tables = Annotated[
     str | None,
@@ -53,13 +54,11 @@ Since = Annotated[
 Until = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Only rows before, likewise.")]
 Nodes = Annotated[
     int | None,
-    typer.Option(
-        "--nodes", metavar="N", min=1, help="Devices that carry samples; as the last census has it, else 100."
-    ),
+    typer.Option("--nodes", metavar="N", min=1, help="Devices that carry samples; default: the last census, else 100."),
 ]
 Slots = Annotated[
     int | None,
-    typer.Option("--slots", metavar="N", min=1, help="Samples that each holds; as the last census has it, else 10."),
+    typer.Option("--slots", metavar="N", min=1, help="Samples that each holds; default: the last census, else 10."),
 ]
 ReplicasFor = Annotated[
     str, typer.Option("--replicas-for", metavar="FILTER", help="Plan replicas of these subjects only, e.g. campus/#.")

@@ -42,7 +42,7 @@ def check_terminal() -> None:
     """Refuse --ask if standard input is not a terminal."""
     if not sys.stdin.isatty():
         allowed = "a terminal to answer on, or --allow or --anyone in its place"
-        raise InvalidValueError("--ask", Phrase("standard input that is no terminal"), allowed)
+        raise InvalidValueError("--ask", Phrase("standard input that is not a terminal"), allowed)
 
 
 class Prompt:

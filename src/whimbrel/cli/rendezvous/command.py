@@ -89,7 +89,7 @@ def simulate(
     user: User = None,
     password_file: PasswordFile = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print each fact and the summary as JSON, one a line.")
+        bool, typer.Option("--json", help="Print each fact and the summary as JSON, one per line.")
     ] = False,
 ) -> None:
     """Run a controller and devices over a simulated Bluetooth radio, and print the results.
@@ -217,7 +217,8 @@ def match(
         typer.Argument(metavar="PUBLICATION", help='As JSON: {"address": …, "name": …, "class": …, "groups": […]}.'),
     ],
     subscription: Annotated[
-        str, typer.Argument(metavar="SUBSCRIPTION", help="As JSON; what is left out or null matches anything.")
+        str,
+        typer.Argument(metavar="SUBSCRIPTION", help="Subscription as JSON; a missing or null member matches anything."),
     ],
     *,
     as_json: AsJson = False,

@@ -72,7 +72,7 @@ class MemberOptions:
     tokens: Annotated[
         Path | None,
         typer.Option(
-            "--tokens", metavar="FILE", help="Its group tokens: a line each, the group's public key and the token."
+            "--tokens", metavar="FILE", help="Its group tokens: per line, the group's public key and the token."
         ),
     ] = None
     group: Annotated[
@@ -85,7 +85,7 @@ class MemberOptions:
 class MeetingOptions:
     """Behaviour at a meeting with another device."""
 
-    say: Annotated[str, typer.Option("--say", metavar="TEXT", help="What is sent to each device that is met.")] = ""
+    say: Annotated[str, typer.Option("--say", metavar="TEXT", help="Text to send to each device that is met.")] = ""
     once: Annotated[bool, typer.Option("--once", help="End after one meeting; without, the event is renewed.")] = False
 
 

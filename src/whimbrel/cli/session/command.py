@@ -148,7 +148,7 @@ def join(
     place: OwnPlace = None,
     session_password_file: SessionPasswordFile = None,
     connection: DeviceConnection,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one per line.")] = False,
 ) -> None:
     """Join a session and print its messages, one per line, until stopped: first the held ones, then new ones.
 

@@ -96,7 +96,7 @@ def tickertape(
     client_id: Annotated[
         str, typer.Option("--client-id", metavar="ID", help="This device; made of user and host if not given.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="In a pipe: print JSON objects, one a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="In a pipe: print JSON objects, one per line.")] = False,
 ) -> None:
     """Follow groups on one scrolling line, and write to them.
 

@@ -136,7 +136,7 @@ class _Following:
             pass
         self._look(stream, Frontier(self._log, self._node))
         self._say("reading the tables …")
-        held = tuple(stream.held())
+        held = tuple(stream.find_held())
         stream.close()
         ledger = self._read(spark, held)
         self._say("done")

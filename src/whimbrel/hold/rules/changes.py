@@ -28,7 +28,7 @@ class Changes:
         self._state, self._view, self._endings, self._lanes, self._members = state, view, endings, lanes, members
 
     def interest(self, fact: InterestChanged) -> list[Command]:
-        """Put a subscription in place or take it away, and tell the others (rule 11)."""
+        """Add, replace or remove a subscription, and notify the other present devices (rule 11)."""
         out: list[Command] = []
         self._endings.advance(fact.changed_at, out)
         subscription = fact.subscription
@@ -44,7 +44,7 @@ class Changes:
                 self._endings.strip(session, seq, identity, _DROPPED, self._state.now, out)
             session.counts.pop(identity, None)
         else:
-            if subscription.seq != fact.seq or subscription.changed_at is None:  # it was read from no log
+            if subscription.seq != fact.seq or subscription.changed_at is None:  # it was not read from a log
                 subscription = replace(subscription, seq=fact.seq, changed_at=fact.changed_at, parsed=None)
             self._state.put(session, subscription)
         self._view.touch(("session", session.name))
@@ -55,13 +55,13 @@ class Changes:
         return out
 
     def session_changed(self, fact: SessionChanged) -> Work:
-        """Delete a session, or change who may do what in it."""
+        """Delete a session, or replace its access rights."""
         out: list[Command] = []
         self._endings.advance(fact.changed_at, out)
         if fact.change is SessionChange.DELETED:
             yield from self._delete(fact.session, out)
             device = client_of(fact.session)
-            if device is not None:  # what it chose ends with its own session
+            if device is not None:  # the policy it chose ends with its private session
                 self._state.shaped.discard(device)
                 self._view.touch(("shaped", device))
         else:
@@ -70,7 +70,7 @@ class Changes:
         return out
 
     def _delete(self, name: str, out: list[Command]) -> Iterator[None]:
-        """End all that is pending, and release all members (rule 12)."""
+        """Delete a session: end all pending notifications and release all members (rule 12)."""
         session = self._state.sessions.get(name)
         if session is None:
             return

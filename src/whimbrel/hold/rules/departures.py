@@ -1,9 +1,9 @@
-"""Copies of devices that left a session before they confirmed them (rule 10).
+"""Departures: unconfirmed deliveries to devices that have left a session (rule 10).
 
 A copy that was sent may still be confirmed, so it stays in flight until the device confirms it or is disconnected. A
 copy that was not sent, or whose connection ended, stays with its notification (``Pending.left``).
 Rule: each such copy gets one outcome: that of its receipt if one comes, else that with which the session ends the
-notification. A device that joins again is a member like any other: it is handed what it has not confirmed.
+notification. A device that joins again is a member like any other: it is sent every copy it has not confirmed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["Departures"]
 
 
 class Departures:
-    """Follows what devices had in flight in sessions that they left."""
+    """Tracks the deliveries that devices had in flight in sessions that they left."""
 
     def __init__(self, state: State, view: View, endings: Endings) -> None:
         self._state, self._view, self._endings = state, view, endings
 
     def leave(self, session: Session, device: str, member: Member, sent_seq: int, out: list[Command]) -> Iterator[None]:
-        """Keep in flight what a device that leaves was sent, up to *sent_seq*; take back the rest."""
-        gone = Member(is_present=False, takes=False)  # what it confirms from now on clears nothing for the members
+        """Keep the deliveries that a leaving device was sent (up to *sent_seq*) in flight; take back the others."""
+        gone = Member(is_present=False, takes=False)  # its receipts no longer end anything for the members
         for count, (seq, flight) in enumerate(member.in_flight.items(), start=1):
             if count % QUICK_PIECE == 0:
                 yield
@@ -41,12 +41,12 @@ class Departures:
             self._state.departed.setdefault(device, set()).add(session.name)
 
     def disconnect(self, device: str, out: list[Command]) -> Iterator[None]:
-        """Take back what a device had in flight in all sessions that it left."""
+        """Take back the deliveries that a device has in flight in all sessions that it left."""
         for name in sorted(self._state.departed.get(device, ())):
             yield from self.end(self._state.sessions[name], device, out)
 
     def end(self, session: Session, device: str, out: list[Command]) -> Iterator[None]:
-        """Take back what a device has in flight in a session that it left."""
+        """Take back the deliveries that a device has in flight in a session that it left."""
         gone = self.forget(session, device)
         for count, (seq, flight) in enumerate(gone.items(), start=1):
             if count % QUICK_PIECE == 0:
@@ -65,7 +65,7 @@ class Departures:
         return gone.in_flight
 
     def take_back(self, session: Session, device: str, seq: int, flight: Flight, out: list[Command]) -> None:
-        """Take a notification back from a device that left; settle it if the session has ended it."""
+        """Take a notification back from a device that left; settle the device if the session has ended it."""
         pending = session.pending[seq]
         self._view.touch(("pending", session.name, seq))
         if pending.end is None:
@@ -95,7 +95,7 @@ class Departures:
         *,
         via: str | None,
     ) -> None:
-        """Settle what a device confirms that was taken back from it when it left: its receipt was on the way."""
+        """Apply the late receipt of a delivery that was taken back when the device left."""
         pending = session.pending.get(seq)
         flight = None if pending is None or pending.end is not None else pending.left.get(device)
         if pending is None or flight is None:

@@ -1,4 +1,4 @@
-"""How what is held ends: when its time has come, and who is told what outcome (rules 1, 8 and 9)."""
+"""Endings: how a session ends a notification, and which outcome each device gets (rules 1, 8 and 9)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of 
 
 
 class Endings:
-    """Ends notifications in sessions."""
+    """Ends notifications in sessions, and settles their devices."""
 
     def __init__(self, state: State, view: View) -> None:
         self._state, self._view = state, view
 
     def tick(self, now: int) -> list[Command]:
-        """Let time pass: end what has lapsed."""
+        """Advance the time to *now* and end the notifications that have lapsed."""
         out: list[Command] = []
         self.advance(now, out)
         return out
 
     def advance(self, at: int, out: list[Command]) -> None:
-        """Move the time to *at* and end what lapses until then, each at its instant (rules 1 and 8)."""
+        """Advance the time to *at*; end the notifications that lapse until then, each at its lapse (rules 1, 8)."""
         if at > self._state.now:  # noqa: PLR1730  # max() takes twice as long, and this runs for every fact
             self._state.now = at
         heap = self._state.lapses.heap
@@ -34,7 +34,7 @@ class Endings:
             self.end_lapsed(out)
 
     def end_lapsed(self, out: list[Command]) -> None:
-        """End what has lapsed by now, the earliest first (rule 8)."""
+        """End the notifications that have lapsed by now, earliest first (rule 8)."""
         for lapse, seq, name in self._state.lapses.due(self._state.now):
             session = self._state.sessions.get(name)
             pending = None if session is None else session.pending.get(seq)
@@ -52,7 +52,7 @@ class Endings:
     def strip(
         self, session: Session, seq: int, identity: Identity, outcome: Outcome, moment: int, out: list[Command]
     ) -> None:
-        """Hold a notification no more for one subscription; if that was the last, it ends."""
+        """Stop holding a notification for one subscription; if that was the last one, end it with *outcome*."""
         pending = session.pending[seq]
         del pending.held[identity]
         del session.counts[identity][seq]
@@ -71,7 +71,7 @@ class Endings:
         moment: int,
         out: list[Command],
     ) -> None:
-        """End a notification in a session: settle the members that do not have it in flight (rule 9)."""
+        """End a notification in a session, and settle every member that does not have it in flight (rule 9)."""
         pending = session.pending[seq]
         if pending.held:
             for identity in pending.held:
@@ -91,7 +91,7 @@ class Endings:
         self.close(session, seq, pending, out)
 
     def take_back(self, session: Session, device: str, seq: int, pending: Pending, out: list[Command]) -> None:
-        """Take a notification back from a device that had it in flight; settle it if it has ended meanwhile."""
+        """Take back an unconfirmed delivery; settle the device if the session has ended the notification."""
         pending.in_flight.discard(device)
         if pending.end is not None:
             outcome, identities, moment = pending.end
@@ -100,7 +100,7 @@ class Endings:
             self.close(session, seq, pending, out)
 
     def close(self, session: Session, seq: int, pending: Pending, out: list[Command]) -> None:
-        """Remove a notification that has ended, once no device has it in flight any more."""
+        """Remove a notification from a session once it has ended and no device has it in flight."""
         if pending.in_flight or pending.end is None:
             return
         if not pending.settled:

@@ -1,13 +1,14 @@
-"""The fast lane: notifications in flight to a connected client, which nearly always confirms them in a moment.
+"""Fast lane: cheap records of deliveries in flight to a connected client, which nearly always confirms them at once.
 
-To hold such a notification by the rules, only to let it go again, is most of the work of a broker. In a lane it is no
-more than an entry of a dictionary, a *flight*; the rules are applied late, when a difference could be seen (it
-*lands*), and until then none can: with one device, which has it in flight, a lapse and an ending give no command.
-Rule: a lane is that of a private session whose one device is present, takes, and is present nowhere else; it is closed
-by any change of these, and of the session's subscriptions.
-Rule: flights land before any code looks at the session, its device's sessions or the rows; with and without lanes, the
-commands are the same.
-Rule: all flights of a session are younger than what is pending there, so that landing keeps the order.
+Holding each such notification by the rules, only to remove it a moment later, is most of the work of a broker. In a
+fast lane a delivery is only a dictionary entry, a *flight*. The rules are applied late, when a difference could be
+seen: the flight *lands*, and becomes a pending notification. Until then no difference can be seen: while the only
+device of a session has a notification in flight, neither its lapse nor its ending gives a command.
+Rule: only a private session has a lane, while its one device is present, has mode take, and is present in no other
+session. A change of these conditions, or of the session's subscriptions, closes the lane.
+Rule: flights land before any code reads the session, other sessions of its device, or the rows; the commands are the
+same with and without lanes.
+Rule: all flights of a session are younger than its pending notifications, so that landing keeps the order.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class FastLanes:
     def __init__(self, state: State, view: View, retention: Retention) -> None:
         self._state, self._view, self._retention = state, view, retention
         self._busy: set[FastLane] = set()
-        """The lanes with flights, and some that had."""
+        """All lanes with flights, and some that have none any more."""
 
     def fly(
         self,
@@ -64,9 +65,9 @@ class FastLanes:
         *,
         is_expiring: bool,
     ) -> tuple[Matches, int]:
-        """Hand over through the fast lanes, those of quality 0 with their *own* receipts.
+        """Deliver through the fast lanes; append deliveries to *out*, and outcomes at QoS 0 without a receipt to *own*.
 
-        Return what is left for the rules, and how many flights there are.
+        Return the matches that are left for the rules, and the number of new flights.
         """
         left: list[tuple[str, tuple[Identity, ...]]] = []
         seq, qos = kept.seq, kept.qos
@@ -98,7 +99,7 @@ class FastLanes:
                 or lane.device in self._state.shaped
                 or lane.member.confirms_qos_0(is_expiring=is_expiring)
             ):
-                if late_us:  # when it ended would have to be remembered, see ``_as_pending``
+                if late_us:  # ``_as_pending`` takes ``published_at`` as the time of its ending
                     left.append(match)
                     continue
                 busy.add(lane)
@@ -113,7 +114,7 @@ class FastLanes:
         return left, flight_count
 
     def _open(self, session: Session) -> FastLane | None:
-        """Return the session's lane if it may have one now."""
+        """Return a new lane for a session if it meets the conditions for one; else None."""
         if not session.is_private or len(session.members) != 1:
             return None
         ((device, member),) = session.members.items()
@@ -124,14 +125,14 @@ class FastLanes:
         return session.lane
 
     def _work_out(self, lane: FastLane, matched: tuple[Identity, ...]) -> LaneTerms:
-        """Return the terms of some subscriptions, and remember them."""
+        """Return the delivery options for a combination of subscriptions, and cache them."""
         if len(lane.terms) >= _MANY:
             lane.terms.clear()
         terms = lane.terms[matched] = terms_of(lane.session, matched, self._retention)
         return terms
 
     def land(self, lane: FastLane) -> None:
-        """Hold by the rules what is in flight in a lane, as it would be by now."""
+        """Turn the flights of a lane into pending notifications, with the state that the rules give them by now."""
         self._busy.discard(lane)
         landed, lane.flights = lane.flights, {}
         state, name = self._state, lane.name
@@ -148,11 +149,11 @@ class FastLanes:
 
     @property
     def flight_count(self) -> int:
-        """How many notifications are in flight in all lanes."""
+        """Number of flights in all lanes."""
         return sum(len(lane.flights) for lane in self._busy)
 
     def land_all(self) -> None:
-        """Hold by the rules what is in flight in any lane."""
+        """Turn the flights of all lanes into pending notifications."""
         for lane in list(self._busy):
             self.land(lane)
 
@@ -176,7 +177,7 @@ class FastLanes:
         return pending
 
     def close(self, session: Session) -> None:
-        """Close the lane of a session, if it has one: its conditions are about to change."""
+        """Close the lane of a session, if it has one, because its conditions are about to change."""
         if session.lane is not None:
             self.land(session.lane)
             session.lane = None

@@ -1,4 +1,4 @@
-"""Keeping: until when a notification is held for which subscriptions, and what it displaces (rules 3 and 4)."""
+"""Keeping: how long a notification is held for each subscription, and which others it displaces (rules 3 and 4)."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ T = TypeVar("T")
 
 
 def put_in_order(by_number: dict[int, T]) -> None:
-    """Put what is known by number in that order, in its place: others know the dictionary."""
+    """Sort a dictionary by its keys (seqs) in place, because other objects refer to it."""
     found = sorted(by_number.items())
     by_number.clear()
     by_number.update(found)
 
 
 class Keeping:
-    """Holds notifications for subscriptions."""
+    """Puts notifications into the queues of subscriptions, within their limits."""
 
     def __init__(self, state: State, endings: Endings, retention: Retention) -> None:
         self._state, self._endings, self._retention = state, endings, retention
 
     def is_wanted(self, session: Session, identity: Identity, copy: Copy) -> bool:
-        """Return whether a session has a subscription for which a notification has not lapsed by now."""
+        """Return whether a session still has a subscription and the notification has not lapsed for it."""
         subscription = session.subscriptions.get(identity)
         return subscription is not None and copy.lapse_of(self._retention.of(subscription)[0]) > self._state.now
 
     def to_hold(
         self, session: Session, identities: tuple[Identity, ...], copy: Copy
     ) -> tuple[dict[Identity, int], tuple[Outcome, tuple[Identity, ...], int]]:
-        """Return until when it is held for each subscription; and how it ends if for none (rule 3)."""
+        """Return the lapse for each subscription that can hold a notification; and its ending if none can (rule 3)."""
         held: dict[Identity, int] = {}
         live_only: list[Identity] = []
         lapsed: dict[Identity, int] = {}
@@ -80,6 +80,6 @@ class Keeping:
             queue = session.counts.setdefault(identity, {})
             is_oldest = bool(queue) and next(reversed(queue)) > seq
             queue[seq] = None
-            if is_oldest:  # it was held elsewhere before (rule 21)
+            if is_oldest:  # it was held in another session before (rule 21)
                 put_in_order(queue)
             self._state.lapses.push(lapse, seq, session.name)

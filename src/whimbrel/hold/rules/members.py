@@ -1,4 +1,4 @@
-"""The devices of sessions: they join, confirm what they have, go away and leave (rules 6, 7, 10 and 19)."""
+"""Members: devices that join a session, confirm deliveries, disconnect and leave (rules 6, 7, 10 and 19)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _DELIVERED, _EXPIRED, _TAKEN = Outcome.DELIVERED, Outcome.EXPIRED, Outcome.TAKEN
 _DROPPED, _WITHHELD = Outcome.DROPPED, Outcome.WITHHELD
 _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
 _RECEIPTS = frozenset({_DELIVERED, _WITHHELD, _DROPPED, _EXPIRED})
-"""Outcomes that a receipt may have; the hold finds the others itself."""
+"""Outcomes that a receipt may have; the hold itself determines the others."""
 
 
 class Members:
-    """Applies changes of presence and receipts."""
+    """Applies presence changes of devices, and their receipts."""
 
     def __init__(self, state: State, view: View, endings: Endings, lanes: FastLanes, keeping: Keeping) -> None:
         self._state, self._view, self._endings, self._lanes = state, view, endings, lanes
@@ -38,7 +38,7 @@ class Members:
         self._departures = Departures(state, view, endings)
 
     def presence(self, fact: PresenceChanged) -> Work:
-        """Apply that a device joins a session, leaves it, disconnects, or changes whether it sends receipts."""
+        """Apply a presence fact: a device joins, leaves, disconnects, or changes which deliveries have receipts."""
         if fact.change is PresenceChange.JOINED:
             assert fact.session is not None
             takes = fact.receipt is Mode.TAKE
@@ -114,12 +114,12 @@ class Members:
         identities: tuple[Identity, ...],
         out: list[Command],
     ) -> bool:
-        """Hand over what a device has not received; return whether that is its own receipt (rules 6 and 16)."""
+        """Deliver a held notification to a device; return whether the delivery is its own receipt (rules 6 and 16)."""
         copy = self._state.copies[seq]
         session.pending[seq].in_flight.add(device)
         counted = ((session.name, identities),)
         on_its_way = self._on_its_way(device, seq, session.name)
-        if on_its_way is not None:  # it was not its own receipt, or it would be settled: it will be confirmed
+        if on_its_way is not None:  # a receipt for it will come, or it would be settled
             member.in_flight[seq] = Flight(identities, on_its_way.qos)
             out.append(HandOver(device, seq, counted, is_held=True, is_again=False, is_copy=False, kept=copy.kept))
             return False
@@ -140,9 +140,9 @@ class Members:
         return is_own
 
     def _pass_on(self, seq: int, copy: Copy, name: str, identities: tuple[Identity, ...], out: list[Command]) -> None:
-        """Give a share's notification to the next session: it is held there, and handed over (rule 21)."""
+        """Give a notification to the next session of a share: hold it there and deliver it (rule 21)."""
         session = self._state.sessions[name]
-        self._lanes.close(session)  # its flights may be younger, and must stand behind this
+        self._lanes.close(session)  # its deliveries in flight may be younger, and must come after this one
         held, end = self._keeping.to_hold(session, identities, copy)
         pending = session.pending[seq] = Pending(held, max(held.values(), default=None))
         put_in_order(session.pending)
@@ -167,7 +167,7 @@ class Members:
             self.confirm(session, device, session.members[device], seq, _DELIVERED, out)
 
     def choose(self, fact: PolicyChanged) -> list[Command]:
-        """Apply that a device chose a policy, or none (rule 16)."""
+        """Record that a device chose a policy, or none (rule 16)."""
         out: list[Command] = []
         self._endings.advance(fact.changed_at, out)
         if fact.change is PolicyChange.CHOSEN and fact.device is not None:
@@ -187,7 +187,7 @@ class Members:
         return out
 
     def _on_its_way(self, device: str, seq: int, joining: str) -> Flight | None:
-        """Return the flight of a notification to a device through a session other than *joining*; None without one."""
+        """Return the delivery in flight to a device through a session other than *joining*; None without one."""
         # Only its own sessions are looked at: a notification may be held in thousands.
         joined, departed = self._state.joined.get(device, ()), self._state.departed.get(device, ())
         for name in (*joined, *departed, private_session(device)):
@@ -236,7 +236,7 @@ class Members:
         return out
 
     def note_sent(self, device: str, member: Member, sent_seq: int = INT64_MAX) -> Iterator[None]:
-        """Note that a device may have what it has in flight up to *sent_seq*, and did not confirm it."""
+        """Record that a device may have received its unconfirmed deliveries up to *sent_seq*."""
         for count, (seq, flight) in enumerate(member.in_flight.items(), start=1):
             if count % QUICK_PIECE == 0:
                 yield
@@ -262,7 +262,7 @@ class Members:
         return flight.qos > 0 and is_unsubscribed
 
     def away(self, device: str, name: str) -> None:
-        """Note that a device is not present in a session any more."""
+        """Record that a device is no longer present in a session."""
         joined = self._state.joined.get(device)
         if joined is not None:
             joined.discard(name)
@@ -278,7 +278,7 @@ class Members:
         *,
         begun: Mapping[int, Flight] = MappingProxyType({}),
     ) -> Iterator[None]:
-        """Take back what a device had in flight, but what was *begun*; where the session has ended it, that is it."""
+        """Take back a device's deliveries in flight, except *begun*; settle those that the session has ended."""
         in_flight, member.in_flight = member.in_flight, dict(begun)
         for count, seq in enumerate(in_flight, start=1):
             if count % QUICK_PIECE == 0:
@@ -289,7 +289,7 @@ class Members:
             self._endings.take_back(session, device, seq, session.pending[seq], out)
 
     def release(self, session: Session, device: str, out: list[Command]) -> Iterator[None]:
-        """Take back what a device has in flight in a session that is deleted, whether it is a member or has left."""
+        """Take back the deliveries of a device in a session that is deleted, whether it is a member or has left."""
         member = session.members.get(device)
         if member is not None:
             self.away(device, session.name)
@@ -310,10 +310,10 @@ class Members:
     def confirmed(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
     ) -> list[Command]:
-        """Apply a receipt: a device has a notification, or why it was not delivered (rule 7)."""
+        """Apply a receipt: a device received a notification, or *outcome* is the reason why not (rule 7)."""
         out: list[Command] = []
         state = self._state
-        if at > state.now:  # noqa: PLR1730  # ``Endings.advance``, written out: this runs for everything that is handed over
+        if at > state.now:  # noqa: PLR1730  # ``Endings.advance``, inlined: this runs for every receipt
             state.now = at
         heap = state.lapses.heap
         if heap and heap[0][0] <= state.now:
@@ -360,7 +360,7 @@ class Members:
         *,
         via: str | None = None,
     ) -> None:
-        """Settle what a device has in flight (rule 7)."""
+        """Settle a delivery that a device has in flight with *outcome* (rule 7)."""
         identities = member.in_flight.pop(seq).identities
         pending = session.pending[seq]
         pending.in_flight.discard(device)

@@ -1,7 +1,7 @@
-"""Places: where sessions are, and which of the subscriptions that match hear a notification there (rule 20).
+"""Places: last known locations of devices, and which matching subscriptions are in range of a notification (rule 20).
 
-Rule: a place that no subscription may count any more is forgotten (``forget_old``), whether its device comes back or
-not. It saves memory alone: every delivery stays the same.
+Rule: a place that is too old for every subscription is forgotten (``forget_old``), whether its device comes back or
+not. This only saves memory: every delivery stays the same.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ __all__ = ["Follower", "Places"]
 
 
 class Follower(Protocol):
-    """Learns where devices are as the hold does."""
+    """Observer of the places of devices, for example a spatial index."""
 
     def place_changed(self, device: str, sighting: Sighting | None) -> None:
-        """Note where a device is; None if its place is forgotten."""
+        """Record the last place of a device; None: its place is forgotten."""
 
 
 class Places:
-    """The last places of devices, and the rule that leaves out who is not near; *follower* learns of every place."""
+    """Last places of devices, and the filter for subscriptions out of range; ``follower`` gets every change."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._last: dict[str, Sighting] = {}
-        """By device; the one that reported last is at the end. Empty where places are not heeded."""
+        """Last place of each device, in order of its last report. Empty if the hold does not handle places."""
         self.follower: Follower | None = None
         self.touch: Callable[[tuple[str, str]], None] = _ignore
         """Called with the key of each row that changes."""
@@ -45,22 +45,22 @@ class Places:
         return len(self._last)
 
     def reported(self, fact: Reported) -> None:
-        """Note where a device is; a report without a place changes nothing."""
+        """Record the place in a report; a report without a place changes nothing."""
         if fact.state.place is not None:
             self.sighted(fact.state.device, Sighting(fact.seq, fact.state.reported_at, fact.state.place))
 
     def sighted(self, device: str, sighting: Sighting) -> None:
-        """Note where a device is."""
+        """Record the last place of a device, and notify the follower."""
         places = self._last
         if device in places:
-            del places[device]  # it goes to the end: those that were not heard of for longest come first
+            del places[device]  # moves it to the end: the oldest reports come first
         places[device] = sighting
         self.touch(("place", device))
         if self.follower is not None:
             self.follower.place_changed(device, sighting)
 
     def forget_old(self, now: int, *, most: int) -> int:
-        """Forget up to *most* places that no subscription of a client may count at *now*; return how many."""
+        """Forget up to *most* places that are too old for every subscription at *now*; return the number forgotten."""
         places, old = self._last, list[str]()
         for device, sighting in places.items():
             if len(old) == most or now < sighting.reported_at + MAX_STALE_US:
@@ -78,39 +78,39 @@ class Places:
         return list(self._last)
 
     def restore(self, places: Mapping[str, Sighting]) -> None:
-        """Restore the last places, in the order of their reports."""
+        """Replace all last places, and put them in the order of their reports."""
         self._last = dict(sorted(places.items(), key=lambda each: each[1].seq))
 
     def last(self, device: str) -> Sighting | None:
-        """Return the last place of a device."""
+        """Return the last place of a device, or None."""
         return self._last.get(device)
 
     def members(self, name: str) -> Collection[str]:
-        """Return the devices whose places are those of a session."""
+        """Return the members of a session; their places are the places of the session."""
         session = self._state.sessions.get(name)
         return () if session is None else session.members
 
     def sightings(self, name: str) -> list[Sighting]:
-        """Return the last places of the members of a session, stale ones too."""
+        """Return the last places of the members of a session, including stale ones."""
         session, places = self._state.sessions.get(name), self._last
         if session is None or not places:
             return []
         return [places[device] for device in session.members if device in places]
 
     def heard_by(self, notification: Notification, matches: Matches) -> Matches:
-        """Return *matches* without the subscriptions that do not hear *notification*."""
+        """Return *matches* without the subscriptions that are out of range of *notification*."""
         return self.heard(matches, place=notification.place, area=notification.area, at=notification.published_at)
 
     def heard(
         self, matches: Matches, *, place: Place | None, area: Area | None, at: int
     ) -> list[tuple[str, tuple[Identity, ...]]]:
-        """Return *matches* without the subscriptions that do not hear what was published for *area* at *at*."""
+        """Return *matches* without the subscriptions out of range of a publication at *place* and *at*, for *area*."""
         found: list[tuple[str, tuple[Identity, ...]]] = []
         for name, identities in matches:
             session = self._state.sessions.get(name)
             subscriptions = {} if session is None else session.subscriptions
             if area is None and all((s := subscriptions.get(i)) is None or s.near is None for i in identities):
-                found.append((name, identities))  # places make no difference to it
+                found.append((name, identities))  # places make no difference for these subscriptions
                 continue
             sightings = self.sightings(name)
             stays = []
@@ -126,4 +126,4 @@ class Places:
 
 
 def _ignore(_: tuple[str, str]) -> None:
-    """Take no note of a row: nothing follows yet."""
+    """Do nothing: no store follows the places."""

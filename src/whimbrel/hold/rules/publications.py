@@ -1,4 +1,4 @@
-"""Publications: which sessions hold a notification, and which devices are given it now (rules 2 to 5, and 13 to 18)."""
+"""Publications: which sessions hold a notification, and which devices are sent it now (rules 2 to 5, 13 to 18)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of 
 
 
 class Publications:
-    """Applies publications; without the fast lane, by the rules alone."""
+    """Applies publications to the sessions that match; *has_fast_lane*: use the fast lanes where possible."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Publications:
         self._fly = lanes.fly
 
     def published(self, kept: Published, matches: Matches, *, received: Collection[str] = ()) -> list[Command]:
-        """Apply an accepted notification for the sessions that match it (rules 2 to 5, and 15 to 18).
+        """Apply an accepted notification to the sessions that match it (rules 2 to 5, and 15 to 18).
 
-        Devices that have *received* it already, for matches that are not given, do not receive it again.
+        The devices *received* have it already through sessions that are not in *matches*; they are not sent it again.
         """
         out: list[Command] = []
         matches, others = self._begin(kept, matches, out)
@@ -70,7 +70,7 @@ class Publications:
         return out
 
     def publishing(self, kept: Published, matches: Matches, *, received: Collection[str] = ()) -> Work:
-        """Apply a publication in pieces, as ``published`` does at once; see ``applying``."""
+        """Apply a publication in slices, with the same result as ``published``; see ``Hold.applying``."""
         out: list[Command] = []
         matches, others = self._begin(kept, matches, out)
         if matches:
@@ -80,7 +80,7 @@ class Publications:
     def _publishing(
         self, kept: Published, matches: Matches, others: Mapping[str, Matches], received: Collection[str]
     ) -> Work:
-        """Hand a notification over and hold it, in pieces."""
+        """Deliver a notification and hold it, in slices."""
         out: list[Command] = []
         flown: list[HandOver] = []
         own: dict[str, Settle] = {}
@@ -104,9 +104,9 @@ class Publications:
         return out
 
     def _begin(self, kept: Published, matches: Matches, out: list[Command]) -> tuple[Matches, Mapping[str, Matches]]:
-        """Advance the time; return the matches that count, and the sessions that share with the chosen ones."""
+        """Advance the time; return the matches that count, and the candidates for each share (rule 21)."""
         state, at = self._state, kept.published_at
-        if at > state.now:  # noqa: PLR1730  # ``Endings.advance``, written out: this runs for everything that is handed over
+        if at > state.now:  # noqa: PLR1730  # ``Endings.advance``, inlined: this runs for every publication
             state.now = at
         heap = state.lapses.heap
         if heap and heap[0][0] <= state.now:
@@ -120,14 +120,14 @@ class Publications:
         return matches, others
 
     def _may_fly(self, kept: Published) -> bool:
-        """Return whether fast lanes may carry a notification."""
+        """Return whether a notification may be delivered through fast lanes."""
         state, expires_at = self._state, kept.expires_at
         return bool(state.privates) and self._has_fast_lane and (expires_at is None or expires_at > state.now)
 
     def _copy(
         self, kept: Published, flight_count: int, others: Mapping[str, Matches], received: Collection[str]
     ) -> Copy:
-        """Return the copy of a notification that some session holds."""
+        """Create the record of a notification that some session holds."""
         copy = self._state.copies[kept.seq] = Copy(kept.qos, kept.published_at, kept.expires_at, kept=kept)
         copy.flight_count = flight_count
         copy.shares = others
@@ -145,7 +145,7 @@ class Publications:
         own: dict[str, Settle],
         out: list[Command],
     ) -> list[Command]:
-        """Return the commands where all flew: in the order of sessions, which is that of their devices."""
+        """Return the commands if fast lanes delivered to all sessions; these are in the order of their devices."""
         if flight_count:
             copy = self._copy(kept, flight_count, others, received)
             copy.received.update(own)
@@ -155,7 +155,7 @@ class Publications:
         return out
 
     def _store(self, seq: int, copy: Copy) -> None:
-        """Keep a notification, unless it was forgotten with its last ending."""
+        """Store the record of a notification, unless every session has ended it already."""
         if seq in self._state.copies:
             self._state.store(copy)
 
@@ -168,7 +168,7 @@ class Publications:
         own: dict[str, Settle],
         out: list[Command],
     ) -> Iterator[None]:
-        """Hold and hand over by the rules, together with what has *flown* already, and its *own* receipts."""
+        """Hold and deliver by the rules; *flown* and *own* are deliveries and outcomes that fast lanes gave already."""
         copy.has_row = True
         if self._view.is_followed:
             self._view.touch(("copy", seq))
@@ -180,7 +180,7 @@ class Publications:
                 yield
             session = self._view.session(name)
             if session.lane is not None:
-                self._lanes.land(session.lane)  # what is older stands before this
+                self._lanes.land(session.lane)  # older notifications must come before this one
             copy.sessions.add(name)
             if is_dead:
                 assert expires_at is not None
@@ -209,7 +209,7 @@ class Publications:
                 self._receive_at_once(command, copy, own, out)
 
     def _receive_at_once(self, command: HandOver, copy: Copy, own: dict[str, Settle], out: list[Command]) -> None:
-        """Take a hand-over for its own receipt (rule 16)."""
+        """Confirm a delivery that is its own receipt (rule 16)."""
         device = command.device
         settled = own.get(device)
         if settled is not None:
@@ -223,7 +223,7 @@ class Publications:
     def _hand_over_live(
         self, seq: int, matches: Matches, copy: Copy, flown: list[HandOver]
     ) -> Generator[None, None, list[HandOver]]:
-        """Give every device that is present its one copy (rule 5); return all that are given one, by name."""
+        """Send every present device one copy (rule 5); return all deliveries, in order of device names."""
         counted: dict[str, list[tuple[str, tuple[Identity, ...]]]] = {}
         confirming: set[str] = set()
         with_qos = 0

@@ -1,4 +1,4 @@
-"""Shares whose notification a policy withheld: who is given it next (rule 21)."""
+"""Shared subscriptions: choose the next session for a notification that a policy withheld (rule 21)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ __all__ = ["next_to_serve"]
 def next_to_serve(
     state: State, view: View, keeping: Keeping, copy: Copy, seq: int, identities: tuple[Identity, ...]
 ) -> Iterator[tuple[str, tuple[Identity, ...]]]:
-    """Yield the session that is to serve each share among *identities* now, with its subscriptions to it.
+    """Yield, for each share among *identities*, the session that must serve it next, with its subscriptions to it.
 
-    It is chosen as the first was (rule 18), of those that were left and still want it, and has its turn by it.
+    The candidates are the sessions remembered in *copy* that still want the notification. The choice is that of
+    rule 18, and counts as the session's turn.
     """
     for share in sorted({share for share, _ in identities if share is not None and share in copy.shares}):
         left = [
@@ -38,7 +39,7 @@ def next_to_serve(
 
 
 def _leave_out(copy: Copy, gone: str | None, chosen: str | None) -> None:
-    """Forget a share without members, or a session in all shares: it has been given the notification."""
+    """Remove the share *gone*, or the session *chosen* (which gets the notification), from the candidates of *copy*."""
     left = {
         share: [match for match in others if match[0] != chosen]
         for share, others in copy.shares.items()

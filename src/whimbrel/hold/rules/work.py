@@ -1,4 +1,4 @@
-"""Work in pieces: what takes long yields every few milliseconds, so that others get their turn."""
+"""Work in slices: long operations are generators that yield every few milliseconds, so that other work can run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from whimbrel.hold.commands import Command
 __all__ = ["PIECE", "QUICK_PIECE", "Work", "all_of", "at_once"]
 
 PIECE = 250
-"""How many sessions a piece of ``Hold.publishing`` sees to: some 20 µs each on the machine of bench/results."""
+"""Sessions that one slice of ``Hold.publishing`` handles: about 20 µs each on the machine of bench/results."""
 QUICK_PIECE = 2_000
-"""The same where it takes a microsecond or two each."""
+"""Items of a slice where each takes only a microsecond or two."""
 
 Work: TypeAlias = Generator[None, None, list[Command]]
-"""A generator that yields after each piece of work, and returns the commands that follow."""
+"""Generator that yields after each slice of work, and returns the resulting commands."""
 
 
 def all_of(work: Work) -> list[Command]:
-    """Do all of some work at once."""
+    """Run *work* to its end and return its commands."""
     while True:
         try:
             next(work)
@@ -28,6 +28,6 @@ def all_of(work: Work) -> list[Command]:
 
 
 def at_once(commands: list[Command]) -> Work:
-    """Return work that is done already."""
+    """Return *commands* as work that is done already, without a slice."""
     yield from ()
     return commands

@@ -1,1 +1,1 @@
-"""Stores: where the view of the hold is kept. The log is the truth; a store only saves replaying all of it."""
+"""Stores: they keep the view (saved state) of the hold, so that a restart need not replay the whole log."""

@@ -1,8 +1,8 @@
-"""The interface of stores: rows under keys, and how much of the log they are the view of.
+"""Interface of stores: rows under keys, and the seq of the last fact that the rows include.
 
-Rule: rows and ``applied`` change together or not at all, so that a hold made of the rows goes on with the next fact.
-Rule: a store is a view. Whatever is wrong with it, the remedy is to replay the log, as far as the log still reaches.
-Rule: keys are ordered: by kind, then part by part; None before texts (by code point) before integers (by size).
+Rule: rows and ``applied`` change together or not at all: a hold restored from them continues with the next fact.
+Rule: a store is derived from the log. If it is damaged, replay the log, as far back as the log still reaches.
+Rule: keys are ordered by kind, then part by part: None before texts (by code point) before integers (by size).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOTHING_APPLIED = -1
 
 
 class StoreError(WhimbrelError):
-    """A store cannot be used: where it is, and why not."""
+    """A store cannot be used; the error has its path and the reason."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -38,14 +38,14 @@ class StoreError(WhimbrelError):
 
 
 class CorruptStoreError(StoreError):
-    """A file is not a store, or not a whole one. Reaction: set it aside and replay the log, if that is whole."""
+    """A file is not a store, or is damaged. Reaction: set it aside and replay the log, if that was never cut."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}; a log that was never cut has everything that it had"
 
 
 class NewerStoreError(StoreError):
-    """A newer Whimbrel wrote this file. Reaction: use that one, or set the file aside and replay a whole log."""
+    """A newer Whimbrel wrote this file. Reaction: use that version, or set the file aside and replay a complete log."""
 
     def __init__(self, path: str, found: int, known: int) -> None:
         super().__init__(path, f"found format {found}, known are formats up to {known}")
@@ -57,50 +57,50 @@ class NewerStoreError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """The disk is full, the file is locked or may not be written. Reaction: put that right and try again."""
+    """The disk is full, or the file is locked or not writable. Reaction: remove the cause and try again."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}; the store is as it was before"
 
 
 class RowStore(Protocol):
-    """The rows of a view, kept somewhere; used by one thread at a time."""
+    """Protocol of a store for the rows of a view; used by one thread at a time."""
 
     @property
     def applied(self) -> int:
-        """The number of the last fact in the view; ``NOTHING_APPLIED`` if there is none."""
+        """Seq of the last fact that the rows include; ``NOTHING_APPLIED`` if there is none."""
 
     def rows(self) -> Iterator[tuple[Key, bytes]]:
-        """Yield all rows in order of their keys; nothing may be committed meanwhile."""
+        """Yield all rows in order of their keys; do not commit before the last."""
 
     def get(self, key: Key) -> bytes | None:
         """Return the row under *key*, or None."""
 
     def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
-        """Drop, then put, and be the view up to *applied*: all of it or, with an error, nothing.
+        """Delete *drop*, then write *put*, and set ``applied``: all of it or, with an error, nothing.
 
-        *applied* never goes back; it stands still where a tick alone changed something.
+        *applied* never decreases; it stays the same if only a tick changed rows.
         """
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
-        """Replace all rows by *rows*, as the view up to *applied*: all of it or, with an error, nothing.
+        """Replace all rows by *rows* and set ``applied``: all of it or, with an error, nothing.
 
-        For a shell that lost track of what it had committed: a commit failed, and the changes went on.
+        For a caller that does not know which changes are committed, because a commit failed and more followed.
         """
 
     def close(self) -> None:
         """Close the store; closing it twice does no harm."""
 
 
-# The parts after the kind are compared byte by byte: each is a tag and bytes that sort as the part does. A text ends
-# with 00, and a 00 within it is 00 FF, so that no text is the beginning of another (as FoundationDB's tuples do).
+# Encoded keys are compared byte by byte: each part after the kind is a tag and bytes that sort as the part does. A text
+# ends with 00, and a 00 within it is escaped as 00 FF, so that no text is a prefix of another (as in FoundationDB).
 _NONE, _TEXT, _INTEGER = 0x01, 0x02, 0x03
 _END, _ESCAPED = b"\x00", b"\x00\xff"
 _INTEGER_BYTES = 8
 
 
 def encode_key(key: Key) -> tuple[str, bytes]:
-    """Return *key* as its kind and bytes, which sort as keys do and are unlike those of any other key."""
+    """Return the kind of *key* and its other parts as bytes, which sort as keys do and differ for different keys."""
     if not key or not isinstance(key[0], str):
         raise InvalidValueError("key", key, "a tuple that begins with a text")
     utf8_size("key", key[0])  # refuses lone surrogates
@@ -119,7 +119,7 @@ def encode_key(key: Key) -> tuple[str, bytes]:
 
 
 def decode_key(kind: str, encoded: bytes) -> Key:
-    """Return the key that ``encode_key`` made these of; for any other bytes, ``InvalidValueError``."""
+    """Return the key that ``encode_key`` encoded; raise ``InvalidValueError`` for any other bytes."""
     parts: list[str | int | None] = [kind]
     position = 0
     while position < len(encoded):

@@ -1,4 +1,4 @@
-"""The store in memory: for the simulator, the pipeline and tests, where the log is replayed from its beginning."""
+"""Store in memory, for the simulator, the pipeline and tests, which replay the log from its beginning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore:
-    """Rows in a dictionary, under their encoded keys, so that they sort as those of other stores do."""
+    """Store in a dictionary; rows are under their encoded keys, so that they sort as in other stores."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, bytes], bytes] = {}
@@ -19,7 +19,7 @@ class MemoryStore:
 
     @property
     def applied(self) -> int:
-        """The number of the last fact in the view; ``NOTHING_APPLIED`` if there is none."""
+        """Seq of the last fact that the rows include; ``NOTHING_APPLIED`` if there is none."""
         return self._applied
 
     def rows(self) -> Iterator[tuple[Key, bytes]]:
@@ -32,7 +32,7 @@ class MemoryStore:
         return self._rows.get(encode_key(key))
 
     def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
-        """Drop, then put, and be the view up to *applied*: all of it or nothing."""
+        """Delete *drop*, then write *put*, and set ``applied``: all of it or, with an error, nothing."""
         whole("applied", applied, self._applied, INT64_MAX)
         # Whatever can fail fails before the first change.
         dropped = list(map(encode_key, drop))
@@ -43,7 +43,7 @@ class MemoryStore:
         self._applied = applied
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
-        """Replace all rows by *rows*, as the view up to *applied*: all of it or nothing."""
+        """Replace all rows by *rows* and set ``applied``: all of it or, with an error, nothing."""
         whole("applied", applied, self._applied, INT64_MAX)
         self._rows = {encode_key(key): bytes(value) for key, value in rows.items()}
         self._applied = applied

@@ -1,11 +1,11 @@
-"""The store in a file of SQLite: a broker that starts again reads rows, not the whole log.
+"""Store in an SQLite file, so that a broker that restarts reads rows instead of the whole log.
 
-Rule: ``synchronous=NORMAL`` is enough, because the log is the truth. In WAL mode a commit is whole or absent, whatever
-happens; after a power failure the last commits may be absent, ``applied`` says how many, and the log has them. A caller
-that keeps several stores in step has each commit synced.
-Rule: a row carries its CRC-32, because SQLite checks the structure of its pages and not what stands in them.
-Rule: a file that is not ours is refused and left alone, never overwritten.
-Rule: a file that is made here is its owner's alone; SQLite gives its companions, -wal and -shm, the same mode.
+Rule: ``synchronous=NORMAL`` is enough, because the log is the truth. In WAL mode a commit is complete or absent after
+any crash. After a power failure the last commits may be absent; ``applied`` shows how far the store reaches, and the
+log has the facts after it. A caller that keeps several stores in step needs every commit fsynced (*is_synced*).
+Rule: each row carries its CRC-32, because SQLite checks the structure of its pages and not the values in them.
+Rule: a file that Whimbrel did not write is refused and never overwritten.
+Rule: a new file is accessible to its owner only; SQLite gives its -wal and -shm files the same mode.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from whimbrel.model.bounds import INT64_MAX, whole
 __all__ = ["FORMAT", "SqliteStore"]
 
 FORMAT = 3
-"""3 has the time of each subscription, 2 its seq and the links of devices; 1 has none of these."""
+"""Version of the format: 3 has the time of each subscription, 2 its seq and the links of devices, 1 none of these."""
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT NOT NULL PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID;
@@ -40,7 +40,7 @@ CREATE TABLE rows (kind TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, P
 """
 _CRC_BYTES = 4
 _PRIVATE_FILE = 0o600
-# What the machine does to us; everything else that SQLite complains of is the file's fault.
+# Errors of the machine (disk, memory, locks, permissions); every other error of SQLite means a damaged file.
 _ENVIRONMENT = frozenset({
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -55,10 +55,10 @@ _PRIMARY_CODE = 0xFF
 
 
 class SqliteStore:
-    """One file, one writer; *is_synced*: a commit that has returned survives a power failure.
+    """Store in one file with one writer; *is_synced*: a commit that has returned survives a power failure.
 
-    A *snapshot* is read only, by any thread, while another store writes the same file: everything in it is as it was
-    at one commit, and the file of changes (-wal) grows until it is closed.
+    A *snapshot* is read-only and may be used by any thread while another store writes the same file. It shows all rows
+    as of one commit; the -wal file grows until the snapshot is closed.
     """
 
     def __init__(self, path: Path, *, is_synced: bool = False, snapshot: bool = False) -> None:
@@ -66,7 +66,7 @@ class SqliteStore:
         if snapshot:
             self._open_snapshot()
             return
-        with suppress(OSError):  # it is there already, or SQLite will say why it cannot be made
+        with suppress(OSError):  # it exists already, or SQLite will report why it cannot be created
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE))
         with self._translated():
             # The broker may open it in one thread and commit in another; never in two at a time.
@@ -97,7 +97,7 @@ class SqliteStore:
         execute(f"PRAGMA synchronous={'FULL' if self._is_synced else 'NORMAL'}")
         names = {name for (name,) in execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         pages = execute("PRAGMA page_count").fetchone()[0]
-        # A file of one page without tables is what is left if the making of it was interrupted.
+        # The file is new (empty), or has one page without tables because its creation was interrupted.
         if not names and pages == min(self._path.stat().st_size, 1):
             execute("PRAGMA journal_mode=WAL")
             with self._transaction():
@@ -110,18 +110,18 @@ class SqliteStore:
             raise self._corrupt("its tables are not those of a hold")
         self._check_format()
         execute("PRAGMA journal_mode=WAL")
-        # Reads the file once, as restoring a hold does anyway. Pages that lost rows unnoticed would cost notifications.
+        # This reads the file once, as restoring a hold does anyway. Undetected loss of rows would lose notifications.
         for (complaint,) in execute("PRAGMA quick_check(1)"):
             if complaint != "ok":
                 raise self._corrupt(str(complaint))
 
     @property
     def applied(self) -> int:
-        """The number of the last fact in the view; ``NOTHING_APPLIED`` if there is none."""
+        """Seq of the last fact that the rows include; ``NOTHING_APPLIED`` if there is none."""
         return self._applied
 
     def rows(self) -> Iterator[tuple[Key, bytes]]:
-        """Yield all rows in order of their keys; nothing may be committed meanwhile."""
+        """Yield all rows in order of their keys; do not commit before the last."""
         with self._translated():
             for kind, encoded, sealed in self._connection.execute(
                 "SELECT kind, key, value FROM rows ORDER BY kind, key"
@@ -136,7 +136,7 @@ class SqliteStore:
         return None if found is None else self._unsealed(found[0], *encoded)
 
     def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
-        """Drop, then put, and be the view up to *applied*: all of it or, with an error, nothing."""
+        """Delete *drop*, then write *put*, and set ``applied``: all of it or, with an error, nothing."""
         whole("applied", applied, self._applied, INT64_MAX)
         with self._translated(), self._transaction():
             self._connection.executemany("DELETE FROM rows WHERE kind = ? AND key = ?", map(encode_key, drop))
@@ -145,11 +145,11 @@ class SqliteStore:
         self._applied = applied
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
-        """Replace all rows by *rows*, as the view up to *applied*: all of it or, with an error, nothing."""
+        """Replace all rows by *rows* and set ``applied``: all of it or, with an error, nothing."""
         self.load(applied, rows.items())
 
     def load(self, applied: int, rows: Iterable[tuple[Key, bytes]]) -> None:
-        """Do what ``replace`` does, row by row; an error that *rows* raises leaves the store as it was."""
+        """Replace all rows by *rows* from an iterator; an error that *rows* raises leaves the store unchanged."""
         whole("applied", applied, self._applied, INT64_MAX)
         with self._translated(), self._transaction():
             self._connection.execute("DELETE FROM rows")
@@ -174,7 +174,7 @@ class SqliteStore:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Make SQLite's complaints ours; misuse of its interface stays what it is, a bug."""
+        """Convert errors of SQLite to ``StoreError``; errors from misuse of its interface are bugs and pass through."""
         try:
             yield
         except (sqlite3.InterfaceError, sqlite3.ProgrammingError):
@@ -184,7 +184,7 @@ class SqliteStore:
             if code in _ENVIRONMENT:
                 raise StoreUnavailableError(str(self._path), str(error)) from error
             raise self._corrupt(str(error)) from error
-        except UnicodeDecodeError as error:  # a complaint that quotes the damage
+        except UnicodeDecodeError as error:  # the error message of SQLite quotes the damaged bytes
             raise self._corrupt("its schema is not text") from error
 
     def _corrupt(self, reason: str) -> CorruptStoreError:
@@ -193,12 +193,12 @@ class SqliteStore:
     def _check_format(self) -> None:
         found = self._connection.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
         if found is None or not isinstance(found[0], int) or found[0] < 1:
-            raise self._corrupt("it does not say its format")
+            raise self._corrupt("it has no format number")
         if found[0] > FORMAT:
             raise NewerStoreError(str(self._path), found[0], FORMAT)
 
     def _write_applied(self, applied: int) -> None:
-        # With the first commit, the rows are of this format: an older Whimbrel does not know them all.
+        # The first commit sets the format of the file to this one: an older Whimbrel could not read all its rows.
         self._connection.execute("UPDATE meta SET value = ? WHERE name = 'format' AND value < ?", (FORMAT, FORMAT))
         sealed = _sealed(str(applied).encode(), "meta", b"applied")
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('applied', ?)", (sealed,))
@@ -206,11 +206,11 @@ class SqliteStore:
     def _read_applied(self) -> int:
         found = self._connection.execute("SELECT value FROM meta WHERE name = 'applied'").fetchone()
         if found is None:
-            raise self._corrupt("it does not say how much of the log it holds")
+            raise self._corrupt("it has no last applied seq")
         try:
             return whole("applied", int(self._unsealed(found[0], "meta", b"applied")), NOTHING_APPLIED, INT64_MAX)
         except (ValueError, InvalidValueError):
-            raise self._corrupt("it says in no way we know how much of the log it holds") from None
+            raise self._corrupt("its last applied seq is not readable") from None
 
     def _key(self, kind: object, encoded: object) -> Key:
         if isinstance(kind, str) and isinstance(encoded, bytes):
@@ -234,5 +234,5 @@ def _row(row: tuple[Key, bytes]) -> tuple[str, bytes, bytes]:
 
 
 def _sealed(value: bytes, kind: str, encoded: bytes) -> bytes:
-    """Return *value* behind the checksum of its key and itself."""
+    """Return *value* with the CRC-32 of its key and itself in front."""
     return zlib.crc32(value, zlib.crc32(encoded, zlib.crc32(kind.encode()))).to_bytes(_CRC_BYTES) + value

@@ -49,19 +49,19 @@ def compile_filter(tree: Predicate, *, longest: int | None = None) -> VerdictFun
 
     *longest* is the longest string, in bytes, on which patterns run; give it if *tree* is only a part of a filter.
     """
-    return _compiled(tree, longest_searched(tree) if longest is None else longest)
+    return _compile(tree, longest_searched(tree) if longest is None else longest)
 
 
-def _compiled(tree: Predicate, longest: int) -> VerdictFunction:
+def _compile(tree: Predicate, longest: int) -> VerdictFunction:
     match tree:
         case And(operands):
-            return _and(tuple(_compiled(operand, longest) for operand in operands))
+            return _and(tuple(_compile(operand, longest) for operand in operands))
         case Or(operands):
-            return _or(tuple(_compiled(operand, longest) for operand in operands))
+            return _or(tuple(_compile(operand, longest) for operand in operands))
         case Xor(operands):
-            return _xor(tuple(_compiled(operand, longest) for operand in operands))
+            return _xor(tuple(_compile(operand, longest) for operand in operands))
         case Not(operand):
-            return _not(_compiled(operand, longest))
+            return _not(_compile(operand, longest))
         case Compare(op, Name(name), Literal(value)):  # most leaves: one object each spares the collector a dozen
             return partial(_compare_attribute, op, name, value)
         case Compare(op, left, right):
@@ -86,20 +86,20 @@ def compile_value(node: Value) -> ValueFunction:
         case Literal(value):
             return lambda _: value
         case Unary(op, operand):
-            return _applied(partial(unary, op), compile_value(operand))
+            return _apply(partial(unary, op), compile_value(operand))
         case Text(function, operand):
-            return _applied(partial(text, function), compile_value(operand))
+            return _apply(partial(text, function), compile_value(operand))
         case Convert(function, attribute):
-            return _applied(partial(number, function), compile_value(attribute))
+            return _apply(partial(number, function), compile_value(attribute))
         case Size(attribute):
-            return _applied(_size, compile_value(attribute))
+            return _apply(_size, compile_value(attribute))
         case Binary():
             return _binary(node)
         case _:
             raise UnsupportedNodeError("python", type(node).__name__)
 
 
-def _applied(function: Callable[[Scalar], Scalar | None], operand: ValueFunction) -> ValueFunction:
+def _apply(function: Callable[[Scalar], Scalar | None], operand: ValueFunction) -> ValueFunction:
     """Return *function* applied to the operand's value; undefined if the operand is undefined."""
 
     def value(attributes: Attributes) -> Scalar | None:

@@ -131,15 +131,15 @@ class _Translator:
     def verdict(self, tree: Predicate) -> Column:
         match tree:
             case And(operands):
-                return _balanced(operator.and_, map(self.verdict, operands))
+                return _join_pairwise(operator.and_, map(self.verdict, operands))
             case Or(operands):
-                return _balanced(operator.or_, map(self.verdict, operands))
+                return _join_pairwise(operator.or_, map(self.verdict, operands))
             case Xor(operands):
-                return _balanced(operator.ne, map(self.verdict, operands))
+                return _join_pairwise(operator.ne, map(self.verdict, operands))
             case Not(operand):
                 return ~self.verdict(operand)
             case Compare(op, left, right):
-                return self._computed((left, right), lambda found: _compare(op, *found))
+                return self._compute((left, right), lambda found: _compare(op, *found))
             case Equals(subject, options):
                 return self._equals(subject, options)
             case Pattern(function, subject, patterns):
@@ -153,11 +153,11 @@ class _Translator:
     def _equals(self, subject: Value, options: Sequence[Value]) -> Column:
         if self._value(subject) is not None:
             compares = (Compare(CompareOp.EQ, subject, option) for option in options)
-            return _balanced(operator.or_, map(self.verdict, compares))
+            return _join_pairwise(operator.or_, map(self.verdict, compares))
         # One program for all comparisons, so that the subject is computed once.
-        return self._computed(
+        return self._compute(
             (subject, *options),
-            lambda found: _balanced(operator.or_, (_compare(CompareOp.EQ, found[0], each) for each in found[1:])),
+            lambda found: _join_pairwise(operator.or_, (_compare(CompareOp.EQ, found[0], each) for each in found[1:])),
         )
 
     def _test(self, function: TestFunction, name: Name) -> Column:
@@ -184,11 +184,11 @@ class _Translator:
     def _value(self, node: Value) -> _Typed | None:
         """Return the columns of *node*, or None for arithmetic that is too large to be written out."""
         if node not in self._values:
-            value = self._written(node)
+            value = self._write_out(node)
             self._values[node] = value if value is not None and value.mentions <= _MAX_MENTIONS else None
         return self._values[node]
 
-    def _written(self, node: Value) -> _Typed | None:
+    def _write_out(self, node: Value) -> _Typed | None:
         match node:
             case Name(name):
                 return self._attribute(name)
@@ -235,27 +235,27 @@ class _Translator:
 
     # -- programs ----------------------------------------------------------------------------------------------------
 
-    def _computed(self, nodes: Sequence[Value], finish: _Finish) -> Column:
+    def _compute(self, nodes: Sequence[Value], finish: _Finish) -> Column:
         """Return *finish* of the values of *nodes*; values that are too large are computed by a program."""
         values = [self._value(node) for node in nodes]
         large = [node for node, value in zip(nodes, values, strict=True) if value is None]
         if not large:
             return finish([value for value in values if value is not None])
 
-        def finished(stack: Column) -> Column:
-            computed = (_unpacked(F.get(stack, F.lit(place))) for place in range(len(large)))
+        def finish_all(stack: Column) -> Column:
+            computed = (_unpack(F.get(stack, F.lit(place))) for place in range(len(large)))
             return finish([next(computed) if value is None else value for value in values])
 
         program = _Program(self._value)
         for node in large:
             program.append(node)
-        return program.run(finished)
+        return program.run(finish_all)
 
 
 # -- predicates ------------------------------------------------------------------------------------------------------
 
 
-def _balanced(join: Callable[[Any, Any], Any], operands: Iterable[Column]) -> Column:
+def _join_pairwise(join: Callable[[Any, Any], Any], operands: Iterable[Column]) -> Column:
     """Join *operands* pairwise: 500 terms are then nine levels deep, where a chain would overflow Spark's stack."""
     level = list(operands)
     while len(level) > 1:
@@ -300,7 +300,7 @@ def _may_meet_as_reals(left: _Typed, right: _Typed) -> bool:
     return left.is_number and right.is_number and not (left.real is None and right.real is None)
 
 
-def _promoted(value: _Typed, other: _Typed) -> Column:
+def _as_real(value: _Typed, other: _Typed) -> Column:
     """Return the number *value* as a real, to combine with the real *other*; arbitrary if both are integers."""
     if value.integer is None or other.real is None:
         assert value.real is not None, "one of the two may be a real"
@@ -311,7 +311,7 @@ def _promoted(value: _Typed, other: _Typed) -> Column:
 
 def _without_nan(value: _Typed, other: _Typed) -> Column:
     """Return *value* as a real, with NULL for NaN: Spark calls NaN equal to itself and greater than all else."""
-    real = _promoted(value, other)
+    real = _as_real(value, other)
     return real if value.is_nonzero or value.real is None else F.nanvl(real, F.lit(None).cast("double"))
 
 
@@ -328,7 +328,7 @@ def _matches(function: PatternFunction, subject: Column | None, patterns: Sequen
         PatternFunction.CONTAINS: F.contains,
     }.get(function)
     if built_in is not None:
-        return _balanced(operator.or_, (built_in(subject, F.lit(pattern)) for pattern in patterns))
+        return _join_pairwise(operator.or_, (built_in(subject, F.lit(pattern)) for pattern in patterns))
 
     def search(texts: pa.Array) -> pa.Array:
         searchers = [byte_searcher(function, pattern) for pattern in patterns]  # compiled once per worker
@@ -392,8 +392,8 @@ def _unary(op: UnaryOp, operand: _Typed) -> _Typed:
     elif op is UnaryOp.INVERT:
         real = None
     if integer is not None and op is not UnaryOp.PLUS:
-        number = F.bitwise_not(integer.number) if op is UnaryOp.INVERT else _negated(integer.number)
-        integer, growth = _wrapped(number, integer.is_wide), 2
+        number = F.bitwise_not(integer.number) if op is UnaryOp.INVERT else _negate(integer.number)
+        integer, growth = _wrap(number, integer.is_wide), 2
     return _Typed(integer=integer, real=real, mentions=growth * operand.mentions)
 
 
@@ -401,10 +401,10 @@ def _binary(op: BinaryOp, left: _Typed, right: _Typed) -> _Typed:
     integer, real, growth = None, None, 1
     if left.integer is not None and right.integer is not None:
         is_wide = left.integer.is_wide | right.integer.is_wide
-        integer = _wrapped(_integer(op, left.integer.number, right.integer.number, is_wide), is_wide)
+        integer = _wrap(_integer(op, left.integer.number, right.integer.number, is_wide), is_wide)
         growth = _GROWTH.get(op, 1)
     if op in _REAL_OPS and _may_meet_as_reals(left, right):
-        real = _real(op, _promoted(left, right), _promoted(right, left))
+        real = _real(op, _as_real(left, right), _as_real(right, left))
         if left.integer is None or right.integer is None:
             growth = 2 if op in {BinaryOp.DIVIDE, BinaryOp.REMAINDER} else 1
         elif left.real is not None and right.real is not None:
@@ -413,7 +413,7 @@ def _binary(op: BinaryOp, left: _Typed, right: _Typed) -> _Typed:
     return _Typed(integer=integer, real=real, mentions=growth * (left.mentions + right.mentions))
 
 
-def _wrapped(number: Column, is_wide: Column) -> _Integer:
+def _wrap(number: Column, is_wide: Column) -> _Integer:
     """Keep the low 32 bits of an int32, with their sign; an int64 fills the column."""
     spare = F.when(is_wide, F.lit(0)).otherwise(F.lit(32))
     wrapped = F.call_function("shiftright", F.call_function("shiftleft", number, spare), spare)
@@ -426,13 +426,13 @@ def _integer(op: BinaryOp, left: Column, right: Column, is_wide: Column) -> Colu
         case BinaryOp.ADD | BinaryOp.SUBTRACT:
             # If the sum overflows, flip the left's top bit: then it does not, and only the result's top bit is wrong.
             try_it = F.try_add if op is BinaryOp.ADD else F.try_subtract
-            return F.coalesce(try_it(left, right), _flipped(try_it(_flipped(left), right)))
+            return F.coalesce(try_it(left, right), _flip_sign(try_it(_flip_sign(left), right)))
         case BinaryOp.MULTIPLY:
             return F.coalesce(F.try_multiply(left, right), _product(left, right))
         case BinaryOp.DIVIDE:
             # Never divide by 0 or -1: the first is undefined, the second is a negation that may wrap around.
             divisor = F.when(~right.isin(0, -1), right)
-            return F.coalesce(F.call_function("div", left, divisor), F.when(right == F.lit(-1), _negated(left)))
+            return F.coalesce(F.call_function("div", left, divisor), F.when(right == F.lit(-1), _negate(left)))
         case BinaryOp.REMAINDER:
             return F.try_mod(left, right)
         case BinaryOp.SHIFT_LEFT:
@@ -450,12 +450,12 @@ def _integer(op: BinaryOp, left: Column, right: Column, is_wide: Column) -> Colu
             return left.bitwiseAND(right)
 
 
-def _negated(number: Column) -> Column:
+def _negate(number: Column) -> Column:
     # Only INT64_MIN has no opposite; its negation wraps around to itself.
     return F.coalesce(F.try_subtract(_bigint(0), number), number)
 
 
-def _flipped(number: Column) -> Column:
+def _flip_sign(number: Column) -> Column:
     return number.bitwiseXOR(_bigint(INT64_MIN))
 
 
@@ -523,7 +523,7 @@ class _Program:
 
     def _step(self, key: Value | int, code: int, takes: int, value: _Typed) -> None:
         if key not in self._made:
-            columns = {"code": F.lit(code), "takes": F.lit(takes), "number": _packed(value)}
+            columns = {"code": F.lit(code), "takes": F.lit(takes), "number": _pack(value)}
             self._made[key] = F.struct(*(column.alias(name) for name, column in columns.items()))
         self._steps.append(self._made[key])
 
@@ -533,17 +533,17 @@ class _Program:
         return F.aggregate(F.array(*self._steps), empty, self._advance, finish)
 
     def _advance(self, stack: Column, step: Column) -> Column:
-        left, right = (_unpacked(F.try_element_at(stack, F.lit(place))) for place in (-2, -1))
+        left, right = (_unpack(F.try_element_at(stack, F.lit(place))) for place in (-2, -1))
         code = step.getField("code")
         number = F.when(code == F.lit(_PUSH), step.getField("number"))
         for (_, op), known in self._codes.items():
             result = _unary(op, right) if isinstance(op, UnaryOp) else _binary(op, left, right)
-            number = number.when(code == F.lit(known), _packed(result))
+            number = number.when(code == F.lit(known), _pack(result))
         kept = F.slice(stack, F.lit(1), F.size(stack) - step.getField("takes"))
         return F.concat(kept, F.array(number))
 
 
-def _packed(value: _Typed) -> Column:
+def _pack(value: _Typed) -> Column:
     if not value.is_number:
         return F.lit(None).cast(_NUMBER)
     nothing = F.lit(None)
@@ -551,7 +551,7 @@ def _packed(value: _Typed) -> Column:
     return F.struct(is_wide, number, nothing if value.real is None else value.real).cast(_NUMBER)
 
 
-def _unpacked(number: Column) -> _Typed:
+def _unpack(number: Column) -> _Typed:
     integer = _Integer(number=number.getField("int"), is_wide=number.getField("is_wide"))
     return _Typed(integer=integer, real=number.getField("real"))
 

@@ -80,7 +80,7 @@ def _node_steps(node: Expression) -> int:
             return 1
 
 
-def _compared(node: Expression) -> int:
+def _compared_chars(node: Expression) -> int:
     """Return the most string characters that *node*, with all nodes below it, can compare."""
     own = 0
     match node:
@@ -88,7 +88,7 @@ def _compared(node: Expression) -> int:
             own = min(_longest(left), _longest(right))
         case tree.Equal(subject, options):
             own = sum(min(_longest(subject), _longest(option)) for option in options)
-    return own + sum(map(_compared, tree.children(node)))
+    return own + sum(map(_compared_chars, tree.children(node)))
 
 
 def _longest(node: Expression) -> int:
@@ -116,7 +116,7 @@ def bound_of(program: Program, limits: PolicyLimits) -> PolicyCost:
         for statement in block:
             total = total.plus(PolicyCost(steps=own_steps(statement) * COMPARED_A_STEP))
             for each in tree.expressions(statement):
-                total = total.plus(PolicyCost(steps=_compared(each)))
+                total = total.plus(PolicyCost(steps=_compared_chars(each)))
                 total = total.plus(_of_calls(each))
             if isinstance(statement, tree.If):
                 total = total.plus(_of_block(statement.then).or_else(_of_block(statement.otherwise)))

@@ -17,7 +17,7 @@ from whimbrel.language.operators import binary, unary
 from whimbrel.language.policies import semantics, tree
 from whimbrel.language.policies.bounds import own_steps, string_steps
 from whimbrel.language.policies.tree import Block, Expression, Program, Scope, Statement
-from whimbrel.language.policies.values import EMPTY, ORIGINAL, AnyValue, Message, Run, seconds, stored, truth
+from whimbrel.language.policies.values import EMPTY, ORIGINAL, AnyValue, Message, Run, seconds, storable, truth
 
 __all__ = ["Compiled", "compile_program"]
 
@@ -167,7 +167,7 @@ class _Compiler:
                 return lambda run: semantics.equal(run, subject(run), [option(run) for option in options])
             case tree.Compress(names=members):
                 message, battery, display, network = values
-                return lambda run: semantics.compressed(
+                return lambda run: semantics.compress_message(
                     run, (message(run), battery(run), display(run), network(run)), members
                 )
             case tree.Summarise(_, _, members, site):
@@ -203,7 +203,7 @@ class _Compiler:
             case tree.DataOf():
                 return lambda run: semantics.data_of(operand(run))
             case tree.Project(_, members):
-                return lambda run: semantics.projected(operand(run), members)
+                return lambda run: semantics.project_message(operand(run), members)
             case tree.Sign(sign, _):
                 return _sign(sign, operand)
         raise AssertionError(node)  # all nodes are handled above
@@ -250,7 +250,7 @@ def _assign(place: int, value: _Value) -> _Execution:
 
 def _set_attribute(place: int, name: str, value: _Value) -> _Execution:
     def execute(run: Run) -> Any:  # noqa: ANN401
-        new = stored(value(run))
+        new = storable(value(run))
         message = run.locals[place]
         if isinstance(message, Message):
             run.locals[place] = message.with_attribute(name, new)
@@ -318,14 +318,14 @@ def _compare_constant(op: CompareOp, left: _Value, constant: Any) -> _Value:  # 
         a = left(run)
         if order is not None and type(a) is kind and a == a:  # noqa: PLR0124 # False for NaN
             return bool(order(a, constant))  # type: ignore[arg-type]  # two numbers
-        return semantics.compared(run, op, a, constant)
+        return semantics.compare_values(run, op, a, constant)
 
     return value
 
 
 def _compare(op: CompareOp, left: _Value, right: _Value) -> _Value:
     def value(run: Run) -> AnyValue:
-        return semantics.compared(run, op, left(run), right(run))
+        return semantics.compare_values(run, op, left(run), right(run))
 
     return value
 

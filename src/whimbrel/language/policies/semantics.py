@@ -12,7 +12,7 @@ from whimbrel.language.ast import CompareOp, NumberFunction, PatternFunction, Te
 from whimbrel.language.operators import compare, number, text
 from whimbrel.language.patterns import COMPILED, byte_searcher, program_size, searcher
 from whimbrel.language.policies.operations import is_automatic
-from whimbrel.language.policies.summaries import summarised
+from whimbrel.language.policies.summaries import add_to_summary
 from whimbrel.language.policies.tree import Scope
 from whimbrel.language.policies.values import (
     NO_SCALARS,
@@ -23,7 +23,7 @@ from whimbrel.language.policies.values import (
     Projection,
     Run,
     level_of,
-    stored,
+    storable,
     whole_pixels,
 )
 from whimbrel.model.attributes import Scalar, type_of
@@ -39,14 +39,14 @@ __all__ = [
     "SEARCHED_A_STEP",
     "SMART_LENGTH",
     "WORK_A_STEP",
-    "compared",
-    "compressed",
+    "compare_values",
+    "compress_message",
     "data_of",
     "equal",
     "is_member",
     "number_value",
     "pattern_test",
-    "projected",
+    "project_message",
     "scalar",
     "set_property",
     "size_of",
@@ -80,7 +80,7 @@ def scalar(value: AnyValue) -> Scalar | None:
     return None if isinstance(value, NO_SCALARS) else value
 
 
-def compared(run: Run, op: CompareOp, left: AnyValue, right: AnyValue) -> bool | None:
+def compare_values(run: Run, op: CompareOp, left: AnyValue, right: AnyValue) -> bool | None:
     """Return the verdict of ``left op right`` and count characters; undefined for two very long strings."""
     a, b = scalar(left), scalar(right)
     if a is None or b is None:
@@ -97,7 +97,7 @@ def equal(run: Run, subject: AnyValue, options: Sequence[AnyValue]) -> bool | No
     """Return the verdicts of ``subject == option``, joined by *or*."""
     result: bool | None = False
     for option in options:
-        found = compared(run, CompareOp.EQ, subject, option)
+        found = compare_values(run, CompareOp.EQ, subject, option)
         if found is True:
             return True
         if found is None:
@@ -111,7 +111,7 @@ def type_test(function: TestFunction, value: AnyValue) -> bool | None:
         return None
     if function is TestFunction.REQUIRE:
         return True
-    found = stored(value)
+    found = storable(value)
     if function is TestFunction.NAN:
         return math.isnan(found) if isinstance(found, float) else None
     return None if found is None else type_of(found).word == function
@@ -164,7 +164,7 @@ def pattern_test(function: PatternFunction, patterns: Sequence[str]) -> Callable
     size = max(1, sum(program_size(function, pattern) for pattern in patterns))
     longest = PATTERN_WORK // size
 
-    def compiled(run: Run, value: AnyValue) -> bool | None:
+    def test_value(run: Run, value: AnyValue) -> bool | None:
         if not isinstance(value, str) or len(value) > longest:
             return None
         data = value.encode()
@@ -173,7 +173,7 @@ def pattern_test(function: PatternFunction, patterns: Sequence[str]) -> Callable
         run.spared -= size * len(data) // WORK_A_STEP
         return any(search(data) for search in searchers)
 
-    return compiled
+    return test_value
 
 
 def is_member(run: Run, scope: Scope, name: str, item: AnyValue) -> bool | None:
@@ -217,7 +217,7 @@ def with_data(message: AnyValue, value: AnyValue) -> AnyValue:
     return message.with_data(Data(is_original=False))
 
 
-def compressed(run: Run, values: Sequence[AnyValue], names: tuple[str, ...]) -> Message | None:
+def compress_message(run: Run, values: Sequence[AnyValue], names: tuple[str, ...]) -> Message | None:
     """Return ``compress(message, …)``; an image is to fit the display in width, height and pixels."""
     message, battery, display, network = values
     if not isinstance(message, Message):
@@ -226,12 +226,12 @@ def compressed(run: Run, values: Sequence[AnyValue], names: tuple[str, ...]) -> 
     made = Compression(
         level_of(battery, network), whole_pixels(width), whole_pixels(height), whole_pixels(display), names
     )
-    return message.transformed(made)
+    return message.with_transform(made)
 
 
-def projected(message: AnyValue, names: tuple[str, ...]) -> Message | None:
+def project_message(message: AnyValue, names: tuple[str, ...]) -> Message | None:
     """Return ``project(message, …)``."""
-    return message.transformed(Projection(names)) if isinstance(message, Message) else None
+    return message.with_transform(Projection(names)) if isinstance(message, Message) else None
 
 
 def summarise(run: Run, message: AnyValue, interval: AnyValue, names: tuple[str, ...], site: int) -> Message | None:
@@ -240,4 +240,4 @@ def summarise(run: Run, message: AnyValue, interval: AnyValue, names: tuple[str,
         return None
     if math.isnan(interval):
         return None
-    return summarised(run, message, interval, names, site)
+    return add_to_summary(run, message, interval, names, site)

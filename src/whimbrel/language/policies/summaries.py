@@ -18,7 +18,7 @@ import cbor2
 from whimbrel.language.policies.values import EMPTY, Message, Run, seconds
 from whimbrel.model.attributes import INT64_MAX, INT64_MIN, Int64, Scalar, integer
 
-__all__ = ["MAX_LAST", "PREFIX", "summarised"]
+__all__ = ["MAX_LAST", "PREFIX", "add_to_summary"]
 
 PREFIX = "summary:"
 """Prefix of variable names that are reserved for summaries."""
@@ -58,7 +58,7 @@ class _Part:
         return [self.count, self.numbers, self.total, self.least, self.greatest, self.last]
 
 
-def summarised(run: Run, message: Message, interval: float, names: tuple[str, ...], site: int) -> Message | None:
+def add_to_summary(run: Run, message: Message, interval: float, names: tuple[str, ...], site: int) -> Message | None:
     """Add the attributes of *message*; return the summary if *interval* seconds have passed since the first message."""
     variable = f"{PREFIX}{site}:{run.arrival.subject}"
     now = int(seconds(run.now))

@@ -31,7 +31,7 @@ __all__ = [
     "Transform",
     "level_of",
     "seconds",
-    "stored",
+    "storable",
     "truth",
     "whole_pixels",
 ]
@@ -92,7 +92,7 @@ class Message(NamedTuple):
         """Return a copy of the message with other data."""
         return Message(self.is_original, self.changes, data)
 
-    def transformed(self, transform: Transform) -> Message:
+    def with_transform(self, transform: Transform) -> Message:
         """Return a copy of the message whose data also gets *transform*."""
         data = self.data
         return self.with_data(Data(data.is_original, data.text, (*data.transforms, transform)))
@@ -158,7 +158,7 @@ class Run:
 
     def set(self, name: str, value: AnyValue) -> None:
         """Set a manual variable; NULL, or a value that cannot be stored, removes it."""
-        kept = stored(value)
+        kept = storable(value)
         if kept is None and name not in self.manual:
             self.changed.pop(name, None)
         else:
@@ -184,7 +184,7 @@ def truth(value: AnyValue) -> bool | None:
     return None
 
 
-def stored(value: AnyValue) -> Scalar | None:
+def storable(value: AnyValue) -> Scalar | None:
     """Return *value* as stored in an attribute or variable: a verdict as 0 or 1; None for messages and data."""
     if isinstance(value, bool):
         return int(value)

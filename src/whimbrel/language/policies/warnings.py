@@ -30,7 +30,7 @@ def warnings_of(text: str) -> list[PolicyWarning]:
     """Return the warnings about an accepted policy, in the order of their positions."""
     parser = Parser(text)
     program = parser.parse()
-    found = {parser.spans.get(id(node), (0, 0))[0]: name for node, name in _compared(program)}
+    found = {parser.spans.get(id(node), (0, 0))[0]: name for node, name in _mixed_comparisons(program)}
     return [_warning(text, start, name) for start, name in sorted(found.items())]
 
 
@@ -39,7 +39,7 @@ def _warning(text: str, start: int, name: str) -> PolicyWarning:
     return PolicyWarning(text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start), reason)
 
 
-def _compared(program: Program) -> Iterator[tuple[Expression, str]]:
+def _mixed_comparisons(program: Program) -> Iterator[tuple[Expression, str]]:
     """Yield each comparison of a number with a possible string, and the name of the string in the text."""
     for body in (program.body, *(function.body for function in program.functions)):
         locals_ = _from_attributes(body)
@@ -51,7 +51,7 @@ def _compared(program: Program) -> Iterator[tuple[Expression, str]]:
             else:
                 continue
             for one, other in pairs:
-                name = _named(one, locals_)
+                name = _string_name(one, locals_)
                 if name is not None and _is_number(other):
                     yield node, name
                     break
@@ -63,7 +63,7 @@ def _from_attributes(body: Block) -> frozenset[str]:
     return frozenset(each.name for each in found if isinstance(each.value, tree.Attribute))
 
 
-def _named(node: Expression, locals_: frozenset[str]) -> str | None:
+def _string_name(node: Expression, locals_: frozenset[str]) -> str | None:
     match node:
         case tree.Attribute(tree.Local(message), name):
             return f"{message}.{name}" if name.isidentifier() else f"{message}['{name}']"

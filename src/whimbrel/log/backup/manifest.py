@@ -93,7 +93,7 @@ class Manifest:
         try:
             found: object = json.loads(path.read_bytes())
         except (ValueError, RecursionError):
-            raise CorruptLogError(path, 0, "this is no manifest") from None
+            raise CorruptLogError(path, 0, "this is not a manifest") from None
         row = found.get("backup") if isinstance(found, dict) else None
         if not isinstance(found, dict) or not isinstance(row, dict) or found.get("sha256") != _own_digest(row):
             raise CorruptLogError(path, 0, "its checksum does not match")
@@ -107,7 +107,7 @@ class Manifest:
             numbers = {name: int(row[name]) for name in ("made_at", "oldest", "checkpoint")}
             return cls(node=node, files=files, **numbers)
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptLogError(path, 0, f"it is no list of files: {error}") from None
+            raise CorruptLogError(path, 0, f"it is not a list of files: {error}") from None
 
 
 def _file(row: object) -> BackedUp:
@@ -157,7 +157,7 @@ def pieces_of(backup: Path, path: str) -> Iterator[bytes]:
         raise CorruptLogError(full, 0, f"it cannot be opened: {error.strerror}") from error
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CorruptLogError(full, 0, "it is no regular file")
+            raise CorruptLogError(full, 0, "it is not a regular file")
         while piece := stream.read(_PIECE_BYTES):
             yield piece
 

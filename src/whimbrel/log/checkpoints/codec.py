@@ -78,7 +78,7 @@ class CheckpointHeader:
             raise CorruptLogError(path, 0, f"found {len(data)} bytes, a checkpoint's header has {HEADER_BYTES}")
         magic, version, node, seq, state_at, made_at, salt = _HEADER.unpack_from(data)
         if magic != _MAGIC:
-            raise CorruptLogError(path, 0, "this is no checkpoint of a log")
+            raise CorruptLogError(path, 0, "this is not a checkpoint of a log")
         if _CRC.unpack_from(data, _HEADER.size)[0] != crc32(data[: _HEADER.size]):
             raise CorruptLogError(path, 0, "the header's checksum does not match")
         if version > FORMAT:

@@ -195,7 +195,7 @@ class Encoder:
             for item in np.flatnonzero((items["column"] == column) & (items["kind"] == _STRING)):
                 key = buffer[items["text_start"][item] : items["text_end"][item]]
                 if key not in memo:
-                    memo[key] = patterns.decided(key)
+                    memo[key] = patterns.matching(key)
                 found[item] = memo[key]
         return _flat(found)
 
@@ -211,7 +211,7 @@ def join_events(events: Events, others: Events, chosen: Any) -> Events:
     from_own = _ranges(events.row_start[:-1], own)
     from_other = _ranges(others.row_start[chosen[theirs > 0]], theirs[theirs > 0])
 
-    def merged(mine: Any, other: Any) -> Any:
+    def merge(mine: Any, other: Any) -> Any:
         result = np.empty(to_own.size + to_other.size, mine.dtype)
         result[to_own] = mine[from_own]
         result[to_other] = other[from_other]
@@ -220,18 +220,18 @@ def join_events(events: Events, others: Events, chosen: Any) -> Events:
     shift = events.text.size
     given_start, given = _NONE_GIVEN, _NO_PATTERNS
     if events.given_start.size:
-        counts = merged(np.diff(events.given_start), np.zeros(others.column.size, np.int64))
+        counts = merge(np.diff(events.given_start), np.zeros(others.column.size, np.int64))
         given_start = np.zeros(counts.size + 1, np.int64)
         np.cumsum(counts, out=given_start[1:])
         given = events.given
     return Events(
         row_start=row_start,
-        column=merged(events.column, others.column),
-        kind=merged(events.kind, others.kind),
-        integer=merged(events.integer, others.integer),
-        real=merged(events.real, others.real),
-        text_start=merged(events.text_start, others.text_start + shift),
-        text_end=merged(events.text_end, others.text_end + shift),
+        column=merge(events.column, others.column),
+        kind=merge(events.kind, others.kind),
+        integer=merge(events.integer, others.integer),
+        real=merge(events.real, others.real),
+        text_start=merge(events.text_start, others.text_start + shift),
+        text_end=merge(events.text_end, others.text_end + shift),
         text=np.concatenate([events.text, others.text]),
         given_start=given_start,
         given=given,
@@ -279,7 +279,7 @@ class _Items:
         if decided:
             given_start, given = _flat(
                 [
-                    decided[column].decided(text) if kind == _STRING and column in decided else []
+                    decided[column].matching(text) if kind == _STRING and column in decided else []
                     for column, kind, text in zip(self.column, self.kind, texts, strict=True)
                 ]
             )

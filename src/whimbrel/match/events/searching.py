@@ -56,7 +56,7 @@ class ColumnPatterns:
         self._searchers = [byte_searcher(each.function, each.pattern) for each in ordered]
         self._literals = _LiteralIndex(ordered, seed) if len(ordered) >= FEW else None
 
-    def decided(self, data: bytes) -> list[int]:
+    def matching(self, data: bytes) -> list[int]:
         """Return the numbers of the patterns that match *data*, and ~number for each that *data* is too long for."""
         too_short = int(np.searchsorted(self._longest, len(data))) if len(data) > self._longest[0] else 0
         found = self._undefined[:too_short]

@@ -22,7 +22,7 @@ from whimbrel.match.index.leaves import Clause, clauses
 from whimbrel.match.kernels.layout import Op
 from whimbrel.model.attributes import Attributes, Scalar
 
-__all__ = ["Delta", "ReadFilter", "anchors_of", "finished", "reading", "shared_anchor"]
+__all__ = ["Delta", "ReadFilter", "anchors_of", "reading", "run_to_end", "shared_anchor"]
 
 _Result = TypeVar("_Result")
 
@@ -86,7 +86,7 @@ class Delta:
     def add(self, handle: int, text: str, read: ReadFilter | None = None) -> None:
         """Add a filter, prepared as *read* if it was read before; raise ``FilterError`` if *text* is not a filter."""
         if read is None or read.text != text:
-            read = finished(reading(text))
+            read = run_to_end(reading(text))
         self.texts[handle] = text
         self.patterns += read.patterns
         if read.verdict is None:
@@ -116,7 +116,7 @@ class Delta:
         if not self.texts:
             return []
         candidates: dict[int, None] = {}
-        for anchor in _shown(attributes):
+        for anchor in _comparable_items(attributes):
             found = self._found.get(anchor)
             if found:
                 candidates.update(found)
@@ -135,7 +135,7 @@ class Delta:
         return verdict(attributes) is True
 
 
-def finished(work: Generator[None, None, _Result]) -> _Result:
+def run_to_end(work: Generator[None, None, _Result]) -> _Result:
     """Run *work* to its end at once; return its result."""
     while True:
         try:
@@ -195,7 +195,7 @@ def _anchor(name: Name, constant: Scalar | None) -> object:
     return name.name if constant is None else (name.name, _comparable(constant))
 
 
-def _shown(attributes: Attributes) -> Iterator[object]:
+def _comparable_items(attributes: Attributes) -> Iterator[object]:
     for name, value in attributes.items():
         yield name
         yield name, _comparable(value)

@@ -127,9 +127,9 @@ def clauses(normal: Predicate, *, is_shape: bool = False) -> list[Clause]:
 def _formula(node: Predicate) -> Formula:
     match node:
         case And(operands):
-            return _joined("and", map(_formula, operands))
+            return _join("and", map(_formula, operands))
         case Or(operands):
-            return _joined("or", map(_formula, operands))
+            return _join("or", map(_formula, operands))
         case Xor(operands):
             return _xor(operands)
         case Not(operand):
@@ -138,7 +138,7 @@ def _formula(node: Predicate) -> Formula:
             return _leaf(node, negated=False)
 
 
-def _joined(kind: str, parts: Iterable[Formula]) -> Formula:
+def _join(kind: str, parts: Iterable[Formula]) -> Formula:
     merged: list[Formula] = []
     absorbing, neutral = (_NEVER, _ALWAYS) if kind == "and" else (_ALWAYS, _NEVER)
     for part in parts:
@@ -161,8 +161,8 @@ def _xor(operands: tuple[Predicate, ...]) -> Formula:
     for signs in product((False, True), repeat=len(operands)):
         if (len(operands) - sum(signs)) % 2 == 1:
             parts = [flatten(push_not(operand, negate=sign)) for operand, sign in zip(operands, signs, strict=True)]
-            cases.append(_joined("and", map(_formula, parts)))
-    formula = _joined("or", cases)
+            cases.append(_join("and", map(_formula, parts)))
+    formula = _join("or", cases)
     if _size(formula) > MAX_LEAVES:
         raise _TooLargeError
     return formula
@@ -182,7 +182,7 @@ def _leaf(node: Predicate, *, negated: bool) -> Formula:
                 _pattern(function, *column, (subject, number), pattern, negated=negated)
                 for number, pattern in enumerate(patterns)
             ]
-            return _joined("and" if negated else "or", parts)
+            return _join("and" if negated else "or", parts)
         case _:
             return _maybe(Not(node) if negated else node)
 
@@ -272,7 +272,7 @@ def _split(formula: Formula) -> list[Clause]:
     others = tuple(part for part in parts if part is not spread)
     if len(spread[1]) * sum(map(_size, others)) > MAX_LEAVES:
         raise _TooLargeError
-    return [clause for option in spread[1] for clause in _split(_joined("and", (option, *others)))]
+    return [clause for option in spread[1] for clause in _split(_join("and", (option, *others)))]
 
 
 def _to_spread(rest: tuple[Formula, ...], *, needed: bool) -> tuple[str, tuple[Formula, ...]] | None:

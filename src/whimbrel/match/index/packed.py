@@ -175,7 +175,7 @@ class PackedIndex:
         patterns = {_pattern(len(columns), *given): number for number, given in enumerate(header["patterns"])}
         handles = whole_number("handles", header["handles"], 0, INT32_MAX)
         if len(columns) < len(header["columns"]) or len(patterns) < len(header["patterns"]):
-            raise CorruptIndexError(str(path), "a column or a pattern is there twice")
+            raise CorruptIndexError(str(path), "it has a column or a pattern twice")
         found = fault(packed, columns=len(columns), patterns=len(patterns), handles=handles)
         if found is not None:  # the kernel trusts every number of an index
             raise CorruptIndexError(str(path), found)

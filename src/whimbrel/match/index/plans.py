@@ -147,7 +147,7 @@ class _Plan:
         self._template, self._longest = template, longest
         self._pattern_places = {} if template is None else _pattern_places(template)
         found = clauses(normal, is_shape=template is not None)
-        self._clauses = [self._compiled(clause) for clause in found]
+        self._clauses = [self._compile(clause) for clause in found]
         self._multi = MULTI if len(found) > 1 else 0
         self._unread = () if template is None else self._constants_not_read(template)
         """Constants in the text that no step reads, as token, kind and sign; their ranges are still checked."""
@@ -158,7 +158,7 @@ class _Plan:
         places = ((template.place(node), template.is_negative(node)) for node in literals)
         return tuple((place, template.kind(place), negative) for place, negative in places if place not in read)
 
-    def _compiled(self, clause: Clause) -> tuple[tuple[_Step, ...], int, int]:
+    def _compile(self, clause: Clause) -> tuple[tuple[_Step, ...], int, int]:
         """Return the steps of a clause, the number of direct steps, and the clause's flags."""
         formula: Formula = ("and", (*clause.direct, *clause.rest))
         leaves: list[tuple[Leaf, int, int]] = []

@@ -154,10 +154,10 @@ def encounters(positions: Positions, *, range_m: float, settled: int = 0) -> Enc
         parts.append((found[:kept], distances[:kept]))
     pairs = np.concatenate([np.empty((0, _FOUND), np.int64), *(found for found, _ in parts)])
     closest = np.concatenate([np.empty(0), *(distances for _, distances in parts)])
-    return _merged(pairs, closest, devices, spots, range_m)
+    return _merge_pairs(pairs, closest, devices, spots, range_m)
 
 
-def _merged(pairs: Any, closest: Any, devices: Any, spots: Any, range_m: float) -> Encounters:
+def _merge_pairs(pairs: Any, closest: Any, devices: Any, spots: Any, range_m: float) -> Encounters:
     stays = np.ones(pairs.shape[0], np.bool_)
     for at in np.flatnonzero(pairs[:, 4] == DOUBT).tolist():
         one, other = (Place(*spots[position, :2].tolist()) for position in pairs[at, :2].tolist())

@@ -101,7 +101,7 @@ class ProximityIndex:
         self._corners_used = self._corners_left = 0
         self._stamp = 0
         self._found, self._met = np.empty((1_024, FOUND), np.int64), np.empty(2_048, np.int64)
-        self._rooms = self._measured()
+        self._rooms = self._buffers()
         self._one = Publications(np.full((1, SPOT_OF), np.nan, np.float64), np.zeros(1, np.int64))
         """Buffer for one publication, overwritten by each search for one."""
         self._one_at = address(self._one.spots), address(self._one.times)
@@ -380,10 +380,10 @@ class ProximityIndex:
             return False
         self._met = np.empty(max(4 * room, self._met.size), np.int64)
         self._found = np.empty((max(2 * room, self._found.shape[0]), FOUND), np.int64)
-        self._rooms = self._measured()
+        self._rooms = self._buffers()
         return True
 
-    def _measured(self) -> tuple[int, int, int, int]:
+    def _buffers(self) -> tuple[int, int, int, int]:
         """Return address and room of the buffers for answers and for candidates."""
         return address(self._found), self._found.shape[0], address(self._met), self._met.size // 2
 

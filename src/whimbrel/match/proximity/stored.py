@@ -33,7 +33,7 @@ from whimbrel.model.bounds import INT64_MAX, real, whole
 from whimbrel.model.place import MAX_RADIUS_M
 from whimbrel.model.polygon import MAX_CORNERS, MIN_CORNERS
 
-__all__ = ["SAVED", "read", "written"]
+__all__ = ["SAVED", "read", "state_arrays"]
 
 _SHAPED, _OF_A_SESSION = frozenset({CIRCLE, POLYGON, AROUND}), frozenset({PLAIN, AROUND})
 _NAMED = ("session_bytes", "session_start", "device_bytes", "device_start")
@@ -41,7 +41,7 @@ SAVED = ("handles", "wanted", "spots", "corner_counts", "corners", "members", "p
 """Names of the arrays."""
 
 
-def written(index: ProximityIndex) -> dict[str, Any]:
+def state_arrays(index: ProximityIndex) -> dict[str, Any]:
     """Return the whole state of *index* as flat arrays."""
     t, where = index.tables, index.where
     handles = np.flatnonzero(t.wanted[:, KIND] != UNPLACED)
@@ -66,11 +66,11 @@ def written(index: ProximityIndex) -> dict[str, Any]:
 
 
 def read(arrays: Mapping[str, Any], *, handles: int) -> ProximityIndex:
-    """Return the index that ``written`` turned into arrays; every subscription's handle must be below *handles*."""
+    """Return the index that ``state_arrays`` turned into arrays; every handle must be below *handles*."""
     index = ProximityIndex()
     sessions, devices = _names(arrays, "session"), _names(arrays, "device")
     for session, device in _rows(arrays, "members", np.int64, 2).tolist():
-        index.join(_named("session", sessions, session), _named("device", devices, device))
+        index.join(_name_at("session", sessions, session), _name_at("device", devices, device))
     own = _rows(arrays, "handles", np.int64, 1)[:, 0].tolist()
     counts = _rows(arrays, "corner_counts", np.int64, 1)[:, 0].tolist()
     corners, used = _rows(arrays, "corners", np.float64, 2), 0
@@ -82,7 +82,7 @@ def read(arrays: Mapping[str, Any], *, handles: int) -> ProximityIndex:
         row = Wanted(
             kind=kind,
             shape=_corners(flat) if kind == POLYGON else _circle(*spot) if kind in _SHAPED else None,
-            session=None if session == -1 and kind not in _OF_A_SESSION else _named("session", sessions, session),
+            session=None if session == -1 and kind not in _OF_A_SESSION else _name_at("session", sessions, session),
             stale_us=whole("stale_us", stale_us, 0, INT64_MAX),
             is_source=whole("is_source", is_source, 0, int(kind in _SHAPED)) == 1,
         )
@@ -117,7 +117,7 @@ def _names(arrays: Mapping[str, Any], what: str) -> list[str]:
     return [texts[at] for at in range(len(texts))]
 
 
-def _named(what: str, names: Sequence[str], number: int) -> str:
+def _name_at(what: str, names: Sequence[str], number: int) -> str:
     return names[whole(what, number, 0, len(names) - 1)]
 
 

@@ -7,7 +7,7 @@ from whimbrel.model.bounds import INT64_MAX, whole
 __all__ = ["REMEMBERED", "Numbering", "SeenNumbers"]
 
 REMEMBERED = 256
-"""Size of the window below the highest number; older numbers count as seen, since they come too late."""
+"""Size of the window below the highest frame number; older frames count as seen, since they come too late."""
 _MASK = (1 << REMEMBERED) - 1
 
 

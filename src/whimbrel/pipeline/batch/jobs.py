@@ -94,7 +94,7 @@ def run(
         for name in (each for each in TABLES_MADE if each in tables):
             source.doing(name)
             begun = time.monotonic()
-            paths[name] = _made(name, source, paths, interval)
+            paths[name] = _make_table(name, source, paths, interval)
             rows = sum(statistics(path, ())[0] for path in paths[name])
             made[name] = asdict(Made(name, str(out / name), rows, round(time.monotonic() - begun, 3)))
             if name == "replicas":
@@ -112,13 +112,13 @@ def _note_of_replicas(paths: list[Path], plan: Plan) -> str:
     return unserved_note(beyond, subjects=len(subscribers)) if beyond else ""
 
 
-def _made(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interval | None) -> list[Path]:
+def _make_table(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interval | None) -> list[Path]:
     """Make the table *name*, and return its files."""
     if name in log.folded:
         return _commit(log.folded_files(name, interval), log.out, name, interval)
     if name == "matches":
         return _write_matches(log, interval)
-    found = _asked(name, log, made, interval)
+    found = _table_of_interval(name, log, made, interval)
     return _write(found, log.out, name, interval)
 
 
@@ -261,7 +261,7 @@ class _Log:
         return self.table("publications").numbers()
 
 
-def _asked(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interval | None) -> DataFrame:
+def _table_of_interval(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interval | None) -> DataFrame:
     """Return the table *name*, or its rows of an interval; with an interval, the tables *made* before are not whole."""
     if interval is None:
         return _table(name, log, made)

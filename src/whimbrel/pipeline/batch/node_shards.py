@@ -31,7 +31,7 @@ from whimbrel.pipeline.files.part_rows import PIECE_BYTES, PIECE_FACTS
 from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import PATIENT, Patience
-from whimbrel.pipeline.fold.garbage import uncollected
+from whimbrel.pipeline.fold.garbage import pause_collection
 from whimbrel.pipeline.fold.shards import shard_of
 from whimbrel.pipeline.fold.start_state import StartState, seen_start_state
 from whimbrel.pipeline.spark.spark_session import parallelism
@@ -40,7 +40,7 @@ from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.node_share import NodeShare
 from whimbrel.pipeline.unit.take import take
 
-__all__ = ["FOLDED", "UNFOLDED", "CutLogError", "ShardJob", "ShardTask", "divided", "fold_log", "fold_shard"]
+__all__ = ["FOLDED", "UNFOLDED", "CutLogError", "ShardJob", "ShardTask", "divide", "fold_log", "fold_shard"]
 
 FOLDED = ("matches", "deliveries", "link_quality", "dead_letters")
 """Tables that the unit makes, in one pass over the log."""
@@ -100,7 +100,7 @@ class ShardJob:
         """Whether a table needs publications to be matched and held."""
         return not UNFOLDED.issuperset(self.tables)
 
-    def wanted(self, table: str, batches: Iterable[Any]) -> Iterable[Any]:
+    def rows_within(self, table: str, batches: Iterable[Any]) -> Iterable[Any]:
         """Return the rows of a table's Arrow batches that are within the interval."""
         if self.interval is None or not has_intervals(table):
             return batches
@@ -112,7 +112,7 @@ class ShardJob:
         return Path(self.out, self.tables[0], self.folder)
 
 
-def divided(spans: Mapping[str, tuple[int, int]], cores: int) -> list[ShardTask]:
+def divide(spans: Mapping[str, tuple[int, int]], cores: int) -> list[ShardTask]:
     """Divide nodes, given with their first and last seq, into tasks; return the largest tasks first."""
     every = sum(max(0, last - first + 1) for first, last in spans.values()) or 1
     tasks = []
@@ -137,7 +137,7 @@ def fold_log(
     *missing* has the seqs that are missing from the log, per node. *shards* is the number of shards per node; None
     chooses it by size. *on_progress* is called with the fraction that is done, from 0 to 1.
     """
-    tasks = divided(spans, parallelism(spark) if job.folds else 1)
+    tasks = divide(spans, parallelism(spark) if job.folds else 1)
     if shards is not None:
         tasks = [ShardTask(node, *span, number, shards) for node, span in spans.items() for number in range(shards)]
     tasks = [task._replace(missing=tuple((missing or {}).get(task.node, ()))) for task in tasks]
@@ -173,9 +173,9 @@ def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
         options: dict[str, Any] = {"window_us": None, "now": job.now, "shard": shard, "folds": job.folds}
         options["missing"] = task.missing
         taken = take(reader, first, task.last, state, matchers, **options)
-        for piece in uncollected(taken):
+        for piece in pause_collection(taken):
             for table, batches in piece.rows.items():
-                yield from files.add(table, job.wanted(table, batches))
+                yield from files.add(table, job.rows_within(table, batches))
             state.discard_changes()
             progress.note(piece.last - first + 1)
     yield from files.end()

@@ -45,7 +45,7 @@ class Mapped(Protocol):
 def write_files(rows: Mapped, out: Path, table: str, folder: str, *, work: Work = iter) -> list[Path]:
     """Write *work* applied to *rows*, in the workers, as data files of a table; return the files."""
     (out / table / folder).mkdir(parents=True, exist_ok=True)
-    return file_paths(out, made_frame(rows, partial(_written, out, table, folder, work))).get(table, [])
+    return file_paths(out, made_frame(rows, partial(_write_files, out, table, folder, work))).get(table, [])
 
 
 def made_frame(rows: Mapped, make: Callable[[Iterable[Any]], Iterator[Made]]) -> Any:  # a pyarrow.Table
@@ -69,7 +69,7 @@ def _as_batches(make: Callable[[Iterable[Any]], Iterator[Made]], batches: Iterab
         yield pa.RecordBatch.from_pylist([made._asdict()], _MADE)
 
 
-def _written(out: Path, table: str, folder: str, work: Work, batches: Iterable[Any]) -> Iterator[Made]:
+def _write_files(out: Path, table: str, folder: str, work: Work, batches: Iterable[Any]) -> Iterator[Made]:
     files = TableFiles(out, _NODE, (table,), folder=folder)
     for batch in work(batches):
         yield from files.add(table, [batch])

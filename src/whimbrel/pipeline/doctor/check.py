@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Check", "Verdict", "counted", "failed", "ok", "sized", "warning"]
+__all__ = ["Check", "Verdict", "failure", "ok", "warning", "with_noun", "with_unit"]
 
 
 class Verdict(Enum):
@@ -37,17 +37,17 @@ def warning(name: str, found: str, wanted: str, remedy: str) -> Check:
     return Check(name=name, verdict=Verdict.WARNING, found=found, wanted=wanted, remedy=remedy)
 
 
-def failed(name: str, found: str, wanted: str, remedy: str) -> Check:
+def failure(name: str, found: str, wanted: str, remedy: str) -> Check:
     """Return a failed check: it does not work, or will soon stop working."""
     return Check(name=name, verdict=Verdict.FAILED, found=found, wanted=wanted, remedy=remedy)
 
 
-def counted(number: int, what: str) -> str:
+def with_noun(number: int, what: str) -> str:
     """Return a number with its noun in singular or plural: 1 node, 2 nodes."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def sized(size_bytes: float) -> str:
+def with_unit(size_bytes: float) -> str:
     """Return a size with its unit, such as 1.5 MB."""
     for unit in ("B", "KB", "MB", "GB"):
         if size_bytes < 1_000:

@@ -18,7 +18,7 @@ from whimbrel.log.keeping.readers import lost_readers
 from whimbrel.log.reader import named_header
 from whimbrel.log.segments import Scan, is_proven_later, is_torn_creation
 from whimbrel.model.rows import COLUMNS
-from whimbrel.pipeline.doctor.check import Check, counted, failed, ok, warning
+from whimbrel.pipeline.doctor.check import Check, failure, ok, warning, with_noun
 
 __all__ = ["Extent", "examine_log", "extents"]
 
@@ -45,10 +45,10 @@ def examine_log(log: Path) -> list[Check]:
         layout.check_format(log)
     except (WhimbrelError, OSError) as error:
         remedy = "name the directory of a log: that of `whimbrel serve --data`, or what `log import` made"
-        return [failed("log", str(error), "a log that this version can read", remedy)]
+        return [failure("log", str(error), "a log that this version can read", remedy)]
     checks = [ok("log", f"format {layout.FORMAT}", "a log that this version can read")]
     found, damaged = extents(log)
-    checks += [failed(f"log of {node}", told, "a segment that can be read", _VERIFY) for node, told in damaged.items()]
+    checks += [failure(f"log of {node}", told, "a segment that can be read", _VERIFY) for node, told in damaged.items()]
     if not found and not damaged:
         remedy = "start a broker on it, or import facts: whimbrel log import DIR FILE.jsonl"
         checks.append(warning("nodes", "none: the log is empty", "at least one", remedy))
@@ -56,7 +56,7 @@ def examine_log(log: Path) -> list[Check]:
     checks += [each for node in list(found)[:_SHOWN] for each in _readers(log, node)]
     checks += [each for node in list(found)[:_SHOWN] for each in _absent(log, node)]
     if len(found) > _SHOWN:
-        checks.append(ok("nodes", f"{counted(len(found) - _SHOWN, 'node')} more, all readable"))
+        checks.append(ok("nodes", f"{with_noun(len(found) - _SHOWN, 'node')} more, all readable"))
     return checks
 
 
@@ -64,8 +64,8 @@ def _node(node: str, extent: Extent, hole: tuple[int, int] | None) -> Check:
     name = f"log of {node}"
     if hole is not None:
         found = f"numbers {hole[0]} to {hole[1]} are neither in Parquet nor in a segment"
-        return failed(name, found, "every number once", _VERIFY)
-    tail = f", {counted(extent.unproven, 'fact')} after it not yet safe from a crash" if extent.unproven else ""
+        return failure(name, found, "every number once", _VERIFY)
+    tail = f", {with_noun(extent.unproven, 'fact')} after it not yet safe from a crash" if extent.unproven else ""
     return ok(name, f"numbers {extent.first} to {extent.last}{tail}", "a proven end")
 
 
@@ -102,8 +102,8 @@ def _absent(log: Path, node: str) -> list[Check]:
 def _absence(node: str, seq: int, size: int, absent: list[tuple[str, int]]) -> Check:
     name, count = absent[0]
     found = (
-        f"{name} holds {counted(count, 'notification')} for devices that are all away, more than any other of "
-        f"{counted(len(absent), 'such session')}; the checkpoint of number {seq} has {size:,} bytes"
+        f"{name} holds {with_noun(count, 'notification')} for devices that are all away, more than any other of "
+        f"{with_noun(len(absent), 'such session')}; the checkpoint of number {seq} has {size:,} bytes"
     )
     return ok(f"absent sessions of {node}", found, "bounded by ttl and max of each subscription")
 

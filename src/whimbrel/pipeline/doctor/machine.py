@@ -10,7 +10,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from whimbrel.pipeline.doctor.check import Check, failed, ok, sized, warning
+from whimbrel.pipeline.doctor.check import Check, failure, ok, warning, with_unit
 
 __all__ = [
     "check_cores",
@@ -43,17 +43,19 @@ def check_python(version: tuple[int, ...]) -> Check:
     found, wanted = ".".join(map(str, version)), f"{_PYTHON[0]}.{_PYTHON[1]} or newer"
     if version >= _PYTHON:
         return ok("Python", found, wanted)
-    return failed("Python", found, wanted, "make a virtual environment with a newer Python, and install Whimbrel there")
+    return failure(
+        "Python", found, wanted, "make a virtual environment with a newer Python, and install Whimbrel there"
+    )
 
 
 def check_package(name: str, found: str | None, requirement: str) -> Check:
     """Check the version *found* of a package against our *requirement*, such as ``>=4.1,<5``."""
     remedy, wanted = "run: pip install 'whimbrel[spark]'", requirement.replace(",", ", ")
     if found is None:
-        return failed(name, "not installed", wanted, remedy)
+        return failure(name, "not installed", wanted, remedy)
     if all(_holds(found, sign, bound) for sign, bound in _BOUND.findall(requirement)):
         return ok(name, found, wanted)
-    return failed(name, found, wanted, remedy)
+    return failure(name, found, wanted, remedy)
 
 
 def check_java(version_text: str | None, modules_text: str = "") -> Check:
@@ -62,25 +64,25 @@ def check_java(version_text: str | None, modules_text: str = "") -> Check:
     remedy = f"install a Java {_JAVA} or newer (JRE or JDK, not a trimmed one), and set JAVA_HOME to it"
     major = None if version_text is None else _MAJOR.search(version_text)
     if version_text is None:
-        return failed("Java", "none: neither JAVA_HOME nor the PATH has one", wanted, remedy)
+        return failure("Java", "none: neither JAVA_HOME nor the PATH has one", wanted, remedy)
     if major is None:
-        return failed("Java", version_text.strip().partition("\n")[0] or "it says no version", wanted, remedy)
+        return failure("Java", version_text.strip().partition("\n")[0] or "it says no version", wanted, remedy)
     if int(major[1]) < _JAVA:
-        return failed("Java", major[1], wanted, remedy)
+        return failure("Java", major[1], wanted, remedy)
     if _MODULE not in modules_text:
-        return failed("Java", f"{major[1]}, without the module {_MODULE}", wanted, remedy)
+        return failure("Java", f"{major[1]}, without the module {_MODULE}", wanted, remedy)
     return ok("Java", major[1], wanted)
 
 
 def check_memory(size_bytes: int | None) -> Check:
     """Check the memory of the machine."""
-    wanted = f"{sized(_LEAST_MEMORY)} or more"
+    wanted = f"{with_unit(_LEAST_MEMORY)} or more"
     if size_bytes is None:
         return ok("memory", "not told by this system", wanted)
     if size_bytes < _LEAST_MEMORY:
         remedy = "run small batches (--facts-per-batch 20000), or use a machine with more memory"
-        return warning("memory", sized(size_bytes), wanted, remedy)
-    return ok("memory", sized(size_bytes), wanted)
+        return warning("memory", with_unit(size_bytes), wanted, remedy)
+    return ok("memory", with_unit(size_bytes), wanted)
 
 
 def check_cores(cores: int) -> Check:
@@ -93,17 +95,17 @@ def check_cores(cores: int) -> Check:
 
 def check_disk(name: str, path: Path, free_bytes: int | None, *, is_usable: bool, to_write: bool) -> Check:
     """Check the folder of a log or of tables; *free_bytes* is None if it does not exist and cannot be created."""
-    wanted = f"{'a writable' if to_write else 'a readable'} folder, {sized(_LITTLE_FREE)} free"
+    wanted = f"{'a writable' if to_write else 'a readable'} folder, {with_unit(_LITTLE_FREE)} free"
     if free_bytes is None:
-        return failed(
+        return failure(
             name, f"{path}: no such folder, nor a folder that it could be made in", wanted, "correct the path"
         )
     if not is_usable:
         remedy = "run as the user whose files these are, or change their rights"
-        return failed(name, f"{path}: may not be {'written' if to_write else 'read'}", wanted, remedy)
-    found = f"{path}: {sized(free_bytes)} free"
+        return failure(name, f"{path}: may not be {'written' if to_write else 'read'}", wanted, remedy)
+    found = f"{path}: {with_unit(free_bytes)} free"
     if free_bytes < _LEAST_FREE:
-        return failed(name, found, wanted, "free some space: a full disk ends the stream, and a broker's appends")
+        return failure(name, found, wanted, "free some space: a full disk ends the stream, and a broker's appends")
     if free_bytes < _LITTLE_FREE:
         return warning(name, found, wanted, "free some space, or keep fewer days: whimbrel log export --keep-days N")
     return ok(name, found, wanted)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import whimbrel
 from whimbrel.errors import WhimbrelError
-from whimbrel.pipeline.doctor.check import Check, failed, ok
+from whimbrel.pipeline.doctor.check import Check, failure, ok
 
 __all__ = ["check_workers", "examine_spark"]
 
@@ -23,11 +23,11 @@ _TASKS_PER_CORE = 2
 
 def check_workers(here: tuple[str, ...], found: set[tuple[str, ...]]) -> Check:
     """Compare the workers' versions of Whimbrel, Python (major and minor) and pyarrow with those of this process."""
-    wanted = _listed(here)
+    wanted = _versions_text(here)
     if found == {here}:
         return ok("workers", wanted, wanted)
     remedy = "install the same on every machine, and let PYSPARK_PYTHON name that Python"
-    return failed("workers", "; ".join(map(_listed, sorted(found))) or "none answered", wanted, remedy)
+    return failure("workers", "; ".join(map(_versions_text, sorted(found))) or "none answered", wanted, remedy)
 
 
 def examine_spark(master: str | None) -> list[Check]:
@@ -38,14 +38,14 @@ def examine_spark(master: str | None) -> list[Check]:
 
         from whimbrel.pipeline.spark.spark_session import clear_errors, local_session
     except (ImportError, WhimbrelError) as error:
-        return [failed("Spark", str(error), "a session", "run: pip install 'whimbrel[spark]'")]
+        return [failure("Spark", str(error), "a session", "run: pip install 'whimbrel[spark]'")]
     is_ours = SparkSession.getActiveSession() is None
     remedy = "see the checks above; --master names where Spark runs, this machine by default"
     try:
         with clear_errors():
             spark = local_session(master=master)
     except WhimbrelError as error:
-        return [failed("Spark", str(error), "a session", remedy)]
+        return [failure("Spark", str(error), "a session", remedy)]
     checks = [ok("Spark", f"{spark.version}, started in {time.monotonic() - begun:.1f} s", "a session")]
     try:
         for look in (_workers, _arrow):
@@ -55,7 +55,7 @@ def examine_spark(master: str | None) -> list[Check]:
             except WhimbrelError as error:
                 wanted = "an answer of the workers"
                 remedy = "install whimbrel[spark] on every machine, and let PYSPARK_PYTHON name that Python"
-                checks.append(failed(look.__name__.strip("_"), str(error), wanted, remedy))
+                checks.append(failure(look.__name__.strip("_"), str(error), wanted, remedy))
     finally:
         if is_ours:
             spark.stop()
@@ -100,8 +100,8 @@ def _arrow(spark: Any) -> Check:
     if sorted(map(str, back.to_pylist())) == sorted(map(str, sent.to_pylist())):
         return ok("arrow", f"{len(kinds)} types there and back", wanted)
     remedy = "install the versions of pyspark, pandas and pyarrow that whimbrel[spark] names"
-    return failed("arrow", f"{back.to_pylist()} for {sent.to_pylist()}", wanted, remedy)
+    return failure("arrow", f"{back.to_pylist()} for {sent.to_pylist()}", wanted, remedy)
 
 
-def _listed(versions: tuple[str, ...]) -> str:
+def _versions_text(versions: tuple[str, ...]) -> str:
     return ", ".join(f"{name} {value}" for name, value in zip(("whimbrel", "Python", "pyarrow"), versions, strict=True))

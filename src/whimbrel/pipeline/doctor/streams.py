@@ -15,7 +15,7 @@ from pathlib import Path
 from whimbrel.errors import WhimbrelError
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.doctor.check import Check, Verdict, counted, failed, ok, sized, warning
+from whimbrel.pipeline.doctor.check import Check, Verdict, failure, ok, warning, with_noun, with_unit
 from whimbrel.pipeline.doctor.logs import Extent, extents
 from whimbrel.pipeline.spark.paths import local_path
 from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord, OtherLogError, check_same_log
@@ -37,13 +37,15 @@ def check_checkpoint(record: BatchRecord | None, committed: int) -> Check:
     """Compare Spark's checkpoint, whose last finished batch is *committed* (-1: none), with the record."""
     found = f"batch {committed}" if committed >= 0 else "no batch yet"
     if record is None:
-        return ok("checkpoint", found) if committed < 0 else failed("checkpoint", found, "no batch, as recorded", _ANEW)
+        return (
+            ok("checkpoint", found) if committed < 0 else failure("checkpoint", found, "no batch, as recorded", _ANEW)
+        )
     wanted = f"batch {record.batch}, or the one before it"
     is_over = committed == record.batch and record.is_done
     if is_over or committed == record.batch - 1:
         under_way = "" if is_over else f", batch {record.batch} under way or interrupted"
         return ok("checkpoint", found + under_way, wanted)
-    return failed("checkpoint", found, wanted, _ANEW)
+    return failure("checkpoint", found, wanted, _ANEW)
 
 
 def check_table(table: str, last_batch: int, record: BatchRecord) -> Check | None:
@@ -53,7 +55,7 @@ def check_table(table: str, last_batch: int, record: BatchRecord) -> Check | Non
         return None
     told = "it is behind what is recorded" if last_batch < least else "it is ahead of what is recorded"
     wanted = f"batch {least}" if last_batch < least else f"batch {record.batch} at most"
-    return failed(f"batches of {table}", f"batch {last_batch}: {told}", wanted, _ANEW)
+    return failure(f"batches of {table}", f"batch {last_batch}: {told}", wanted, _ANEW)
 
 
 def check_reach(node: str, applied: int, extent: Extent) -> Check:
@@ -62,15 +64,15 @@ def check_reach(node: str, applied: int, extent: Extent) -> Check:
     if applied >= 0 and behind > 0 and extent.first > applied + 1:
         found = f"the log begins with number {extent.first}, the tables end with {applied}"
         remedy = f"{_ANEW.partition(';')[0]}; keep more days of the log, or run the stream more often"
-        return failed(name, found, f"number {applied + 1}, which is next", remedy)
+        return failure(name, found, f"number {applied + 1}, which is next", remedy)
     if behind < 0:
         found = f"the log ends with number {extent.last}, the tables with {applied}"
-        return failed(name, found, "the log that the stream has read", "name the log of this stream; " + _ANEW)
+        return failure(name, found, "the log that the stream has read", "name the log of this stream; " + _ANEW)
     return ok(name, _lag(behind))
 
 
 def _lag(behind: int) -> str:
-    return f"{counted(behind, 'log record')} behind" if behind else "up to date"
+    return f"{with_noun(behind, 'log record')} behind" if behind else "up to date"
 
 
 def check_running(*, is_running: bool, behind: int, last_batch_s: float, age_s: float = 0.0) -> Check:
@@ -108,7 +110,7 @@ def examine_stream(out: Path, log: Path | None, *, now: float) -> list[Check]:
     try:
         record = BatchRecord.read(folder / "batch.json")
     except (OSError, WhimbrelError) as error:
-        return [*checks, failed("batch", str(error), "what the stream wrote, whole", _ANEW), *_tables(out)]
+        return [*checks, failure("batch", str(error), "what the stream wrote, whole", _ANEW), *_tables(out)]
     if log is not None:
         checks.append(_running(folder, record, log, now))
     found: list[Check] = []
@@ -116,23 +118,23 @@ def examine_stream(out: Path, log: Path | None, *, now: float) -> list[Check]:
         found = _agreement(out)
         if all(check.verdict is Verdict.OK for check in found):
             break
-    reach = [] if log is None else [*_sameness(log, record), *_reach(log, _applied(record))]
+    reach = [] if log is None else [*_sameness(log, record), *_reach(log, _applied_seqs(record))]
     return [*checks, *found, *reach, *_leftovers(out, now), *_tables(out)]
 
 
-def _applied(record: BatchRecord | None) -> Mapping[str, int]:
+def _applied_seqs(record: BatchRecord | None) -> Mapping[str, int]:
     return {} if record is None else {node: each.applied for node, each in record.nodes.items()}
 
 
 def _running(folder: Path, record: BatchRecord | None, log: Path, now: float) -> Check:
     """Check whether a stream holds the folder's lock, and how many seqs of the log wait for it."""
-    applied, behind = _applied(record), 0
+    applied, behind = _applied_seqs(record), 0
     try:
         for node, extent in extents(log)[0].items():
             behind += max(0, extent.last - max(applied.get(node, NOTHING_APPLIED), extent.first - 1))
     except (OSError, ValueError, WhimbrelError):  # the check of the log reports it
         behind = 0
-    last_batch_s = now - _modified(folder / "batch.json", 0)  # written whenever a batch is committed
+    last_batch_s = now - _mtime(folder / "batch.json", 0)  # written whenever a batch is committed
     times = [] if record is None else [each.last_at for each in record.nodes.values() if each.last_at is not None]
     age_s = (record.at - max(times)) / 1e6 if record is not None and times else 0.0
     return check_running(is_running=_is_locked(folder), behind=behind, last_batch_s=max(0.0, last_batch_s), age_s=age_s)
@@ -157,12 +159,12 @@ def _plan(path: Path) -> Check:
         plan = json.loads(path.read_bytes())
         version, tables = plan["format"], ", ".join(plan["tables"])
     except FileNotFoundError:
-        return failed("plan", f"{path}: missing", wanted, _ANEW)
+        return failure("plan", f"{path}: missing", wanted, _ANEW)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return failed("plan", f"{path}: no plan of a stream", wanted, _ANEW)
+        return failure("plan", f"{path}: no plan of a stream", wanted, _ANEW)
     if known is not None and version not in known:
         remedy = "use the Whimbrel that began the stream, or begin a new one in another folder"
-        return failed("plan", f"format {version}", f"format {' or '.join(map(str, sorted(known)))}", remedy)
+        return failure("plan", f"format {version}", f"format {' or '.join(map(str, sorted(known)))}", remedy)
     return ok("plan", tables, wanted)
 
 
@@ -179,9 +181,9 @@ def _agreement(out: Path) -> list[Check]:
     folder = out / "_stream"
     try:
         record = BatchRecord.read(folder / "batch.json")
-        committed = _committed(folder)
+        committed = _last_commit(folder)
     except (OSError, ValueError, KeyError, TypeError, WhimbrelError) as error:
-        return [failed("checkpoint", str(error), "what the stream wrote, whole", _ANEW)]
+        return [failure("checkpoint", str(error), "what the stream wrote, whole", _ANEW)]
     checks = [] if committed is None else [check_checkpoint(record, committed)]
     try:
         from deltalake.exceptions import DeltaError
@@ -199,7 +201,7 @@ def _agreement(out: Path) -> list[Check]:
     return checks
 
 
-def _committed(folder: Path) -> int | None:
+def _last_commit(folder: Path) -> int | None:
     """Return the last batch that Spark records as finished; None if its checkpoint is not on this machine."""
     found = StreamIdentity.read(folder)
     if found is None:
@@ -219,7 +221,7 @@ def _reach(log: Path, applied: Mapping[str, int]) -> list[Check]:
     for node in sorted(applied.keys() - there.keys()):
         if applied[node] >= 0:
             remedy = "name the log of this stream"
-            checks.append(failed(f"lag of {node}", "the log has no such node", "the log that it has read", remedy))
+            checks.append(failure(f"lag of {node}", "the log has no such node", "the log that it has read", remedy))
     return checks
 
 
@@ -233,7 +235,7 @@ def _sameness(log: Path, record: BatchRecord | None) -> list[Check]:
         except OtherLogError as error:
             remedy = "name the log of this stream; " + _ANEW
             checks.append(
-                failed(f"log of {node}", error.found, f"{error.wanted}, of which the tables are made", remedy)
+                failure(f"log of {node}", error.found, f"{error.wanted}, of which the tables are made", remedy)
             )
         except (OSError, WhimbrelError):  # the check of the log reports it
             continue
@@ -243,14 +245,14 @@ def _sameness(log: Path, record: BatchRecord | None) -> list[Check]:
 def _leftovers(out: Path, now: float) -> list[Check]:
     """Report temporary files of interrupted streams; files of the last hour may belong to a running stream."""
     places = [*out.glob("_stream/*.new")]
-    old = [path for path in places if now - _modified(path, now) > _OLD_S]
+    old = [path for path in places if now - _mtime(path, now) > _OLD_S]
     if not old:
         return [ok("leftovers", "none")]
     remedy = "none needed: the next start of the stream removes them"
-    return [warning("leftovers", f"{counted(len(old), 'file')} of a stream that was interrupted", "none", remedy)]
+    return [warning("leftovers", f"{with_noun(len(old), 'file')} of a stream that was interrupted", "none", remedy)]
 
 
-def _modified(path: Path, now: float) -> float:
+def _mtime(path: Path, now: float) -> float:
     try:
         return path.lstat().st_mtime
     except FileNotFoundError:  # a running stream has just removed it
@@ -271,9 +273,9 @@ def _tables(out: Path) -> Iterator[Check]:
             check_folder(out, folder.name)
             sizes = [path.stat().st_size for path in data_files(out, folder.name)]
         except (OSError, WhimbrelError, DeltaError) as error:
-            yield failed(f"table {folder.name}", str(error).partition("\n")[0], "a Delta table, whole", _ANEW)
+            yield failure(f"table {folder.name}", str(error).partition("\n")[0], "a Delta table, whole", _ANEW)
             continue
-        found = f"{counted(len(sizes), 'file')}, {sized(sum(sizes))}"
+        found = f"{with_noun(len(sizes), 'file')}, {with_unit(sum(sizes))}"
         small = sum(1 for size in sizes if size < _SMALL_BYTES)
         name, wanted = f"table {folder.name}", f"fewer than {_MANY} small files"
         if small >= _MANY:

@@ -28,7 +28,7 @@ from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.snapshots import Missing
 from whimbrel.pipeline.files.suspects import Mask, suspects
 
-__all__ = ["Judged", "judged", "missing_letters"]
+__all__ = ["Judged", "missing_letters", "validate_rows"]
 
 Arrow = Any
 """A ``pyarrow`` array, batch or table; pyarrow ships no types."""
@@ -43,7 +43,7 @@ class Judged(NamedTuple):
     dead: Arrow
 
 
-def judged(
+def validate_rows(
     table: str,
     rows: Arrow,
     *,

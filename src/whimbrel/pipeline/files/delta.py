@@ -177,7 +177,7 @@ class DeltaOutput:
     def add(self, batch: int, rows: Any) -> None:  # a pyarrow.Table
         """Commit the rows of *batch*, unless there are none or the batch was committed already."""
         if rows.num_rows and not self.has(batch):
-            self._commit([self._added(rows)], batch)
+            self._commit([self._add_file(rows)], batch)
 
     def add_files(self, batch: int, files: Sequence[AddAction]) -> None:
         """Commit the files that workers wrote for *batch*, unless there are none or it was committed already."""
@@ -189,14 +189,14 @@ class DeltaOutput:
         if not windows or self.has(batch):
             return
         if not self._has_windows:
-            self._commit([self._added(windows[WHOLE])], batch, "overwrite")
+            self._commit([self._add_file(windows[WHOLE])], batch, "overwrite")
             return
         gone = [each for each in self._files() if any(each.first <= window <= each.last for window in windows)]
         new = dict(windows)
         for file in gone:
             if file.first < file.last:  # a merged file: write its other windows to files of their own
                 new = by_window(self._rows([file])) | new
-        self._commit([*map(self._added, new.values()), *map(_removed, gone)], batch)
+        self._commit([*map(self._add_file, new.values()), *map(_remove_action, gone)], batch)
 
     def replace_between(self, paths: Iterable[Path], since: int | None, until: int | None) -> None:
         """Replace the rows from *since* on and before *until* by the Parquet files *paths*, in one commit.
@@ -207,12 +207,12 @@ class DeltaOutput:
         new = list(paths)
         for path in new:
             sync_file(path)
-        actions: list[AddAction | RemoveAction] = [added(self._folder, path, self._time) for path in new]
+        actions: list[AddAction | RemoveAction] = [add_action(self._folder, path, self._time) for path in new]
         for file in self._files():
             if file.first < after and file.last >= first:
                 if file.first < first or file.last >= after:
                     actions += self._outside(file, first, after)
-                actions.append(_removed(file))
+                actions.append(_remove_action(file))
         self._commit(actions, None)
 
     def _outside(self, file: _File, first: int, after: int) -> list[AddAction]:
@@ -224,7 +224,7 @@ class DeltaOutput:
                 times = batch.column(self._time).cast(pa.int64())
                 writer.write_batch(batch.filter(pc.or_(pc.less(times, first), pc.greater_equal(times, after))))
         if statistics(path, ())[0]:
-            return [added(self._folder, path, self._time, is_new=False)]
+            return [add_action(self._folder, path, self._time, is_new=False)]
         path.unlink()
         return []
 
@@ -258,7 +258,7 @@ class DeltaOutput:
         ]
         return sorted(found, key=lambda each: (each.first, each.last, each.path))
 
-    def _added(self, rows: Any, *, is_new: bool = True) -> AddAction:
+    def _add_file(self, rows: Any, *, is_new: bool = True) -> AddAction:
         if self._opened is None:
             self.create()
         return written_file(self._out, self.table, rows, is_new=is_new)
@@ -295,8 +295,8 @@ class DeltaOutput:
                 room -= file.size
         if len(small) < _TOGETHER:
             return 0
-        gone = [_removed(each, is_new=False) for each in small]
-        self._commit([self._added(self._rows(small), is_new=False), *gone], None)
+        gone = [_remove_action(each, is_new=False) for each in small]
+        self._commit([self._add_file(self._rows(small), is_new=False), *gone], None)
         return len(small)
 
     def expire(self, older_than: int, *, before: int | None = None) -> int:
@@ -331,7 +331,7 @@ def replace_table(out: Path, table: str, paths: Iterable[Path]) -> None:
     found, folder = open_table(out, table), out / table
     for path in paths:
         sync_file(path)
-    actions: list[AddAction | RemoveAction] = [added(folder, path, TIME_COLUMNS.get(table)) for path in paths]
+    actions: list[AddAction | RemoveAction] = [add_action(folder, path, TIME_COLUMNS.get(table)) for path in paths]
     found.create_write_transaction(actions, "overwrite", found.schema())
     found.update_incremental()
     _sync_commit(folder, found.version())
@@ -348,10 +348,10 @@ def written_file(out: Path, table: str, rows: Any, *, is_new: bool = True, folde
         pq.write_table(rows.cast(delta_schema(table)), stream, compression=_COMPRESSION)
         stream.flush()
         os.fsync(stream.fileno())
-    return added(out / table, path, TIME_COLUMNS.get(table), is_new=is_new)
+    return add_action(out / table, path, TIME_COLUMNS.get(table), is_new=is_new)
 
 
-def added(folder: Path, path: Path, time_column: str | None, *, is_new: bool = True) -> AddAction:
+def add_action(folder: Path, path: Path, time_column: str | None, *, is_new: bool = True) -> AddAction:
     """Return the Delta action that adds a file: with its size, number of rows, and range of times."""
     rows, extremes = statistics(path, () if time_column is None else (time_column,))
     told: dict[str, Any] = {"numRecords": rows}
@@ -363,7 +363,7 @@ def added(folder: Path, path: Path, time_column: str | None, *, is_new: bool = T
     return AddAction(str(path.relative_to(folder)), size, {}, now_ms, is_new, json.dumps(told))
 
 
-def _removed(file: _File, *, is_new: bool = True) -> RemoveAction:
+def _remove_action(file: _File, *, is_new: bool = True) -> RemoveAction:
     return RemoveAction(file.path, is_new, int(time.time() * 1_000), file.size, {})
 
 

@@ -19,7 +19,7 @@ from whimbrel.log.errors import CorruptLogError
 from whimbrel.log.layout import Part
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.files.dead_letters import judged
+from whimbrel.pipeline.files.dead_letters import validate_rows
 from whimbrel.pipeline.files.visibility import UnseenNumbersError, first_unseen
 
 __all__ = [
@@ -50,7 +50,7 @@ class PartNumbers:
 
     def __init__(self, part: Part) -> None:
         self.last = part.last
-        self._file = _opened(part.path)
+        self._file = _open_part(part.path)
         self.seqs, self.unnumbered = _numbers(self._file, part)
         """The seq of each row, and the number of rows without a seq."""
 
@@ -104,7 +104,7 @@ class PartCursor(PartNumbers):
             if skipped >= batch.num_rows:
                 skipped -= batch.num_rows
                 continue
-            yield _fitted(self._table, batch.slice(skipped))
+            yield _fit_schema(self._table, batch.slice(skipped))
             skipped = 0
 
     def _sorted_rows(self, first: int) -> list[Arrow]:
@@ -113,7 +113,7 @@ class PartCursor(PartNumbers):
         self.seqs = self.seqs[order]
         self._row = int(np.searchsorted(self.seqs, first))
         rows = self._file.read(use_threads=False).take(pa.array(order[self._row :])).combine_chunks()
-        return [_fitted(self._table, batch) for batch in rows.to_batches(max_chunksize=self._most_rows)]
+        return [_fit_schema(self._table, batch) for batch in rows.to_batches(max_chunksize=self._most_rows)]
 
 
 def check_parts_whole(log: Path, node: str, parts: Iterable[Part], first: int, last: int) -> None:
@@ -125,7 +125,7 @@ def check_parts_whole(log: Path, node: str, parts: Iterable[Part], first: int, l
         raise UnseenNumbersError(log, node, unseen, last)
 
 
-def _opened(path: Path) -> Arrow:
+def _open_part(path: Path) -> Arrow:
     try:
         return pq.ParquetFile(path)
     except (pa.ArrowInvalid, ValueError) as error:
@@ -148,7 +148,7 @@ def _is_sorted(seqs: Any) -> bool:
     return bool((seqs[1:] >= seqs[:-1]).all())
 
 
-def _fitted(table: str, batch: Arrow) -> Arrow:
+def _fit_schema(table: str, batch: Arrow) -> Arrow:
     """Return a batch of a part with the current columns and types; columns that an older Whimbrel lacks are null."""
     schema = found_schema(table)
     if batch.schema.equals(schema):
@@ -164,11 +164,11 @@ def part_batches(
     table: str, path: Path, groups: range | None = None, columns: tuple[str, ...] | None = None
 ) -> Iterator[Arrow]:
     """Yield the rows of a part in file order, unchecked: of all row groups or *groups*, all columns or *columns*."""
-    file = _opened(path)
+    file = _open_part(path)
     chosen = None if groups is None else list(groups)
     size = PIECE_FACTS if columns is not None else _rows_at_once(file, path, groups)
     for batch in file.iter_batches(batch_size=size, row_groups=chosen, columns=columns, use_threads=False):
-        yield _fitted(table, batch) if columns is None else batch
+        yield _fit_schema(table, batch) if columns is None else batch
 
 
 def _rows_at_once(file: Arrow, path: Path, groups: range | None) -> int:
@@ -206,6 +206,6 @@ def _repeated_bytes(group: Arrow, number: int, path: Path) -> int:
 def judged_batches(table: str, batches: Iterator[Arrow], *, node: str, now: int) -> Iterator[Arrow]:
     """Yield the valid rows of *batches*; drop the others."""
     for batch in batches:
-        found = judged(table, batch, node=node, now=now)
+        found = validate_rows(table, batch, node=node, now=now)
         if found.good.num_rows:
             yield found.good

@@ -28,9 +28,9 @@ __all__ = [
     "last_date",
     "missing_numbers",
     "parts_up_to",
+    "read_undisturbed",
     "settled_seq",
     "snapshot",
-    "undisturbed",
 ]
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def parts_up_to(directory: Path, table: str, node: str, settled: int) -> list[Pa
 
 def first_number(directory: Path, node: str) -> int:
     """Return the first seq that exists in a node's log; earlier facts may have been removed (``retention``)."""
-    return undisturbed(partial(_first_number, directory, node))
+    return read_undisturbed(partial(_first_number, directory, node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def last_date(directory: Path, table: str) -> date | None:
     return max((part.date for part in parts(directory, table)), default=None)
 
 
-def undisturbed(read: Callable[[], T]) -> T:
+def read_undisturbed(read: Callable[[], T]) -> T:
     """Return the result of *read*; repeat it if an export, a merge or retention removed a file meanwhile.
 
     After many tries the error of a missing file is raised.

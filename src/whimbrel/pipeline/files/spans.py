@@ -31,11 +31,11 @@ from whimbrel.log.record_columns import UNREADABLE, RecordColumns
 from whimbrel.log.records import TABLE_NAMES
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.tables import TABLES, TIME_TYPE
-from whimbrel.pipeline.files.dead_letters import judged
+from whimbrel.pipeline.files.dead_letters import validate_rows
 from whimbrel.pipeline.files.fact_digest import fact_digest
 from whimbrel.pipeline.files.part_rows import PIECE_BYTES, PIECE_FACTS, PartCursor, PartNumbers
 from whimbrel.pipeline.files.schemas import TIMES
-from whimbrel.pipeline.files.snapshots import Missing, parts_up_to, settled_seq, undisturbed
+from whimbrel.pipeline.files.snapshots import Missing, parts_up_to, read_undisturbed, settled_seq
 from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError, first_unseen
 
 __all__ = ["Piece", "SpanReader"]
@@ -171,7 +171,7 @@ class SpanReader:
 
     def _undisturbed_piece(self, first: int, last: int, now: int, missing: Sequence[Missing]) -> Piece:
         try:
-            return undisturbed(partial(self._piece, first, last, now, missing))
+            return read_undisturbed(partial(self._piece, first, last, now, missing))
         except FileNotFoundError:
             raise UnseenNumbersError(self._log, self.node, first, last) from None
 
@@ -274,7 +274,7 @@ class SpanReader:
     def _judge(self, piece: Piece, table: str, batches: list[Arrow], now: int) -> None:
         good: list[Arrow] = []
         for batch in batches:
-            found = judged(table, batch, node=self.node, now=now)
+            found = validate_rows(table, batch, node=self.node, now=now)
             if found.dead.num_rows:
                 piece.dead.append(found.dead)
             if found.good.num_rows:

@@ -1,7 +1,7 @@
-"""Suspects: a fast check of whole Arrow columns that finds all rows of the log that may be invalid.
+"""Fast check of whole Arrow columns: finds all rows of the log that may be invalid.
 
-Rule: every row that ``model.rows.fact_of`` refuses is a suspect, and few valid rows are. ``dead_letters`` then checks
-each suspect on its own.
+Rule: every row that ``model.rows.fact_of`` refuses is marked, and few valid rows are. ``dead_letters`` then validates
+each marked row on its own.
 Rule: the bounds of each column are those of ``model.columns``; rules between columns are in this module.
 """
 
@@ -54,7 +54,7 @@ def suspects(table: str, rows: Arrow, node: str | None) -> Mask:
 
 
 class _Suspects:
-    """Mask of the suspect rows of one batch; each method checks one column and adds its suspects."""
+    """Mask of the rows of one batch that may be invalid; each method checks one column and adds to the mask."""
 
     def __init__(self, rows: Arrow, schema: Arrow) -> None:
         self._rows = rows
@@ -69,12 +69,12 @@ class _Suspects:
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
     def flag(self, is_suspect: Arrow) -> None:
-        """Mark the rows as suspect where *is_suspect* is true; null is not suspect."""
+        """Mark the rows where a condition is true; null marks nothing."""
         if is_suspect.true_count:
             self.mask |= is_suspect.fill_null(False).to_numpy(zero_copy_only=False)
 
     def unless(self, is_fine: Arrow) -> None:
-        """Mark the rows as suspect where *is_fine* is false; null is not suspect."""
+        """Mark the rows where *is_fine* is false; null marks nothing."""
         self.flag(pc.invert(is_fine))
 
     # -- kinds of columns ----------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def _is_unicode(value: bytes | None) -> bool:
 
 
 def _valid_text(column: Arrow, found: _Suspects) -> Arrow | None:
-    """Return a text column, or None if it contains invalid UTF-8; then all rows are marked as suspect."""
+    """Return a text column, or None if it contains invalid UTF-8; then all rows are marked."""
     if _is_text(column):
         return column
     found.mask |= _are_no_text(column)
@@ -327,9 +327,9 @@ def _look(found: _Suspects, column: Column) -> None:
             found.fields(name, _SCREEN)
         case Kind.SUBSCRIPTIONS:
             found.identities(name)
-        case Kind.TEXTS:  # few rows have any: each is a suspect
+        case Kind.TEXTS:  # few rows have any: mark each
             found.flag(pc.greater(pc.list_value_length(found.column(name)), 0))
-        case Kind.AREA | Kind.CORNERS:  # few rows have any: each is a suspect
+        case Kind.AREA | Kind.CORNERS:  # few rows have any: mark each
             found.flag(found.column(name).is_valid())
         case Kind.FLAG:
             pass

@@ -145,10 +145,10 @@ class ContactFold:
         self.waiting = 0
         self.touched = TouchedRows(
             {
-                _SLICE: lambda: [self.until, self._told()],
-                _POSITION: lambda device: _listed(self._held.places.get(device)),
-                _CONTACT: lambda *pair: _listed(self.open.get(pair)),
-                _BEFORE: lambda *pair: _listed(self.last.get(pair)),
+                _SLICE: lambda: [self.until, self._waiting_rows()],
+                _POSITION: lambda device: _as_list(self._held.places.get(device)),
+                _CONTACT: lambda *pair: _as_list(self.open.get(pair)),
+                _BEFORE: lambda *pair: _as_list(self.last.get(pair)),
             }
         )
         """Rows that have changed since the owner last cleared this."""
@@ -163,7 +163,7 @@ class ContactFold:
 
     def rows(self) -> dict[tuple[str, ...], Any]:
         """Return all rows of the state, by key."""
-        found: dict[tuple[str, ...], Any] = {(_SLICE,): [self.until, self._told()]}
+        found: dict[tuple[str, ...], Any] = {(_SLICE,): [self.until, self._waiting_rows()]}
         found |= {(_POSITION, device): list(seen) for device, seen in self.positions.items()}
         found |= {(_CONTACT, *pair): list(begun) for pair, begun in self.open.items()}
         found |= {(_BEFORE, *pair): list(ended) for pair, ended in self.last.items()}
@@ -191,7 +191,7 @@ class ContactFold:
             self._held.places[device] = (reported_at, place.latitude, place.longitude)
             self.touched.touch((_POSITION, device))
 
-    def _told(self) -> list[Any]:
+    def _waiting_rows(self) -> list[Any]:
         devices, times, places = self._waiting()
         return list(zip(devices.to_pylist(), times.tolist(), places.tolist(), strict=True))
 
@@ -231,7 +231,7 @@ class ContactFold:
         began = np.concatenate([np.array([each[1] for each in held], np.int64), times[is_past]])
         where = np.concatenate([np.array([each[2:] for each in held], np.float64).reshape(-1, 2), where])
         code = coded.indices.to_numpy().astype(np.int64)
-        ended = self._ended(code, began)
+        ended = self._ends_of(code, began)
         known = coded.dictionary.to_pylist()
         self._keep(known, code, now, (began, ended, where), settled=None if is_all else len(beside))
         self._reported, self.waiting = [], 0
@@ -245,7 +245,7 @@ class ContactFold:
         over = self._over(found, now, None if is_all else moved)
         self.until, self._is_whole = now, True
         self.touched.touch((_SLICE,))
-        met = self._met(over)
+        met = self._sum_contacts(over)
         self._forget(now - MAX_APART_US)
         return over, met
 
@@ -260,7 +260,7 @@ class ContactFold:
                 return sorted(self._held.around(np.concatenate([before, where])) - moved), sorted(moved), False
         return [], list(held), True
 
-    def _ended(self, code: Any, began: Any) -> Any:
+    def _ends_of(self, code: Any, began: Any) -> Any:
         """Return the end of each position, given in order: its device's next position, or when it is stale."""
         order = np.argsort(code, kind="stable")
         ended = began + self._plan.stale_us
@@ -353,7 +353,7 @@ class ContactFold:
             self._ends = [(ended, pair) for pair, (ended, _) in self.last.items()]
             heapify(self._ends)
 
-    def _met(self, over: Any) -> dict[Pair, Meeting]:
+    def _sum_contacts(self, over: Any) -> dict[Pair, Meeting]:
         """Return the sums over ended contacts per pair, and record each as the last contact of its pair."""
         found: dict[Pair, Meeting] = {}
         times = (over.column(name).cast(pa.int64()).to_pylist() for name in ("began_at", "ended_at"))
@@ -369,7 +369,7 @@ class ContactFold:
         return found
 
 
-def _listed(row: tuple[Any, ...] | None) -> list[Any] | None:
+def _as_list(row: tuple[Any, ...] | None) -> list[Any] | None:
     return None if row is None else list(row)
 
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-__all__ = ["uncollected"]
+__all__ = ["pause_collection"]
 
 T = TypeVar("T")
 
 
-def uncollected(pieces: Iterable[T]) -> Iterator[T]:
+def pause_collection(pieces: Iterable[T]) -> Iterator[T]:
     """Yield *pieces*; pause the collector while each piece is made, but not between two of them."""
     iterator = iter(pieces)
     while True:

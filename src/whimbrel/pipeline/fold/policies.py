@@ -125,7 +125,7 @@ class PolicyChecks:
             if made is None:
                 outcome = Outcome.WITHHELD
                 continue
-            decision = _completed(made, limits)
+            decision = _complete(made, limits)
             self.shape.change_variables(device, version.name, decision.changed, decision.removed)
             reason = None if decision.fault is None else decision.fault.value
             self.shape.count_failure(version.name, device, content.publisher, reason)
@@ -175,14 +175,14 @@ class PolicyChecks:
         )
         is_image = decision.work is not None and decision.work.makes_pictures
         if not is_image:
-            decision = _completed(decision, limits)
-        for what, said, evaluated in _compared(fact, decision, content, body_hash, is_image=is_image):
-            if said != evaluated and _written(said) != _written(evaluated):
+            decision = _complete(decision, limits)
+        for what, said, evaluated in _compared_values(fact, decision, content, body_hash, is_image=is_image):
+            if said != evaluated and _canonical_bytes(said) != _canonical_bytes(evaluated):
                 return f"decision {fact.seq} of policy {fact.policy} says {what} {said!r}; evaluated: {evaluated!r}"
         return None
 
 
-def _compared(
+def _compared_values(
     fact: Decided, decision: Decision, content: Content, own_hash: bytes, *, is_image: bool
 ) -> Iterator[tuple[str, object, object]]:
     """Yield each compared value: its name, the value in the log, and the value that was evaluated here."""
@@ -209,7 +209,7 @@ def _delivery(device: str, content: Content) -> Delivery:
     return Delivery(device, content.publisher, arrival, content.body or b"")
 
 
-def _written(value: object) -> bytes:
+def _canonical_bytes(value: object) -> bytes:
     """Return a value as canonical CBOR, in which NaN equals NaN."""
     return cbor2.dumps(value, canonical=True)
 
@@ -218,7 +218,7 @@ def _hash_of(decision: Decision) -> bytes | None:
     return None if decision.is_original else hashlib.sha256(decision.body).digest()
 
 
-def _completed(decision: Decision, limits: PolicyLimits) -> Decision:
+def _complete(decision: Decision, limits: PolicyLimits) -> Decision:
     """Return the decision after its pending transform, if it has one, with the new body or the fault."""
     if decision.work is None:
         return decision

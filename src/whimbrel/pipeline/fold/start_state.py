@@ -41,7 +41,7 @@ from whimbrel.model.subscription import Subscription
 from whimbrel.node.memory import MemoryCount
 from whimbrel.node.places.last_places import sighting_of
 from whimbrel.node.policies import Policies
-from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers, undisturbed
+from whimbrel.pipeline.files.snapshots import Missing, first_number, missing_numbers, read_undisturbed
 from whimbrel.pipeline.files.visibility import Patience, UnseenNumbersError
 from whimbrel.pipeline.fold.described import Described, known_of
 from whimbrel.pipeline.fold.policies import KeptContent, PolicyChecks, attributes_bytes, body_seen
@@ -118,7 +118,7 @@ class StartState:
 
 def begin_of(directory: Path, node: str) -> tuple[int, Path | None]:
     """Return the first seq of *node* that tables cover, and the checkpoint before it, or None if none is needed."""
-    return undisturbed(partial(_begin_of, directory, node))
+    return read_undisturbed(partial(_begin_of, directory, node))
 
 
 def first_taken(directory: Path, node: str) -> int:
@@ -149,7 +149,7 @@ def start_state(directory: Path, node: str) -> StartState | None:
 
     A checkpoint that a newer Whimbrel wrote raises ``NewerLogError``.
     """
-    return undisturbed(partial(_start_state, directory, node))
+    return read_undisturbed(partial(_start_state, directory, node))
 
 
 def _start_state(directory: Path, node: str) -> StartState | None:
@@ -157,7 +157,7 @@ def _start_state(directory: Path, node: str) -> StartState | None:
     if path is None:
         return None
     with opened(path, node, first - 1) as reader:
-        return _restored(node, reader.header.seq, reader.header.state_at, reader.rows(), path)
+        return _restore(node, reader.header.seq, reader.header.state_at, reader.rows(), path)
 
 
 def left_out(directory: Path, node: str) -> list[Missing]:
@@ -177,7 +177,7 @@ def seen_start_state(
     does not see yet for cut ones. *last* is the last seq of the batch.
     """
 
-    def found() -> StartState | None:
+    def find() -> StartState | None:
         begun = start_state(directory, node)
         here = missing_numbers(directory, node) if begun is None else [begun.left_out()]
         if here != [*missing]:
@@ -185,10 +185,10 @@ def seen_start_state(
             raise UnseenNumbersError(directory, node, first, last)
         return begun
 
-    return patience.wait_for(found)
+    return patience.wait_for(find)
 
 
-def _restored(node: str, seq: int, at: int, rows: Iterable[tuple[Key, bytes]], path: Path) -> StartState:
+def _restore(node: str, seq: int, at: int, rows: Iterable[tuple[Key, bytes]], path: Path) -> StartState:
     """Convert the *rows* of a broker's checkpoint to a start state."""
     kept: dict[Key, bytes] = {("time",): cbor2.dumps(at), ("log mark",): cbor2.dumps([None, None, STATE_FORMAT])}
     notifications: list[Notification] = []
@@ -211,7 +211,7 @@ def _restored(node: str, seq: int, at: int, rows: Iterable[tuple[Key, bytes]], p
                     if isinstance(fact, Decided) and fact.body_hash is not None:
                         shaped.setdefault(fact.notification.seq, {})[fact.device] = fact.body_hash
         kept["decided",] = cbor2.dumps(decided)
-        kept |= dict(_numbered(node, at, kept))
+        kept |= dict(_number_subscriptions(node, at, kept))
         checks = PolicyChecks(_policies(node, kept.items()))
         for fact in notifications:
             content = _content(fact, checks) if checks.are_any else None
@@ -242,7 +242,7 @@ def _fact(node: str, body: bytes) -> Fact:
     return fact_of(*row_from(node, seq, number, body[BODY.size :]))
 
 
-def _numbered(node: str, at: int, rows: dict[Key, bytes]) -> Iterator[tuple[Key, bytes]]:
+def _number_subscriptions(node: str, at: int, rows: dict[Key, bytes]) -> Iterator[tuple[Key, bytes]]:
     """Yield new rows for the subscriptions in *rows* that lack the seq or the time of their fact."""
     hold: Hold[Notification] = Hold.restore(node, [row for row in rows.items() if row[0][0] in HOLD_KINDS])
     wanted = [each for session in hold.sessions() for each in hold.subscriptions(session)]

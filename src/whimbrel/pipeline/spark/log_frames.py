@@ -28,7 +28,7 @@ from whimbrel.model.bounds import FIRST_TIME, LAST_TIME
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.part_rows import found_schema, judged_batches, part_batches
 from whimbrel.pipeline.files.schemas import TIMES
-from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, undisturbed
+from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, read_undisturbed
 from whimbrel.pipeline.files.visibility import PATIENT, UnseenNumbersError
 from whimbrel.pipeline.spark.source import Span, read_tail
 from whimbrel.pipeline.spark.spark_session import parallelism
@@ -83,7 +83,7 @@ class LogFrame:
         begun: Mapping[str, Arrow] | None = None,
     ) -> LogFrame:
         """Return *table* at the snapshot *at*; *begun* has rows per node that come before those of the log."""
-        portions = undisturbed(lambda: tuple(_portions(log, table, at)))
+        portions = read_undisturbed(lambda: tuple(_portions(log, table, at)))
         portions = (*(_of_rows(table, node, rows) for node, rows in (begun or {}).items()), *portions)
         return cls(spark=spark, log=log, table=table, portions=portions, now=now)
 
@@ -129,7 +129,7 @@ class LogFrame:
         return tuple(TABLES[self.table].schema.names)
 
     def _over(self, work: Callable[[Iterable[_Portion]], Iterator[Any]], schema: Any) -> DataFrame:
-        tasks = _divided(self.portions, _TASKS_PER_CORE * parallelism(self.spark))
+        tasks = _divide(self.portions, _TASKS_PER_CORE * parallelism(self.spark))
         numbers = self.spark.range(0, max(1, len(tasks)), 1, max(1, len(tasks)))
         return numbers.mapInArrow(partial(_task, tasks, work), schema)
 
@@ -189,7 +189,7 @@ def _ends_of_groups(groups: Sequence[Any]) -> list[int] | None:
     return ends
 
 
-def _divided(portions: Sequence[_Portion], most: int) -> list[list[_Portion]]:
+def _divide(portions: Sequence[_Portion], most: int) -> list[list[_Portion]]:
     """Divide *portions* into tasks of neighbouring portions, with about equal numbers of rows."""
     share = max(_ROWS_PER_TASK, -(-sum(each.rows for each in portions) // most))
     tasks: list[list[_Portion]] = []
@@ -241,16 +241,16 @@ def _good(  # noqa: PLR0917 # ``partial`` passes them by position
     def read() -> Iterator[Any]:
         for portion in portions:
             if is_judged:
-                good = judged_batches(table, _found(log, table, portion), node=portion.node, now=now)
+                good = judged_batches(table, _read_portion(log, table, portion), node=portion.node, now=now)
             else:
-                good = _numbered(_found(log, table, portion, columns), columns or ())
+                good = _rows_with_times(_read_portion(log, table, portion, columns), columns or ())
             for batch in good:
                 yield batch if columns is None else batch.select(list(columns))
 
     return work(read())
 
 
-def _found(log: Path, table: str, portion: _Portion, columns: tuple[str, ...] | None = None) -> Iterator[Any]:
+def _read_portion(log: Path, table: str, portion: _Portion, columns: tuple[str, ...] | None = None) -> Iterator[Any]:
     """Yield the rows of a portion, without validation."""
     if portion.begun is not None:
         rows = pa.ipc.open_stream(portion.begun).read_all()
@@ -264,7 +264,7 @@ def _found(log: Path, table: str, portion: _Portion, columns: tuple[str, ...] | 
         for batch in found:
             yield _up_to(batch, portion.last, portion.first)
     except FileNotFoundError:  # it was merged with other parts meanwhile
-        yield from PATIENT.wait_for(partial(undisturbed, partial(_again, log, table, portion)))
+        yield from PATIENT.wait_for(partial(read_undisturbed, partial(_again, log, table, portion)))
 
 
 def _again(log: Path, table: str, portion: _Portion) -> list[Any]:
@@ -287,7 +287,7 @@ def _up_to(batch: Any, last: int, first: int = 0) -> Any:
     return batch.filter(pc.fill_null(pc.and_(pc.less_equal(seqs, last), pc.greater_equal(seqs, first)), True))
 
 
-def _numbered(batches: Iterable[Any], columns: Sequence[str]) -> Iterator[Any]:
+def _rows_with_times(batches: Iterable[Any], columns: Sequence[str]) -> Iterator[Any]:
     for batch in batches:
         some = batch.select(list(columns)).drop_null()
         micros = some.column(columns[-1]).cast(TIME_TYPE).cast(pa.int64())

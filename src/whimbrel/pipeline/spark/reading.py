@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from whimbrel.log.layout import check_format, date_of, segments
 from whimbrel.pipeline.files.schemas import SCHEMAS, log_table
-from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, snapshot, undisturbed
+from whimbrel.pipeline.files.snapshots import Snapshot, parts_up_to, read_undisturbed, snapshot
 from whimbrel.pipeline.spark.paths import read_parquet
 from whimbrel.pipeline.spark.source import Span, read_tail, register
 
@@ -82,7 +82,7 @@ def _read_here(spark: SparkSession, directory: Path, table: str, tails: Mapping[
     """Read a table's rows of short tails in the driver."""
     schema = SCHEMAS[table]
     target = to_arrow_schema(schema, timezone="UTC")
-    batches = undisturbed(
+    batches = read_undisturbed(
         lambda: [
             batch
             for node, (settled, last) in tails.items()

@@ -86,13 +86,13 @@ class WhimbrelSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        made = _made(self.options)
-        return _Reader(_asked(self.options), schema) if made is None else TableReader(*made, schema)
+        made = _output_table(self.options)
+        return _Reader(_parse_options(self.options), schema) if made is None else TableReader(*made, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
         """Return the reader of a streaming query."""
-        made = _made(self.options)
-        return _StreamReader(_asked(self.options), schema) if made is None else TableStreamReader(*made, schema)
+        made = _output_table(self.options)
+        return _StreamReader(_parse_options(self.options), schema) if made is None else TableStreamReader(*made, schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class _Asked:
     """Snapshot whose tails (seqs that are not in Parquet) are read and nothing else; None: read everything."""
 
 
-def _made(options: Mapping[str, str]) -> tuple[Path, str] | None:
+def _output_table(options: Mapping[str, str]) -> tuple[Path, str] | None:
     """Return folder and name of the table if the options name an output table; None for a table of the log."""
     table = options.get("table", "publications")
     if table not in TABLES_MADE:
@@ -133,7 +133,7 @@ def _directory(options: Mapping[str, str], allowed: str) -> Path:
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
 
 
-def _asked(options: Mapping[str, str]) -> _Asked:
+def _parse_options(options: Mapping[str, str]) -> _Asked:
     directory = _directory(options, "the directory of a log, or a broker's --data, as in load('/var/lib/whimbrel')")
     if not (directory / FORMAT_FILE).is_file() and (directory / "log" / FORMAT_FILE).is_file():
         directory /= "log"
@@ -270,7 +270,7 @@ def read_tail(
     The span was in segments when the read was planned. It may have been exported meanwhile, and its segments removed.
     Seqs that are not visible yet are waited for; then ``UnseenNumbersError`` is raised.
     """
-    exported, parts = patience.wait_for(partial(_exported, directory, table, span))
+    exported, parts = patience.wait_for(partial(_exported_part, directory, table, span))
     for part in parts:
         yield from _part_batches(part.path, table, exported, target)
     if exported.last < span.last:
@@ -278,7 +278,7 @@ def read_tail(
         yield from _segment_batches(directory, table, tail, target, patience)
 
 
-def _exported(directory: Path, table: str, span: Span) -> tuple[Span, list[Part]]:
+def _exported_part(directory: Path, table: str, span: Span) -> tuple[Span, list[Part]]:
     """Return the part of *span* that is in Parquet by now, and the files that have the table's rows of it."""
     node, settled = span.node, settled_seq(directory, span.node)
     found = Span(node, span.first, min(span.last, settled))
@@ -297,7 +297,7 @@ def _part_batches(path: Path, table: str, span: Span, target: Any) -> Batches:  
     source = pads.dataset(path, schema=TABLES[table].schema, format="parquet", partitioning=None)
     for batch in source.to_batches(columns=target.names, filter=wanted, batch_size=_BATCH_ROWS, use_threads=False):
         if batch.num_rows:
-            yield _fitted(batch, target)
+            yield _fit_schema(batch, target)
 
 
 def _segment_batches(
@@ -327,10 +327,10 @@ def _some_rows(reader: LogReader, directory: Path, last: int) -> list[tuple[str,
 
 def _batches(table: Any, target: Any) -> Batches:  # a pyarrow.Table and a pyarrow.Schema
     for batch in table.to_batches():
-        yield _fitted(batch, target)
+        yield _fit_schema(batch, target)
 
 
-def _fitted(batch: Any, target: Any) -> Any:  # pyarrow's
+def _fit_schema(batch: Any, target: Any) -> Any:  # pyarrow's
     """Return *batch* with exactly the schema *target*: Spark compares columns, types and nullability."""
     arrays = (batch.column(field.name) for field in target)
     return pa.RecordBatch.from_arrays(

@@ -122,7 +122,7 @@ def local_session(
     # Local Spark repeats a task whose worker died only if the master states a number of attempts after the comma.
     master = master or ("local[*,4]" if is_light else "local[*]")
     if master.startswith(_CONNECT):
-        return _connected(master, partitions=partitions)
+        return _connect(master, partitions=partitions)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first python3 on the PATH
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = SparkConf().setAll(list(_settings(master, app=app, memory=memory, has_ui=has_ui).items()))
@@ -132,12 +132,12 @@ def local_session(
         # Spark's default of 200 is for clusters: here each task would run for milliseconds and take ten to start.
         conf.set("spark.sql.shuffle.partitions", str(partitions or 2 * (os.cpu_count() or 1)))
     with workers_without_zip() if is_local(master) else nullcontext(), started_from_archive():
-        spark = _started(conf)
+        spark = _start(conf)
     ship_package(spark)
     return spark
 
 
-def _started(conf: SparkConf) -> SparkSession:
+def _start(conf: SparkConf) -> SparkSession:
     try:
         # Java prints a greeting to stderr before it reads any log setting; failures are raised as exceptions.
         gateway = launch_gateway(conf, {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL})  # type: ignore[no-untyped-call]  # pyspark's own
@@ -146,7 +146,7 @@ def _started(conf: SparkConf) -> SparkSession:
     return SparkSession(SparkContext(conf=conf, gateway=gateway))
 
 
-def _connected(url: str, *, partitions: int | None) -> SparkSession:
+def _connect(url: str, *, partitions: int | None) -> SparkSession:
     """Return a Spark Connect session on the server *url*, with those settings that a session may set."""
     if any(find_spec(module) is None for module in ("grpc", "grpc_status", "zstandard")):
         # Checked here, because without them pyspark would end the process with exit status 0.

@@ -120,13 +120,13 @@ class TableStreamReader(DataSourceStreamReader):
                 raise LostCommitError(self._folder, last)
             found = list(map(str, files_of(DeltaTable(self._folder, version=last))))
         else:
-            found = [path for version in range(first + 1, last + 1) for path in self._added(version)]
+            found = [path for version in range(first + 1, last + 1) for path in self._added_files(version)]
         tables = {each["table"] for each in (start, end) if "table" in each}  # an older Whimbrel did not name it
         if last < first or tables - {str(DeltaTable(self._folder).metadata().id)}:
             raise LostCommitError(self._folder, last if first == _NOTHING else first)
         return [_TableFile(path) for path in found]
 
-    def _added(self, version: int) -> Iterator[str]:
+    def _added_files(self, version: int) -> Iterator[str]:
         path = Path(self._folder, "_delta_log", f"{version:020}.json")
         try:
             actions = [json.loads(line) for line in path.read_text().splitlines()]

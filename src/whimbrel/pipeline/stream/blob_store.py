@@ -76,13 +76,13 @@ class BlobStore:
 
     def rows(self) -> Iterator[tuple[Key, bytes]]:
         """Yield all rows in order of their keys."""
-        for encoded, value in sorted(self._merged().items()):
+        for encoded, value in sorted(self._merge().items()):
             yield decode_key(*encoded), value
 
     def get(self, key: Key) -> bytes | None:
         """Return the row under *key*, or None; from then on the rows are kept in memory."""
         if self._rows is None:
-            self._rows = self._merged()
+            self._rows = self._merge()
         return self._rows.get(encode_key(key))
 
     def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
@@ -90,7 +90,7 @@ class BlobStore:
         whole("applied", applied, self._head.applied, INT64_MAX)
         added = {encode_key(key): bytes(value) for key, value in put.items()}
         dropped = [encode_key(key) for key in drop]
-        blobs = list(_packed(added, dropped))
+        blobs = list(_pack(added, dropped))
         size = sum(map(len, blobs))
         if self._rows is not None:
             _change(self._rows, added, dropped)
@@ -98,7 +98,7 @@ class BlobStore:
         if changed_bytes > max(self._head.base_bytes, _LEAST_BYTES):
             rows = self._rows
             if rows is None:
-                rows = self._merged()
+                rows = self._merge()
                 _change(rows, added, dropped)
             self._replace(applied, rows)
             return
@@ -122,16 +122,16 @@ class BlobStore:
         self._blobs, self._head = blobs, blobs.head()
 
     def _replace(self, applied: int, rows: _Rows) -> None:
-        blobs = list(_packed(rows, []))
+        blobs = list(_pack(rows, []))
         self._head = Head(applied, sum(map(len, blobs)), 0)
         self._blobs.put(blobs, self._head)
 
-    def _merged(self) -> _Rows:
+    def _merge(self) -> _Rows:
         if self._rows is not None:
             return self._rows
         rows: _Rows = {}
         for blob in self._blobs.read():
-            added, dropped = _unpacked(blob)
+            added, dropped = _unpack(blob)
             _change(rows, added, dropped)
         return rows
 
@@ -142,7 +142,7 @@ def _change(rows: _Rows, added: _Rows, dropped: Iterable[_Encoded]) -> None:
     rows.update(added)
 
 
-def _packed(added: _Rows, dropped: list[_Encoded]) -> Iterator[bytes]:
+def _pack(added: _Rows, dropped: list[_Encoded]) -> Iterator[bytes]:
     """Yield changes as blobs of about a megabyte; removed rows are in the first blob."""
     some: list[list[Any]] = []
     gone: list[list[Any]] = [list(encoded) for encoded in dropped]
@@ -157,7 +157,7 @@ def _packed(added: _Rows, dropped: list[_Encoded]) -> Iterator[bytes]:
         yield cbor2.dumps([some, gone])
 
 
-def _unpacked(blob: bytes) -> tuple[_Rows, list[_Encoded]]:
+def _unpack(blob: bytes) -> tuple[_Rows, list[_Encoded]]:
     try:
         added, dropped = cbor2.loads(blob)
         return {(kind, key): value for kind, key, value in added}, [(kind, key) for kind, key in dropped]

@@ -27,7 +27,7 @@ from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord, check_same_log, checked_record
 from whimbrel.pipeline.stream.node_fold import NodeReport
 from whimbrel.pipeline.stream.window_fold import WindowsReport, scratch_of
-from whimbrel.pipeline.stream.windows import merged
+from whimbrel.pipeline.stream.windows import merge_window
 from whimbrel.pipeline.unit.made import Made
 
 __all__ = ["BatchCommits", "TableCommits", "Taken"]
@@ -76,19 +76,19 @@ class TableCommits:
                 windows.setdefault(each.table, []).append(Path(each.told.decode()))
         for table, output in self._outputs.items():
             if table in windows:
-                output.replace(batch, self._merged(output, batch, _read(table, windows[table])))
+                output.replace(batch, self._merge_windows(output, batch, _read(table, windows[table])))
             else:
                 output.add_files(batch, files.get(table, []))
         for path in (path for paths in windows.values() for path in paths):
             path.unlink(missing_ok=True)
         return rows
 
-    def _merged(self, output: DeltaOutput, batch: int, rows: Any) -> Mapping[int, Any]:
+    def _merge_windows(self, output: DeltaOutput, batch: int, rows: Any) -> Mapping[int, Any]:
         if output.has(batch):
             return {}
         if output.table in {"replicas", "meetings"}:
             return {WHOLE: rows}
-        return {window: merged(output.window(window), new) for window, new in by_window(rows).items()}
+        return {window: merge_window(output.window(window), new) for window, new in by_window(rows).items()}
 
     def tidy(self, batch: int, windows: WindowsReport, *, now: int) -> None:
         """Compact small files, and remove rows that are too old and files that no reader needs any more.

@@ -32,7 +32,7 @@ from whimbrel.pipeline.files.snapshots import Missing, missing_numbers
 from whimbrel.pipeline.files.spans import SpanReader
 from whimbrel.pipeline.files.visibility import PATIENT, Patience, UnseenNumbersError
 from whimbrel.pipeline.fold.contact_fold import Meeting
-from whimbrel.pipeline.fold.garbage import uncollected
+from whimbrel.pipeline.fold.garbage import pause_collection
 from whimbrel.pipeline.fold.start_state import seen_start_state
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError, OtherLogError
@@ -143,7 +143,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
     if kept is not None and kept.store.applied == blobs.head().applied:
         kept.store.follow(blobs)
     else:
-        kept, is_cached = _restored(job, node, blobs, folder), False
+        kept, is_cached = _restore(job, node, blobs, folder), False
     log, applied = Path(job.log), kept.store.applied
     if applied != span.first - 1:
         raise LostStateError(f"node {node}", f"number {applied}", f"number {span.first - 1}")
@@ -158,7 +158,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
             raise LostLogError(node, span.last)
         span = span._replace(first=begun.seq + 1)
         kept.store.replace(begun.seq, dict(begun.rows))
-        kept = _restored(job, node, blobs, folder)
+        kept = _restore(job, node, blobs, folder)
     files, tallies = job.files(node), _Tallies(node)
     now = time.time_ns() // 1_000
     yield from files.add("dead_letters", missing_letters(span.missing, now).to_batches())
@@ -167,7 +167,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
     options: dict[str, Any] = {"window_us": job.plan.window_us, "now": now, "missing": span.missing}
     taken = take(kept.reader, span.first, span.last, kept.state, kept.matchers, **options)
     with _named_trouble(log, node, span):
-        for piece in uncollected(taken):
+        for piece in pause_collection(taken):
             for table, batches in piece.rows.items():
                 yield from files.add(table, batches)
             yield from tallies.add(piece)
@@ -194,7 +194,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
     yield Made("node", node, None, 0, cbor2.dumps(report))
 
 
-def _restored(job: Job, node: str, blobs: Blobs, folder: Path) -> _Kept:
+def _restore(job: Job, node: str, blobs: Blobs, folder: Path) -> _Kept:
     store = BlobStore(blobs)
     plan = job.plan
     contact = plan.contact if {"contacts", "meetings"} & {*plan.tables} else None

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from whimbrel.hold.store.interface import NOTHING_APPLIED
 from whimbrel.pipeline.files.log_watch import LogWatch
-from whimbrel.pipeline.files.snapshots import snapshot, undisturbed
+from whimbrel.pipeline.files.snapshots import read_undisturbed, snapshot
 from whimbrel.pipeline.fold.start_state import first_taken, left_out
 
 __all__ = ["SpanReader", "SpanSource", "next_ends", "spans"]
@@ -98,7 +98,7 @@ class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         return json.dumps([astuple(each) for each in found])
 
     def _ends(self) -> dict[str, int]:
-        last = undisturbed(partial(snapshot, self._log, self._watch)).last
+        last = read_undisturbed(partial(snapshot, self._log, self._watch)).last
         if self._until is None:
             return last
         return {node: min(seq, self._until.get(node, NOTHING_APPLIED)) for node, seq in last.items()}

@@ -275,9 +275,9 @@ class Stream:
 
     # -- the state ---------------------------------------------------------------------------------------------------
 
-    def held(self) -> list[Held]:
+    def find_held(self) -> list[Held]:
         """Return all notifications that matched and have no outcome yet, as of the last batch."""
-        return [held for state in self._states() for held in state.held()]
+        return [held for state in self._states() for held in state.find_held()]
 
     def away(self) -> dict[str, int]:
         """Return the number of notifications held for each absent device; empty unless *tells_away* was set."""

@@ -1,6 +1,7 @@
 """Watching: report the progress of a stream after each batch, with its lag behind the log.
 
-Spark reports each trigger, the stream reports each batch, and the log has its last seqs. ``told`` combines them.
+Spark reports each trigger, the stream reports each batch, and the log has its last seqs. ``compute_status`` combines
+them.
 Rule: watching never disturbs the stream: if the log cannot be read now, the last known end is reported.
 Rule: functions that compute the report get the time as an argument; only ``StreamWatch`` has a clock.
 """
@@ -26,7 +27,7 @@ from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import snapshot
 from whimbrel.pipeline.stream.commits import Taken
 
-__all__ = ["StreamWatch", "Told", "told"]
+__all__ = ["StreamWatch", "Told", "compute_status"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ def lag_text(records: int, time: str) -> str:
     return f"{records:,} log record{'' if records == 1 else 's'} ({time}) behind"
 
 
-def told(
+def compute_status(
     taken: Taken | None,
     last: Mapping[str, int],
     *,
@@ -237,7 +238,7 @@ class StreamWatch(StreamingQueryListener):
         except (OSError, WhimbrelError):  # an export moves files meanwhile; the next look finds them
             pass
         now = int(self._clock() * US_PER_S)
-        found = told(
+        found = compute_status(
             self._stream.last,
             self._last,
             now=now,

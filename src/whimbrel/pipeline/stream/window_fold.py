@@ -32,7 +32,7 @@ from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore
 from whimbrel.pipeline.stream.node_fold import Job, NodeReport, unpacked_tallies
 from whimbrel.pipeline.stream.windows import Late, Windows
 from whimbrel.pipeline.tables.censuses import census_of_span
-from whimbrel.pipeline.tables.replicas import chosen, planned
+from whimbrel.pipeline.tables.replicas import chosen, plan_replicas
 from whimbrel.pipeline.unit.made import Made
 
 __all__ = ["WINDOWS", "WindowsReport", "fold_windows", "scratch_of"]
@@ -113,13 +113,13 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
     notes = [_LATE[table].format(count) for table, count in too_late.items()]
     if late and "dead_letters" in job.plan.tables:
         yield job.files(WINDOWS).write("dead_letters", _late_letters(late))
-    yield from _changed(job, "popularity", windows.popularity())
-    yield from _changed(job, "latency", windows.latency())
+    yield from _write_changed(job, "popularity", windows.popularity())
+    yield from _write_changed(job, "latency", windows.latency())
     if windows.has_met:
         found = meetings_table(windows.meetings, TABLES["meetings"].schema)
-        yield from _changed(job, "meetings", {WHOLE: found})
+        yield from _write_changed(job, "meetings", {WHOLE: found})
     windows.forget(now=now)
-    yield from _planned(job, windows, notes)
+    yield from _plan_replicas(job, windows, notes)
     mark = windows.watermark(nodes, lateness_us=job.plan.lateness_us)
     windows.advance(mark)
     windows.commit(windows.applied + 1)
@@ -139,7 +139,7 @@ def _take_census(job: Job, windows: Windows, node: str, report: NodeReport | Non
         windows.take_census(found)
 
 
-def _planned(job: Job, windows: Windows, notes: list[str]) -> Iterator[Made]:
+def _plan_replicas(job: Job, windows: Windows, notes: list[str]) -> Iterator[Made]:
     subscribers = windows.subscribers
     if subscribers is None or "replicas" not in job.plan.tables:
         return
@@ -148,11 +148,11 @@ def _planned(job: Job, windows: Windows, notes: list[str]) -> Iterator[Made]:
     memory = {"nodes": plan.nodes, "slots_per_node": plan.slots_per_node}
     if beyond := unserved(subscribers, **memory):
         notes.append(f"replicas: {unserved_note(beyond, subjects=len(subscribers))}")
-    rows = planned(subscribers, **memory, sample_bytes=plan.sample_bytes)
-    yield from _changed(job, "replicas", {WHOLE: pa.Table.from_batches([rows])})
+    rows = plan_replicas(subscribers, **memory, sample_bytes=plan.sample_bytes)
+    yield from _write_changed(job, "replicas", {WHOLE: pa.Table.from_batches([rows])})
 
 
-def _changed(job: Job, table: str, windows: dict[int, Any]) -> Iterator[Made]:  # of pyarrow.Tables
+def _write_changed(job: Job, table: str, windows: dict[int, Any]) -> Iterator[Made]:  # of pyarrow.Tables
     """Write changed rows of *table* to a file, which the driver merges."""
     if not windows or table not in job.plan.tables:
         return

@@ -32,11 +32,11 @@ from whimbrel.model.tables import TIME_TYPE
 from whimbrel.pipeline.files.delta import by_window
 from whimbrel.pipeline.fold.contact_fold import Meeting
 from whimbrel.pipeline.tables.censuses import LoggedCensus
-from whimbrel.pipeline.tables.latency import TALLY, measured
+from whimbrel.pipeline.tables.latency import TALLY, measure
 from whimbrel.pipeline.tables.popularity import Wishes
 from whimbrel.pipeline.tables.replicas import silent, window_end
 
-__all__ = ["Late", "Windows", "merged", "watermark"]
+__all__ = ["Late", "Windows", "merge_window", "watermark"]
 
 _COUNT, _TALLY, _INTERVAL, _LATEST, _FINAL, _NODE = "count", "tally", "interval", "latest", "final", "node"
 _MEETING, _CENSUS = "meeting", "census"
@@ -270,7 +270,7 @@ class Windows:
         ]
         counted = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names=_COUNTED.names)
         wishes, over = self._layers()
-        found = wishes.met(counted.cast(_COUNTED), self._window_us, over)
+        found = wishes.popularity_rows(counted.cast(_COUNTED), self._window_us, over)
         for subject, end, subscribers in zip(
             found.column("subject").to_pylist(),
             found.column("window_end").cast(pa.int64()).to_pylist(),
@@ -338,7 +338,7 @@ class Windows:
             return {}
         columns = zip(zip(*rows, strict=True), TALLY, strict=True)
         table = pa.table([pa.array(column).cast(f.type) for column, f in columns], schema=TALLY)
-        return by_window(measured(table, window_us=self._window_us))
+        return by_window(measure(table, window_us=self._window_us))
 
     @property
     def census(self) -> CensusTotals | None:
@@ -410,7 +410,7 @@ def _table(intervals: Iterable[tuple[Any, ...]]) -> Any:  # a pyarrow.Table
     return pa.table(arrays, schema=_INTERVAL_SCHEMA)
 
 
-def merged(before: Any | None, rows: Any) -> Any:  # pyarrow.Tables
+def merge_window(before: Any | None, rows: Any) -> Any:  # pyarrow.Tables
     """Return *rows* of a window together with those rows of *before* whose subjects are not in *rows*."""
     if before is None:
         return rows

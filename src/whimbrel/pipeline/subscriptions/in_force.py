@@ -18,7 +18,7 @@ from whimbrel.model.facts import SessionChange
 from whimbrel.model.rows import COLUMNS, subscription_values
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.model.tables import TABLES
-from whimbrel.pipeline.subscriptions.versions import CHANGED, open_intervals, touched, validity_intervals
+from whimbrel.pipeline.subscriptions.versions import CHANGED, open_intervals, touched_sessions, validity_intervals
 
 __all__ = ["InForce", "changed_schema", "in_force_values"]
 
@@ -84,9 +84,9 @@ class InForce:
 
         Call this before the piece is folded, with its rows of ``interests`` and ``sessions``; call ``changed`` after.
         """
-        if not touched(interests, sessions):
+        if not touched_sessions(interests, sessions):
             return self.no_intervals()
-        before = _table(_values(self._node, each) for each in self._replaced(interests, sessions))
+        before = _table(_values(self._node, each) for each in self._find_replaced(interests, sessions))
         found = validity_intervals(pa.concat_tables([before, interests]), sessions)
         columns = ("interest_seq", "session", "subject_filter", "name", "ended_seq")
         for seq, session, subject_filter, name, ended in zip(
@@ -97,7 +97,7 @@ class InForce:
                 self._ended.append(seq)
         return found
 
-    def changed(self) -> None:
+    def remove_ended(self) -> None:
         """Remove the subscriptions that ended in a piece; call this after the piece is folded."""
         for seq in self._ended:
             del self.whose[seq]
@@ -109,7 +109,7 @@ class InForce:
         """Return an empty table of validity intervals."""
         return open_intervals(changed_schema().empty_table())
 
-    def _replaced(self, interests: Any, sessions: Any) -> Iterator[Subscription]:  # pyarrow.Tables
+    def _find_replaced(self, interests: Any, sessions: Any) -> Iterator[Subscription]:  # pyarrow.Tables
         """Yield the subscriptions in force that these rows change or remove, each once."""
         hold, found = self._hold, set[int]()
         names = ("session", "subject_filter", "name")

@@ -1,8 +1,7 @@
 """Places of versions: decide which of the matching versions are within range of a publication.
 
-The subscriptions of a fleet are much alike. Versions with the same subject filter, content filter and keys share one
-*wish* (a distinct filter), which the matcher has once. ``match.proximity.past`` decides which of these versions are
-within range.
+The subscriptions of a fleet are much alike. The matcher has each *distinct filter* once: one for all versions with the
+same subject filter, content filter and keys. ``match.proximity.past`` decides which of these versions are within range.
 Rule: places matter only if a version has a near, or a publication has an area; all other matches ignore them.
 """
 
@@ -37,14 +36,14 @@ _SAVED = ("kind", "stale_us", "circle", "corner_start", "corners")
 
 
 def distinct_wishes(table: Any) -> tuple[Any, Any]:
-    """Return the number of each row's wish (distinct filter), and a table with the first row of each wish."""
+    """Return the number of each row's distinct filter, and a table with the first row of each distinct filter."""
     count = table.num_rows
     found = np.zeros(count, np.int64)
     keys = table.column("keys")
     has_keys = pc.any(pc.greater(pc.list_value_length(keys), 0)).as_py()
     columns = [table.column(name) for name in ("subject_filter", "filter_text", "accept_insecure")]
     if has_keys:
-        columns.append(pa.array([repr(sorted(map(_spelled, value or ()))) for value in keys.to_pylist()]))
+        columns.append(pa.array([repr(sorted(map(_sort_key, value or ()))) for value in keys.to_pylist()]))
     for column in columns:
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         codes = pc.dictionary_encode(whole, null_encoding="encode").indices.to_numpy().astype(np.int64)
@@ -53,7 +52,7 @@ def distinct_wishes(table: Any) -> tuple[Any, Any]:
     return found, table.take(pa.array(first, pa.int64()))
 
 
-def _spelled(key: Mapping[str, Any]) -> tuple[str, bytes]:
+def _sort_key(key: Mapping[str, Any]) -> tuple[str, bytes]:
     return key["scheme"], key["digest"]
 
 
@@ -71,7 +70,7 @@ class VersionPlaces:
 
     @classmethod
     def of_table(cls, table: Any, *, wishes: Any, wish_count: int) -> VersionPlaces:
-        """Build the places of the versions in *table*, whose wishes are the numbers *wishes*."""
+        """Build the places of the versions in *table*; the other arguments number their distinct filters."""
         return cls._of(table, _place_columns(table), wishes, wish_count)
 
     @classmethod
@@ -118,21 +117,21 @@ class VersionPlaces:
 
     # -- which versions are within range -----------------------------------------------------------------------------
 
-    def heard(self, rows: Any, wishes: Any, batch: Any, moves: Moves | None) -> tuple[Any, Any]:
-        """Expand matches of *wishes* to versions, and keep those within range; return rows of *batch* and versions."""
+    def find_reached(self, rows: Any, wishes: Any, batch: Any, moves: Moves | None) -> tuple[Any, Any]:
+        """Expand matches of distinct filters to versions within range; return rows of *batch* and the versions."""
         seqs = np.ascontiguousarray(batch.column("seq").to_numpy(), np.int64)
-        where = self._published(batch)
+        where = self._publications(batch)
         if where is None:
-            return self.past.heard(rows, wishes, None, seqs, None, NOWHERE)
+            return self.past.find_reached(rows, wishes, None, seqs, None, NOWHERE)
         if moves is not None:
             if self._numbers is None or self._numbers[0] is not moves:
                 self._numbers = (moves, moves.numbers(self.sessions.to_pylist()))
-            return self.past.heard(rows, wishes, where, seqs, self._numbers[1], moves.tracks)
+            return self.past.find_reached(rows, wishes, where, seqs, self._numbers[1], moves.tracks)
         if self.shipped is not None:
-            return self.past.heard(rows, wishes, where, seqs, self.shipped.numbers, self.shipped.tracks)
-        return self.past.heard(rows, wishes, where, seqs, np.full(self.wishes.size, -1, np.int64), NOWHERE)
+            return self.past.find_reached(rows, wishes, where, seqs, self.shipped.numbers, self.shipped.tracks)
+        return self.past.find_reached(rows, wishes, where, seqs, np.full(self.wishes.size, -1, np.int64), NOWHERE)
 
-    def _published(self, batch: Any) -> Publications | None:
+    def _publications(self, batch: Any) -> Publications | None:
         """Return places, areas and times of the publications; None if they make no difference."""
         if "place" not in batch.schema.names or batch.column("place").null_count == batch.num_rows:
             return None

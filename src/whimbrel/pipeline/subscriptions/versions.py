@@ -41,8 +41,8 @@ __all__ = [
     "PackedVersions",
     "keys_of",
     "open_intervals",
-    "packed",
-    "touched",
+    "pack_versions",
+    "touched_sessions",
     "validity_intervals",
     "versions",
 ]
@@ -118,7 +118,7 @@ def open_intervals(interests: Any) -> Any:
     return pa.table(columns).combine_chunks()
 
 
-def touched(interests: Any, sessions: Any) -> set[str]:
+def touched_sessions(interests: Any, sessions: Any) -> set[str]:
     """Return the sessions of one node whose subscriptions these rows change."""
     is_gone = pc.equal(sessions.column("change"), SessionChange.DELETED.value)
     return {*interests.column("session").to_pylist(), *sessions.filter(is_gone).column("session").to_pylist()}
@@ -202,7 +202,7 @@ class Over(NamedTuple):
     """Sessions whose versions in the base are hidden, because the small matcher has all their versions."""
 
 
-def packed(path: Path, table: Any, *, over: Over | None = None, moves: Moves | None = None) -> set[str]:
+def pack_versions(path: Path, table: Any, *, over: Over | None = None, moves: Moves | None = None) -> set[str]:
     """Write the matcher of the versions in *table*, with all data that workers need, to *path*.
 
     *moves* has the tracks of devices if places matter. Return the columns of a publication that this matcher needs, in
@@ -279,7 +279,7 @@ class PackedVersions:
         """Map the file at *path*, the matcher of *node*; a process keeps the last mapped matcher of each node."""
         kept = _last.get(node)
         if kept is None or kept.path != path:
-            kept = _last[node] = _mapped(path, [] if kept is None else [kept, kept.below])
+            kept = _last[node] = _map(path, [] if kept is None else [kept, kept.below])
         return kept
 
     def match(self, batch: Any, moves: Moves | None = None) -> tuple[Any, Any]:
@@ -310,14 +310,14 @@ class PackedVersions:
         if self.matcher.needs_keys:
             keys = [keys_of(value) for value in batch.column("keys").to_pylist()]
         rows, wishes = self.matcher.match_batch(subjects, batch.column("attributes"), keys=keys, deliver_insecure=flags)
-        return self.places.heard(rows, wishes, batch, moves)
+        return self.places.find_reached(rows, wishes, batch, moves)
 
 
 _last: dict[str, PackedVersions] = {}
 """Last matcher per node: matchers are large, and a replaced one is not used again."""
 
 
-def _mapped(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions:
+def _map(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions:
     for each in known:
         if each is not None and each.path == path:
             return each
@@ -330,7 +330,7 @@ def _mapped(path: str, known: Sequence[PackedVersions | None]) -> PackedVersions
         raise CorruptIndexError(path, str(error)) from error
     below, is_seen = None, None
     if "below" in extra:
-        below = _mapped(extra["below"].tobytes().decode(), known)
+        below = _map(extra["below"].tobytes().decode(), known)
         covered = _from_bytes(extra["covered"]).column("session")
         is_seen = ~pc.is_in(below.table.column("session"), covered).to_numpy(zero_copy_only=False)
         table = pa.concat_tables([below.table, table])

@@ -64,8 +64,8 @@ def node_contacts(
     cuts = F.sequence(F.expr(f"at div {slice_us}"), F.expr(f"(until - 1) div {slice_us}"))
     sliced = held.select("node", "device", "place", "at", "until", F.explode(cuts).alias("slice"))
     together = sliced.repartition("node", "slice").sortWithinPartitions("node", "slice")
-    pieces = together.mapInArrow(partial(_found, slice_us, plan.range_m), from_arrow_schema(_PIECE))
-    return _joined(pieces, ends)
+    pieces = together.mapInArrow(partial(_find_contacts, slice_us, plan.range_m), from_arrow_schema(_PIECE))
+    return _join_contacts(pieces, ends)
 
 
 def _seen_before(spark: SparkSession, begun: Mapping[str, StartState]) -> DataFrame:
@@ -127,7 +127,7 @@ def _end(ends: Mapping[str, int]) -> Column:
     return F.create_map(*pairs)[F.col("node")] if ends else F.lit(0)
 
 
-def _found(slice_us: int, range_m: float, batches: Iterable[Any]) -> Iterator[Any]:
+def _find_contacts(slice_us: int, range_m: float, batches: Iterable[Any]) -> Iterator[Any]:
     """Yield the contacts within each slice of a node's time; rows are ordered by node and slice."""
     held: list[Any] = []
     for batch in batches:
@@ -172,7 +172,7 @@ def _contacts_within(table: Any, slice_us: int, range_m: float) -> Iterator[Any]
     yield from found.add_column(0, "node", pa.repeat(node, found.num_rows)).cast(_PIECE).combine_chunks().to_batches()
 
 
-def _joined(pieces: DataFrame, ends: Mapping[str, int]) -> DataFrame:
+def _join_contacts(pieces: DataFrame, ends: Mapping[str, int]) -> DataFrame:
     """Join contacts that touch at a cut; a contact that touches the end of the log has no end."""
     order = Window.partitionBy("node", *_PAIR).orderBy("began_at", "ended_at")
     before = F.max("ended_at").over(order.rowsBetween(Window.unboundedPreceding, -1))

@@ -30,7 +30,7 @@ from whimbrel.model.facts import Outcome
 from whimbrel.model.tables import TABLES, TIME_TYPE
 from whimbrel.pipeline.files.schemas import SCHEMAS
 
-__all__ = ["EXPIRED", "MISSED", "TALLY", "UNTIMED", "latency", "measured", "tallied"]
+__all__ = ["EXPIRED", "MISSED", "TALLY", "UNTIMED", "latency", "measure", "tally_deliveries"]
 
 EXPIRED, MISSED, UNTIMED = -1, -2, -3
 """Values of ``what`` that are not buckets: expired unseen, deadline missed, delivered without a receipt."""
@@ -71,29 +71,29 @@ def latency(deliveries: DataFrame, *, window_us: int) -> DataFrame:
     """
     whole("window_us", window_us, 1, INT64_MAX)
     told = deliveries.select(*_DELIVERY).where(F.col("subject").isNotNull())
-    tally = told.mapInArrow(partial(_tallied, window_us=window_us), from_arrow_schema(TALLY))
+    tally = told.mapInArrow(partial(_tally_batches, window_us=window_us), from_arrow_schema(TALLY))
     summed = tally.groupBy(*_KEY).agg(F.sum("count").alias("count"))
     # One row has the whole tally of a subject and window, so that no batch boundary divides it.
     together = summed.groupBy("window_start", "subject").agg(F.collect_list(F.struct("what", "count")).alias("tally"))
-    return together.mapInArrow(partial(_measured, window_us=window_us), SCHEMAS["latency"])
+    return together.mapInArrow(partial(_measure_batches, window_us=window_us), SCHEMAS["latency"])
 
 
-def _tallied(batches: Iterable[Any], *, window_us: int) -> Iterator[Any]:
+def _tally_batches(batches: Iterable[Any], *, window_us: int) -> Iterator[Any]:
     for batch in batches:
-        yield from tallied(batch, window_us=window_us).to_batches()
+        yield from tally_deliveries(batch, window_us=window_us).to_batches()
 
 
-def _measured(batches: Iterable[Any], *, window_us: int) -> Iterator[Any]:
+def _measure_batches(batches: Iterable[Any], *, window_us: int) -> Iterator[Any]:
     for batch in batches:
         lists = batch.column("tally")
         owners, entries = pc.list_parent_indices(lists), pc.list_flatten(lists)
         columns = [batch.column("window_start").take(owners), batch.column("subject").take(owners)]
         columns += [entries.field("what"), entries.field("count")]
         tally = pa.table([column.cast(f.type) for column, f in zip(columns, TALLY, strict=True)], schema=TALLY)
-        yield from measured(tally, window_us=window_us).to_batches()
+        yield from measure(tally, window_us=window_us).to_batches()
 
 
-def tallied(deliveries: Any, *, window_us: int) -> Any:
+def tally_deliveries(deliveries: Any, *, window_us: int) -> Any:
     """Return the tally of *deliveries* (Arrow table or batch), without retained messages and rows without subject."""
     via = deliveries.column("via")
     is_retained = pc.fill_null(pc.equal(via, RETAINED), False)
@@ -123,7 +123,7 @@ def tallied(deliveries: Any, *, window_us: int) -> Any:
     return _tally(pa.table(seen).group_by(_KEY, use_threads=False).aggregate([([], "count_all")]))
 
 
-def measured(tally: Any, *, window_us: int) -> Any:
+def measure(tally: Any, *, window_us: int) -> Any:
     """Compute the table ``latency`` from a tally, ordered by window and subject; repeated keys of the tally add up."""
     schema = TABLES["latency"].schema
     if not tally.num_rows:

@@ -27,13 +27,13 @@ from whimbrel.pipeline.fold.start_state import StartState
 from whimbrel.pipeline.spark.log_frames import LogRows, extents, may_have
 from whimbrel.pipeline.spark.spark_session import send_file
 from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN, Moves
-from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, Over, PackedVersions, packed, versions
+from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, Over, PackedVersions, pack_versions, versions
 
 __all__ = [
     "Matching",
     "MovingRows",
     "Shipped",
-    "exploded",
+    "match_rows",
     "matching",
     "pack",
     "scratch",
@@ -68,7 +68,7 @@ def matching(
     session has a place.
     """
     shipped = ship(publications, interests, sessions, numbers=numbers, moving=moving)
-    return publications.select(*shipped.columns), Matching(shipped, exploded)
+    return publications.select(*shipped.columns), Matching(shipped, match_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def ship(
     deleted = sessions.select(*DELETED).toArrow()
     moved = None
     if moving is not None and (_has_around(changed) or may_have(publications, "radius_m")):
-        moved = _moved(moving)
+        moved = _collect_places(moving)
     return pack(ranges, changed, deleted, scratch(), partial(send_file, spark), moved=moved)
 
 
@@ -125,7 +125,7 @@ _SEEN, _MEMBERS = (
 )
 
 
-def _moved(moving: MovingRows) -> tuple[Any, Any]:
+def _collect_places(moving: MovingRows) -> tuple[Any, Any]:
     """Collect the places of devices and the memberships as Arrow tables; all other reports stay in the workers."""
     seen = moving.reports.select(*SEEN).mapInArrow(partial(_valid, "place"), from_arrow_schema(_SEEN))
     members = moving.presence.select(*MEMBERS).mapInArrow(partial(_valid, "session"), from_arrow_schema(_MEMBERS))
@@ -191,7 +191,7 @@ def pack(
             moves.numbers(table.column("session").to_pylist())  # must come first: tracks have a row per session
             moves.take(_of_node(moved[0], node), _of_node(moved[1], node), deletions)
         path = folder / f"{uuid4().hex}.matcher"
-        needed |= packed(path, table, over=over, moves=moves)
+        needed |= pack_versions(path, table, over=over, moves=moves)
         files[node] = send(path)
     columns = (*_ALWAYS, *(name for name in _SOMETIMES if name in needed))
     qos, no_local = changed.column("qos"), changed.column("no_local")
@@ -242,7 +242,7 @@ _MOST = 200_000
 """Most rows of an Arrow batch that is returned to Spark: one batch of publications may have very many matches."""
 
 
-def exploded(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Any]:
+def match_rows(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Any]:
     """Yield the matches of a batch as rows of ``matches``."""
     schema = TABLES["matches"].schema
     for begin in range(0, rows.size, _MOST):

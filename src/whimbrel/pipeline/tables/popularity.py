@@ -4,9 +4,9 @@ Rule: a subscription counts from its seq until it is changed or removed, as ever
 subscriptions that were in force at its end. A subscription with a content filter counts too: it is for the subject, if
 not for every notification. A share counts for its subjects: each of its sessions may get any of them.
 
-Publications are only counted, in one scan (``counted``). Spark cannot join on subject filters with wildcards. So
-``popular`` matches the subjects of each window against a ``TopicIndex`` of the distinct filters, in numpy. Batch runs
-and callers that have the counts already share this code.
+Publications are only counted, in one scan (``count_publications``). Spark cannot join on subject filters with
+wildcards. So ``popular`` matches the subjects of each window against a ``TopicIndex`` of the distinct filters, in
+numpy. Batch runs and callers that have the counts already share this code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from whimbrel.pipeline.files.schemas import SCHEMAS
 from whimbrel.pipeline.spark.log_frames import LogRows
 from whimbrel.pipeline.subscriptions.versions import validity_intervals
 
-__all__ = ["COUNT", "Wishes", "counted", "counts_of", "popular", "popularity"]
+__all__ = ["COUNT", "Wishes", "count_publications", "counts_of", "popular", "popularity"]
 
 Numbers: TypeAlias = NDArray[np.integer[Any]]
 
@@ -52,7 +52,7 @@ def popularity(
     in:  the tables ``publications``, ``interests`` and, if sessions are ever deleted, ``sessions``
     out: the table ``popularity``
     """
-    counts = counted(publications, window_us=window_us)
+    counts = count_publications(publications, window_us=window_us)
     deleted = None if sessions is None else sessions.select(*_DELETED).toArrow()
     in_force = validity_intervals(interests.select(*_CHANGED).toArrow(), deleted).select(_INTERVAL)
     # A worker gets whole windows, one after the other.
@@ -60,7 +60,7 @@ def popularity(
     return windows.mapInArrow(partial(_popular, intervals=in_force, window_us=window_us), SCHEMAS["popularity"])
 
 
-def counted(publications: LogRows, *, window_us: int) -> DataFrame:
+def count_publications(publications: LogRows, *, window_us: int) -> DataFrame:
     """Count publications of each subject in windows of *window_us*; those without a subject are not counted.
 
     in:  the table ``publications``
@@ -96,17 +96,17 @@ def counts_of(publications: Any, window_us: int) -> Any:
 def popular(counted: Any, intervals: Any, *, window_us: int) -> Any:
     """Compute the table ``popularity``, ordered by window and subject, from counts and subscription intervals.
 
-    *counted* is an Arrow table in the form of the result of ``counted``, with each subject and window of *window_us*
-    once. *intervals* has at least the columns session, subject_filter, began_at and ended_at of
+    *counted* is an Arrow table in the form of the result of ``count_publications``, with each subject and window of
+    *window_us* once. *intervals* has at least the columns session, subject_filter, began_at and ended_at of
     ``versions.validity_intervals``.
     """
-    return Wishes(intervals).met(counted, window_us)
+    return Wishes(intervals).popularity_rows(counted, window_us)
 
 
 def _popular(batches: Iterable[Any], *, intervals: Any, window_us: int) -> Iterator[Any]:
     wishes = Wishes(intervals)
     for batch in batches:
-        yield from wishes.met(pa.Table.from_batches([batch]), window_us).to_batches()
+        yield from wishes.popularity_rows(pa.Table.from_batches([batch]), window_us).to_batches()
 
 
 _ANY = 0
@@ -119,7 +119,7 @@ class Wishes:
     """Index of subscription intervals, to count the subscribers of subjects at a time; built once, used repeatedly."""
 
     def __init__(self, intervals: Any) -> None:
-        filters, people = (_encoded(intervals.column(name)) for name in ("subject_filter", "session"))
+        filters, people = (_encode(intervals.column(name)) for name in ("subject_filter", "session"))
         asked = [asked_for(text) for text in filters.dictionary.to_pylist()]
         numbers: dict[str | None, int] = {None: _ANY}
         self._index = TopicIndex()
@@ -143,7 +143,7 @@ class Wishes:
         covered = pc.is_in(self._sessions, pa.array(sorted(sessions), pa.string())).to_numpy(zero_copy_only=False)
         self._is_covered, self._at = covered[self._who], None
 
-    def met(self, counted: Any, window_us: int, over: Wishes | None = None) -> Any:
+    def popularity_rows(self, counted: Any, window_us: int, over: Wishes | None = None) -> Any:
         """Return the rows of ``popularity`` for *counted*; *over* is the index of the sessions ignored here."""
         counts = counted.sort_by([("window_end", "ascending"), ("subject", "ascending")])
         subjects = counts.column("subject").to_pylist()
@@ -214,6 +214,6 @@ def _alike(count: int, rows: Numbers, handles: Numbers) -> Iterator[tuple[Number
         yield np.frombuffer(key, handles.dtype), np.array(members)
 
 
-def _encoded(column: Any) -> Any:
+def _encode(column: Any) -> Any:
     """Return a column dictionary-encoded, with null as a value of its own."""
     return column.combine_chunks().dictionary_encode("encode")

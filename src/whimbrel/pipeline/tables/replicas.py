@@ -24,7 +24,7 @@ from whimbrel.model.replicas import TARGET, plan
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.schemas import SCHEMAS
 
-__all__ = ["HORIZON_US", "SAMPLE_BYTES", "chosen", "planned", "replicas", "silent", "window_end"]
+__all__ = ["HORIZON_US", "SAMPLE_BYTES", "chosen", "plan_replicas", "replicas", "silent", "window_end"]
 
 SAMPLE_BYTES = 100
 """Size of a sample in the paper, in bytes: about ten samples fit a chip with 8 kB of RAM."""
@@ -57,7 +57,7 @@ def replicas(
     )
     # One task gets all subjects, because the share of each depends on all others.
     made = partial(
-        _planned,
+        _plan_batches,
         horizon_us=horizon_us,
         newest_at=newest_at,
         nodes=nodes,
@@ -99,7 +99,7 @@ def chosen(
     }
 
 
-def planned(
+def plan_replicas(
     subscribers: Mapping[str, int],
     *,
     nodes: int,
@@ -119,7 +119,7 @@ def planned(
     return pa.RecordBatch.from_pydict(columns, schema=TABLES["replicas"].schema)
 
 
-def _planned(
+def _plan_batches(
     batches: Iterable[Any],
     *,
     horizon_us: int,
@@ -135,4 +135,4 @@ def _planned(
     for subject in silent(latest, newest_at=newest_at, horizon_us=horizon_us):
         del latest[subject]
     subscribers = {subject: count for subject, (_, count) in latest.items()}
-    yield planned(chosen(subscribers, subject_filter=subject_filter, census=census), **options)
+    yield plan_replicas(chosen(subscribers, subject_filter=subject_filter, census=census), **options)

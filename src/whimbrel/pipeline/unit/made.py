@@ -61,14 +61,14 @@ class TableFiles:
                 self._batches.setdefault(table, []).append(batch)
                 self._bytes[table] = self._bytes.get(table, 0) + batch.nbytes
         if self._bytes.get(table, 0) >= self.file_bytes:
-            yield self._written(table)
+            yield self._write_table(table)
 
     def end(self) -> Iterator[Made]:
         """Write the buffered rows; yield one file per table."""
         for table in list(self._batches):
-            yield self._written(table)
+            yield self._write_table(table)
 
-    def _written(self, table: str) -> Made:
+    def _write_table(self, table: str) -> Made:
         self._bytes.pop(table)
         schema = TABLES[table].schema
         rows = pa.Table.from_batches([batch.cast(schema) for batch in self._batches.pop(table)], schema)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from whimbrel.model.bounds import INT64_MAX
-from whimbrel.pipeline.subscriptions.versions import Over, touched
+from whimbrel.pipeline.subscriptions.versions import Over, touched_sessions
 from whimbrel.pipeline.tables.matches import Shipped, pack
 from whimbrel.pipeline.unit.node_share import NodeShare
 
@@ -45,13 +45,13 @@ class Matchers:
         self._folder = folder
         self._kept: dict[str, _Kept] = {}
 
-    def shipped(self, state: NodeShare, first: int, changed: Any, deleted: Any) -> Shipped:
+    def ship(self, state: NodeShare, first: int, changed: Any, deleted: Any) -> Shipped:
         """Return the matcher for a batch of one node that begins with the seq *first*.
 
         The matcher has the subscriptions in force before the batch (*state*) and the changes of the batch: *changed*
         and *deleted* are pyarrow.Tables of ``interests`` and ``sessions``.
         """
-        now = touched(changed, deleted)
+        now = touched_sessions(changed, deleted)
         kept = self._kept.get(state.node)
         if kept is not None and not now and not kept.is_stale:
             return kept.shipped
@@ -75,7 +75,7 @@ class Matchers:
     def note(self, state: NodeShare, changed: Any, deleted: Any) -> None:
         """Record the changes of a batch that needs no matcher, for the next batch that needs one."""
         kept = self._kept.get(state.node)
-        now = touched(changed, deleted)
+        now = touched_sessions(changed, deleted)
         if kept is not None and now:
             kept.changed |= now
             kept.is_stale = True

@@ -37,7 +37,7 @@ from whimbrel.pipeline.fold.folds import Fold, Rows, events_of
 from whimbrel.pipeline.fold.start_state import STATE_FORMAT
 from whimbrel.pipeline.subscriptions.in_force import InForce
 from whimbrel.pipeline.subscriptions.moves import Moves
-from whimbrel.pipeline.unit.old_rows import upgraded
+from whimbrel.pipeline.unit.old_rows import upgrade
 
 __all__ = ["Held", "LogMark", "NodeShare"]
 
@@ -162,7 +162,7 @@ class NodeShare:
             heappop(since)
         return since[0][0] if since else INT64_MAX
 
-    def held(self) -> Iterator[Held]:
+    def find_held(self) -> Iterator[Held]:
         """Yield the notifications that have no outcome yet, per session and device that has them in flight."""
         for session, seq, devices in self._core.hold.pending():
             for device in devices or (None,):
@@ -180,7 +180,7 @@ class NodeShare:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def seen(self, put: Any) -> Seen:  # a pyarrow.Table
+    def seen_content(self, put: Any) -> Seen:  # a pyarrow.Table
         """Return which content of publications policies may read: those in force, and those of the rows *put*."""
         policies = self._fold.policies
         texts = put.column("text").drop_null().to_pylist()
@@ -256,7 +256,7 @@ _Rows = list[tuple[Key, bytes]]
 
 def _sorted_rows(node: str, store: RowStore) -> tuple[_Rows, _Rows, _Rows, bool]:
     """Return the rows of the hold, of contacts and of the other parts, and whether an older version wrote them."""
-    rows, is_old = upgraded(node, list(store.rows()))
+    rows, is_old = upgrade(node, list(store.rows()))
     of_hold, of_contacts, own = _Rows(), _Rows(), _Rows()
     for key, value in rows:
         kind = key[0]

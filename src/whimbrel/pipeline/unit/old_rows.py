@@ -19,17 +19,17 @@ from whimbrel.pipeline.fold.described import Described, Known
 from whimbrel.pipeline.fold.policies import KeptContent
 from whimbrel.pipeline.fold.start_state import STATE_FORMAT
 
-__all__ = ["upgraded"]
+__all__ = ["upgrade"]
 
 _Rows: TypeAlias = list[tuple[Key, bytes]]
 _OF_NOTIFICATIONS = frozenset({"notification", "shaped body", "difference", "content"})
 
 
-def upgraded(node: str, rows: _Rows) -> tuple[_Rows, bool]:
+def upgrade(node: str, rows: _Rows) -> tuple[_Rows, bool]:
     """Return the *rows* of the node in the format of this version, and whether an older version wrote them."""
     if not rows or _format_of(rows) >= STATE_FORMAT:
         return rows, False
-    return [*_upgraded(node, rows)], True
+    return [*_upgrade_rows(node, rows)], True
 
 
 def _format_of(rows: Sequence[tuple[Key, bytes]]) -> int:
@@ -40,7 +40,7 @@ def _format_of(rows: Sequence[tuple[Key, bytes]]) -> int:
     return 0
 
 
-def _upgraded(node: str, rows: _Rows) -> Iterator[tuple[Key, bytes]]:
+def _upgrade_rows(node: str, rows: _Rows) -> Iterator[tuple[Key, bytes]]:
     facts: dict[tuple[Any, ...], InterestChanged] = {}
     parts: dict[int, dict[str, Any]] = {}
     for key, value in rows:

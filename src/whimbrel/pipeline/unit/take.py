@@ -25,9 +25,9 @@ from whimbrel.pipeline.fold.folds import EVENT
 from whimbrel.pipeline.fold.shards import Shard
 from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN
 from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, PackedVersions
-from whimbrel.pipeline.tables.latency import TALLY, tallied
+from whimbrel.pipeline.tables.latency import TALLY, tally_deliveries
 from whimbrel.pipeline.tables.link_quality import link_rows
-from whimbrel.pipeline.tables.matches import exploded
+from whimbrel.pipeline.tables.matches import match_rows
 from whimbrel.pipeline.tables.popularity import COUNT, counts_of
 from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.node_share import NodeShare
@@ -99,14 +99,14 @@ def take(  # input, state, options
             rows["deliveries"] = list(state.fold(events.to_batches(), facts, whole.ends_at))
             del events, facts  # frees memory before the next piece is read: a piece is as large as memory allows
             if intervals.num_rows or deleted.num_rows:
-                state.in_force.changed()
+                state.in_force.remove_ended()
         rows["link_quality"] = [link_rows(state.node, state.links, piece.table("reports"))]
         rows["dead_letters"] = [batch for dead in piece.dead for batch in dead.to_batches()]
         rows["contacts"], met = _contacts(whole, state, is_last=piece.last == last)
         yield TakenPiece(
             last=piece.last,
             rows=rows,
-            counts=_counted(piece, window_us),
+            counts=_count_publications(piece, window_us),
             tally=_tally(rows["deliveries"], window_us),
             intervals=intervals,
             meetings=met,
@@ -147,21 +147,21 @@ def _events(
     if not publications.num_rows:
         matchers.note(state, changed, deleted)
         return pa.Table.from_batches(events, EVENT).sort_by("seq").combine_chunks(), facts
-    found = PackedVersions.map(matchers.shipped(state, piece.first, changed, deleted).files[piece.node], piece.node)
-    seen = state.seen(piece.table("policies", ("text",))) if has_policies else Seen.NOTHING
+    found = PackedVersions.map(matchers.ship(state, piece.first, changed, deleted).files[piece.node], piece.node)
+    seen = state.seen_content(piece.table("policies", ("text",))) if has_policies else Seen.NOTHING
     for batch in publications.to_batches():
         places, handles = found.match(batch, state.moves)
         if places.size:
-            matched += exploded(batch, found, places, handles)
+            matched += match_rows(batch, found, places, handles)
             events += published_events(batch, found, places, handles, seen=seen)
     return pa.Table.from_batches(events, EVENT).sort_by("seq").combine_chunks(), facts
 
 
-def _counted(piece: Piece, window_us: int | None) -> Arrow:
+def _count_publications(piece: Piece, window_us: int | None) -> Arrow:
     return COUNT.empty_table() if window_us is None else counts_of(piece.table("publications"), window_us)
 
 
 def _tally(delivered: list[Arrow], window_us: int | None) -> Arrow:
     if window_us is None:
         return TALLY.empty_table()
-    return tallied(pa.Table.from_batches(delivered, TABLES["deliveries"].schema), window_us=window_us)
+    return tally_deliveries(pa.Table.from_batches(delivered, TABLES["deliveries"].schema), window_us=window_us)

@@ -74,7 +74,7 @@ class MemoryTransport:
         self.counts["bytes sent"] += len(frame)
 
     def put(self, data: bytes, *, came_to_all: bool, host: str = "stranger") -> None:
-        """Put a received datagram into the inbox; without *host*, it comes from one that is no node."""
+        """Put a received datagram into the inbox; by default it comes from a host that is not a node."""
         self._inbox.append((data, came_to_all, host))
 
     def receive(self) -> Heard | None:

@@ -48,7 +48,7 @@ class Tokens(Protocol):
     def text_ahead(self) -> str:
         """Return the text of the next token."""
 
-    def unquoted(self, token: Token) -> str:
+    def string_value(self, token: Token) -> str:
         """Return the value of the string *token*."""
 
     def error(self, code: PolicyCode, reason: str, token: Token) -> PolicyError:
@@ -125,7 +125,7 @@ class Calls:
             name = parser.string(f"{operation.usage}: the name of a variable in quotes")
             parser.expect(")", opened=opened)
             return tree.Property(Scope.ANY, name)
-        values, names = self._mixed(operation.least if operation.most is None else None, opened)
+        values, names = self._values_and_names(operation.least if operation.most is None else None, opened)
         usage, total = operation.usage, len(values) + len(names)
         match operation.name:
             case "compress":
@@ -148,7 +148,7 @@ class Calls:
             case _:
                 return tree.DataOf(values[0])
 
-    def _mixed(self, least: int | None, opened: Token) -> tuple[list[Expression], tuple[str, ...]]:
+    def _values_and_names(self, least: int | None, opened: Token) -> tuple[list[Expression], tuple[str, ...]]:
         """Parse the arguments; after the first few of an operation that takes names, the rest are strings in quotes."""
         if least is None:
             return self._arguments(opened), ()
@@ -196,7 +196,7 @@ class Calls:
             token = parser.take()
             if token.kind != Kind.STRING:
                 raise parser.error(PolicyCode.TYPE, f"{function.usage} wants a string literal as pattern", token)
-            patterns.append(parser.unquoted(token))
+            patterns.append(parser.string_value(token))
         parser.expect(")", opened=opened)
         self._count(first, function.usage, function.least, None, 1 + len(patterns))
         return tree.PatternCall(kind, subject, tuple(patterns))

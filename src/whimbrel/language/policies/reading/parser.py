@@ -111,7 +111,7 @@ class Parser:
         self._message = self.name("the name of the message").text
         self.expect(",")
         if self.name("the word State").text != "State":
-            raise self.unexpected("the word State", back=1)
+            raise self.unexpected_error("the word State", back=1)
         self._state = self.name("the name of the state").text
         self.expect(")")
         self.expect(":-")
@@ -172,7 +172,7 @@ class Parser:
                 made = self._assignment() or self._evaluation()
                 self._end(made)
             case _:
-                raise self.unexpected("a statement")
+                raise self.unexpected_error("a statement")
         self.place(made, first.start)
         self._depth -= 1
         return (made,)
@@ -180,7 +180,7 @@ class Parser:
     def _end(self, made: Statement) -> None:
         if self.peek() != ";":
             wanted = "an operator or ';'" if not isinstance(made, tree.RemoveProperty) else "';'"
-            raise self.unexpected(wanted)
+            raise self.unexpected_error(wanted)
         self.take()
 
     def _if(self) -> tree.If:
@@ -219,7 +219,7 @@ class Parser:
         path = self._path()
         if self.peek() == "=" and (path is None) == (not is_dotted):
             self.take()
-            return self._assigned(first, path, self.expression())
+            return self._assign(first, path, self.expression())
         if path is not None and self.peek() == "(":
             name = member_name(path, "set")
             if name is not None and first.text != self._state:
@@ -227,7 +227,7 @@ class Parser:
         self._at = begin
         return None
 
-    def _assigned(self, first: Token, path: str | None, value: Expression) -> Statement:
+    def _assign(self, first: Token, path: str | None, value: Expression) -> Statement:
         scope = scope_of(first.text)
         if path is None:
             self._must_be_free(first)
@@ -293,12 +293,12 @@ class Parser:
         if operator.kind == "in":
             made: Expression = self._membership(left)
         else:
-            made = self._compared(operator, left, self.expression(SUM))
+            made = self._compare(operator, left, self.expression(SUM))
         if _POWERS.get(self.peek()) == COMPARE:
             raise self.error(PolicyCode.PARSE, "comparisons do not chain; join two with 'and'", self._token())
         return made
 
-    def _compared(self, operator: Token, left: Expression, right: Expression) -> Expression:
+    def _compare(self, operator: Token, left: Expression, right: Expression) -> Expression:
         op = COMPARISONS[operator.kind]
         if _NULL not in (left, right):
             return tree.Comparison(op, left, right)
@@ -327,7 +327,7 @@ class Parser:
             made = tree.Inverse(self.expression(NOT))
         elif first.kind in SIGNS:
             self.take()
-            made = self._signed(first)
+            made = self._sign(first)
         elif first.kind == "(":
             self.take()
             made = self.expression()
@@ -339,13 +339,13 @@ class Parser:
             self.take()
             made = tree.Constant(None)
         elif first.kind == Kind.NAME:
-            made = self._named()
+            made = self._name_term()
         else:
-            raise self.unexpected("a name, a literal, a call or '('")
+            raise self.unexpected_error("a name, a literal, a call or '('")
         self.place(made, first.start)
         return made
 
-    def _signed(self, sign: Token) -> Expression:
+    def _sign(self, sign: Token) -> Expression:
         if sign.kind == UnaryOp.NEGATE and self.peek() in Kind.LITERALS - {Kind.STRING}:
             return self._literal(negative=True)  # -2147483648 is one literal: its digits alone would overflow
         return tree.Sign(SIGNS[sign.kind], self.expression(UNARY))
@@ -357,7 +357,7 @@ class Parser:
         except TokenError as error:
             raise self.error(policy_code(error), error.reason, token) from None
 
-    def _named(self) -> Expression:
+    def _name_term(self) -> Expression:
         """Parse a term that begins with a name: a local, attribute, variable, call, or an accessor of the paper."""
         first = self._token()
         if self._tokens[self._at + 1].kind == "(":
@@ -369,7 +369,7 @@ class Parser:
         scope, path = scope_of(first.text), self._path()
         if scope is not None:
             if path is None:
-                raise self.unexpected(f"a dot and the name of a variable behind {first.text}")
+                raise self.unexpected_error(f"a dot and the name of a variable behind {first.text}")
             return tree.Property(scope, path)
         local = tree.Local(first.text)
         self.place(local, first.start)
@@ -396,7 +396,7 @@ class Parser:
         while self.peek() == ".":
             self.take()
             if not self._token().text[:1].isidentifier():
-                raise self.unexpected("a name behind the dot")
+                raise self.unexpected_error("a name behind the dot")
             parts.append(self.take().text)
         return ".".join(parts) if parts else None
 
@@ -421,20 +421,20 @@ class Parser:
             return self.take()
         if opened is not None and self.peek() == END:
             raise self.error(PolicyCode.PARSE, f"this '{opened.text}' is never closed", opened)
-        raise self.unexpected(f"'{kind}'" if kind != ")" else "an operator, ',' or ')'")
+        raise self.unexpected_error(f"'{kind}'" if kind != ")" else "an operator, ',' or ')'")
 
     def name(self, wanted: str) -> Token:
         """Consume a name and return it."""
         if self.peek() != Kind.NAME:
-            raise self.unexpected(wanted)
+            raise self.unexpected_error(wanted)
         return self.take()
 
     def string(self, wanted: str) -> str:
         """Consume a string that is not empty; return its value."""
         if self.peek() != Kind.STRING:
-            raise self.unexpected(wanted)
+            raise self.unexpected_error(wanted)
         token = self.take()
-        value = self.unquoted(token)
+        value = self.string_value(token)
         if not value or value[0] == "\0" or len(value.encode()) > 1_024:
             raise self.error(PolicyCode.NAME, "a name has 1 to 1024 bytes, the first not U+0000", token)
         return value
@@ -443,7 +443,7 @@ class Parser:
         """Return the text of the next token."""
         return self._tokens[self._at].text
 
-    def unquoted(self, token: Token) -> str:
+    def string_value(self, token: Token) -> str:
         """Return the value of the string *token*."""
         return str(literal(token.text, token.kind).value)
 
@@ -479,7 +479,7 @@ class Parser:
         reason = f"nested too deeply; blocks and expressions may have {MAX_NESTING} levels"
         return self.error(PolicyCode.NESTING, reason, self._token())
 
-    def unexpected(self, allowed: str, *, back: int = 0) -> PolicyError:
+    def unexpected_error(self, allowed: str, *, back: int = 0) -> PolicyError:
         """Return the error for a next token other than *allowed*."""
         token = self._tokens[self._at - back]
         found = "the end" if token.kind == END else f"'{token.text[:40]}'"

@@ -209,7 +209,7 @@ class PastVersions:
 
     # -- who heard ---------------------------------------------------------------------------------------------------
 
-    def heard(
+    def find_reached(
         self, rows: Any, wishes: Any, where: Publications | None, seqs: Any, numbers: Any, tracks: Tracks
     ) -> tuple[Any, Any]:
         """Return rows and versions that publications reached, in ascending order of rows.
@@ -220,29 +220,29 @@ class PastVersions:
         """
         has_area = None if where is None else ~np.isnan(where.spots[:, 5])
         if self._is_all_plain and (has_area is None or not has_area.any()):
-            return self._plain.expanded(rows, wishes)
+            return self._plain.expand(rows, wishes)
         if where is None or has_area is None:
-            parts = [self._plain.expanded(rows, wishes), self._any.expanded(rows, wishes)]
+            parts = [self._plain.expand(rows, wishes), self._any.expand(rows, wishes)]
             return _in_order(parts)
         self._make_ready()
         self._follow(numbers, tracks)
         is_for_area = has_area[rows]
-        parts = [self._plain.expanded(rows[~is_for_area], wishes[~is_for_area]), self._any.expanded(rows, wishes)]
+        parts = [self._plain.expand(rows[~is_for_area], wishes[~is_for_area]), self._any.expand(rows, wishes)]
         has_place = ~np.isnan(where.spots[:, 0])
         count = where.times.size
         plain, narrow = (each.totals(rows, wishes, count) for each in (self._plain, self._narrow))
         seeks_plain, seeks_near = has_area & (plain > self._bounds.few), has_place & (narrow > self._bounds.few)
-        asked = [self._wide.expanded(*_where(has_place[rows], rows, wishes))]
-        asked.append(self._plain.expanded(*_where((has_area & ~seeks_plain)[rows], rows, wishes)))
-        asked.append(self._narrow.expanded(*_where((has_place & ~seeks_near)[rows], rows, wishes)))
-        parts.append(self._sieved(*_in_order(asked), where, seqs, tracks))
+        asked = [self._wide.expand(*_where(has_place[rows], rows, wishes))]
+        asked.append(self._plain.expand(*_where((has_area & ~seeks_plain)[rows], rows, wishes)))
+        asked.append(self._narrow.expand(*_where((has_place & ~seeks_near)[rows], rows, wishes)))
+        parts.append(self._sieve(*_in_order(asked), where, seqs, tracks))
         seeks = seeks_plain | seeks_near
         if seeks.any():
             reaches = np.where(seeks_plain, ball_m(where.spots[:, 5]), 0.0)
             parts.append(self._sought(rows, wishes, where, seqs, tracks, (seeks, seeks_near, reaches)))
         return _in_order(parts)
 
-    def _sieved(self, rows: Any, handles: Any, where: Publications, seqs: Any, tracks: Tracks) -> tuple[Any, Any]:
+    def _sieve(self, rows: Any, handles: Any, where: Publications, seqs: Any, tracks: Tracks) -> tuple[Any, Any]:
         """Return the pairs of publication and version, of the given ones, that were in force and reached."""
         begun, ended, _ = self._arrays
         in_force = (begun[handles] < seqs[rows]) & (seqs[rows] < ended[handles])
@@ -324,7 +324,7 @@ class _Lists:
         self._starts = np.concatenate([[0], np.cumsum(self._counts)]).astype(np.int64)
         self._is_single = bool((self._counts == 1).all())
 
-    def expanded(self, rows: Any, wishes: Any) -> tuple[Any, Any]:
+    def expand(self, rows: Any, wishes: Any) -> tuple[Any, Any]:
         """Return the versions of each filter combination, with the row of each."""
         if self._is_single:
             return rows.astype(np.int64, copy=False), self._versions[wishes]
