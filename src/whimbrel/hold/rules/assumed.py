@@ -28,7 +28,7 @@ _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of 
 
 
 class _Match(NamedTuple):
-    """What a publication means for a session in which it matches."""
+    """A session whose subscriptions match a publication, and how the publication ends there."""
 
     session: Session
     identities: tuple[Identity, ...]
@@ -62,7 +62,7 @@ class AssumedReceipts:
         return out
 
     def _plain(self, matches: Matches, copy: Copy) -> list[_Match] | None:
-        """Return what a publication means for each session; None where the rules must apply it."""
+        """Return how a publication ends in each session that it matches; None if the rules must apply it."""
         state, found = self._state, list[_Match]()
         if state.shaped or (copy.expires_at is not None and copy.expires_at <= state.now):
             return None
