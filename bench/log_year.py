@@ -23,7 +23,7 @@ from pathlib import Path
 
 from measure import Check, Figure, Grid, Report, machine_facts, write
 from whimbrel.broker.settings.config import Config, LogSettings, NodeSettings
-from whimbrel.broker.shell.disk.log_keeper import Kept, LogKeeper, Pace
+from whimbrel.broker.shell.disk.log_truncator import DutyCycle, LogTruncator, TruncationRun
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.state.routes import Routes
 from whimbrel.hold.private import private_session
@@ -65,7 +65,9 @@ class Node:
         self.storage = Storage(self._config)
         self.state, self.restored = self.storage.open(Routes())
         view = self.data / f"view-{NODE}.sqlite"
-        self.keeper = LogKeeper(self.data / "log", NODE, view, self._config.log, pace=Pace(sleep=lambda _: None))
+        self.keeper = LogTruncator(
+            self.data / "log", NODE, view, self._config.log, pace=DutyCycle(sleep=lambda _: None)
+        )
         return time.process_time() - began
 
     def take(self, fact: Fact) -> None:
@@ -73,7 +75,7 @@ class Node:
         self.storage.log.append(fact)
         self.state.apply(fact)
 
-    def settle(self, now: int) -> Kept:
+    def settle(self, now: int) -> TruncationRun:
         """Sync, bring the view up to date, and look after the log."""
         self.state.tick(now)
         self.storage.log.sync()

@@ -41,7 +41,7 @@ from whimbrel.pipeline.stream.commits import BatchCommits
 from whimbrel.pipeline.stream.node_fold import Job, Span, fold_node
 from whimbrel.pipeline.stream.span_source import next_ends, spans
 from whimbrel.pipeline.stream.window_fold import WINDOWS, fold_windows
-from whimbrel.pipeline.unit.made import Made
+from whimbrel.pipeline.unit.made import WorkerOutput
 
 __all__ = ["main", "scale"]
 
@@ -102,9 +102,9 @@ _state: dict[str, MemoryBlobs] = {}
 """Of the worker: what Spark would keep."""
 
 
-def _folded(job: Job, found: list[tuple[str, int, int, int]], scratch: Path) -> tuple[list[Made], float, float]:
+def _folded(job: Job, found: list[tuple[str, int, int, int]], scratch: Path) -> tuple[list[WorkerOutput], float, float]:
     """Do what workers do in a batch; return what they send, and the core time of nodes and of windows."""
-    began_s, made = time.process_time(), list[Made]()
+    began_s, made = time.process_time(), list[WorkerOutput]()
     for node, first, to, count in found:
         blobs = _state.setdefault(node, MemoryBlobs())
         made += fold_node(job, node, Span(first, to, count), blobs, scratch)

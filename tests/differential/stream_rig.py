@@ -23,12 +23,12 @@ from whimbrel.pipeline.fold.start_state import first_taken, left_out
 from whimbrel.pipeline.plans import StreamPlan, settled_plan
 from whimbrel.pipeline.stream import node_fold, window_fold
 from whimbrel.pipeline.stream.blob_store import Head, MemoryBlobs
-from whimbrel.pipeline.stream.commits import BatchCommits, Taken
+from whimbrel.pipeline.stream.commits import BatchCommits, BatchSummary
 from whimbrel.pipeline.stream.node_fold import Job, Span, fold_node
 from whimbrel.pipeline.stream.span_source import next_ends, spans
 from whimbrel.pipeline.stream.window_fold import WINDOWS, fold_windows
 from whimbrel.pipeline.stream.windows import Windows
-from whimbrel.pipeline.unit.made import Made
+from whimbrel.pipeline.unit.made import WorkerOutput
 from whimbrel.pipeline.unit.node_share import NodeShare
 
 __all__ = ["StreamRig", "forget"]
@@ -54,7 +54,7 @@ class StreamRig:
         self.job = replace(self.job, **given)
         self.scratch = out / "_stream" / "matchers"
         self.scratch.mkdir(exist_ok=True)
-        self.last: Taken | None = None
+        self.last: BatchSummary | None = None
         self._watch = LogWatch(self._log)
 
     def take(self, ends: Mapping[str, int]) -> None:
@@ -82,7 +82,7 @@ class StreamRig:
         state: dict[str, Any] = dict(before["state"])
         began_s = time.monotonic()
         now = time.time_ns() // 1_000 if self._now is None else self._now
-        made: list[Made] = []
+        made: list[WorkerOutput] = []
         for node, first, last, nodes in spans(start, end):
             missing = tuple(left_out(self._log, node)) if first == NOTHING_APPLIED + 1 else ()
             blobs = _blobs(state.get(node))

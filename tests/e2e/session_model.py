@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from naive_hold import NaiveHold
 
-from whimbrel.hold.commands import HandOver, Identity, Settle, Tell, TellAll
+from whimbrel.hold.commands import HandOver, Identity, NotifyChange, NotifySubscriptions, Settle
 from whimbrel.language.filters import Filter
 from whimbrel.model.facts import (
     Fact,
@@ -384,7 +384,7 @@ class Judge:
                     self._hand_over(command)
                 case Settle():
                     self._settles.append(command)
-                case Tell() | TellAll():
+                case NotifyChange() | NotifySubscriptions():
                     self._tell(command, fact)
         self._after(fact)
         self._tell_more(fact, present)
@@ -545,12 +545,12 @@ class Judge:
         if not is_unasked:
             self._accuse(fact.device, f"the log has a receipt for {number}, which it did not acknowledge")
 
-    def _tell(self, command: Tell | TellAll, fact: Fact) -> None:
+    def _tell(self, command: NotifyChange | NotifySubscriptions, fact: Fact) -> None:
         """Note what the hold says that a device is told."""
         session, device = command.session, command.device
         if session.startswith(_PRIVATE):
             return
-        if isinstance(command, TellAll):
+        if isinstance(command, NotifySubscriptions):
             what = "subscriptions"
             tree: dict[str, object] = {"session": session, "subscriptions": [_tree(s) for s in command.subscriptions]}
         else:

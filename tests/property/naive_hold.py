@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from whimbrel.hold.commands import Command, HandOver, Identity, Settle, Tell, TellAll
+from whimbrel.hold.commands import Command, HandOver, Identity, NotifyChange, NotifySubscriptions, Settle
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.model.bounds import INT64_MIN
 from whimbrel.model.facts import (
@@ -294,7 +294,7 @@ class NaiveHold:
         self.members[session, device] = mode
         self.present.add((session, device))
         subscriptions = tuple(found for (s, _), found in self.subscriptions.items() if s == session)
-        self.commands.append(TellAll(device, session, subscriptions))
+        self.commands.append(NotifySubscriptions(device, session, subscriptions))
         begun = {seq for s, d, seq in self.flights if (s, d) == (session, device)} if is_back else set()
         for seq in sorted({seq for s, seq in self.pending if s == session} | begun):
             if seq in begun:
@@ -433,7 +433,7 @@ class NaiveHold:
             self.subscriptions[session, identity] = fact.subscription
         for device in self._present_in(session):
             if device != fact.device:
-                self.commands.append(Tell(device, session, fact.change, fact.subscription))
+                self.commands.append(NotifyChange(device, session, fact.change, fact.subscription))
 
     # Rule 12
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whimbrel.broker.limits.counters import Counters
-from whimbrel.broker.limits.inflow import Inflow
 from whimbrel.broker.limits.rate_limits import Meter, RateLimits, Rates
+from whimbrel.broker.limits.receive_buffer import ReceiveBuffer
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, Pingreq, Publish
 
@@ -27,7 +27,7 @@ packets = st.lists(
 @lru_cache(maxsize=8)  # of three streams one grows, and is looked at twice
 def _messages(data: bytes) -> int:
     """Return how many PUBLISH packets begin in *data*, which begins with a packet."""
-    inflow = Inflow()
+    inflow = ReceiveBuffer()
     inflow.put(data)
     return inflow.take(1 << 62, 1 << 62)[1]
 
@@ -42,7 +42,7 @@ def test_what_passes_is_what_came_however_it_is_cut(
     stream: list[bytes], cuts: list[int], takes: list[tuple[int, int]]
 ) -> None:
     """No byte is lost, doubled or moved; no take has more than it may; and all messages are counted once."""
-    data, inflow, passed, counted = b"".join(stream), Inflow(), b"", 0
+    data, inflow, passed, counted = b"".join(stream), ReceiveBuffer(), b"", 0
     at = 0
     for cut in [*cuts, len(data)]:
         inflow.put(data[at : at + cut])
@@ -61,7 +61,7 @@ def test_what_passes_is_what_came_however_it_is_cut(
 @given(st.binary(max_size=64), st.lists(st.integers(1, 9), max_size=20))
 def test_any_bytes_pass_in_order(data: bytes, cuts: list[int]) -> None:
     """What is no MQTT is for the decoder to refuse; the beginning of a head may wait for its rest."""
-    inflow, passed, at = Inflow(), b"", 0
+    inflow, passed, at = ReceiveBuffer(), b"", 0
     for cut in [*cuts, len(data)]:
         inflow.put(data[at : at + cut])
         at += cut

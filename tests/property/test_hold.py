@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from kept import KeptNotes, without_kept
 from naive_hold import Matches, NaiveHold
 
-from whimbrel.hold.commands import Command, HandOver, Identity, Settle, TellAll
+from whimbrel.hold.commands import Command, HandOver, Identity, NotifySubscriptions, Settle
 from whimbrel.hold.private import client_of
 from whimbrel.hold.retention import Retention
 from whimbrel.hold.sessions import Hold
@@ -415,7 +415,7 @@ def _sorted_within(command: Command) -> Command:
             return command._replace(sessions=tuple(sessions))
         case Settle():
             return command._replace(subscriptions=tuple(sorted(command.subscriptions, key=repr)))
-        case TellAll():
+        case NotifySubscriptions():
             return command._replace(subscriptions=tuple(sorted(command.subscriptions, key=repr)))
     return command
 

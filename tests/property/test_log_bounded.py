@@ -11,7 +11,7 @@ import pytest
 from ordered import NODE, a_history
 
 from whimbrel.broker.settings.config import Config, LogSettings, NodeSettings
-from whimbrel.broker.shell.disk.log_keeper import Kept, LogKeeper, Pace
+from whimbrel.broker.shell.disk.log_truncator import DutyCycle, LogTruncator, TruncationRun
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
@@ -51,8 +51,12 @@ class Node:
         self.storage = Storage(self._config)
         self.storage.log._segment_bytes = 1_500  # smaller than a broker may be told to have them
         self.state, self.restored = self.storage.open(Routes())
-        self.keeper = LogKeeper(
-            self.log_folder, NODE, self.folder / f"view-{NODE}.sqlite", self._config.log, pace=Pace(sleep=lambda _: 0)
+        self.keeper = LogTruncator(
+            self.log_folder,
+            NODE,
+            self.folder / f"view-{NODE}.sqlite",
+            self._config.log,
+            pace=DutyCycle(sleep=lambda _: 0),
         )
 
     def kill(self) -> None:
@@ -66,7 +70,7 @@ class Node:
         """Bring the view up to date."""
         self.storage.write_view(self.storage.log.next_seq - 1, *self.state.view.changes())
 
-    def keep(self) -> Kept | None:
+    def keep(self) -> TruncationRun | None:
         """Look after the log."""
         kept = self.keeper.keep(1)
         if kept is not None:

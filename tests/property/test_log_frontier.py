@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ordered import NODE, a_history
 
 from whimbrel.log import layout
-from whimbrel.log.reader import Frontier, LogReader, proven_seq
+from whimbrel.log.reader import DurableEnd, LogReader, proven_seq
 from whimbrel.log.segments import HEADER_BYTES, NEVER, Header
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact
@@ -100,7 +100,7 @@ def test_a_frontier_is_what_a_fresh_look_finds(
 ) -> None:
     """Groups that were waited for or not, segments that roll, power that fails: whoever asks always, or seldom."""
     directory = tmp_path_factory.mktemp("log") / "log"
-    always, seldom, before = Frontier(directory, NODE), Frontier(directory, NODE), 0
+    always, seldom, before = DurableEnd(directory, NODE), DurableEnd(directory, NODE), 0
     assert always.seq() == proven_seq(directory, NODE) == 0
     node = Node(directory, segment_bytes=segment_bytes)
     for number, name in enumerate(played(node, steps)):
@@ -141,7 +141,7 @@ class _Counted:
 @pytest.mark.parametrize("is_settled", [True, False])
 def test_only_what_is_new_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_settled: bool) -> None:
     """A log of gigabytes is asked for every second: what was proven is not looked at again."""
-    frontier, read = Frontier(tmp_path, NODE), list[int]()
+    frontier, read = DurableEnd(tmp_path, NODE), list[int]()
     node = Node(tmp_path, segment_bytes=1 << 30)
     path = layout.segments(tmp_path, NODE)[0][1]
     opened = Path.open
@@ -163,7 +163,7 @@ def test_only_what_is_new_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_log_that_was_removed_and_begun_anew_is_another(tmp_path: Path) -> None:
     """Numbers begin again, and what was proven is not."""
     directory = tmp_path / "log"
-    frontier = Frontier(directory, NODE)
+    frontier = DurableEnd(directory, NODE)
     for count in (30, 3, 40):
         node = Node(directory, segment_bytes=1 << 20)
         node.append(count)
@@ -179,7 +179,7 @@ def test_a_segment_that_is_not_whole_yet_proves_those_before(tmp_path: Path) -> 
     node.append(7)
     node.log.sync()
     node.log._release()
-    frontier = Frontier(tmp_path, NODE)
+    frontier = DurableEnd(tmp_path, NODE)
     assert frontier.seq() == 0
     header = Header(node=NODE, first=8, last_at=NEVER, salt=1).packed()
     for length in (0, 1, HEADER_BYTES - 1, HEADER_BYTES):

@@ -35,7 +35,7 @@ from whimbrel.model.proximity import Sighting, hears, places_at
 from whimbrel.model.subscription import InterestChange, Subscription
 from whimbrel.node.memory import MemoryCount
 from whimbrel.node.policies import Policies
-from whimbrel.pipeline.fold.described import Described, Known, known_of
+from whimbrel.pipeline.fold.described import Described, HeldValues, known_of
 from whimbrel.pipeline.fold.policies import Content, PolicyChecks
 from whimbrel.pipeline.fold.start_state import StartState
 
@@ -96,7 +96,7 @@ class _Node:
         self.wanted: dict[tuple[str, Identity], Subscription] = {}
         self.places: dict[str, Sighting] = {}
         """Where each device was seen last."""
-        self.published: dict[int, Known] = {}
+        self.published: dict[int, HeldValues] = {}
         self.shaped: dict[tuple[int, str | None], bytes] = {}
         """By notification and device, the hash of the body that a policy decided to hand over."""
         self.seen: dict[int, Content] = {}

@@ -10,7 +10,7 @@ from broker_rig import Peer, Rig, asking, quick_scrypt
 
 from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.settings.config import AccessSettings, Config
-from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks, FairQueue
+from whimbrel.broker.waiting.blocking_tasks import BlockingTasks, FairQueue, RequesterId
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Connack
 
@@ -107,7 +107,7 @@ def test_one_address_has_half_of_the_places() -> None:
     blocking_tasks = BlockingTasks(10, Counters(), most=10)
     for number in range(5):
         assert not blocking_tasks.is_full(HERE)
-        blocking_tasks.put(Asker(HERE, f"{number}"), int, lambda _a, _n: None, lambda: None)
+        blocking_tasks.put(RequesterId(HERE, f"{number}"), int, lambda _a, _n: None, lambda: None)
     assert blocking_tasks.is_full(HERE)
     assert not blocking_tasks.is_full(ELSEWHERE)
     assert len(blocking_tasks) == 5

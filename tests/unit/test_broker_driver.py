@@ -6,9 +6,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 from whimbrel.broker.limits.counters import Counters
-from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
+from whimbrel.broker.waiting.blocking_tasks import BlockingTasks, RequesterId
 from whimbrel.broker.waiting.commit_queue import CommitQueue
-from whimbrel.broker.waiting.driver import ACCEPTED, NEXT, Driver, Entered, Procedure, Worked, answer_to
+from whimbrel.broker.waiting.driver import ACCEPTED, NEXT, Append, Driver, Procedure, SlicedWork, answer_to
 from whimbrel.broker.waiting.long_work import LongWork
 from whimbrel.broker.wire.clients import Link
 from whimbrel.log.writer import LogWriter
@@ -48,7 +48,7 @@ def test_a_fact_is_applied_when_it_is_durable_and_in_pieces(tmp_path: Path) -> N
 
     def procedure() -> Procedure[None]:
         rig.seen.append("begun")
-        yield Entered((rig.left("a"),), is_owed=True)
+        yield Append((rig.left("a"),), is_owed=True)
         rig.seen.append("first piece")
         yield None
         rig.seen.append("second piece")
@@ -68,7 +68,7 @@ def test_facts_that_are_entered_together_are_neighbours_in_the_log(tmp_path: Pat
     rig = _Rig(tmp_path)
 
     def procedure(names: str) -> Procedure[None]:
-        yield Entered(tuple(rig.left(name, place) for place, name in enumerate(names)), is_owed=True)
+        yield Append(tuple(rig.left(name, place) for place, name in enumerate(names)), is_owed=True)
         rig.seen.append(names[0])
         for name in names[1:]:
             yield NEXT
@@ -105,7 +105,7 @@ def test_an_answer_comes_with_its_time(tmp_path: Path) -> None:
     rig = _Rig(tmp_path)
 
     def procedure() -> Procedure[None]:
-        rig.seen.append((yield from answer_to(rig.link, Asker("here", "u", ("u",)), lambda: 42, "too often")))
+        rig.seen.append((yield from answer_to(rig.link, RequesterId("here", "u", ("u",)), lambda: 42, "too often")))
 
     rig.driver.start(procedure())
     assert not rig.seen
@@ -118,7 +118,7 @@ def test_who_tried_too_often_and_who_finds_no_place_in_the_queue_get_an_error_wh
     rig = _Rig(tmp_path, most=2)  # of one address half of them
 
     def procedure(name: str) -> Procedure[None]:
-        asker = Asker("here", name, (name,))
+        asker = RequesterId("here", name, (name,))
         try:
             is_right, _ = yield from answer_to(rig.link, asker, lambda: False, "too often")
             rig.tasks.learn(asker, is_right=is_right)
@@ -139,7 +139,7 @@ def test_a_question_of_a_client_that_left_is_not_asked(tmp_path: Path) -> None:
     rig = _Rig(tmp_path)
 
     def procedure() -> Procedure[None]:
-        yield from answer_to(rig.link, Asker("here", "u"), lambda: rig.seen.append("asked"), "too often")
+        yield from answer_to(rig.link, RequesterId("here", "u"), lambda: rig.seen.append("asked"), "too often")
 
     rig.driver.start(procedure())
     rig.link.closing = "it left"
@@ -157,7 +157,7 @@ def test_long_work_is_done_a_piece_a_turn_and_returns_its_result(tmp_path: Path)
         return "read"
 
     def procedure() -> Procedure[None]:
-        rig.seen.append((yield Worked(rig.link, pieces())))
+        rig.seen.append((yield SlicedWork(rig.link, pieces())))
 
     rig.driver.start(procedure())
     rig.long_work.go_on()

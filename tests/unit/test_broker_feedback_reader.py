@@ -18,7 +18,7 @@ from whimbrel.broker.shell.metrics import connected_devices, prometheus
 from whimbrel.broker.shell.operate import feedback_reader as learning
 from whimbrel.broker.shell.operate.feedback_reader import FeedbackReader
 from whimbrel.broker.state import feedback as words
-from whimbrel.broker.state.feedback import Announcements, Feedback, Lessons
+from whimbrel.broker.state.feedback import Announcements, Feedback, PipelineResults
 from whimbrel.model.tables import TABLES
 from whimbrel.mqtt.packets import Publish
 from whimbrel.pipeline.files.delta import DeltaOutput
@@ -96,7 +96,7 @@ def test_only_new_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     _write(versions / "2" / "b.parquet", _links(("node-1", 5, "d", 0.5)))
     _lead(tmp_path, "link_quality", "2")
     assert looking.look().connections == {"d": 0.5, "e": 0.2}
-    assert looking.look() == Lessons()
+    assert looking.look() == PipelineResults()
     assert opened == ["a.parquet", "b.parquet"]
 
 
@@ -200,13 +200,13 @@ def test_an_empty_plan_is_a_plan(tmp_path: Path) -> None:
     """A table with no rows says that there is nothing to spread; one without files says nothing."""
     _write(tmp_path / "replicas" / "a.parquet", _plan({}))
     assert _feedback_reader(tmp_path).look().replicas == {}
-    assert _feedback_reader(tmp_path / "elsewhere").look() == Lessons()
+    assert _feedback_reader(tmp_path / "elsewhere").look() == PipelineResults()
 
 
 # -- what is broken ----------------------------------------------------------------------------------------------------
 
 
-def _trouble(found: Lessons) -> str:
+def _trouble(found: PipelineResults) -> str:
     assert found.connections is None
     assert found.replicas is None
     (trouble,) = found.troubles
@@ -336,14 +336,14 @@ def test_a_broken_file_is_tried_again(tmp_path: Path) -> None:
 
 def _known(**lessons: object) -> Feedback:
     known = Feedback()
-    known.take(Lessons(**lessons))  # type: ignore[arg-type]  # the test's own words
+    known.take(PipelineResults(**lessons))  # type: ignore[arg-type]  # the test's own words
     return known
 
 
 def test_what_is_known_stays_when_nothing_new_is_read() -> None:
     """A pipeline that stops makes what it said older, not less."""
     known = _known(connections={"d": 0.5}, replicas={"a": 3}, written_at=1_000)
-    known.take(Lessons(troubles=("link_quality: gone", "replicas: gone")))
+    known.take(PipelineResults(troubles=("link_quality: gone", "replicas: gone")))
     assert (known.network_connection("d"), known.network_connection("e")) == (0.5, None)
     assert (known.replicas("a"), known.replicas("b")) == (3, None)
     assert (known.devices, known.subjects, known.failures) == (1, 1, 2)
@@ -371,7 +371,7 @@ def test_parts_of_a_plan_have_topics_of_their_own_and_are_taken_away(monkeypatch
     monkeypatch.setattr(words, "MAX_SUBJECTS", 1)
     announcements, known = Announcements(tells_links=False), _known(replicas={"a": 3, "b": 2, "c": 1})
     assert announcements.changes(known, ()) == {PLAN: '{"a":3}', f"{PLAN}/1": '{"b":2}', f"{PLAN}/2": '{"c":1}'}
-    known.take(Lessons(replicas={"a": 3, "c": 2}))
+    known.take(PipelineResults(replicas={"a": 3, "c": 2}))
     assert announcements.changes(known, ()) == {f"{PLAN}/1": '{"c":2}', f"{PLAN}/2": ""}
 
 
@@ -379,10 +379,10 @@ def test_only_what_changed_is_announced() -> None:
     """Way-servers listen for a new plan, not for the same one every ten seconds."""
     announcements, known = Announcements(tells_links=False), Feedback()
     assert announcements.changes(known, {"d"}) == {}
-    known.take(Lessons(replicas={"a": 3, 'b"': 1}, connections={"d": 0.5}))
+    known.take(PipelineResults(replicas={"a": 3, 'b"': 1}, connections={"d": 0.5}))
     assert announcements.changes(known, {"d"}) == {PLAN: '{"a":3,"b\\"":1}'}
     assert announcements.changes(known, {"d"}) == {}
-    known.take(Lessons(replicas={}))
+    known.take(PipelineResults(replicas={}))
     assert announcements.changes(known, {"d"}) == {PLAN: ""}
 
 
@@ -391,7 +391,7 @@ def test_links_are_announced_of_who_is_here() -> None:
     announcements = Announcements(tells_links=True)
     known = _known(connections={"d": 0.5, "e": 0.25, "f/#": 0.5, "h\x1b": 0.5})
     assert announcements.changes(known, {"d", "f/#", "g", "h\x1b"}) == {f"{LINKS}d": "0.500"}
-    known.take(Lessons(connections={"d": 0.75, "e": 0.25}))
+    known.take(PipelineResults(connections={"d": 0.75, "e": 0.25}))
     assert announcements.changes(known, {"d", "e"}) == {f"{LINKS}d": "0.750", f"{LINKS}e": "0.250"}
     assert announcements.changes(known, {"e"}) == {f"{LINKS}d": ""}
     assert announcements.changes(known, {"e"}) == {}
@@ -433,7 +433,7 @@ def test_metrics_say_how_much_is_known_and_how_old_it_is(tmp_path: Path) -> None
     rig.client("d")
     assert connected_devices(rig.broker) == {"d"}
     assert "whimbrel_learned_age_seconds" not in prometheus(rig.broker, 0, rig.now)
-    lessons = Lessons(
+    lessons = PipelineResults(
         connections={"d": 0.5}, replicas={"a": 3, "b": 1}, written_at=rig.now - 4_000_000, troubles=("replicas: odd",)
     )
     rig.broker.feedback.take(lessons)

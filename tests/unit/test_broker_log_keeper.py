@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whimbrel.broker.shell.disk.log_keeper import Pace, Stopped
+from whimbrel.broker.shell.disk.log_truncator import DutyCycle, Stopped
 
 
 class _Time:
@@ -14,9 +14,9 @@ class _Time:
         self.now = 0.0
         self.slept: list[float] = []
 
-    def pace(self) -> Pace:
+    def pace(self) -> DutyCycle:
         """Return a pace of this time."""
-        return Pace(sleep=self.slept.append, clock=lambda: self.now)
+        return DutyCycle(sleep=self.slept.append, clock=lambda: self.now)
 
 
 def test_it_rests_twice_as_long_as_it_worked() -> None:
@@ -54,7 +54,7 @@ def test_a_piece_that_took_long_is_followed_by_a_rest_of_a_second() -> None:
 
 def test_a_broker_that_stops_does_not_wait_for_the_rest() -> None:
     """The rest ends at once, and then the work."""
-    pace = Pace(clock=lambda: 0.0)
+    pace = DutyCycle(clock=lambda: 0.0)
     pace.stop()
     with pytest.raises(Stopped):
         pace()

@@ -6,7 +6,7 @@ import asyncio
 
 from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.limits.rate_limits import RateLimits, Rates
-from whimbrel.broker.shell.net.slowing import Slowing
+from whimbrel.broker.shell.net.slowing import ReadThrottle
 from whimbrel.broker.wire.clients import Link
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.packets import V5, Publish
@@ -41,7 +41,7 @@ def _driven(*, is_lost: bool) -> list[str]:
         done.extend(["handled"] * data.count(MESSAGE))
 
     async def drive() -> None:
-        slowing = Slowing(rates, handle, lambda: now[0])
+        slowing = ReadThrottle(rates, handle, lambda: now[0])
         link = Link(ServerConnection(ServerLimits()), _Connection(done, is_lost=is_lost), "test", verified_user=None)
         link.meter = rates.open(link, "c", "ann", b"")
         assert slowing.admit(link, MESSAGE * 61) == MESSAGE * 50

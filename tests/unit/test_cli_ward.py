@@ -14,7 +14,7 @@ from whimbrel.cli.ward.page import line, page
 from whimbrel.cli.ward.picture import draw_picture
 from whimbrel.cli.ward.summary import Summary, drawn
 from whimbrel.cli.ward.tallies import Latency, Receipt, Tallies, percentiles
-from whimbrel.cli.ward.view import Bar, Bed, Owner, PipelineView, View, Why
+from whimbrel.cli.ward.view import Bar, Bed, DemoSnapshot, Owner, PipelineView, Why
 from whimbrel.pipeline.accounts import Account, DeviceAccount
 from whimbrel.sim.witnesses import Received, Spoken
 
@@ -32,7 +32,7 @@ PIPELINE = PipelineView(
     replicas=tuple(Bar(f"bed/W3-{number}/pump", 12 - number, "5%") for number in range(8)),
     away={"nurse-phone": 17},
 )
-VIEW = View(
+VIEW = DemoSnapshot(
     phase="busy",
     elapsed_s=12.3,
     busy_s=11.2,
@@ -53,7 +53,7 @@ VIEW = View(
 )
 
 
-def _printed(view: View, width: int, height: int) -> list[str]:
+def _printed(view: DemoSnapshot, width: int, height: int) -> list[str]:
     out = io.StringIO()
     console = Console(
         file=out, width=width, height=height, force_terminal=True, color_system=None, legacy_windows=False

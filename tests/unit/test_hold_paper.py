@@ -12,7 +12,7 @@ from kept import KeptNotes
 
 from whimbrel.broker.access.passwords import Cost, Passwords
 from whimbrel.hold.access import Right
-from whimbrel.hold.commands import Command, HandOver, Identity, Settle, Tell, TellAll
+from whimbrel.hold.commands import Command, HandOver, Identity, NotifyChange, NotifySubscriptions, Settle
 from whimbrel.hold.sessions import Hold
 from whimbrel.model.facts import (
     Fact,
@@ -258,7 +258,7 @@ def test_a_present_device_hears_of_a_subscription_that_another_makes() -> None:
         story.join(device, "work", KEEP)
     story.disconnect("phone")
     made = story.subscribe("work", "builds", by="laptop")
-    assert story.did(Tell) == [Tell("pda", "work", InterestChange.ADDED, made)]
+    assert story.did(NotifyChange) == [NotifyChange("pda", "work", InterestChange.ADDED, made)]
 
 
 def test_a_device_that_joins_gets_the_list_with_the_fingerprints_of_the_keys() -> None:
@@ -268,7 +268,7 @@ def test_a_device_that_joins_gets_the_list_with_the_fingerprints_of_the_keys() -
     alarms = story.subscribe("work", "alarms", keys=keys)
     builds = story.subscribe("work", "builds")
     story.join("phone", "work", KEEP)
-    (told,) = story.did(TellAll)
+    (told,) = story.did(NotifySubscriptions)
     assert (told.device, told.session) == ("phone", "work")
     assert set(told.subscriptions) == {alarms, builds}
     assert {found.keys.texts() for found in told.subscriptions if found.name == "alarms"} == {keys.texts()}

@@ -7,17 +7,17 @@ import pytest
 from whimbrel.errors import InvalidValueError
 from whimbrel.mqtt.client import (
     Accepted,
-    Answered,
     Arrived,
     ClientConnection,
     ClientLimits,
     ClientSession,
     Delivery,
-    Dismissed,
     Event,
-    Lost,
-    Published,
+    OutcomeUnknown,
+    PublishCompleted,
     Refused,
+    ServerDisconnected,
+    SubscribeAnswered,
 )
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode
@@ -166,7 +166,9 @@ def test_a_dismissal_is_an_event() -> None:
     """Some codes mean: come back later; others: do not."""
     wire = Wire(ClientSession())
     wire.accepted()
-    assert wire.answer(Disconnect(ReasonCode.SESSION_TAKEN_OVER)) == [Dismissed(ReasonCode.SESSION_TAKEN_OVER, None)]
+    assert wire.answer(Disconnect(ReasonCode.SESSION_TAKEN_OVER)) == [
+        ServerDisconnected(ReasonCode.SESSION_TAKEN_OVER, None)
+    ]
 
 
 def test_a_clean_end_says_so() -> None:
@@ -188,7 +190,7 @@ def test_qos_1_is_over_with_its_acknowledgement(version: int) -> None:
     wire.accepted()
     identifier = _publish(wire, 1)
     assert wire.said() == [Publish("t", b"x", 1, packet_id=identifier)]
-    assert wire.answer(Puback(identifier)) == [Published(identifier, ReasonCode.SUCCESS)]
+    assert wire.answer(Puback(identifier)) == [PublishCompleted(identifier, ReasonCode.SUCCESS)]
     assert session.unanswered == 0
 
 
@@ -222,7 +224,7 @@ def test_qos_2_takes_four_steps(version: int) -> None:
     wire.said()
     assert wire.answer(Pubrec(identifier)) == []
     assert wire.said() == [Pubrel(identifier)]
-    assert wire.answer(Pubcomp(identifier)) == [Published(identifier, ReasonCode.SUCCESS)]
+    assert wire.answer(Pubcomp(identifier)) == [PublishCompleted(identifier, ReasonCode.SUCCESS)]
     assert session.unanswered == 0
 
 
@@ -236,8 +238,8 @@ def test_a_refused_publication_is_over_with_its_reason() -> None:
         Puback(first, ReasonCode.QUOTA_EXCEEDED, why), Pubrec(second, ReasonCode.NOT_AUTHORIZED, NO_PROPERTIES)
     )
     assert events == [
-        Published(first, ReasonCode.QUOTA_EXCEEDED, "full"),
-        Published(second, ReasonCode.NOT_AUTHORIZED, None),
+        PublishCompleted(first, ReasonCode.QUOTA_EXCEEDED, "full"),
+        PublishCompleted(second, ReasonCode.NOT_AUTHORIZED, None),
     ]
 
 
@@ -256,7 +258,7 @@ def test_what_was_not_answered_is_sent_again_in_order(version: int) -> None:
         Publish("t", b"3", 2, dup=True, packet_id=three),
     ]
     events = again.answer(Pubcomp(two), Puback(one), Pubrec(three), Pubcomp(three))
-    assert [event.packet_id for event in events if isinstance(event, Published)] == [two, one, three]
+    assert [event.packet_id for event in events if isinstance(event, PublishCompleted)] == [two, one, three]
 
 
 def test_what_was_published_without_a_connection_is_sent_with_the_next() -> None:
@@ -277,7 +279,7 @@ def test_a_lost_session_begins_anew() -> None:
     again = Wire(session)
     again.said()
     events = again.answer(Connack())[1:]
-    assert events == [Published(two, ReasonCode.SUCCESS), Lost(three)]
+    assert events == [PublishCompleted(two, ReasonCode.SUCCESS), OutcomeUnknown(three)]
     assert again.said() == [Publish("t", b"x", 1, packet_id=one)]
 
 
@@ -299,7 +301,7 @@ def test_what_the_server_cannot_take_is_not_sent() -> None:
     wire.accepted(told=Properties({Property.MAXIMUM_PACKET_SIZE: 50, Property.MAXIMUM_QOS: 1}))
     _, events = wire.client.publish(Publish("t", b"x" * 100, 1))
     _, others = wire.client.publish(Publish("t", b"x", 2))
-    codes = [event.code for event in (*events, *others) if isinstance(event, Published)]
+    codes = [event.code for event in (*events, *others) if isinstance(event, PublishCompleted)]
     assert codes == [ReasonCode.PACKET_TOO_LARGE, ReasonCode.QOS_NOT_SUPPORTED]
     assert wire.client.publish_once(Publish("t", b"x" * 100)) is ReasonCode.PACKET_TOO_LARGE
     assert wire.said() == []
@@ -468,7 +470,10 @@ def test_requests_are_answered_with_their_codes(version: int) -> None:
     given_up = wire.client.unsubscribe(("a",))
     assert [type(packet) for packet in wire.said()] == [Subscribe, Unsubscribe]
     events = wire.answer(Suback(asked, (1, 0x80)), Unsuback(given_up, (0,)))
-    assert events == [Answered(asked, (1, 0x80), None), Answered(given_up, (0,) if version == V5 else (), None)]
+    assert events == [
+        SubscribeAnswered(asked, (1, 0x80), None),
+        SubscribeAnswered(given_up, (0,) if version == V5 else (), None),
+    ]
 
 
 def test_codes_must_be_as_many_as_topic_filters() -> None:

@@ -14,13 +14,13 @@ from prometheus_client import generate_latest
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import PresenceChange, PresenceChanged
 from whimbrel.pipeline.stream.meters import Meters
-from whimbrel.pipeline.stream.stream import Taken
+from whimbrel.pipeline.stream.stream import BatchSummary
 from whimbrel.pipeline.stream.watching import StreamWatch, Told, compute_status
 
 SECOND = 1_000_000
 
 
-def _taken(batch: int = 41, **given: Any) -> Taken:
+def _taken(batch: int = 41, **given: Any) -> BatchSummary:
     values: dict[str, Any] = {
         "batch": batch,
         "facts": 1_000,
@@ -32,7 +32,7 @@ def _taken(batch: int = 41, **given: Any) -> Taken:
         "state_bytes": 310_400,
         "took_s": 0.5,
     }
-    return Taken(**(values | given))
+    return BatchSummary(**(values | given))
 
 
 def test_a_line_says_it_all() -> None:
@@ -115,8 +115,8 @@ def test_programs_get_an_object() -> None:
 
 class _Stream:
     def __init__(self) -> None:
-        self.last: Taken | None = None
-        self.listeners: list[Callable[[Taken], None]] = []
+        self.last: BatchSummary | None = None
+        self.listeners: list[Callable[[BatchSummary], None]] = []
 
 
 def _fact(node: str, number: int) -> PresenceChanged:

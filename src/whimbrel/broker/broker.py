@@ -1,10 +1,10 @@
 """The core of the broker, without I/O: it handles packets of clients, and produces packets and facts for the log.
 
 A publication passes these steps, in order: ``receive`` decodes packets, and ``_handle_all`` groups consecutive packets
-of one kind. ``Publishing`` reads their security keys, matches, admits and routes them, and gives each a seq.
+of one kind. ``PublishHandler`` reads their security keys, matches, admits and routes them, and gives each a seq.
 The hold (the queues of all sessions) appends the resulting deliveries to the queues of clients (``HandOvers``).
-``_end_step`` calls ``Delivering``, which checks each delivery with the ``Gate`` and writes it with the ``Sender``. The
-shell then writes the links in ``dirty`` to their sockets.
+``_end_step`` calls ``DeliveryHandler``, which checks each delivery with the ``Gate`` and writes it with the ``Sender``.
+The shell then writes the links in ``dirty`` to their sockets.
 Rule: the core uses no socket, disk, clock or thread. The shell passes in bytes and the time, fsyncs the log when
 ``wants_sync`` is true, and reports the last durable seq (``on_sync``).
 Rule: every fact is applied by ``BrokerState``, which also replays the facts of a log. The code that answers clients
@@ -24,18 +24,18 @@ from whimbrel.broker.access.keyring import NO_KEYS_AT_ALL
 from whimbrel.broker.access.topic_rights import Rights
 from whimbrel.broker.access.users import UserChanges
 from whimbrel.broker.connect.back_pressure import BackPressure
-from whimbrel.broker.connect.connecting import Connecting
-from whimbrel.broker.connect.silence import end_silent
+from whimbrel.broker.connect.connecting import ConnectHandler
+from whimbrel.broker.connect.timeouts import end_silent
 from whimbrel.broker.connect.user_check import UserCheck
 from whimbrel.broker.connect.will_handling import WillHandling
-from whimbrel.broker.deliver.delivering import Delivering
+from whimbrel.broker.deliver.delivering import DeliveryHandler
 from whimbrel.broker.deliver.shaping import TransformJob
 from whimbrel.broker.deliver.system_messages import publish_system_messages
 from whimbrel.broker.limits.memory import CONNECTION_BYTES
 from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.limits.rate_limits import RateLimits
 from whimbrel.broker.publish.admission import Admission
-from whimbrel.broker.publish.publishing import Publishing
+from whimbrel.broker.publish.publishing import PublishHandler
 from whimbrel.broker.publish.reports import Reports
 from whimbrel.broker.requests.client_requests import ClientRequests
 from whimbrel.broker.requests.joining import NOT_ALLOWED
@@ -45,7 +45,7 @@ from whimbrel.broker.requests.policies import Policies
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.feedback import Feedback
-from whimbrel.broker.subscribe.interests import Interests
+from whimbrel.broker.subscribe.interests import SubscribeHandler
 from whimbrel.broker.subscribe.unreadable_filters import end_unreadable
 from whimbrel.broker.waiting.blocking_tasks import BlockingTask, BlockingTasks
 from whimbrel.broker.waiting.commit_queue import CommitQueue
@@ -127,11 +127,11 @@ class Broker:
         self._authorizer = authorizer = Authorizer() if authorizer is None else authorizer
         self._ids = authorizer.ids = MountedIds(each.mount for each in config.listeners)
         self._gate = state.volatile.gate = gate = Gate(authorizer, checks_sources=access.check_retain_source)
-        self._delivering = Delivering(config, self._commits, state, self._sender, gate)
+        self._delivering = DeliveryHandler(config, self._commits, state, self._sender, gate)
         self._long_work = LongWork(self._resume)
         self._driver = Driver(self._commits, self.blocking_tasks, self._long_work)
         self._admission = admission = Admission(config, state, authorizer)
-        self._publishing = Publishing(
+        self._publishing = PublishHandler(
             config,
             self._commits,
             state,
@@ -142,7 +142,7 @@ class Broker:
             self._delivering.pump_ready,
             has_direct_path=has_direct_path,
         )
-        self._interests = Interests(
+        self._interests = SubscribeHandler(
             config, self._commits, state, self._sender, authorizer, self._delivering, self._long_work, admission, gate
         )
         self.history = self._interests.history
@@ -170,7 +170,7 @@ class Broker:
         )
         self._user_check = UserCheck(self.blocking_tasks)
         wills = WillHandling(config, self._commits, state, authorizer, self._publishing)
-        self._connecting = Connecting(
+        self._connecting = ConnectHandler(
             config,
             self._commits,
             state,

@@ -41,7 +41,7 @@ from whimbrel.client.errors import (
 from whimbrel.client.inbox import Inbox
 from whimbrel.client.interest import Interest, Places
 from whimbrel.client.joining import PRIVATE, Join, Joins, checked_keys
-from whimbrel.client.link import READ_BYTES, BrokenLinkError, Dialling, Link, Tls, why
+from whimbrel.client.link import READ_BYTES, BrokenLinkError, Endpoint, Link, Tls, why
 from whimbrel.client.messages import Message, Payload, payload_of, publication
 from whimbrel.client.operating.clients import Clients
 from whimbrel.client.outbox import Outbox
@@ -51,17 +51,17 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.model.device import DeviceState
 from whimbrel.mqtt.client import (
     Accepted,
-    Answered,
     Arrived,
     ClientLimits,
     ClientSession,
     Delivery,
-    Dismissed,
     Event,
-    Lost,
-    Published,
+    OutcomeUnknown,
+    PublishCompleted,
     Refused,
+    ServerDisconnected,
     ServerLimits,
+    SubscribeAnswered,
 )
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import V5, V311, Connect, Will
@@ -143,7 +143,7 @@ class Client:
             raise InvalidValueError("queue_messages", queue_messages, "at least 1")
         if join and not client_id:
             raise InvalidValueError("client_id", client_id, "a name", f"Client(join=…) needs a client_id: {_NAMED}")
-        self._dialling = Dialling(
+        self._dialling = Endpoint(
             host=host,
             port=port,
             tls=tls.context() if isinstance(tls, Tls) else tls,
@@ -183,7 +183,7 @@ class Client:
         self._inbox = Inbox(self._confirm, self._room.set, bound=queue_messages)
         self._received = self._reported = 0
         """Number of received messages, and number of them that were reported."""
-        self._asking: dict[int, asyncio.Future[Answered]] = {}
+        self._asking: dict[int, asyncio.Future[SubscribeAnswered]] = {}
         self._outbox = Outbox(self._session, self._perform)
         self._joins = Joins(join, keys)
         self._policy = None if policy is None else check_policy(policy)
@@ -494,8 +494,8 @@ class Client:
                 if request.verb in _ONCE:
                     raise RequestLostError(request.session, request.verb) from None
 
-    async def _answer(self, link: Link, identifier: int) -> Answered:
-        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+    async def _answer(self, link: Link, identifier: int) -> SubscribeAnswered:
+        future: asyncio.Future[SubscribeAnswered] = asyncio.get_running_loop().create_future()
         self._asking[identifier] = future
         self._room.set()
         try:
@@ -664,7 +664,7 @@ class Client:
             self._perform(events)
             if connection.failure is not None:
                 return str(connection.failure)
-            if events and isinstance(events[-1], Dismissed):
+            if events and isinstance(events[-1], ServerDisconnected):
                 dismissed = DismissedError(*events[-1])
                 if not is_temporary(dismissed.code):
                     raise dismissed
@@ -736,16 +736,16 @@ class Client:
                         self._hear(delivery)
                     else:
                         self._inbox.put(delivery)
-                case Published(packet_id, code, reason):
+                case PublishCompleted(packet_id, code, reason):
                     self._outbox.answered(packet_id, code, reason)
                     self._requests.acknowledged(packet_id, code, reason)
-                case Lost(packet_id):
+                case OutcomeUnknown(packet_id):
                     self._outbox.answered(packet_id, None)
-                case Answered(packet_id):
+                case SubscribeAnswered(packet_id):
                     future = self._asking.pop(packet_id, None)
                     if future is not None and not future.done():
                         future.set_result(event)
-                case Accepted() | Refused() | Dismissed():
+                case Accepted() | Refused() | ServerDisconnected():
                     pass  # handled by the task that dials or reads
 
     def _hear(self, delivery: Delivery) -> None:

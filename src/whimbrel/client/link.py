@@ -17,7 +17,7 @@ from whimbrel.mqtt.certificates import CertificateError, load_authorities, load_
 from whimbrel.mqtt.client import Accepted, ClientConnection, ClientLimits, ClientSession, Event, Refused
 from whimbrel.mqtt.packets import Connect
 
-__all__ = ["READ_BYTES", "BrokenLinkError", "Dialling", "Link", "Tls", "why"]
+__all__ = ["READ_BYTES", "BrokenLinkError", "Endpoint", "Link", "Tls", "why"]
 
 READ_BYTES = 65_536
 _GOODBYE_S = 2.0
@@ -117,7 +117,7 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialling:
+class Endpoint:
     """Address of a broker, TLS context, and time limit for connecting."""
 
     host: str

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from whimbrel.model.facts import Outcome
 from whimbrel.model.subscription import InterestChange, Subscription
 
-__all__ = ["Command", "HandOver", "Identity", "Matches", "Published", "Settle", "Tell", "TellAll"]
+__all__ = ["Command", "HandOver", "Identity", "Matches", "NotifyChange", "NotifySubscriptions", "Published", "Settle"]
 
 Identity: TypeAlias = tuple[str | None, str]
 """Subject filter and name of a subscription; together they identify it within its session."""
@@ -62,7 +62,7 @@ class HandOver(NamedTuple):
     """The notification; None if the hold was restored and not given the notification itself."""
 
 
-class Tell(NamedTuple):
+class NotifyChange(NamedTuple):
     """Notify a device that another device changed a subscription of the session (4.5)."""
 
     device: str
@@ -71,7 +71,7 @@ class Tell(NamedTuple):
     subscription: Subscription
 
 
-class TellAll(NamedTuple):
+class NotifySubscriptions(NamedTuple):
     """Send all subscriptions of a session to a device that joined it (4.5)."""
 
     device: str
@@ -97,4 +97,4 @@ class Settle(NamedTuple):
     """The notification, as in ``HandOver``."""
 
 
-Command: TypeAlias = HandOver | Tell | TellAll | Settle
+Command: TypeAlias = HandOver | NotifyChange | NotifySubscriptions | Settle

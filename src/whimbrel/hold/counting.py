@@ -10,12 +10,12 @@ from whimbrel.hold.commands import Identity, Matches
 from whimbrel.hold.private import client_of, is_shared
 from whimbrel.hold.state import Session, State
 
-__all__ = ["Matches", "Served", "chosen_of", "matches_that_count", "sorted_identities", "sorted_matches"]
+__all__ = ["Matches", "ShareAssignment", "chosen_of", "matches_that_count", "sorted_identities", "sorted_matches"]
 
 _NEVER = -1
 
 
-class Served(NamedTuple):
+class ShareAssignment(NamedTuple):
     """Which session serves each share that matched a notification; keys are texts of shares."""
 
     chosen: Mapping[str, str]
@@ -24,7 +24,7 @@ class Served(NamedTuple):
     """Candidates if a policy withholds it from the chosen one: sessions where nothing else counts (rule 21)."""
 
 
-_NONE_SERVED = Served({}, {})
+_NONE_SERVED = ShareAssignment({}, {})
 
 
 def sorted_matches(matches: Matches) -> Matches:
@@ -39,7 +39,7 @@ def sorted_identities(identities: tuple[Identity, ...]) -> tuple[Identity, ...]:
     return tuple(sorted(identities, key=lambda identity: (identity[0] or "", identity[1])))
 
 
-def matches_that_count(state: State, publisher: str | None, matches: Matches) -> tuple[Matches, Served]:
+def matches_that_count(state: State, publisher: str | None, matches: Matches) -> tuple[Matches, ShareAssignment]:
     """Return the *matches* that count for a notification, and the session that serves each share.
 
     A subscription with no-local does not count for its own client's notifications (rule 17), nor does a share that
@@ -71,7 +71,7 @@ def matches_that_count(state: State, publisher: str | None, matches: Matches) ->
         for share, name in chosen.items()
         if _may_withhold(state, state.sessions[name])
     }
-    return [match for match in counted if match[1]], Served(chosen, others)
+    return [match for match in counted if match[1]], ShareAssignment(chosen, others)
 
 
 def _may_withhold(state: State, session: Session) -> bool:

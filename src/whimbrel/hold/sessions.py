@@ -16,11 +16,11 @@ from whimbrel.hold.private import is_private
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.rows import Key, restore_state
 from whimbrel.hold.rules.assumed import AssumedReceipts
-from whimbrel.hold.rules.changes import Changes
-from whimbrel.hold.rules.endings import Endings
+from whimbrel.hold.rules.changes import SubscriptionRules
+from whimbrel.hold.rules.endings import OutcomeRules
 from whimbrel.hold.rules.fast_lane import FastLanes
-from whimbrel.hold.rules.keeping import Keeping
-from whimbrel.hold.rules.members import Members
+from whimbrel.hold.rules.keeping import QueueRules
+from whimbrel.hold.rules.members import MemberRules
 from whimbrel.hold.rules.places import Places
 from whimbrel.hold.rules.publications import Publications
 from whimbrel.hold.rules.work import PIECE, Work, all_of, at_once
@@ -73,9 +73,9 @@ class Hold(Generic[K]):
         """The state, so that callers can read its ``pendings``, the number of pending notifications, without a call."""
         self._view = View(self._state, is_followed=state is not None)
         self._lanes = FastLanes(self._state, self._view, retention)
-        endings = Endings(self._state, self._view)
-        keeping = Keeping(self._state, endings, retention)
-        members = Members(self._state, self._view, endings, self._lanes, keeping)
+        endings = OutcomeRules(self._state, self._view)
+        keeping = QueueRules(self._state, endings, retention)
+        members = MemberRules(self._state, self._view, endings, self._lanes, keeping)
         publications = Publications(
             self._state, self._view, endings, self._lanes, members, keeping, has_fast_lane=has_fast_lane
         )
@@ -83,7 +83,7 @@ class Hold(Generic[K]):
         """Last known places of devices; position reports update them if *heeds_places*."""
         self._places = self.places if heeds_places else None
         self._presence, self._choose = members.presence, members.choose
-        self._changes = Changes(self._state, self._view, endings, self._lanes, members)
+        self._changes = SubscriptionRules(self._state, self._view, endings, self._lanes, members)
         # Methods of the rules are attributes of the hold: wrapping them would cost a second call for every delivery.
         self.published, self.publishing = publications.published, publications.publishing
         self.published_and_received = AssumedReceipts(self._state, self._view, endings, keeping, publications).published

@@ -20,7 +20,7 @@ __all__ = [
     "CopyFollower",
     "FastLane",
     "Flight",
-    "LaneTerms",
+    "LaneOptions",
     "Member",
     "Pending",
     "Session",
@@ -81,7 +81,7 @@ class Pending:
         """Unconfirmed deliveries of devices that left the session; each is settled when the notification ends."""
 
 
-class LaneTerms:
+class LaneOptions:
     """Delivery options of a fast lane for one combination of matching subscriptions; computed once."""
 
     __slots__ = ("handed", "has_policy", "identities", "kept", "longest_us", "qos", "room", "shortest_us")
@@ -108,9 +108,9 @@ class FastLane:
     def __init__(self, session: Session, device: str, member: Member) -> None:
         self.session = session
         self.name, self.device, self.member, self.pending = session.name, device, member, session.pending
-        self.flights: dict[int, LaneTerms] = {}
+        self.flights: dict[int, LaneOptions] = {}
         """Unconfirmed deliveries by seq, oldest first."""
-        self.terms: dict[tuple[Identity, ...], LaneTerms] = {}
+        self.terms: dict[tuple[Identity, ...], LaneOptions] = {}
 
 
 class Session:

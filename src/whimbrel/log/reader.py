@@ -19,7 +19,7 @@ from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Fact
 from whimbrel.model.rows import COLUMNS, fact_of
 
-__all__ = ["Frontier", "LogReader", "named_header", "proven_seq", "read", "read_rows"]
+__all__ = ["DurableEnd", "LogReader", "named_header", "proven_seq", "read", "read_rows"]
 
 
 def read(directory: Path, node: str, *, first: int = 0, last: int | None = None) -> Iterator[Fact]:
@@ -36,10 +36,10 @@ def read_rows(
 
 def proven_seq(directory: Path, node: str) -> int:
     """Return the last seq that is proven durable; a crash may still cut the records after it."""
-    return Frontier(directory, node).seq()
+    return DurableEnd(directory, node).seq()
 
 
-class Frontier:
+class DurableEnd:
     """Tracker of the last seq of a node's log that is proven durable; each call of ``seq`` reads only new records.
 
     Rule: reading continues after the last proven record, which is never cut. The bytes after it may have changed.

@@ -10,8 +10,8 @@ Rule: a received publication is confirmed when the application has handled it, a
 came last. If it comes again before it was confirmed, it is not given to the application a second time.
 
 If the server has lost the session, QoS 1 publications are sent as new ones. A QoS 2 publication after PUBREL counts as
-accepted. One that was sent and has no PUBREC is ``Lost``: sent again it might be accepted twice, so its publisher has
-to decide. The client sends no topic aliases.
+accepted. One that was sent and has no PUBREC is ``OutcomeUnknown``: sent again it might be accepted twice, so its
+publisher has to decide. The client sends no topic aliases.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from whimbrel.mqtt.topics import check_topic_name
 
 __all__ = [
     "Accepted",
-    "Answered",
     "Arrived",
     "ClientConnection",
     "ClientLimits",
     "ClientSession",
     "Delivery",
-    "Dismissed",
     "Event",
-    "Lost",
-    "Published",
+    "OutcomeUnknown",
+    "PublishCompleted",
     "Refused",
+    "ServerDisconnected",
     "ServerLimits",
+    "SubscribeAnswered",
     "check_own_topic",
 ]
 
@@ -110,14 +110,14 @@ class Refused(NamedTuple):
     reason: str | None
 
 
-class Dismissed(NamedTuple):
+class ServerDisconnected(NamedTuple):
     """The server sent DISCONNECT."""
 
     code: ReasonCode
     reason: str | None
 
 
-class Published(NamedTuple):
+class PublishCompleted(NamedTuple):
     """A publication has its last answer."""
 
     packet_id: int
@@ -125,13 +125,13 @@ class Published(NamedTuple):
     reason: str | None = None
 
 
-class Lost(NamedTuple):
+class OutcomeUnknown(NamedTuple):
     """The server has lost the session, and it is unknown whether it had accepted this QoS 2 publication."""
 
     packet_id: int
 
 
-class Answered(NamedTuple):
+class SubscribeAnswered(NamedTuple):
     """SUBSCRIBE or UNSUBSCRIBE was answered, with a code for each topic filter; UNSUBSCRIBE of 3.1.1 has none."""
 
     packet_id: int
@@ -178,7 +178,9 @@ class Arrived(NamedTuple):
     delivery: Delivery
 
 
-Event: TypeAlias = Accepted | Refused | Dismissed | Published | Lost | Answered | Arrived
+Event: TypeAlias = (
+    Accepted | Refused | ServerDisconnected | PublishCompleted | OutcomeUnknown | SubscribeAnswered | Arrived
+)
 
 
 # -- the session -----------------------------------------------------------------------------------------------------
@@ -252,13 +254,13 @@ class ClientSession:
 
     def begin_again(self) -> list[Event]:
         """Reset the session after the server has lost it; return the events of publications that ended by this."""
-        events: list[Event] = [Published(identifier, ReasonCode.SUCCESS) for identifier in self.releasing]
+        events: list[Event] = [PublishCompleted(identifier, ReasonCode.SUCCESS) for identifier in self.releasing]
         self.releasing.clear()
         self.inbound.clear()
         for identifier, out in list(self.outbound.items()):
             if out.qos == 2 and out.was_sent:
                 del self.outbound[identifier]
-                events.append(Lost(identifier))
+                events.append(OutcomeUnknown(identifier))
             out.was_sent = False
         return events
 
@@ -431,7 +433,7 @@ class ClientConnection:
             code = self._unfit(out.wire, out.qos, is_retained=out.is_retained)
             if code is not ReasonCode.SUCCESS:
                 del session.outbound[identifier]
-                events.append(Published(identifier, code, "more than this server takes"))
+                events.append(PublishCompleted(identifier, code, "more than this server takes"))
                 continue
             self._in_flight.add(identifier)
             self._out.append(out.next_wire())
@@ -510,7 +512,7 @@ class ClientConnection:
                 pass
             case Disconnect() if self._session.version == V5:
                 self.phase = Phase.CLOSED
-                events.append(Dismissed(packet.code, packet.properties.text(Property.REASON_STRING)))
+                events.append(ServerDisconnected(packet.code, packet.properties.text(Property.REASON_STRING)))
             case _:
                 raise _breach(f"{type(packet).__name__.upper()} from a server")
 
@@ -614,7 +616,7 @@ class ClientConnection:
         self._session.releasing.pop(identifier, None)
         self._in_flight.discard(identifier)
         reason = packet.properties.text(Property.REASON_STRING) if packet.properties else None
-        events.append(Published(identifier, packet.code, reason))
+        events.append(PublishCompleted(identifier, packet.code, reason))
         events += self.pump()
 
     def _answered(self, packet: Suback | Unsuback, events: list[Event]) -> None:
@@ -625,7 +627,7 @@ class ClientConnection:
         if has_codes and len(packet.codes) != asked:
             raise _breach(f"{len(packet.codes)} codes for {asked} topic filters")
         reason = packet.properties.text(Property.REASON_STRING)
-        events.append(Answered(packet.packet_id, packet.codes, reason))
+        events.append(SubscribeAnswered(packet.packet_id, packet.codes, reason))
 
 
 def _breach(reason: str) -> ProtocolError:

@@ -32,7 +32,7 @@ from whimbrel.nearby.group.rates import SenderRates
 from whimbrel.nearby.group.relay import Relay, is_inside
 from whimbrel.nearby.group.subscriptions import NearbySubscription
 from whimbrel.nearby.group.trust import TimeOfDay, Trust, Verdict
-from whimbrel.nearby.group.view import View
+from whimbrel.nearby.group.view import MemberView
 from whimbrel.nearby.motion import Motion
 from whimbrel.nearby.prediction import LatencyBounds, Prediction
 from whimbrel.nearby.vocabulary import Vocabulary
@@ -188,7 +188,7 @@ class Node:
         """Return the next event for the application, the earliest deadline first, and notes of expired ones."""
         return self._consumer.take(now=self._elapse(now, changes_nothing=True))
 
-    def members(self, subject: str) -> View:
+    def members(self, subject: str) -> MemberView:
         """Return the members of this producer's group of *subject*."""
         return self._producer.members(subject)
 

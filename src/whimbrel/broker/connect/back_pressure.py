@@ -8,8 +8,8 @@ together take more than ``_INCOMING_SHARE`` allows.
 
 from __future__ import annotations
 
-from whimbrel.broker.connect.connecting import Connecting
-from whimbrel.broker.deliver.delivering import Delivering
+from whimbrel.broker.connect.connecting import ConnectHandler
+from whimbrel.broker.deliver.delivering import DeliveryHandler
 from whimbrel.broker.limits.memory import PACKET_BYTES, Memory
 from whimbrel.broker.settings.config import LimitSettings
 from whimbrel.broker.waiting.commit_queue import CommitQueue
@@ -40,8 +40,8 @@ class BackPressure:
         commits: CommitQueue,
         memory: Memory,
         sender: Sender,
-        delivering: Delivering,
-        connecting: Connecting,
+        delivering: DeliveryHandler,
+        connecting: ConnectHandler,
     ) -> None:
         self._commits, self._memory, self._sender = commits, memory, sender
         self._delivering, self._connecting = delivering, connecting

@@ -16,7 +16,7 @@ from whimbrel.broker.connect.session_moves import SessionMoves
 from whimbrel.broker.connect.user_check import UserCheck
 from whimbrel.broker.connect.welcome import Welcome
 from whimbrel.broker.connect.will_handling import WillHandling
-from whimbrel.broker.deliver.delivering import Delivering
+from whimbrel.broker.deliver.delivering import DeliveryHandler
 from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.requests.joining import NOT_ALLOWED, policy_of, wanted_by
 from whimbrel.broker.requests.named_sessions import Sessions
@@ -25,7 +25,7 @@ from whimbrel.broker.requests.policies import Policies
 from whimbrel.broker.settings.config import MAX_CLIENT_ID_BYTES, Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces
-from whimbrel.broker.waiting.driver import ACCEPTED, NEXT, Entered, Procedure
+from whimbrel.broker.waiting.driver import ACCEPTED, NEXT, Append, Procedure
 from whimbrel.broker.wire.clients import Joining, Link, LiveClient
 from whimbrel.broker.wire.events import Event
 from whimbrel.broker.wire.notices import SESSIONS
@@ -43,7 +43,7 @@ from whimbrel.mqtt.properties import Property
 from whimbrel.mqtt.server import Phase
 from whimbrel.node.memory import CLIENT_BYTES
 
-__all__ = ["Connecting"]
+__all__ = ["ConnectHandler"]
 
 _ASSIGNED_BYTES = 25
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -65,7 +65,7 @@ class _Fate(Enum):
     """The will is left to the next broker process, since this one stops."""
 
 
-class Connecting:
+class ConnectHandler:
     """Connects and disconnects clients.
 
     *opened* is called when a link may continue after CONNECT, *leaving* before a client is disconnected.
@@ -78,7 +78,7 @@ class Connecting:
         state: BrokerState,
         sender: Sender,
         authorizer: Authorizer,
-        delivering: Delivering,
+        delivering: DeliveryHandler,
         sessions: Sessions,
         wills: WillHandling,
         ownership: Ownership,
@@ -228,7 +228,7 @@ class Connecting:
         named = self._sessions.joined_by(link, client_id, came.seq + 1, now) if link.joining else []
         self._coming.add(client_id)
         is_owed = self._welcome.expiry_us(connect) > 0 or client is not None or bool(named)
-        yield Entered((came, *named), is_owed=is_owed)
+        yield Append((came, *named), is_owed=is_owed)
         yield from self._open(link, connect, came, assigned)
         for fact in named:
             yield NEXT

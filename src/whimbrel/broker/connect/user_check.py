@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from whimbrel.broker.access.users import UserChanges
-from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
+from whimbrel.broker.waiting.blocking_tasks import BlockingTasks, RequesterId
 from whimbrel.broker.waiting.driver import Procedure, answer_to
 from whimbrel.broker.wire.clients import Link
 from whimbrel.mqtt.codes import ReasonCode
@@ -45,7 +45,7 @@ class UserCheck:
         if connect.username is None:
             raise ProtocolError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "a user name and a password are needed")
         name = f"user {connect.username}"
-        asker, ask = Asker(link.address, name, (name,)), partial(verify, connect.username, connect.password)
+        asker, ask = RequesterId(link.address, name, (name,)), partial(verify, connect.username, connect.password)
         is_right, now = yield from answer_to(link, asker, ask, "too many wrong passwords; try again in a minute")
         self._blocking_tasks.learn(asker, is_right=is_right)
         if not is_right:

@@ -13,7 +13,7 @@ from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.publish.publication_keys import unlocked_will
-from whimbrel.broker.publish.publishing import Publishing
+from whimbrel.broker.publish.publishing import PublishHandler
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.waiting.commit_queue import CommitQueue
@@ -36,7 +36,12 @@ class WillHandling:
     """Stores, withdraws and publishes the wills of clients."""
 
     def __init__(
-        self, config: Config, commits: CommitQueue, state: BrokerState, authorizer: Authorizer, publishing: Publishing
+        self,
+        config: Config,
+        commits: CommitQueue,
+        state: BrokerState,
+        authorizer: Authorizer,
+        publishing: PublishHandler,
     ) -> None:
         self._config, self._commits, self._state = config, commits, state
         self._authorizer, self._publishing = authorizer, publishing

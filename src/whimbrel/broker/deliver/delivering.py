@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from whimbrel.broker.deliver.shaping import Shaping
+from whimbrel.broker.deliver.shaping import PolicyHandler
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.waiting.commit_queue import CommitQueue
-from whimbrel.broker.wire.clients import Link, LiveClient, Outgoing, Terms
+from whimbrel.broker.wire.clients import HandOverOptions, Link, LiveClient, Outgoing
 from whimbrel.broker.wire.gate import Gate
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.sessions import RETAINED
@@ -26,7 +26,7 @@ from whimbrel.mqtt.packets import V5, Puback, Pubrec, Pubrel
 from whimbrel.mqtt.properties import NO_PROPERTIES
 from whimbrel.node.publication import KeptNotification, packet_id_of
 
-__all__ = ["Delivering"]
+__all__ = ["DeliveryHandler"]
 
 _PUBREL = b"\x62\x02"
 _MAX_SENT = 1_000
@@ -36,14 +36,14 @@ _MAX_DECIDED = 320
 ms. They share the fixed cost of a turn, such as writing to the log."""
 
 
-class Delivering:
+class DeliveryHandler:
     """Sends queued messages to clients, and handles the clients' acknowledgements."""
 
     def __init__(self, config: Config, commits: CommitQueue, state: BrokerState, sender: Sender, gate: Gate) -> None:
         self._most_bytes = config.limits.send_buffer_bytes
         self._policies = state.decisions
         self._commits, self._state, self._sender, self._gate = commits, state, sender, gate
-        self.shaping = Shaping(
+        self.shaping = PolicyHandler(
             commits,
             state,
             config.policies.limits,
@@ -311,7 +311,9 @@ class Delivering:
         """Return whether the decision about a copy is stored, until its receipt is applied."""
         return self._policies.are_used and bool(self._policies.kept(client.id, out.message.seq))
 
-    def _settle_later(self, client: LiveClient, out: Outgoing, terms: Terms, outcome: Outcome, now: int) -> None:
+    def _settle_later(
+        self, client: LiveClient, out: Outgoing, terms: HandOverOptions, outcome: Outcome, now: int
+    ) -> None:
         """Apply a receipt that waited for the disk.
 
         A session that joined meanwhile may count this copy too; record its receipt then.
@@ -322,7 +324,7 @@ class Delivering:
         if uncounted:
             self._receipt(client, out._replace(terms=uncounted), outcome, now)
 
-    def _settle(self, client: LiveClient, out: Outgoing, terms: Terms, outcome: Outcome, now: int) -> None:
+    def _settle(self, client: LiveClient, out: Outgoing, terms: HandOverOptions, outcome: Outcome, now: int) -> None:
         """Apply a receipt to the state."""
         if out.is_held:
             settled = self._state.node.settle(now, terms.session, client.id, out.message.seq, outcome, qos=out.qos)
@@ -334,7 +336,7 @@ class Delivering:
         self,
         seq: int,
         now: int,
-        terms: Terms,
+        terms: HandOverOptions,
         client: LiveClient,
         message: KeptNotification,
         outcome: Outcome = Outcome.DELIVERED,
@@ -349,7 +351,13 @@ class Delivering:
         )
 
     def _new_receipt(
-        self, seq: int, now: int, terms: Terms, client: LiveClient, message: KeptNotification, outcome: Outcome
+        self,
+        seq: int,
+        now: int,
+        terms: HandOverOptions,
+        client: LiveClient,
+        message: KeptNotification,
+        outcome: Outcome,
     ) -> Receipt:
         node = self._commits.node
         return Receipt(

@@ -1,6 +1,6 @@
 """Shaping: the policy of a device or of its subscriptions decides about each delivery to it (SUBLIM, section 4).
 
-Rule: every delivery to a device with a policy comes here on its way from ``Delivering``: held, live and retained
+Rule: every delivery to a device with a policy comes here on its way from ``DeliveryHandler``: held, live and retained
 messages. Only the broker's own messages ($SYS, answers) are not decided about, since they are not notifications.
 Rule: a decision is appended to the log before its bytes may leave: the shell writes to a link only when the log
 contains the seq ``Link.after_seq``. At QoS 2 the bytes also wait for fsync.
@@ -40,7 +40,7 @@ from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import PolicyVersion
 from whimbrel.shape.transforms import Work
 
-__all__ = ["LOOK_US", "MAX_WAIT_US", "Shaping", "TransformJob"]
+__all__ = ["LOOK_US", "MAX_WAIT_US", "PolicyHandler", "TransformJob"]
 
 MAX_WAIT_US = 500_000
 """Longest time in microseconds that a copy without a transform waits behind others; one transform may take as long."""
@@ -76,7 +76,7 @@ class _Rest(NamedTuple):
 class TransformJob(NamedTuple):
     """A transform of a body that a decision waits for; the shell runs it, and calls ``then`` with its result."""
 
-    shaping: Shaping
+    shaping: PolicyHandler
     client: LiveClient
     link: Link
     out: Outgoing
@@ -104,7 +104,7 @@ class TransformJob(NamedTuple):
         return self.link.shaping is self
 
 
-class Shaping:
+class PolicyHandler:
     """Decides about deliveries with policies.
 
     *send* and *withhold* carry out a decision, *go_on* sends the messages after it, and *go_on_later* does so in a

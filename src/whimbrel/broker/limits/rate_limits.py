@@ -19,8 +19,8 @@ from itertools import count
 from typing import NamedTuple
 
 from whimbrel.broker.limits.counters import Counters
-from whimbrel.broker.limits.inflow import Inflow
 from whimbrel.broker.limits.operator_notices import Notice
+from whimbrel.broker.limits.receive_buffer import ReceiveBuffer
 from whimbrel.broker.settings.config import LimitSettings
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.clock import US_PER_S
@@ -148,7 +148,7 @@ class Meter:
         self.link, self.client, self.user = link, client, user
         self.own, self.shared = own, shared
         """Buckets of all clients of the connection's user; None if they are not limited. ``own`` are the client's."""
-        self.inflow = Inflow()
+        self.inflow = ReceiveBuffer()
         self.is_waiting = False
         """Whether the connection waits for tokens; meanwhile the shell must not read from it."""
         self.is_closed = False
@@ -211,7 +211,7 @@ class RateLimits:
         """Forget a closed connection and the bytes in its buffer."""
         if meter.is_closed:
             return
-        meter.is_closed, meter.link, meter.inflow = True, None, Inflow()
+        meter.is_closed, meter.link, meter.inflow = True, None, ReceiveBuffer()
         self._set_waiting(meter, is_waiting=False)
         meter.own.connected -= 1
         if meter.shared is not None:

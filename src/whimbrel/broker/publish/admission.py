@@ -1,9 +1,9 @@
 """Admission: decides whether a publication is accepted, and whether it must be durable before it is acknowledged.
 
-Rule: both are decided only here. The callers are ``Publishing``, for everything that is published; ``DirectPath``, for
-publications that bypass the hold (it checks topic, length, room and rights; the rest of ``refusal`` concerns only
+Rule: both are decided only here. The callers are ``PublishHandler``, for everything that is published; ``DirectPath``,
+for publications that bypass the hold (it checks topic, length, room and rights; the rest of ``refusal`` concerns only
 retained publications and those with properties); ``WillHandling``, for the will in a CONNECT; ``Reports``, for device
-reports; and ``Interests``, ``Sessions`` and ``Broker``, for whether the disk accepts anything.
+reports; and ``SubscribeHandler``, ``Sessions`` and ``Broker``, for whether the disk accepts anything.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.deliver.lanes import Lane
+from whimbrel.broker.deliver.direct_recipients import DirectRecipients
 from whimbrel.broker.limits.memory import PENDING_BYTES, NoRoom
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
@@ -207,7 +207,7 @@ class Admission:
 
     # -- must it be durable ------------------------------------------------------------------------------------------
 
-    def must_sync(self, message: KeptNotification, found: Found, lane: Lane | None, packet_id: int) -> bool:
+    def must_sync(self, message: KeptNotification, found: Found, lane: DirectRecipients | None, packet_id: int) -> bool:
         """Return whether a publication needs an fsync before its ack: a session could ask for it after a crash."""
         if not message.qos:
             return False

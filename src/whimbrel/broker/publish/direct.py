@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.deliver.lanes import Lanes
+from whimbrel.broker.deliver.direct_recipients import DirectRecipientsCache
 from whimbrel.broker.publish.admission import Admission
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.waiting.commit_queue import CommitQueue
@@ -39,7 +39,7 @@ class DirectPath:
         state: BrokerState,
         sender: Sender,
         authorizer: Authorizer,
-        lanes: Lanes,
+        lanes: DirectRecipientsCache,
         pump_ready: Callable[[int], None],
     ) -> None:
         self._admission, self._commits, self._state = admission, commits, state

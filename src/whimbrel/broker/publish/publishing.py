@@ -18,7 +18,7 @@ from functools import partial
 from itertools import repeat
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.deliver.lanes import Lane, Lanes, is_plain
+from whimbrel.broker.deliver.direct_recipients import DirectRecipients, DirectRecipientsCache, is_plain
 from whimbrel.broker.publish.admission import Admission, waiting_bytes
 from whimbrel.broker.publish.answers import PublicationAnswers
 from whimbrel.broker.publish.direct import DirectPath
@@ -50,7 +50,7 @@ from whimbrel.node.places.placing import Placing
 from whimbrel.node.publication import KeptNotification
 from whimbrel.node.wills import LeftWill
 
-__all__ = ["Publishing"]
+__all__ = ["PublishHandler"]
 
 _PUBREC = b"\x50\x02"
 _MAX_ONE_BY_ONE = 40
@@ -73,7 +73,7 @@ class _Accepted:
         self.message, self.offer, self.answer = message, offer, answer
 
 
-class Publishing:
+class PublishHandler:
     """Runs all steps of a publication; without a direct path, every publication goes through the hold.
 
     *pump_ready* sends waiting deliveries. It is called before any QoS 0 copy is sent: such a copy may be written at
@@ -96,7 +96,7 @@ class Publishing:
         self._config, self._commits, self._state, self._long_work = config, commits, state, long_work
         self._sender, self.counters = sender, state.volatile.counters
         self.admission, self._pump_ready = admission, pump_ready
-        self._lanes = Lanes(state, admission.topic_refusal) if has_direct_path else None
+        self._lanes = DirectRecipientsCache(state, admission.topic_refusal) if has_direct_path else None
         self._direct = (
             None
             if self._lanes is None
@@ -377,11 +377,11 @@ class Publishing:
         else:
             self._pass_on(accepted, found, self._lane(accepted.message, found))
 
-    def _lane(self, message: KeptNotification, found: Found) -> Lane | None:
+    def _lane(self, message: KeptNotification, found: Found) -> DirectRecipients | None:
         """Return the lane for a publication, or None if it must not take one."""
         return self._lanes.of(message.subject, found) if self._lanes is not None and is_plain(message) else None
 
-    def _pass_on(self, accepted: _Accepted, found: Found, lane: Lane | None) -> None:
+    def _pass_on(self, accepted: _Accepted, found: Found, lane: DirectRecipients | None) -> None:
         message, offer, is_wanted, accepted_at = accepted.message, accepted.offer, bool(found), self._commits.last_at
         if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.publish.publication_keys import check_unlocked
-from whimbrel.broker.publish.publishing import Publishing
+from whimbrel.broker.publish.publishing import PublishHandler
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.waiting.commit_queue import CommitQueue
 from whimbrel.broker.wire.clients import Link, LiveClient
@@ -40,7 +40,7 @@ _LONGEST_REASON = 1_000
 class Reports:
     """Handles the reports of devices."""
 
-    def __init__(self, commits: CommitQueue, state: BrokerState, sender: Sender, publishing: Publishing) -> None:
+    def __init__(self, commits: CommitQueue, state: BrokerState, sender: Sender, publishing: PublishHandler) -> None:
         self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
 
     def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:

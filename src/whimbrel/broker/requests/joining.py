@@ -23,7 +23,7 @@ from whimbrel.broker.access.passwords import MIN_SALT_BYTES, Cost, Passwords, de
 from whimbrel.broker.requests.policies import check_policy_name
 from whimbrel.broker.requests.session_requests import check_session_name, read_mode
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
+from whimbrel.broker.waiting.blocking_tasks import BlockingTasks, RequesterId
 from whimbrel.broker.waiting.driver import Procedure, answer_to
 from whimbrel.broker.wire.clients import Joining, Link
 from whimbrel.broker.wire.own_properties import IN_CONNECT, Pairs, is_marked, split_own
@@ -35,7 +35,7 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.packets import Connect
 
-__all__ = ["NOT_ALLOWED", "Doorkeeper", "Wanted", "hash_passwords", "policy_of", "wanted_by"]
+__all__ = ["NOT_ALLOWED", "JoinAuthorizer", "Wanted", "hash_passwords", "policy_of", "wanted_by"]
 
 NOT_ALLOWED = "there is no such session, or its password or list does not allow you this"
 _TOO_MANY = "too many wrong passwords from this address; try again in a minute"
@@ -107,7 +107,7 @@ def _each(what: str, values: list[str], count: int) -> list[str]:
     return values
 
 
-class Doorkeeper:
+class JoinAuthorizer:
     """Determines rights in sessions; *write* stores a session's access when its hashes were replaced."""
 
     def __init__(
@@ -217,10 +217,10 @@ def _joinings(doors: Sequence[_Door], rights: Sequence[frozenset[Right]]) -> lis
     ]
 
 
-def _asker(link: Link, doors: Sequence[_Door]) -> Asker:
+def _asker(link: Link, doors: Sequence[_Door]) -> RequesterId:
     """Return the requester of a password check, for its rate limit."""
     names = tuple(f"session {door.wanted.session}" for door in doors)
-    return Asker(link.address, names[0] if link.client is None else f"client {link.client.id}", names)
+    return RequesterId(link.address, names[0] if link.client is None else f"client {link.client.id}", names)
 
 
 def _judge(

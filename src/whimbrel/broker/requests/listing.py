@@ -11,7 +11,7 @@ from whimbrel.broker.requests.answers import Answers, Asked
 from whimbrel.broker.requests.pages import MAX_ROWS, Row, cost_of_rows, page_of
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.sorted_names import names_behind
-from whimbrel.broker.waiting.driver import Procedure, Worked
+from whimbrel.broker.waiting.driver import Procedure, SlicedWork
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.notices import subscription_tree
 from whimbrel.errors import InvalidValueError
@@ -35,7 +35,7 @@ class Listing:
         kinds = (named.of_device(asked.client.id), named.of_user(asked.link.user))
         names = names_behind(kinds, asked.request.after, most + 1)
         self._spend(asked.client, cost_of_rows(len(names)), now)
-        page, count = yield Worked(asked.link, page_of(names, most, partial(_row, self._state.hold, asked.link)))
+        page, count = yield SlicedWork(asked.link, page_of(names, most, partial(_row, self._state.hold, asked.link)))
         self._answers.answer(asked, {"sessions": page, "next": names[count - 1] if count < len(names) else None})
 
     def show(self, asked: Asked, now: int) -> Procedure[None]:
@@ -48,7 +48,7 @@ class Listing:
         subscriptions = hold.subscriptions(session)[begin : begin + most + 1]
         devices = _devices(hold, session)
         self._spend(asked.client, cost_of_rows(len(subscriptions) + len(devices)), now)
-        page, count = yield Worked(asked.link, page_of(subscriptions, most, subscription_tree))
+        page, count = yield SlicedWork(asked.link, page_of(subscriptions, most, subscription_tree))
         following = begin + count if count < len(subscriptions) else None
         told = {"subscriptions": page, "next": following, "devices": devices, "held": hold.pending_count(session)}
         self._answers.answer(asked, {"session": session, **told})

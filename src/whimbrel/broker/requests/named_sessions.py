@@ -1,6 +1,6 @@
 """Named sessions: handle clients' requests to create, join, change and delete them (Elvin proxy, 4).
 
-CONNECT joins sessions through ``Connecting``. Everything else is a request, an object of JSON published to
+CONNECT joins sessions through ``ConnectHandler``. Everything else is a request, an object of JSON published to
 ``$whimbrel/session/<verb>`` and answered to the requesting client (docs/reference/sessions.md).
 Rule: a request is handled when all facts before it are accepted and no other change of its session waits for the disk.
 It is answered when its effect is durable.
@@ -19,21 +19,21 @@ from functools import partial
 from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.access.keyring import for_subscription, read_keys
 from whimbrel.broker.access.passwords import MIN_SALT_BYTES, Cost
-from whimbrel.broker.deliver.delivering import Delivering
+from whimbrel.broker.deliver.delivering import DeliveryHandler
 from whimbrel.broker.publish.publication_keys import check_unlocked
 from whimbrel.broker.requests.absent_devices import AbsentDevices
 from whimbrel.broker.requests.answers import Answers, Asked
-from whimbrel.broker.requests.joining import NOT_ALLOWED, Doorkeeper, Wanted, hash_passwords
+from whimbrel.broker.requests.joining import NOT_ALLOWED, JoinAuthorizer, Wanted, hash_passwords
 from whimbrel.broker.requests.listing import Listing
 from whimbrel.broker.requests.session_requests import VERBS, Request, id_of, read_request
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import is_long
-from whimbrel.broker.subscribe.interests import OWN_TOPICS, Interests
+from whimbrel.broker.subscribe.interests import OWN_TOPICS, SubscribeHandler
 from whimbrel.broker.subscribe.requested import Options, identity_of, near_of, read_filter, stale_of
-from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
+from whimbrel.broker.waiting.blocking_tasks import BlockingTasks, RequesterId
 from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces
-from whimbrel.broker.waiting.driver import ACCEPTED, Driver, Entered, Procedure, Worked, answer_to
+from whimbrel.broker.waiting.driver import ACCEPTED, Append, Driver, Procedure, SlicedWork, answer_to
 from whimbrel.broker.wire.clients import Joining, Link, LiveClient
 from whimbrel.broker.wire.notices import SESSIONS, put_out, subscription_tree
 from whimbrel.broker.wire.sender import Sender
@@ -80,8 +80,8 @@ class Sessions:
         state: BrokerState,
         sender: Sender,
         authorizer: Authorizer,
-        interests: Interests,
-        delivering: Delivering,
+        interests: SubscribeHandler,
+        delivering: DeliveryHandler,
         blocking_tasks: BlockingTasks,
         driver: Driver,
         *,
@@ -92,7 +92,8 @@ class Sessions:
         self._driver, self._answers, self._rng = driver, Answers(commits, sender), rng
         self._listing = Listing(state, self._answers, interests.spend_work)
         self._cost = Cost.of_memory(config.access.password_hash_mib)
-        self.door = Doorkeeper(state, authorizer, blocking_tasks, rng=rng, cost=self._cost, write=self._write_raised)
+        write = self._write_raised
+        self.door = JoinAuthorizer(state, authorizer, blocking_tasks, rng=rng, cost=self._cost, write=write)
         self._entering: set[tuple[str, str]] = set()
         """Pairs of session and device whose joining waits for the disk."""
         self.absent = AbsentDevices(state, config.sessions.device_expiry_s, self._expire)
@@ -299,7 +300,7 @@ class Sessions:
         if request.passwords is None:
             return otherwise, now
         ask = partial(hash_passwords, self._rng.randbytes(MIN_SALT_BYTES), self._cost, dict(request.passwords))
-        asker = Asker(link.address, f"client {asked.client.id}")
+        asker = RequesterId(link.address, f"client {asked.client.id}")
         access, now = yield from answer_to(link, asker, ask, "too many wrong passwords")
         if isinstance(access, InvalidValueError):
             raise access
@@ -309,7 +310,7 @@ class Sessions:
     def _change(self, asked: Asked, change: SessionChange, access: str | None, now: int) -> Procedure[SessionChanged]:
         """Record a change of a session's access, apply it and answer."""
         fact = self._session_fact(asked.request.session, change, now, access=access, device=asked.client.id)
-        yield Entered((fact,), is_owed=True)
+        yield Append((fact,), is_owed=True)
         self._state.volatile.changing.pop(fact.session, None)
         self._state.apply(fact)
         self._answers.answer(asked, {"session": fact.session})
@@ -351,7 +352,7 @@ class Sessions:
         session, state = asked.request.session, self._state
         state.volatile.deleting.add(session)
         fact = self._session_fact(session, SessionChange.DELETED, now, device=asked.client.id)
-        yield Entered((fact,), is_owed=True)
+        yield Append((fact,), is_owed=True)
         state.volatile.deleting.discard(session)
         present = [device for device, (is_present, _) in state.hold.members(session).items() if is_present]
         yield from state.applying(fact)
@@ -370,7 +371,7 @@ class Sessions:
         rights[session] = joining.rights
         self._entering.add((session, device))
         fact = self._presence(device, session, now, mode=joining.mode)
-        yield Entered((fact,), is_owed=True)
+        yield Append((fact,), is_owed=True)
         self._entering.discard((session, device))
         rights[session] = joining.rights  # it may have been removed while the disk was waited for
         commands = yield from self._state.applying_presence(fact)
@@ -392,7 +393,7 @@ class Sessions:
     def _put_out(self, device: str, session: str, by: str, now: int) -> Procedure[None]:
         """Record that a device leaves a session, by itself or removed *by* another device."""
         fact = self._presence(device, session, now, mode=None)
-        yield Entered((fact,), is_owed=True)
+        yield Append((fact,), is_owed=True)
         yield from self._state.applying(fact)
         self._detach(device, session, by, is_deleted=False, now=fact.changed_at)
 
@@ -428,7 +429,7 @@ class Sessions:
             return None
         subscription = self._subscription(asked)
         self._interests.spend(asked.client, subscription, self._commits.now(now))
-        prepared: Subscription = yield Worked(asked.link, self._interests.prepare(subscription))
+        prepared: Subscription = yield SlicedWork(asked.link, self._interests.prepare(subscription))
         return filter_of(prepared)
 
     def _subscription(self, asked: Asked, content: Filter | None = None) -> Subscription:
@@ -491,7 +492,7 @@ class Sessions:
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "no session has this client identifier")
         access = self._state.hold.access(client.session)  # an access text that marks a mount point stays
         fact = self._session_fact(client.session, SessionChange.ACCESS, now, access=access, device=asked.client.id)
-        yield Entered((fact,), is_owed=True)
+        yield Append((fact,), is_owed=True)
         owner = client.owner
         self._state.apply(fact)
         self._answers.answer(asked, {"client": client.id, "owner": owner})

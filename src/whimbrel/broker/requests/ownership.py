@@ -20,7 +20,7 @@ from whimbrel.broker.access.authorizer import Authorizer
 from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.subscribe.interests import Interests
+from whimbrel.broker.subscribe.interests import SubscribeHandler
 from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.hold.private import is_shared
 from whimbrel.model.near import Anywhere
@@ -43,7 +43,7 @@ class Claim(Enum):
 class Ownership:
     """Decides which client may have which private session."""
 
-    def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer, interests: Interests) -> None:
+    def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer, interests: SubscribeHandler) -> None:
         self._state, self._authorizer, self._interests = state, authorizer, interests
         self.replace(config)
         self.notices: list[Notice] = []

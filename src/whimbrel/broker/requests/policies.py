@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from whimbrel.broker.deliver.shaping import Shaping
+from whimbrel.broker.deliver.shaping import PolicyHandler
 from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.limits.work_budget import WorkBudget
 from whimbrel.broker.publish.publication_keys import check_unlocked
-from whimbrel.broker.publish.publishing import Publishing
+from whimbrel.broker.publish.publishing import PublishHandler
 from whimbrel.broker.requests.pages import MAX_ROWS, Row, cost_of_rows, page_of
 from whimbrel.broker.requests.policy_index import PolicyIndex
 from whimbrel.broker.settings.config import Config
@@ -95,8 +95,8 @@ class Policies:
         commits: CommitQueue,
         state: BrokerState,
         sender: Sender,
-        publishing: Publishing,
-        shaping: Shaping,
+        publishing: PublishHandler,
+        shaping: PolicyHandler,
         long_work: LongWork,
     ) -> None:
         publishing.policy, shaping.on_suspended, shaping.on_slowed = (

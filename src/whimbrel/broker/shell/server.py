@@ -2,11 +2,11 @@
 
 Threads: the core runs on the event loop and never blocks. One thread writes and fsyncs the log (``disk``), one reads
 and writes the view (``viewer``, which takes the log's lock while it fsyncs the log), one makes checkpoints and cuts the
-log (``LogKeeper``), one reads old publications (``HistoryReader``), one reads the pipeline's results (``learner``),
+log (``LogTruncator``), one reads old publications (``HistoryReader``), one reads the pipeline's results (``learner``),
 others verify passwords (``askers``) or pack filters (``packers``). They pass their results back to the event loop.
 Rule: if the broker cannot start (settings, files, a folder that is locked, newer or lacks records), it stops before it
-opens a port. Once ports are open, clients are answered: with 0x88 (``net/doorkeeper``) until the state is restored and
-the filters are packed (``Preparation``), then by the core.
+opens a port. Once ports are open, clients are answered: with 0x88 (``net/startup_responder``) until the state is
+restored and the filters are packed (``Preparation``), then by the core.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from whimbrel.broker.settings.config import Config, constant_warnings
 from whimbrel.broker.shell.blocking_threads import MAX_AT_ONCE
 from whimbrel.broker.shell.disk.storage import AbandonedError, Restored, Storage
 from whimbrel.broker.shell.log_clock import LogClock
-from whimbrel.broker.shell.net.doorkeeper import Doorkeeper
 from whimbrel.broker.shell.net.http import Answer
 from whimbrel.broker.shell.net.listeners import Listeners
 from whimbrel.broker.shell.net.open_files import make_room
+from whimbrel.broker.shell.net.startup_responder import StartupResponder
 from whimbrel.broker.shell.operate import health
 from whimbrel.broker.shell.operate.control_socket import ControlSocket
 from whimbrel.broker.shell.operate.exposure import exposures, note_users
@@ -91,7 +91,7 @@ class Server:
         self._storage.open_files()
         note_users(config)
         self._preparation = Preparation()
-        self._doorkeeper = Doorkeeper(config, lambda: self._preparation.reason)
+        self._doorkeeper = StartupResponder(config, lambda: self._preparation.reason)
         self._listeners = Listeners(config, self._doorkeeper, self._answer, self._reloading.rules_of)
         acts = {"status": self._starting_status, "reload": self._refuse_reload}
         self._control = ControlSocket(Path(config.node.data), acts)

@@ -19,7 +19,7 @@ from whimbrel.broker.shell.disk.log_sync import LogSync
 from whimbrel.broker.shell.disk.storage import Restored, Storage
 from whimbrel.broker.shell.disk.view_writer import ViewWriter
 from whimbrel.broker.shell.net.listeners import Listeners
-from whimbrel.broker.shell.net.turns import Turns
+from whimbrel.broker.shell.net.socket_scheduler import SocketScheduler
 from whimbrel.broker.shell.operate.control_socket import ControlSocket
 from whimbrel.broker.shell.operate.operations import Operations
 from whimbrel.broker.shell.operate.reloading import Reloading
@@ -73,7 +73,7 @@ class Service:
         self.running = running
         self._view_writer = ViewWriter(running.broker, storage, pools.viewer, unwritten=restored.unwritten)
         self._log_sync = LogSync(running, storage.log, pools.disk, stop, storage.keeper)
-        self.turns = Turns(running, self._log_sync, pools.askers, storage.history)
+        self.turns = SocketScheduler(running, self._log_sync, pools.askers, storage.history)
         heartbeat = HeartbeatWriter(running, storage.heartbeat, pools.disk)
         self._timers = Timers(running, self.turns, listeners, self._log_sync, self._view_writer, heartbeat, storage)
         self._system_topics = SystemTopics(running, pools.learner, self.turns.flush_soon, storage.keeper.figures)

@@ -13,7 +13,7 @@ from whimbrel.broker.shell.disk.log_sync import LogSync
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.shell.disk.view_writer import ViewWriter
 from whimbrel.broker.shell.net.listeners import Listeners
-from whimbrel.broker.shell.net.turns import Turns
+from whimbrel.broker.shell.net.socket_scheduler import SocketScheduler
 from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 
 __all__ = ["Timers"]
@@ -32,7 +32,7 @@ class Timers:
     def __init__(
         self,
         running: Running,
-        turns: Turns,
+        turns: SocketScheduler,
         listeners: Listeners,
         log_sync: LogSync,
         view_writer: ViewWriter,

@@ -15,9 +15,9 @@ from itertools import filterfalse
 
 from whimbrel.broker.limits.memory import Memory
 from whimbrel.broker.state.hand_overs import HandOvers
+from whimbrel.broker.state.options_cache import OptionsCache
 from whimbrel.broker.state.routes import Found, Routes
 from whimbrel.broker.state.session_index import SessionIndex
-from whimbrel.broker.state.terms_cache import TermsCache
 from whimbrel.broker.state.volatile_state import VolatileState
 from whimbrel.broker.wire.clients import LiveClient
 from whimbrel.hold.commands import Identity
@@ -60,7 +60,7 @@ class BrokerState(NodeListener[LiveClient]):
         self.subscribed_to: dict[str, dict[Identity, int]] = {}
         """Subscriptions per session, also those that wait for fsync, each with the most messages to hold for it."""
         self.volatile = VolatileState()
-        self.terms = TermsCache(self.hold, self.clients)
+        self.terms = OptionsCache(self.hold, self.clients)
         self.named = SessionIndex(self.hold)
         hand_overs = HandOvers(self.volatile, self.clients, self.terms, self.subscribed_to)
         # The methods become attributes of the state: methods that call them would cost a second call per delivery.

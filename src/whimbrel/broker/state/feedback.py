@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from whimbrel.mqtt.topics import disallowed_in
 
-__all__ = ["Announcements", "Feedback", "Lessons"]
+__all__ = ["Announcements", "Feedback", "PipelineResults"]
 
 REPLICAS_TOPIC = "$SYS/broker/replicas"
 LINK_TOPICS = "$SYS/broker/link/"
@@ -29,7 +29,7 @@ _NO_LEVEL = re.compile(r"[+#/\0]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lessons:
+class PipelineResults:
     """Results of reading the pipeline's tables once; None for a table that is unchanged or missing."""
 
     connections: Mapping[str, float] | None = None
@@ -56,7 +56,7 @@ class Feedback:
         self.failures = 0
         """Number of times that a table could not be read."""
 
-    def take(self, lessons: Lessons) -> None:
+    def take(self, lessons: PipelineResults) -> None:
         """Replace the results for which *lessons* has newer ones, and count the failures."""
         if lessons.connections is not None:
             self._connections = lessons.connections

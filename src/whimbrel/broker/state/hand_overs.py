@@ -1,6 +1,6 @@
 """Hand-overs: performs, in order, the commands that the hold (the message store of the sessions) gives.
 
-The copy of a message for a device is put into its client's queue, from which ``Delivering`` sends it. A copy that
+The copy of a message for a device is put into its client's queue, from which ``DeliveryHandler`` sends it. A copy that
 counts as delivered once it is written (its own receipt) is written to the connection at once. No command changes
 durable state: the hold has already changed it.
 Rule: while a log is replayed the same commands are performed, except hand-overs: no queue is filled.
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from whimbrel.broker.state.terms_cache import TermsCache
+from whimbrel.broker.state.options_cache import OptionsCache
 from whimbrel.broker.state.volatile_state import VolatileState
 from whimbrel.broker.wire.clients import HELD, LIVE, LiveClient, Outgoing
 from whimbrel.broker.wire.notices import changed_subscription, crossing_notice, is_told, listens, subscriptions_of
-from whimbrel.hold.commands import HandOver, Identity, Settle, Tell, TellAll
+from whimbrel.hold.commands import HandOver, Identity, NotifyChange, NotifySubscriptions, Settle
 from whimbrel.hold.private import is_private
 from whimbrel.hold.sessions import PIECE
 from whimbrel.model.facts import Outcome
@@ -31,7 +31,7 @@ class HandOvers:
         self,
         volatile: VolatileState,
         clients: Mapping[str, LiveClient],
-        terms: TermsCache,
+        terms: OptionsCache,
         subscribed: Mapping[str, Iterable[Identity]],
     ) -> None:
         self._volatile, self._clients, self._terms, self._subscribed = volatile, clients, terms, subscribed
@@ -59,7 +59,7 @@ class HandOvers:
             elif kind is Arrived:
                 if self._volatile.sender is not None:
                     self._volatile.arrived.append(tuple(command))  # type: ignore[arg-type]
-            elif kind is Tell or kind is TellAll:
+            elif kind is NotifyChange or kind is NotifySubscriptions:
                 self._tell_change(command, now, changer)  # type: ignore[arg-type]
 
     def _count(self, settled: Settle) -> None:
@@ -126,14 +126,14 @@ class HandOvers:
 
     # -- news of sessions --------------------------------------------------------------------------------------------
 
-    def _tell_change(self, command: Tell | TellAll, now: int, changer: str | None) -> None:
+    def _tell_change(self, command: NotifyChange | NotifySubscriptions, now: int, changer: str | None) -> None:
         """Notify a device of changed subscriptions of its named session, if it subscribes to such notices."""
         client = self._clients.get(command.device)
         if self._volatile.sender is None or client is None or client.link is None or is_private(command.session):
             return
         if not listens(self._subscribed.get(client.session, ())):
             return
-        if isinstance(command, TellAll):
+        if isinstance(command, NotifySubscriptions):
             message = subscriptions_of(command.session, command.subscriptions)
         else:
             message = changed_subscription(command.session, command.change, command.subscription, changer)

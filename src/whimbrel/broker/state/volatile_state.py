@@ -30,7 +30,7 @@ class VolatileState:
         self.system = Retained()
         """The retained messages under ``$SYS``, in which the broker publishes its own state: no log has them."""
         self.ready: list[LiveClient] = []
-        """Clients whose queue got a message since ``Delivering`` last sent from it."""
+        """Clients whose queue got a message since ``DeliveryHandler`` last sent from it."""
         self.arrived: list[tuple[str, KeptNotification]] = []
         """Sessions that entered the area of a retained message, each with the message that is to be sent to it."""
         self.changing: dict[str, str] = {}

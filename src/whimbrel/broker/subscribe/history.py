@@ -22,7 +22,7 @@ from functools import partial
 from whimbrel.broker.settings.log import LogSettings
 from whimbrel.broker.state.history import HistoryChunk, HistoryPlace, HistoryQuestion, PastMatches
 from whimbrel.broker.subscribe.requested import Since
-from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces, Tap
+from whimbrel.broker.waiting.commit_queue import CatchUpBuffer, CommitQueue, Pieces
 from whimbrel.broker.wire.clients import Link, LiveClient
 from whimbrel.broker.wire.gate import Gate, has_room
 from whimbrel.broker.wire.sender import Sender
@@ -58,7 +58,7 @@ class _Replay:
     next_seq: int
     put: _Put
     chunk: deque[KeptNotification] = field(default_factory=deque)
-    tap: Tap | None = None
+    tap: CatchUpBuffer | None = None
     is_over: bool = False
     place: HistoryPlace = field(default_factory=HistoryPlace)
 
@@ -268,7 +268,7 @@ class History:
         self._end(replay)
         replay.put(lambda: self._sending_tapped(replay, tap))
 
-    def _sending_tapped(self, replay: _Replay, tap: Tap) -> Iterator[None]:
+    def _sending_tapped(self, replay: _Replay, tap: CatchUpBuffer) -> Iterator[None]:
         """Send the publications between the last chunk of the log and the subscription, yielding at intervals."""
         link, client, allowance = replay.link, replay.client, self._allowance()
         for done, body in enumerate(tap.bodies, start=1):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from whimbrel.broker.access.authorizer import Authorizer
-from whimbrel.broker.deliver.delivering import Delivering
+from whimbrel.broker.deliver.delivering import DeliveryHandler
 from whimbrel.broker.limits.work_budget import (
     PacketBudget,
     SessionSum,
@@ -47,7 +47,7 @@ from whimbrel.mqtt.topics import check_topic_filter, split_share
 from whimbrel.node.memory import subscription_bytes
 from whimbrel.node.places.fences import fence_name
 
-__all__ = ["OWN_TOPICS", "Interests"]
+__all__ = ["OWN_TOPICS", "SubscribeHandler"]
 
 _LONGEST_REASON, _LONGEST_QUOTE = 1_000, 80
 _MAX_REASONS = 20
@@ -58,7 +58,7 @@ OWN_TOPICS = ("$whimbrel/", "$SYS/")
 """Topics about the client itself and about the broker, which a named session never holds."""
 
 
-class Interests:
+class SubscribeHandler:
     """Handles the subscriptions of clients."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Interests:
         state: BrokerState,
         sender: Sender,
         authorizer: Authorizer,
-        delivering: Delivering,
+        delivering: DeliveryHandler,
         long_work: LongWork,
         admission: Admission,
         gate: Gate,

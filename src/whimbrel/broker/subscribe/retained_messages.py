@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from whimbrel.broker.deliver.delivering import Delivering
+from whimbrel.broker.deliver.delivering import DeliveryHandler
 from whimbrel.broker.limits.memory import RETAINED_COPY_BYTES
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import is_long
@@ -33,7 +33,7 @@ class RetainedMessages:
         commits: CommitQueue,
         state: BrokerState,
         sender: Sender,
-        delivering: Delivering,
+        delivering: DeliveryHandler,
         long_work: LongWork,
         gate: Gate,
     ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from whimbrel.broker.limits.operator_notices import Notice
 from whimbrel.broker.state.broker_state import BrokerState
-from whimbrel.broker.subscribe.interests import Interests
+from whimbrel.broker.subscribe.interests import SubscribeHandler
 from whimbrel.hold.private import client_of
 
 __all__ = ["end_unreadable"]
@@ -18,7 +18,7 @@ _MAX_NAMED = 100
 """Most subscriptions that the process log names one by one."""
 
 
-def end_unreadable(state: BrokerState, interests: Interests, now: int) -> list[Notice]:
+def end_unreadable(state: BrokerState, interests: SubscribeHandler, now: int) -> list[Notice]:
     """Remove all subscriptions whose filter cannot be read; return notices about them for the operator."""
     notices: list[Notice] = []
     unreadable = sorted(state.routes.unreadable.items(), key=lambda item: (item[0][0], item[0][1][0] or "", item[0][1]))

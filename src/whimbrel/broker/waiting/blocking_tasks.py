@@ -22,7 +22,7 @@ from typing import Generic, NamedTuple, TypeVar
 from whimbrel.broker.limits.counters import Counters
 from whimbrel.broker.limits.password_rate_limit import PasswordRateLimit, origin_of
 
-__all__ = ["Asker", "BlockingTask", "BlockingTasks", "FairQueue"]
+__all__ = ["BlockingTask", "BlockingTasks", "FairQueue", "RequesterId"]
 
 _NAMES_AT_AN_ADDRESS = 10
 """Factor between the limit of wrong passwords of an address as a whole and that of each name at the address."""
@@ -77,7 +77,7 @@ class FairQueue(Generic[_T]):
         return item
 
 
-class Asker(NamedTuple):
+class RequesterId(NamedTuple):
     """Requester of a blocking task: its address, the user (or client) for turns, and the names with passwords to check.
 
     *names* are the users or sessions whose passwords are tried; the rate limits count by them and by *address*.
@@ -104,7 +104,7 @@ class BlockingTask:
 
     def __init__(
         self,
-        asker: Asker,
+        asker: RequesterId,
         ask: Callable[[], object],
         then: Callable[[object, int], None],
         refuse: Callable[[], None],
@@ -144,7 +144,7 @@ class BlockingTasks:
 
     def put(
         self,
-        asker: Asker,
+        asker: RequesterId,
         ask: Callable[[], _Answer],
         then: Callable[[_Answer, int], None],
         refuse: Callable[[], None],
@@ -183,27 +183,27 @@ class BlockingTasks:
         queues = (self._others, self._known) if self._is_turn_of_others else (self._known, self._others)
         return queues[0].take() if queues[0] else queues[1].take()
 
-    def _may_try(self, asker: Asker) -> bool:
+    def _may_try(self, asker: RequesterId) -> bool:
         keys = asker.names_here()
         if not all(self._by_name.may_try(key, self.listened_us) for key in keys):
             return False
         is_known = bool(keys) and all(key in self._right for key in keys)
         return is_known or self._by_address.may_try(asker.address, self.listened_us)
 
-    def learn(self, asker: Asker, *, is_right: bool) -> None:
+    def learn(self, asker: RequesterId, *, is_right: bool) -> None:
         """Record whether the passwords that *asker* gave were right, for the rate limits and the order of turns."""
         if is_right:
             self._was_right(asker)
         else:
             self._was_wrong(asker)
 
-    def _was_wrong(self, asker: Asker) -> None:
+    def _was_wrong(self, asker: RequesterId) -> None:
         self._counters.wrong_passwords += 1
         self._by_address.count_failure(asker.address, self.listened_us)
         for key in asker.names_here():
             self._by_name.count_failure(key, self.listened_us)
 
-    def _was_right(self, asker: Asker) -> None:
+    def _was_right(self, asker: RequesterId) -> None:
         """Remember that *asker* knows its passwords: the limit of its address as a whole no longer applies to it."""
         for key in asker.names_here():
             self._right.pop(key, None)

@@ -19,7 +19,7 @@ from whimbrel.log.records import is_publication
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import Fact
 
-__all__ = ["Apply", "CommitQueue", "Pieces", "Tap"]
+__all__ = ["Apply", "CatchUpBuffer", "CommitQueue", "Pieces"]
 
 _MAX_APPLIED = 200
 """Most facts that are applied in one turn of the event loop."""
@@ -40,7 +40,7 @@ class _Entry(NamedTuple):
     is_fact: bool
 
 
-class Tap:
+class CatchUpBuffer:
     """Catch-up buffer: the log records of the publications entered since the tap was opened.
 
     A replay of the log reads up to the tap's first seq, and then sends the publications of the tap.
@@ -82,21 +82,21 @@ class CommitQueue:
         """Last durable seq; it may not be applied yet."""
         self._last_at = log.last_at
         self.append, self.append_body = log.append, log.append_body
-        self._taps: list[Tap] = []
+        self._taps: list[CatchUpBuffer] = []
 
     @property
     def written(self) -> int:
         """The seq of the last fact that was written to the log's file."""
         return self._log.written_seq
 
-    def open_tap(self) -> Tap:
+    def open_tap(self) -> CatchUpBuffer:
         """Open a tap (catch-up buffer), which collects the publications entered from now on until it is closed."""
-        tap = Tap(self.seq)
+        tap = CatchUpBuffer(self.seq)
         self._taps.append(tap)
         self.append_body = self._append_tapped
         return tap
 
-    def close_tap(self, tap: Tap) -> None:
+    def close_tap(self, tap: CatchUpBuffer) -> None:
         """Close a tap: it collects no more publications."""
         self._taps.remove(tap)
         if not self._taps:

@@ -4,13 +4,13 @@ CONNECT and the requests to named sessions wait for fsync, for password checks a
 read from top to bottom, unlike a chain of callbacks:
 
     yield ACCEPTED                         # wait until all facts entered so far are accepted
-    yield Entered((fact,), is_owed=True)   # append the fact to the log; wait until it is to be applied
+    yield Append((fact,), is_owed=True)    # append the fact to the log; wait until it is to be applied
     yield                                  # one step of applying the fact is done
-    answer, now = yield Asked(…)           # wait for the result of a function that runs in a worker thread
+    answer, now = yield BlockingCall(…)    # wait for the result of a function that runs in a worker thread
 
-Rule: after ``Entered`` a procedure applies its facts, whether or not its client is still connected. After ``Asked`` it
-counts the answer first (a wrong password counts even if the client is gone), and then checks if the client is still
-connected.
+Rule: after ``Append`` a procedure applies its facts, whether or not its client is still connected. After
+``BlockingCall`` it counts the answer first (a wrong password counts even if the client is gone), and then checks if the
+client is still connected.
 Rule: password checks wait in the fair queue of ``BlockingTasks``. If the queue is full, or the client gave too many
 wrong passwords, ``ProtocolError`` is raised in the procedure at its ``yield``.
 """
@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from whimbrel.broker.waiting.blocking_tasks import Asker, BlockingTasks
+from whimbrel.broker.waiting.blocking_tasks import BlockingTasks, RequesterId
 from whimbrel.broker.waiting.commit_queue import CommitQueue, Pieces
 from whimbrel.broker.waiting.long_work import LongWork
 from whimbrel.broker.wire.clients import Link
@@ -29,7 +29,7 @@ from whimbrel.model.facts import Fact
 from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.errors import ProtocolError
 
-__all__ = ["ACCEPTED", "NEXT", "Asked", "Driver", "Entered", "Procedure", "Wait", "Worked", "answer_to"]
+__all__ = ["ACCEPTED", "NEXT", "Append", "BlockingCall", "Driver", "Procedure", "SlicedWork", "Wait", "answer_to"]
 
 _Answer = TypeVar("_Answer")
 _Result = TypeVar("_Result")
@@ -39,7 +39,7 @@ class _Accepted(NamedTuple):
     """Request to wait until all facts entered so far are accepted (see ``commit_queue``)."""
 
 
-class Entered(NamedTuple):
+class Append(NamedTuple):
     """Request to append *facts* to the log, and wait until the first is to be applied; yield ``NEXT`` for each other.
 
     *is_owed*: the facts must be durable (fsynced) before they are applied.
@@ -53,19 +53,19 @@ class _Next(NamedTuple):
     """Request to wait until the next of the facts that were entered together is to be applied."""
 
 
-class Asked(NamedTuple):
+class BlockingCall(NamedTuple):
     """Request to run *ask*, which takes long, in a worker thread and wait for its answer.
 
     A client that gave too many wrong passwords gets ``ProtocolError`` (QUOTA_EXCEEDED) with *refusal* as the reason.
     """
 
     link: Link
-    asker: Asker
+    asker: RequesterId
     ask: Callable[[], object]
     refusal: str
 
 
-class Worked(NamedTuple):
+class SlicedWork(NamedTuple):
     """Request to run the long work *pieces* for a link in steps, and wait for its return value."""
 
     link: Link
@@ -74,14 +74,16 @@ class Worked(NamedTuple):
 
 ACCEPTED: Final = _Accepted()
 NEXT: Final = _Next()
-Wait: TypeAlias = _Accepted | Entered | _Next | Asked | Worked | None
+Wait: TypeAlias = _Accepted | Append | _Next | BlockingCall | SlicedWork | None
 Procedure: TypeAlias = Generator[Wait, Any, _Result]
 """A generator of the core that the driver runs; it yields None after each step of applying a fact."""
 
 
-def answer_to(link: Link, asker: Asker, ask: Callable[[], _Answer], refusal: str) -> Procedure[tuple[_Answer, int]]:
-    """Run *ask* in a worker thread (see ``Asked``); return its answer, and the time when the answer came."""
-    answer, now = yield Asked(link, asker, ask, refusal)
+def answer_to(
+    link: Link, asker: RequesterId, ask: Callable[[], _Answer], refusal: str
+) -> Procedure[tuple[_Answer, int]]:
+    """Run *ask* in a worker thread (see ``BlockingCall``); return its answer, and the time when the answer came."""
+    answer, now = yield BlockingCall(link, asker, ask, refusal)
     return answer, now
 
 
@@ -115,15 +117,15 @@ class Driver:
         match wait:
             case _Accepted():
                 self._commits.then(partial(self._resume, procedure, None))
-            case Entered():
+            case Append():
                 for fact in wait.facts:
                     self._commits.enter(fact, partial(self._pieces, procedure), is_owed=wait.is_owed)
-            case Asked():
+            case BlockingCall():
                 self._ask(procedure, wait)
-            case Worked():
+            case SlicedWork():
                 self._long_work.begin(wait.link, self._working(procedure, wait))
 
-    def _ask(self, procedure: Procedure[None], asked: Asked) -> None:
+    def _ask(self, procedure: Procedure[None], asked: BlockingCall) -> None:
         if self._tasks.is_full(asked.link.address):
             self._fail(procedure, ReasonCode.SERVER_BUSY, "too many wait for their passwords")
             return
@@ -141,6 +143,6 @@ class Driver:
             return
         self._arrange(procedure, wait)
 
-    def _working(self, procedure: Procedure[None], worked: Worked) -> Pieces:
+    def _working(self, procedure: Procedure[None], worked: SlicedWork) -> Pieces:
         result = yield from worked.pieces
         self._resume(procedure, result)

@@ -27,7 +27,7 @@ from whimbrel.node.clients import StoredClient
 from whimbrel.node.memory import IDENTIFIER_BYTES, KEY_BYTES, MemoryCount
 from whimbrel.node.publication import KeptNotification, packet_id_of
 
-__all__ = ["HELD", "LIVE", "Joining", "Link", "LiveClient", "Outgoing", "Terms"]
+__all__ = ["HELD", "LIVE", "HandOverOptions", "Joining", "Link", "LiveClient", "Outgoing"]
 
 
 _NOTED_STEP = 1 << 16
@@ -36,7 +36,7 @@ LIVE, HELD = "live", "held"
 """How a message that is not retained was delivered, as receipts name it: directly, or from the queue of a session."""
 
 
-class Terms(NamedTuple):
+class HandOverOptions(NamedTuple):
     """Delivery options of a session for one combination of its subscriptions; computed once and cached."""
 
     session: str
@@ -61,7 +61,7 @@ class Outgoing(NamedTuple):
     retain: bool
     dup: bool
     identifiers: tuple[int, ...]
-    terms: tuple[Terms, ...]
+    terms: tuple[HandOverOptions, ...]
     """Delivery options of each session that the message is delivered for."""
     is_held: bool = True
     """Whether the hold keeps the message, so that the hold must be given its receipt."""
@@ -262,7 +262,7 @@ class LiveClient(StoredClient):
         self.reported_sent: int | None = None
         """The value of ``sent`` at its last report, or when its session began; None if the broker started since."""
         self._again: list[Outgoing] = []
-        self._also: dict[int, tuple[Terms, ...]] = {}
+        self._also: dict[int, tuple[HandOverOptions, ...]] = {}
         """Per seq, the delivery options of further sessions for which a waiting copy counts."""
 
     def count_retained(self) -> None:
@@ -293,7 +293,7 @@ class LiveClient(StoredClient):
         step = self.queued_bytes // _NOTED_STEP * _NOTED_STEP
         self.note_above, self.note_below = step + _NOTED_STEP, step - _NOTED_STEP
 
-    def put_retained(self, found: list[Outgoing], terms: tuple[Terms, ...]) -> None:
+    def put_retained(self, found: list[Outgoing], terms: tuple[HandOverOptions, ...]) -> None:
         """Queue the retained messages *found* for a subscription, replacing those left from an earlier SUBSCRIBE.
 
         Their bytes do not count as queued: the messages are stored anyway, and a client with many subscriptions is not
@@ -453,7 +453,7 @@ class LiveClient(StoredClient):
         """Sort the queue by seq: a session that was just joined added older notifications."""
         self.queue = deque(sorted(self.queue, key=lambda out: out.message.seq))
 
-    def count(self, seq: int, terms: Terms) -> None:
+    def count(self, seq: int, terms: HandOverOptions) -> None:
         """Make a copy that is queued or in flight count for one more session."""
         flying = self.flying.get(packet_id_of(seq))
         if flying is not None and flying.is_held and flying.message.seq == seq:
@@ -461,7 +461,7 @@ class LiveClient(StoredClient):
         else:
             self._also[seq] = (*self._also.get(seq, ()), terms)
 
-    def take_uncounted(self, seq: int) -> tuple[Terms, ...]:
+    def take_uncounted(self, seq: int) -> tuple[HandOverOptions, ...]:
         """Remove and return the delivery options that were added for a copy after its acknowledgement."""
         return self._also.pop(seq, ())
 

@@ -1,11 +1,12 @@
 """The gate: decides whether a message may be sent to a connection now.
 
-Rule: this decision is made only here. The callers are ``Delivering``, before each delivery from a queue; ``Interests``,
-for retained messages; ``HandOvers``, for QoS 0 copies without a receipt and for notices about sessions; and
-``system_messages``, for ``$SYS``. ``Lane`` need not call it: a message that can expire takes no lane, and a client
-whose rights may refuse a message has receipts, so its messages wait in a queue.
-Rule: policies then decide about the messages that may be sent, also in one place (``deliver.shaping``). ``Delivering``
-and ``Interests`` pass it each message for a device or subscription with a policy, and ``Lanes`` leaves these out.
+Rule: this decision is made only here. The callers are ``DeliveryHandler``, before each delivery from a queue;
+``SubscribeHandler``, for retained messages; ``HandOvers``, for QoS 0 copies without a receipt and for notices about
+sessions; and ``system_messages``, for ``$SYS``. ``Lane`` need not call it: a message that can expire takes no lane, and
+a client whose rights may refuse a message has receipts, so its messages wait in a queue.
+Rule: policies then decide about the messages that may be sent, also in one place (``deliver.shaping``).
+``DeliveryHandler`` and ``SubscribeHandler`` pass it each message for a device or subscription with a policy, and
+``DirectRecipientsCache`` leaves these out.
 Rule: the length of a packet is known only when it is encoded: ``Sender`` returns whether the client accepts that
 length.
 """

@@ -25,7 +25,7 @@ from whimbrel.pipeline.accounts import ArrowTable, HeldEntry
 if TYPE_CHECKING:  # the demo's own process need not load pyspark, which takes a second
     from pyspark.sql import SparkSession
 
-    from whimbrel.log.reader import Frontier
+    from whimbrel.log.reader import DurableEnd
     from whimbrel.pipeline.stream.stream import Stream
 
 __all__ = ["FINISH", "FIRST", "FOLLOW", "Ended", "Ledger", "follow", "portable"]
@@ -118,7 +118,7 @@ class _Following:
         self._show(replace(self._view, doing=doing))
 
     def _work(self, spark: SparkSession) -> Ledger:
-        from whimbrel.log.reader import Frontier
+        from whimbrel.log.reader import DurableEnd
         from whimbrel.pipeline.stream.stream import Stream, StreamPlan
 
         self._following.wait()
@@ -127,14 +127,14 @@ class _Following:
         stream.listeners.append(lambda taken: self._tell(FIRST) if taken.batch == 0 else None)
         self._say("the first batch …")
         stream.start(every_s=_EVERY_S)
-        self._watch(stream, Frontier(self._log, self._node))
+        self._watch(stream, DurableEnd(self._log, self._node))
         self._say("taking the log to its end …")
         stream.end()
         stream.stop()
         stream.start()
         while not stream.wait(_LOOK_S):
             pass
-        self._look(stream, Frontier(self._log, self._node))
+        self._look(stream, DurableEnd(self._log, self._node))
         self._say("reading the tables …")
         held = tuple(stream.find_held())
         stream.close()
@@ -142,12 +142,12 @@ class _Following:
         self._say("done")
         return ledger
 
-    def _watch(self, stream: Stream, frontier: Frontier) -> None:
+    def _watch(self, stream: Stream, frontier: DurableEnd) -> None:
         while not self._ending.is_set():
             stream.wait(_LOOK_S)  # raises the stream's error if it failed
             self._look(stream, frontier)
 
-    def _look(self, stream: Stream, frontier: Frontier) -> None:
+    def _look(self, stream: Stream, frontier: DurableEnd) -> None:
         """Send the demo a new view of the stream and its tables."""
         from whimbrel.pipeline.files.delta import read
 

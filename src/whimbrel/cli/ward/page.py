@@ -1,4 +1,4 @@
-"""The demo's page: one screen in a terminal, one line in a pipe; pure functions of a ``View``.
+"""The demo's page: one screen in a terminal, one line in a pipe; pure functions of a ``DemoSnapshot``.
 
 Rule: a screen that is too small omits parts from the end; nothing wraps and nothing scrolls.
 """
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from whimbrel.cli.ward.floor import FLOOR_COLUMNS, FLOOR_LINES, floor
 from whimbrel.cli.ward.tallies import Latency
-from whimbrel.cli.ward.view import Bar, Owner, PipelineView, View, Why
+from whimbrel.cli.ward.view import Bar, DemoSnapshot, Owner, PipelineView, Why
 
 __all__ = ["line", "page"]
 
@@ -29,7 +29,7 @@ _SECONDS_MEANT = 3
 _UNKNOWN = "unknown yet"
 
 
-def page(view: View, *, width: int, height: int) -> RenderableType:
+def page(view: DemoSnapshot, *, width: int, height: int) -> RenderableType:
     """Return the page for a screen of this size."""
     plan = view.pipeline
     rows: list[tuple[int, RenderableType]] = [
@@ -62,7 +62,7 @@ def page(view: View, *, width: int, height: int) -> RenderableType:
     return screen
 
 
-def line(view: View) -> str:
+def line(view: DemoSnapshot) -> str:
     """Return the content of the page as one line."""
     plan = view.pipeline
     held = sum(owner.held for owner in view.owners)
@@ -81,7 +81,7 @@ def line(view: View) -> str:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _floor(view: View, width: int) -> list[tuple[int, RenderableType]]:
+def _floor(view: DemoSnapshot, width: int) -> list[tuple[int, RenderableType]]:
     """Return the plan of the ward, if the screen is wide enough for it."""
     drawn = Align.center(floor(view.beds, view.batteries, view.owners))
     return [(FLOOR_LINES, drawn)] if width >= FLOOR_COLUMNS else []
@@ -99,7 +99,7 @@ def _panel(title: str, inside: RenderableType) -> Panel:
     return Panel(inside, title=title, title_align="left", border_style="dim", padding=(0, 1))
 
 
-def _header(view: View) -> Panel:
+def _header(view: DemoSnapshot) -> Panel:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append("A hospital ward", style="bold")
     text.append(f"   {view.present} of {view.devices} devices here   {view.busy_s:.0f} of {view.seconds:g} s   ")
@@ -114,7 +114,7 @@ def _grid(*justify: str) -> Table:
     return grid
 
 
-def _traffic(view: View) -> RenderableType:
+def _traffic(view: DemoSnapshot) -> RenderableType:
     rates = _grid("left", "right", "left")
     for name, counts in (("published/s", view.published_per_s), ("received/s", view.received_per_s)):
         rates.add_row(name, Text(_rate(counts), style="bold"), Text(_sparkline(counts, 24), style="green"))

@@ -13,7 +13,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from whimbrel.cli.ward.page import page
-from whimbrel.cli.ward.view import View
+from whimbrel.cli.ward.view import DemoSnapshot
 
 __all__ = ["draw_picture"]
 
@@ -21,7 +21,7 @@ _COLUMNS, _ROWS = 100, 40
 _FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 
 
-def draw_picture(view: View, path: Path) -> None:
+def draw_picture(view: DemoSnapshot, path: Path) -> None:
     """Write the page of *view* to *path*, as SVG."""
     console = Console(
         record=True, file=io.StringIO(), width=_COLUMNS, height=_ROWS, force_terminal=True, color_system="truecolor",

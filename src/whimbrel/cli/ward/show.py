@@ -25,7 +25,7 @@ from whimbrel.cli.ward.devices import Devices
 from whimbrel.cli.ward.pipeline import WardPipeline
 from whimbrel.cli.ward.summary import Summary, summed_up
 from whimbrel.cli.ward.tallies import Receipt, Tallies
-from whimbrel.cli.ward.view import Bed, Owner, PipelineView, View, Why
+from whimbrel.cli.ward.view import Bed, DemoSnapshot, Owner, PipelineView, Why
 from whimbrel.hold.private import asked_for
 from whimbrel.language.filters import Filter
 from whimbrel.language.trace import reasons, trace
@@ -126,11 +126,11 @@ class Show:
 
     # -- the view ------------------------------------------------------------------------------------------------------
 
-    def view(self) -> View:
+    def view(self) -> DemoSnapshot:
         """Return a view of the current state."""
         now, tallies, devices = time.monotonic(), self._tallies, self._devices
         plan = self._pipeline.view
-        return View(
+        return DemoSnapshot(
             phase=self._phase,
             elapsed_s=now - self._begun,
             busy_s=0.0 if self._busy_from is None else (self._busy_until or now) - self._busy_from,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from whimbrel.cli.ward.tallies import Latency
 
-__all__ = ["Bar", "Bed", "Owner", "PipelineView", "View", "Why"]
+__all__ = ["Bar", "Bed", "DemoSnapshot", "Owner", "PipelineView", "Why"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Why:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class DemoSnapshot:
     """The state of the demo at one moment."""
 
     phase: str

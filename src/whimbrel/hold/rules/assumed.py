@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from whimbrel.hold.commands import Command, Identity, Matches, Published, Settle
 from whimbrel.hold.counting import sorted_matches
-from whimbrel.hold.rules.endings import Endings
-from whimbrel.hold.rules.keeping import Keeping
+from whimbrel.hold.rules.endings import OutcomeRules
+from whimbrel.hold.rules.keeping import QueueRules
 from whimbrel.hold.rules.publications import Publications
 from whimbrel.hold.state import Copy, Pending, Session, State
 from whimbrel.hold.view import View
@@ -44,7 +44,7 @@ class AssumedReceipts:
     """Applies publications that no policy decides about, for a caller that confirms each delivery at once."""
 
     def __init__(
-        self, state: State, view: View, endings: Endings, keeping: Keeping, publications: Publications
+        self, state: State, view: View, endings: OutcomeRules, keeping: QueueRules, publications: Publications
     ) -> None:
         self._state, self._view, self._endings, self._keeping = state, view, endings, keeping
         self._publications = publications

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from whimbrel.hold.commands import Command, Tell
+from whimbrel.hold.commands import Command, NotifyChange
 from whimbrel.hold.private import client_of
-from whimbrel.hold.rules.endings import Endings
+from whimbrel.hold.rules.endings import OutcomeRules
 from whimbrel.hold.rules.fast_lane import FastLanes
-from whimbrel.hold.rules.members import Members
+from whimbrel.hold.rules.members import MemberRules
 from whimbrel.hold.rules.work import PIECE, Work
 from whimbrel.hold.state import State
 from whimbrel.hold.view import View
 from whimbrel.model.facts import InterestChanged, Outcome, SessionChange, SessionChanged
 from whimbrel.model.subscription import InterestChange
 
-__all__ = ["Changes"]
+__all__ = ["SubscriptionRules"]
 
 _DROPPED = Outcome.DROPPED
 
 
-class Changes:
+class SubscriptionRules:
     """Applies changes of subscriptions and of sessions."""
 
-    def __init__(self, state: State, view: View, endings: Endings, lanes: FastLanes, members: Members) -> None:
+    def __init__(self, state: State, view: View, endings: OutcomeRules, lanes: FastLanes, members: MemberRules) -> None:
         self._state, self._view, self._endings, self._lanes, self._members = state, view, endings, lanes, members
 
     def interest(self, fact: InterestChanged) -> list[Command]:
@@ -51,7 +51,7 @@ class Changes:
         self._view.touch(("subscription", session.name, *identity))
         for device, member in session.members.items():
             if member.is_present and device != fact.device:
-                out.append(Tell(device, session.name, fact.change, subscription))
+                out.append(NotifyChange(device, session.name, fact.change, subscription))
         return out
 
     def session_changed(self, fact: SessionChanged) -> Work:

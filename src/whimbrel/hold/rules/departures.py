@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whimbrel.hold.commands import Command
-from whimbrel.hold.rules.endings import Endings
+from whimbrel.hold.rules.endings import OutcomeRules
 from whimbrel.hold.rules.work import QUICK_PIECE
 from whimbrel.hold.state import NO_FLIGHTS, Flight, Member, Pending, Session, State
 from whimbrel.hold.view import View
@@ -23,7 +23,7 @@ __all__ = ["Departures"]
 class Departures:
     """Tracks the deliveries that devices had in flight in sessions that they left."""
 
-    def __init__(self, state: State, view: View, endings: Endings) -> None:
+    def __init__(self, state: State, view: View, endings: OutcomeRules) -> None:
         self._state, self._view, self._endings = state, view, endings
 
     def leave(self, session: Session, device: str, member: Member, sent_seq: int, out: list[Command]) -> Iterator[None]:

@@ -7,13 +7,13 @@ from whimbrel.hold.state import Pending, Session, State
 from whimbrel.hold.view import View
 from whimbrel.model.facts import Outcome
 
-__all__ = ["Endings"]
+__all__ = ["OutcomeRules"]
 
 _DELIVERED, _EXPIRED = Outcome.DELIVERED, Outcome.EXPIRED
 _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
 
 
-class Endings:
+class OutcomeRules:
     """Ends notifications in sessions, and settles their devices."""
 
     def __init__(self, state: State, view: View) -> None:

@@ -17,7 +17,7 @@ from whimbrel.hold.commands import HandOver, Identity, Matches, Published, Settl
 from whimbrel.hold.counting import sorted_identities
 from whimbrel.hold.private import client_of
 from whimbrel.hold.retention import Retention
-from whimbrel.hold.state import Copy, FastLane, Flight, LaneTerms, Pending, Session, State
+from whimbrel.hold.state import Copy, FastLane, Flight, LaneOptions, Pending, Session, State
 from whimbrel.hold.view import View
 from whimbrel.model.facts import Outcome
 
@@ -28,9 +28,9 @@ _DELIVERED = Outcome.DELIVERED
 _NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
 
 
-def terms_of(session: Session, matched: tuple[Identity, ...], retention: Retention) -> LaneTerms:
+def terms_of(session: Session, matched: tuple[Identity, ...], retention: Retention) -> LaneOptions:
     """Return the delivery options of a session for one combination of matching subscriptions."""
-    terms = LaneTerms(session.name, sorted_identities(matched))
+    terms = LaneOptions(session.name, sorted_identities(matched))
     subscriptions = [session.subscriptions.get(identity) for identity in terms.identities]
     granted = [None if found is None else found.qos for found in subscriptions]
     bounds = [retention.of(found) for found in subscriptions]
@@ -124,7 +124,7 @@ class FastLanes:
             session.lane = FastLane(session, device, member)
         return session.lane
 
-    def _work_out(self, lane: FastLane, matched: tuple[Identity, ...]) -> LaneTerms:
+    def _work_out(self, lane: FastLane, matched: tuple[Identity, ...]) -> LaneOptions:
         """Return the delivery options for a combination of subscriptions, and cache them."""
         if len(lane.terms) >= _MANY:
             lane.terms.clear()
@@ -157,7 +157,7 @@ class FastLanes:
         for lane in list(self._busy):
             self.land(lane)
 
-    def _as_pending(self, lane: FastLane, seq: int, terms: LaneTerms, copy: Copy) -> Pending:
+    def _as_pending(self, lane: FastLane, seq: int, terms: LaneOptions, copy: Copy) -> Pending:
         state = self._state
         if not (terms.qos and copy.qos):  # live only: it ended when it was published
             pending = Pending({}, None)

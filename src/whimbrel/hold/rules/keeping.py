@@ -8,11 +8,11 @@ from typing import TypeVar
 from whimbrel.hold.commands import Command, Identity
 from whimbrel.hold.quality import is_live_only
 from whimbrel.hold.retention import Retention
-from whimbrel.hold.rules.endings import Endings
+from whimbrel.hold.rules.endings import OutcomeRules
 from whimbrel.hold.state import Copy, Session, State
 from whimbrel.model.facts import Outcome
 
-__all__ = ["Keeping", "put_in_order"]
+__all__ = ["QueueRules", "put_in_order"]
 
 _EXPIRED, _DISPLACED, _DROPPED = Outcome.EXPIRED, Outcome.DISPLACED, Outcome.DROPPED
 T = TypeVar("T")
@@ -25,10 +25,10 @@ def put_in_order(by_number: dict[int, T]) -> None:
     by_number.update(found)
 
 
-class Keeping:
+class QueueRules:
     """Puts notifications into the queues of subscriptions, within their limits."""
 
-    def __init__(self, state: State, endings: Endings, retention: Retention) -> None:
+    def __init__(self, state: State, endings: OutcomeRules, retention: Retention) -> None:
         self._state, self._endings, self._retention = state, endings, retention
 
     def is_wanted(self, session: Session, identity: Identity, copy: Copy) -> bool:

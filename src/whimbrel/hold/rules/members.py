@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from whimbrel.hold.commands import Command, HandOver, Identity, Settle, TellAll
+from whimbrel.hold.commands import Command, HandOver, Identity, NotifySubscriptions, Settle
 from whimbrel.hold.private import client_of, private_session
 from whimbrel.hold.quality import CONFIRMED, hand_over_qos
 from whimbrel.hold.rules.departures import Departures
-from whimbrel.hold.rules.endings import Endings
+from whimbrel.hold.rules.endings import OutcomeRules
 from whimbrel.hold.rules.fast_lane import FastLanes
-from whimbrel.hold.rules.keeping import Keeping, put_in_order
+from whimbrel.hold.rules.keeping import QueueRules, put_in_order
 from whimbrel.hold.rules.shares import next_to_serve
 from whimbrel.hold.rules.work import PIECE, QUICK_PIECE, Work, all_of, at_once
 from whimbrel.hold.state import Copy, Flight, Member, Pending, Session, State
@@ -20,7 +20,7 @@ from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import Mode, Outcome, PolicyChange, PolicyChanged, PresenceChange, PresenceChanged
 from whimbrel.model.notification import EXACTLY_ONCE
 
-__all__ = ["Members"]
+__all__ = ["MemberRules"]
 
 _DELIVERED, _EXPIRED, _TAKEN = Outcome.DELIVERED, Outcome.EXPIRED, Outcome.TAKEN_ELSEWHERE
 _DROPPED, _WITHHELD = Outcome.DROPPED, Outcome.WITHHELD
@@ -29,10 +29,10 @@ _RECEIPTS = frozenset({_DELIVERED, _WITHHELD, _DROPPED, _EXPIRED})
 """Outcomes that a receipt may have; the hold itself determines the others."""
 
 
-class Members:
+class MemberRules:
     """Applies presence changes of devices, and their receipts."""
 
-    def __init__(self, state: State, view: View, endings: Endings, lanes: FastLanes, keeping: Keeping) -> None:
+    def __init__(self, state: State, view: View, endings: OutcomeRules, lanes: FastLanes, keeping: QueueRules) -> None:
         self._state, self._view, self._endings, self._lanes = state, view, endings, lanes
         self._keeping = keeping
         self._departures = Departures(state, view, endings)
@@ -76,7 +76,7 @@ class Members:
         member.is_present, member.takes, member.confirms, member.away_at = True, takes, confirms, None
         self._state.joined.setdefault(device, set()).add(name)
         self._view.touch(("member", name, device))
-        out.append(TellAll(device, name, tuple(session.subscriptions.values())))
+        out.append(NotifySubscriptions(device, name, tuple(session.subscriptions.values())))
         for count, (seq, pending) in enumerate(list(session.pending.items()), start=1):
             if count % PIECE == 0:
                 yield
@@ -313,7 +313,7 @@ class Members:
         """Apply a receipt: a device received a notification, or *outcome* is the reason why not (rule 7)."""
         out: list[Command] = []
         state = self._state
-        if at > state.now:  # noqa: PLR1730  # ``Endings.advance``, inlined: this runs for every receipt
+        if at > state.now:  # noqa: PLR1730  # ``OutcomeRules.advance``, inlined: this runs for every receipt
             state.now = at
         heap = state.lapses.heap
         if heap and heap[0][0] <= state.now:

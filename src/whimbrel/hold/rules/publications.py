@@ -8,10 +8,10 @@ from operator import itemgetter
 from whimbrel.hold.commands import Command, HandOver, Identity, Matches, Published, Settle
 from whimbrel.hold.counting import matches_that_count, sorted_matches
 from whimbrel.hold.quality import CONFIRMED, hand_over_qos
-from whimbrel.hold.rules.endings import Endings
+from whimbrel.hold.rules.endings import OutcomeRules
 from whimbrel.hold.rules.fast_lane import FastLanes
-from whimbrel.hold.rules.keeping import Keeping
-from whimbrel.hold.rules.members import Members
+from whimbrel.hold.rules.keeping import QueueRules
+from whimbrel.hold.rules.members import MemberRules
 from whimbrel.hold.rules.work import PIECE, Work, all_of
 from whimbrel.hold.state import NO_SHARES, Copy, Flight, Pending, Session, State
 from whimbrel.hold.view import View
@@ -31,10 +31,10 @@ class Publications:
         self,
         state: State,
         view: View,
-        endings: Endings,
+        endings: OutcomeRules,
         lanes: FastLanes,
-        members: Members,
-        keeping: Keeping,
+        members: MemberRules,
+        keeping: QueueRules,
         *,
         has_fast_lane: bool,
     ) -> None:
@@ -106,7 +106,7 @@ class Publications:
     def _begin(self, kept: Published, matches: Matches, out: list[Command]) -> tuple[Matches, Mapping[str, Matches]]:
         """Advance the time; return the matches that count, and the candidates for each share (rule 21)."""
         state, at = self._state, kept.published_at
-        if at > state.now:  # noqa: PLR1730  # ``Endings.advance``, inlined: this runs for every publication
+        if at > state.now:  # noqa: PLR1730  # ``OutcomeRules.advance``, inlined: this runs for every publication
             state.now = at
         heap = state.lapses.heap
         if heap and heap[0][0] <= state.now:

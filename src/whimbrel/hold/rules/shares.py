@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.counting import chosen_of
-from whimbrel.hold.rules.keeping import Keeping
+from whimbrel.hold.rules.keeping import QueueRules
 from whimbrel.hold.state import NO_SHARES, Copy, State
 from whimbrel.hold.view import View
 
@@ -14,7 +14,7 @@ __all__ = ["next_to_serve"]
 
 
 def next_to_serve(
-    state: State, view: View, keeping: Keeping, copy: Copy, seq: int, identities: tuple[Identity, ...]
+    state: State, view: View, keeping: QueueRules, copy: Copy, seq: int, identities: tuple[Identity, ...]
 ) -> Iterator[tuple[str, tuple[Identity, ...]]]:
     """Yield, for each share among *identities*, the session that must serve it next, with its subscriptions to it.
 

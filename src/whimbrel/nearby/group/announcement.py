@@ -15,7 +15,7 @@ from whimbrel.model.place import Area, Place
 from whimbrel.nearby.deployment import Deployment
 from whimbrel.nearby.frames.values import Beacon, GroupId, Join
 from whimbrel.nearby.group.outputs import Note, NoteKind, Output
-from whimbrel.nearby.group.view import Member, View, member_hash
+from whimbrel.nearby.group.view import Member, MemberView, member_hash
 from whimbrel.nearby.prediction import Prediction
 from whimbrel.nearby.vocabulary import EventType
 
@@ -39,7 +39,7 @@ class Announcement:
     beacon_at: int
     number: int = 0
     latest_dies_at: int = 0
-    view: View = field(default_factory=View)
+    view: MemberView = field(default_factory=MemberView)
     _departed: OrderedDict[str, Member] = field(default_factory=OrderedDict)
     """Members that timed out, with their last accounts."""
     _listed_until: int = 0

@@ -23,7 +23,7 @@ from whimbrel.nearby.group.numbers import Numbering
 from whimbrel.nearby.group.outputs import Note, NoteKind, Output, Send
 from whimbrel.nearby.group.relay import GroupStanding, Relay, is_inside
 from whimbrel.nearby.group.trust import TimeOfDay
-from whimbrel.nearby.group.view import View
+from whimbrel.nearby.group.view import MemberView
 from whimbrel.nearby.prediction import Prediction
 from whimbrel.nearby.vocabulary import Vocabulary
 
@@ -174,7 +174,7 @@ class Producer:
         key = None if self._signer is None else self._signer.public
         return GroupStanding(epoch=found.epoch, key=key, max_hops=found.hops, radius_m=found.area.radius_m)
 
-    def members(self, subject: str) -> View:
+    def members(self, subject: str) -> MemberView:
         """Return the members of the group of *subject*: one lookup (Figure 3b)."""
         return self.announcement(subject).view
 

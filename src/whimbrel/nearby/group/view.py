@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from whimbrel.nearby.frames.values import Join, ViewDigest
 
-__all__ = ["Member", "View", "digest_of", "member_hash"]
+__all__ = ["Member", "MemberView", "digest_of", "member_hash"]
 
 
 @lru_cache(maxsize=65_536)
@@ -44,7 +44,7 @@ class Member:
     missed: int = 0
 
 
-class View:
+class MemberView:
     """The members of one group."""
 
     __slots__ = ("_members", "_mixed")

@@ -45,11 +45,11 @@ from whimbrel.pipeline.tables.matches import MovingRows, matching
 from whimbrel.pipeline.tables.popularity import popularity
 from whimbrel.pipeline.tables.replicas import replicas, window_end
 
-__all__ = ["Interval", "Made", "Plan", "run"]
+__all__ = ["Interval", "Plan", "TableRun", "run"]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class TableRun:
     """Summary of one table that a run made."""
 
     table: str
@@ -96,7 +96,7 @@ def run(
             begun = time.monotonic()
             paths[name] = _make_table(name, source, paths, interval)
             rows = sum(statistics(path, ())[0] for path in paths[name])
-            made[name] = asdict(Made(name, str(out / name), rows, round(time.monotonic() - begun, 3)))
+            made[name] = asdict(TableRun(name, str(out / name), rows, round(time.monotonic() - begun, 3)))
             if name == "replicas":
                 made[name] |= {"nodes": source.plan.nodes, "slots_per_node": source.plan.slots_per_node}
                 if told := _note_of_replicas(paths[name], source.plan):

@@ -35,7 +35,7 @@ from whimbrel.pipeline.fold.garbage import pause_collection
 from whimbrel.pipeline.fold.shards import shard_of
 from whimbrel.pipeline.fold.start_state import StartState, seen_start_state
 from whimbrel.pipeline.spark.spark_session import parallelism
-from whimbrel.pipeline.unit.made import FILE_BYTES, Made, TableFiles
+from whimbrel.pipeline.unit.made import FILE_BYTES, TableFiles, WorkerOutput
 from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.node_share import NodeShare
 from whimbrel.pipeline.unit.take import take
@@ -149,13 +149,13 @@ def fold_log(
     return {table: [] for table in job.tables} | file_paths(Path(job.out), made)
 
 
-def _tasks(job: ShardJob, tasks: Sequence[ShardTask], batches: Iterable[Any]) -> Iterator[Made]:
+def _tasks(job: ShardJob, tasks: Sequence[ShardTask], batches: Iterable[Any]) -> Iterator[WorkerOutput]:
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
         for task in tasks[number : number + 1]:
             yield from fold_shard(job, task)
 
 
-def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[Made]:
+def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[WorkerOutput]:
     """Fold one shard; yield the data files that were written."""
     node, first, log = task.node, task.first, Path(job.log)
     begun = _start_state(job, task)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from whimbrel.pipeline.unit.made import Made, TableFiles
+from whimbrel.pipeline.unit.made import TableFiles, WorkerOutput
 
 __all__ = ["Mapped", "Work", "file_paths", "made_frame", "write_files"]
 
@@ -32,7 +32,7 @@ _MADE = pa.schema(
     ]
 )
 _NODE = ""
-"""Name of the node in ``Made``: empty, because the rows of a table are from several nodes."""
+"""Name of the node in ``WorkerOutput``: empty, because the rows of a table are from several nodes."""
 
 
 class Mapped(Protocol):
@@ -48,13 +48,13 @@ def write_files(rows: Mapped, out: Path, table: str, folder: str, *, work: Work 
     return file_paths(out, made_frame(rows, partial(_write_files, out, table, folder, work))).get(table, [])
 
 
-def made_frame(rows: Mapped, make: Callable[[Iterable[Any]], Iterator[Made]]) -> Any:  # a pyarrow.Table
-    """Apply *make* to *rows* in the workers; collect the outputs (``Made``) as an Arrow table."""
+def made_frame(rows: Mapped, make: Callable[[Iterable[Any]], Iterator[WorkerOutput]]) -> Any:  # a pyarrow.Table
+    """Apply *make* to *rows* in the workers; collect the outputs (``WorkerOutput``) as an Arrow table."""
     return rows.mapInArrow(partial(_as_batches, make), from_arrow_schema(_MADE)).toArrow()
 
 
 def file_paths(out: Path, made: Any) -> dict[str, list[Path]]:  # of a pyarrow.Table
-    """Return the paths of the files in *made* (rows of ``Made``), per table."""
+    """Return the paths of the files in *made* (rows of ``WorkerOutput``), per table."""
     found: dict[str, list[Path]] = {}
     for table, told in zip(made.column("table").to_pylist(), made.column("told").to_pylist(), strict=True):
         found.setdefault(table, []).append(out / table / json.loads(told)["path"])
@@ -64,12 +64,12 @@ def file_paths(out: Path, made: Any) -> dict[str, list[Path]]:  # of a pyarrow.T
 # -- in a worker -------------------------------------------------------------------------------------------------------
 
 
-def _as_batches(make: Callable[[Iterable[Any]], Iterator[Made]], batches: Iterable[Any]) -> Iterator[Any]:
+def _as_batches(make: Callable[[Iterable[Any]], Iterator[WorkerOutput]], batches: Iterable[Any]) -> Iterator[Any]:
     for made in make(batches):
         yield pa.RecordBatch.from_pylist([made._asdict()], _MADE)
 
 
-def _write_files(out: Path, table: str, folder: str, work: Work, batches: Iterable[Any]) -> Iterator[Made]:
+def _write_files(out: Path, table: str, folder: str, work: Work, batches: Iterable[Any]) -> Iterator[WorkerOutput]:
     files = TableFiles(out, _NODE, (table,), folder=folder)
     for batch in work(batches):
         yield from files.add(table, [batch])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from whimbrel.log import layout
-from whimbrel.log.reader import Frontier
+from whimbrel.log.reader import DurableEnd
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.pipeline.files.schemas import TIMES
 
@@ -58,7 +58,7 @@ class LogWatch:
         self._live: dict[str, _Live] = {}
         self._newest: dict[str, str] = {}
         """Path of the last segment, per node."""
-        self._frontiers: dict[str, Frontier] = {}
+        self._frontiers: dict[str, DurableEnd] = {}
         self._is_node: dict[str, bool] = {}
 
     def look(self) -> Iterator[tuple[str, int, int]]:
@@ -127,7 +127,7 @@ class LogWatch:
         self._newest[node] = str(found[-1][1])
         key = self._key(node)
         settled = max(layout.exported_seq(self._directory, node), found[0][0] - 1)
-        frontier = self._frontiers.setdefault(node, Frontier(self._directory, node))
+        frontier = self._frontiers.setdefault(node, DurableEnd(self._directory, node))
         self._live[node] = live = _Live(key, looked_ns, settled, frontier.seq())
         return live
 

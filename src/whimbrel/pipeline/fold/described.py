@@ -15,10 +15,10 @@ from whimbrel.hold.quality import CONFIRMED
 from whimbrel.model.notification import Notification
 from whimbrel.pipeline.fold.policies import Content, KeptContent
 
-__all__ = ["Described", "Known", "known_of"]
+__all__ = ["Described", "HeldValues", "known_of"]
 
 
-class Known(NamedTuple):
+class HeldValues(NamedTuple):
     """Values of a notification that go to its rows of ``deliveries``; times in microseconds."""
 
     body_hash: bytes
@@ -27,9 +27,9 @@ class Known(NamedTuple):
     deadline_at: int | None
 
 
-def known_of(fact: Notification) -> Known:
+def known_of(fact: Notification) -> HeldValues:
     """Return the values of a notification that go to its rows of ``deliveries``."""
-    return Known(hashlib.sha256(fact.body).digest(), fact.published_at, fact.subject, fact.deadline_at)
+    return HeldValues(hashlib.sha256(fact.body).digest(), fact.published_at, fact.subject, fact.deadline_at)
 
 
 class Described:
@@ -53,7 +53,7 @@ class Described:
     def __init__(
         self,
         seq: int,
-        known: Known,
+        known: HeldValues,
         *,
         expires_at: int | None = None,
         qos: int = CONFIRMED,
@@ -72,9 +72,9 @@ class Described:
         """Whether the store may have a row of the notification."""
 
     @property
-    def known(self) -> Known:
+    def known(self) -> HeldValues:
         """The values that go to its rows of ``deliveries``."""
-        return Known(self.body_hash, self.published_at, self.subject, self.deadline_at)
+        return HeldValues(self.body_hash, self.published_at, self.subject, self.deadline_at)
 
     def body_hash_for(self, device: str | None) -> bytes:
         """Return the hash of the body that a device receives."""
@@ -93,7 +93,7 @@ class Described:
     # -- its row in a worker's state; the hold has the rest ----------------------------------------------------------
 
     def row(self) -> bytes:
-        """Encode the row: the values of ``Known``, then content, body hashes and differences if there are any."""
+        """Encode the row: the values of ``HeldValues``, then content, body hashes and differences if there are any."""
         values: list[Any] = [*self.known]
         content = None if self.content is None else [*self.content]
         more = [content, self.shaped, self.differences]
@@ -104,7 +104,7 @@ class Described:
     @classmethod
     def restored(cls, seq: int, row: bytes) -> Described:
         """Decode the *row* of the notification with the seq *seq*."""
-        *known, content, shaped, differences = [*cbor2.loads(row), None, None, None][: len(Known._fields) + 3]
-        found = cls(seq, Known(*known), content=None if content is None else KeptContent(*content))
+        *known, content, shaped, differences = [*cbor2.loads(row), None, None, None][: len(HeldValues._fields) + 3]
+        found = cls(seq, HeldValues(*known), content=None if content is None else KeptContent(*content))
         found.shaped, found.differences = shaped, differences
         return found

@@ -21,7 +21,7 @@ from whimbrel.hold.sessions import RETAINED
 from whimbrel.model.facts import Decided, Fact, Outcome, PolicyChanged
 from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TABLES, TIME_TYPE
 from whimbrel.node.core import NodeCore
-from whimbrel.pipeline.fold.described import Described, Known
+from whimbrel.pipeline.fold.described import Described, HeldValues
 from whimbrel.pipeline.fold.policies import KeptContent, PolicyChecks
 
 __all__ = ["EVENT", "FACT", "PUBLISHED", "RECEIPT", "Event", "Fold", "Rows", "events_of", "plain"]
@@ -129,7 +129,7 @@ class Fold:
         wanted = [(session, tuple(identities)) for session, identities in matches.items()]
         described = Described(
             event.seq,
-            Known(event.body_hash, event.at, event.subject, event.deadline_at),
+            HeldValues(event.body_hash, event.at, event.subject, event.deadline_at),
             expires_at=event.expires_at,
             qos=CONFIRMED if event.qos is None else event.qos,
             publisher=event.device,
@@ -181,7 +181,7 @@ class Fold:
             return
         identities = tuple((each["subject_filter"], each["name"]) for each in event.subscriptions or ())
         ends = (event.session, event.device, event.notification_seq, identities, Outcome(event.outcome), event.at)
-        kept = Described(event.notification_seq, Known(event.body_hash, event.published_at, event.subject, None))
+        kept = Described(event.notification_seq, HeldValues(event.body_hash, event.published_at, event.subject, None))
         out.extend([Settle(*ends, None, RETAINED, kept)])
 
     def close(self, end: int, out: Rows) -> None:

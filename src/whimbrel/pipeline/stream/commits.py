@@ -28,9 +28,9 @@ from whimbrel.pipeline.stream.batch_record import BatchRecord, NodeRecord, check
 from whimbrel.pipeline.stream.node_fold import NodeReport
 from whimbrel.pipeline.stream.window_fold import WindowsReport, scratch_of
 from whimbrel.pipeline.stream.windows import merge_window
-from whimbrel.pipeline.unit.made import Made
+from whimbrel.pipeline.unit.made import WorkerOutput
 
-__all__ = ["BatchCommits", "TableCommits", "Taken"]
+__all__ = ["BatchCommits", "BatchSummary", "TableCommits"]
 
 _COMPACT_EVERY = 8
 _SMALLEST_BYTES = 1 << 20
@@ -61,7 +61,7 @@ class TableCommits:
         """Return the last batch that changed each table; -1 if none did."""
         return {table: output.last_batch() for table, output in self._outputs.items()}
 
-    def commit(self, batch: int, made: Iterable[Made]) -> dict[str, int]:
+    def commit(self, batch: int, made: Iterable[WorkerOutput]) -> dict[str, int]:
         """Commit a batch to each table; return the number of new rows per table."""
         files: dict[str, list[AddAction]] = {}
         windows: dict[str, list[Path]] = {}
@@ -129,7 +129,7 @@ def _read(table: str, paths: Iterable[Path]) -> Any:  # a pyarrow.Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class BatchSummary:
     """Summary of one committed batch."""
 
     batch: int
@@ -185,7 +185,7 @@ class BatchCommits:
         """Last seq in the tables, per node."""
         return {} if self._record is None else {node: each.applied for node, each in self._record.nodes.items()}
 
-    def commit(self, query: str, batch: int, made: Sequence[Made], *, began_s: float) -> Taken:
+    def commit(self, query: str, batch: int, made: Sequence[WorkerOutput], *, began_s: float) -> BatchSummary:
         """Commit the output of a batch; *began_s* is the monotonic time when the batch began."""
         reports = {each.node: NodeReport(*cbor2.loads(each.told)) for each in made if each.kind == "node"}
         windows = next(WindowsReport(*cbor2.loads(each.told)) for each in made if each.kind == "windows")
@@ -217,7 +217,7 @@ class BatchCommits:
         self.away |= {node: each.away for node, each in reports.items() if each.away is not None}
         self.tables.tidy(batch, windows, now=now)
         notes = [note for _, each in sorted(reports.items()) for note in each.notes]
-        return Taken(
+        return BatchSummary(
             batch=batch,
             facts=sum(last - max(first, 1) + 1 for first, last in spans.values()),  # seqs begin with 1
             rows=rows,

@@ -37,7 +37,7 @@ from whimbrel.pipeline.fold.start_state import seen_start_state
 from whimbrel.pipeline.plans import StreamPlan
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError, OtherLogError
 from whimbrel.pipeline.stream.blob_store import Blobs, BlobStore
-from whimbrel.pipeline.unit.made import FILE_BYTES, Made, TableFiles
+from whimbrel.pipeline.unit.made import FILE_BYTES, TableFiles, WorkerOutput
 from whimbrel.pipeline.unit.matchers import Matchers
 from whimbrel.pipeline.unit.node_share import LogMark, NodeShare
 from whimbrel.pipeline.unit.take import TakenPiece, begun_piece, take
@@ -133,7 +133,7 @@ def scratch() -> Path:
     return _folder[0]
 
 
-def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> Iterator[Made]:
+def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> Iterator[WorkerOutput]:
     """Apply a span to the state of a node, which is stored in *blobs*; yield the output.
 
     Once all output was yielded, *blobs* have the state at the end of the span.
@@ -191,7 +191,7 @@ def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> It
         digest=kept.state.mark.digest,
     )
     _kept[key] = kept
-    yield Made("node", node, None, 0, cbor2.dumps(report))
+    yield WorkerOutput("node", node, None, 0, cbor2.dumps(report))
 
 
 def _restore(job: Job, node: str, blobs: Blobs, folder: Path) -> _Kept:
@@ -245,7 +245,7 @@ class _Tallies:
         self._met: dict[tuple[str, str], Meeting] = {}
         self._size = 0
 
-    def add(self, piece: TakenPiece) -> Iterator[Made]:
+    def add(self, piece: TakenPiece) -> Iterator[WorkerOutput]:
         """Add the tallies of a piece; once the buffer is large, yield its content."""
         parts = (piece.counts, piece.tally, piece.intervals.select(list(_INTERVAL)))
         if any(part.num_rows for part in parts):
@@ -256,16 +256,16 @@ class _Tallies:
         if self._size >= _TALLIES_BYTES:
             yield from self.end()
 
-    def end(self) -> Iterator[Made]:
+    def end(self) -> Iterator[WorkerOutput]:
         """Yield the buffered content, and clear the buffer."""
         if self._parts:
             tables = [pa.concat_tables(column) for column in zip(*self._parts, strict=True)]
             self._parts, self._size = [], 0
-            yield Made("tallies", self._node, None, 0, cbor2.dumps([_as_bytes(table) for table in tables]))
+            yield WorkerOutput("tallies", self._node, None, 0, cbor2.dumps([_as_bytes(table) for table in tables]))
         if self._met:
             met = [[*pair, *each] for pair, each in self._met.items()]
             self._met = {}
-            yield Made("meetings", self._node, None, 0, cbor2.dumps(met))
+            yield WorkerOutput("meetings", self._node, None, 0, cbor2.dumps(met))
 
 
 def unpacked_tallies(told: bytes) -> tuple[Any, Any, Any]:

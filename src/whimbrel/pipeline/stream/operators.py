@@ -60,9 +60,9 @@ class WindowFold(_Fold):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 # Spark's names
         """Fold the output of all nodes in a batch."""
         from whimbrel.pipeline.stream.window_fold import fold_windows
-        from whimbrel.pipeline.unit.made import Made
+        from whimbrel.pipeline.unit.made import WorkerOutput
 
         del key, timerValues
-        found = (Made(row["kind"], row["node"], row["table"], row["rows"], bytes(row["told"])) for row in rows)
+        found = (WorkerOutput(row["kind"], row["node"], row["table"], row["rows"], bytes(row["told"])) for row in rows)
         for made in fold_windows(self._job(), found, self._blobs):
             yield Row(**made._asdict())

@@ -47,19 +47,19 @@ from whimbrel.pipeline.spark.spark_session import (
 )
 from whimbrel.pipeline.stream.batch_record import LostLogError, LostStateError, OtherLogError
 from whimbrel.pipeline.stream.blob_store import BlobStore, Head, MemoryBlobs, SparkBlobs
-from whimbrel.pipeline.stream.commits import BatchCommits, Taken
+from whimbrel.pipeline.stream.commits import BatchCommits, BatchSummary
 from whimbrel.pipeline.stream.identity import StreamIdentity
 from whimbrel.pipeline.stream.node_fold import Job
 from whimbrel.pipeline.stream.operators import NodeFold, WindowFold
 from whimbrel.pipeline.stream.span_source import SpanSource
 from whimbrel.pipeline.stream.window_fold import WINDOWS
-from whimbrel.pipeline.unit.made import MADE, Made
+from whimbrel.pipeline.unit.made import MADE, WorkerOutput
 from whimbrel.pipeline.unit.node_share import Held, NodeShare
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["LostLogError", "LostStateError", "OtherLogError", "Stream", "StreamPlan", "Taken"]
+__all__ = ["BatchSummary", "LostLogError", "LostStateError", "OtherLogError", "Stream", "StreamPlan"]
 
 _POLL_S, _GLANCE_S, _CHECK_S = 0.05, 1.0, 10.0
 _CLOCK_NS = 1_000_000_000
@@ -118,9 +118,9 @@ class Stream:
         """Time before which all of Spark's writes to the checkpoint are fsynced, in nanoseconds."""
         self._failure: BaseException | None = None
         """The error that a batch raised in the driver."""
-        self.last: Taken | None = None
+        self.last: BatchSummary | None = None
         """The last committed batch."""
-        self.listeners: list[Callable[[Taken], None]] = []
+        self.listeners: list[Callable[[BatchSummary], None]] = []
         """Functions that are called with each committed batch, in the thread that committed it."""
         self._lock: int | None = lock_folder(self.folder, "keeping these tables")
         try:
@@ -245,7 +245,7 @@ class Stream:
             began_s = time.monotonic()
             rows = frame.collect()
             self._sync_checkpoint()
-            made = [Made(kind, node, table, count, bytes(told)) for kind, node, table, count, told in rows]
+            made = [WorkerOutput(kind, node, table, count, bytes(told)) for kind, node, table, count, told in rows]
             self.last = self._commits.commit(str(self._query.id), batch, made, began_s=began_s)
             self._restarts.note_batch()
             for listener in list(self.listeners):

@@ -25,7 +25,7 @@ from whimbrel.log.errors import NotALogError
 from whimbrel.model.clock import US_PER_S
 from whimbrel.pipeline.files.log_watch import LogWatch
 from whimbrel.pipeline.files.snapshots import snapshot
-from whimbrel.pipeline.stream.commits import Taken
+from whimbrel.pipeline.stream.commits import BatchSummary
 
 __all__ = ["StreamWatch", "Told", "compute_status"]
 
@@ -36,7 +36,7 @@ class Told:
 
     at: int
     """Time of the status, in microseconds."""
-    taken: Taken | None
+    taken: BatchSummary | None
     """The last batch; None if there was none since the stream was started."""
     is_new: bool
     """Whether the last batch was not reported before."""
@@ -113,7 +113,7 @@ def lag_text(records: int, time: str) -> str:
 
 
 def compute_status(
-    taken: Taken | None,
+    taken: BatchSummary | None,
     last: Mapping[str, int],
     *,
     now: int,
@@ -144,8 +144,8 @@ def compute_status(
 class Watched(Protocol):
     """The part of a stream that a watch needs."""
 
-    last: Taken | None
-    listeners: list[Callable[[Taken], None]]
+    last: BatchSummary | None
+    listeners: list[Callable[[BatchSummary], None]]
 
 
 class StreamWatch(StreamingQueryListener):
@@ -208,7 +208,7 @@ class StreamWatch(StreamingQueryListener):
     def onQueryTerminated(self, event: object) -> None:  # noqa: N802 # Spark's name
         """Do nothing: the code that waits for the query handles its end."""
 
-    def _on_taken(self, taken: Taken) -> None:
+    def _on_taken(self, taken: BatchSummary) -> None:
         """Report the status after each batch; a trigger of Spark may have many."""
         del taken
         self._tell(is_tick=False)

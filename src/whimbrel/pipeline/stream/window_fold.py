@@ -33,7 +33,7 @@ from whimbrel.pipeline.stream.node_fold import Job, NodeReport, unpacked_tallies
 from whimbrel.pipeline.stream.windows import Late, Windows
 from whimbrel.pipeline.tables.censuses import census_of_span
 from whimbrel.pipeline.tables.replicas import chosen, plan_replicas
-from whimbrel.pipeline.unit.made import Made
+from whimbrel.pipeline.unit.made import WorkerOutput
 
 __all__ = ["WINDOWS", "WindowsReport", "fold_windows", "scratch_of"]
 
@@ -74,7 +74,7 @@ def scratch_of(out: Path) -> Path:
     return out / "_stream" / "windows"
 
 
-def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]:
+def fold_windows(job: Job, rows: Iterable[WorkerOutput], blobs: Blobs) -> Iterator[WorkerOutput]:
     """Add the tallies of all nodes in a batch to the windows; yield changed rows of windows, and all other output."""
     key = (job.stream, job.out)
     kept = _kept.pop(key, None)
@@ -125,7 +125,7 @@ def fold_windows(job: Job, rows: Iterable[Made], blobs: Blobs) -> Iterator[Made]
     windows.commit(windows.applied + 1)
     _kept[key] = kept
     report_of = WindowsReport(mark, windows.first_open, windows.size, kept.store.size_bytes, tuple(notes), too_late)
-    yield Made("windows", WINDOWS, None, 0, cbor2.dumps(report_of))
+    yield WorkerOutput("windows", WINDOWS, None, 0, cbor2.dumps(report_of))
 
 
 def _take_census(job: Job, windows: Windows, node: str, report: NodeReport | None) -> None:
@@ -139,7 +139,7 @@ def _take_census(job: Job, windows: Windows, node: str, report: NodeReport | Non
         windows.take_census(found)
 
 
-def _plan_replicas(job: Job, windows: Windows, notes: list[str]) -> Iterator[Made]:
+def _plan_replicas(job: Job, windows: Windows, notes: list[str]) -> Iterator[WorkerOutput]:
     subscribers = windows.subscribers
     if subscribers is None or "replicas" not in job.plan.tables:
         return
@@ -152,7 +152,7 @@ def _plan_replicas(job: Job, windows: Windows, notes: list[str]) -> Iterator[Mad
     yield from _write_changed(job, "replicas", {WHOLE: pa.Table.from_batches([rows])})
 
 
-def _write_changed(job: Job, table: str, windows: dict[int, Any]) -> Iterator[Made]:  # of pyarrow.Tables
+def _write_changed(job: Job, table: str, windows: dict[int, Any]) -> Iterator[WorkerOutput]:  # of pyarrow.Tables
     """Write changed rows of *table* to a file, which the driver merges."""
     if not windows or table not in job.plan.tables:
         return
@@ -161,7 +161,7 @@ def _write_changed(job: Job, table: str, windows: dict[int, Any]) -> Iterator[Ma
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{table}-{uuid4().hex}.parquet"
     pq.write_table(rows, path, compression="zstd")
-    yield Made("window", WINDOWS, table, rows.num_rows, str(path).encode())
+    yield WorkerOutput("window", WINDOWS, table, rows.num_rows, str(path).encode())
 
 
 def _by_table(late: Iterable[Late]) -> dict[str, int]:

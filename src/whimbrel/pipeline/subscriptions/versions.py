@@ -6,7 +6,7 @@ for matching and for counting. One packed matcher has every version that overlap
 then keeps the matches that were in force.
 
 Packing many versions takes long, so frequent changes go to a separate layer. This small matcher lies over a large one,
-and hides all versions of the changed sessions in the large one (``Over``).
+and hides all versions of the changed sessions in the large one (``LayerBase``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from whimbrel.pipeline.subscriptions.version_places import PLACED, VersionPlaces
 __all__ = [
     "CHANGED",
     "DELETED",
-    "Over",
+    "LayerBase",
     "PackedVersions",
     "keys_of",
     "open_intervals",
@@ -193,7 +193,7 @@ def keys_of(value: Sequence[Mapping[str, Any]] | None) -> KeyHashes:
     return KeyHashes(frozenset(KeyHash(Scheme(each["scheme"]), each["digest"]) for each in value))
 
 
-class Over(NamedTuple):
+class LayerBase(NamedTuple):
     """The base layer of a small matcher, and the sessions that it hides there."""
 
     path: str
@@ -202,7 +202,7 @@ class Over(NamedTuple):
     """Sessions whose versions in the base are hidden, because the small matcher has all their versions."""
 
 
-def pack_versions(path: Path, table: Any, *, over: Over | None = None, moves: Moves | None = None) -> set[str]:
+def pack_versions(path: Path, table: Any, *, over: LayerBase | None = None, moves: Moves | None = None) -> set[str]:
     """Write the matcher of the versions in *table*, with all data that workers need, to *path*.
 
     *moves* has the tracks of devices if places matter. Return the columns of a publication that this matcher needs, in

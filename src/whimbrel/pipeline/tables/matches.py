@@ -27,7 +27,14 @@ from whimbrel.pipeline.fold.start_state import StartState
 from whimbrel.pipeline.spark.log_frames import LogRows, extents, may_have
 from whimbrel.pipeline.spark.spark_session import send_file
 from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN, Moves
-from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, Over, PackedVersions, pack_versions, versions
+from whimbrel.pipeline.subscriptions.versions import (
+    CHANGED,
+    DELETED,
+    LayerBase,
+    PackedVersions,
+    pack_versions,
+    versions,
+)
 
 __all__ = [
     "Matching",
@@ -170,7 +177,7 @@ def pack(
     folder: Path,
     send: Callable[[Path], str] = str,
     *,
-    over: Over | None = None,
+    over: LayerBase | None = None,
     moved: tuple[Any, Any] | None = None,
 ) -> Shipped:
     """Pack a matcher into *folder* for each of *ranges* (node, first and last seq), and *send* it to the workers.

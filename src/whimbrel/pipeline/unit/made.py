@@ -17,14 +17,14 @@ import pyarrow as pa
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import written_file
 
-__all__ = ["FILE_BYTES", "MADE", "Made", "TableFiles"]
+__all__ = ["FILE_BYTES", "MADE", "TableFiles", "WorkerOutput"]
 
 MADE = "kind string, node string, table string, rows long, told binary"
-"""Spark schema of ``Made``."""
+"""Spark schema of ``WorkerOutput``."""
 FILE_BYTES = 64 << 20
 
 
-class Made(NamedTuple):
+class WorkerOutput(NamedTuple):
     """One output of a worker, as a row for the next operator or the driver."""
 
     kind: str
@@ -52,7 +52,7 @@ class TableFiles:
     _batches: dict[str, list[Any]] = field(default_factory=dict, init=False)
     _bytes: dict[str, int] = field(default_factory=dict, init=False)
 
-    def add(self, table: str, batches: Iterable[Any]) -> Iterator[Made]:  # of pyarrow.RecordBatches
+    def add(self, table: str, batches: Iterable[Any]) -> Iterator[WorkerOutput]:  # of pyarrow.RecordBatches
         """Buffer rows of *table*; if they fill a file, write and yield it."""
         if table not in self.tables:
             return
@@ -63,18 +63,18 @@ class TableFiles:
         if self._bytes.get(table, 0) >= self.file_bytes:
             yield self._write_table(table)
 
-    def end(self) -> Iterator[Made]:
+    def end(self) -> Iterator[WorkerOutput]:
         """Write the buffered rows; yield one file per table."""
         for table in list(self._batches):
             yield self._write_table(table)
 
-    def _write_table(self, table: str) -> Made:
+    def _write_table(self, table: str) -> WorkerOutput:
         self._bytes.pop(table)
         schema = TABLES[table].schema
         rows = pa.Table.from_batches([batch.cast(schema) for batch in self._batches.pop(table)], schema)
         return self.write(table, rows)
 
-    def write(self, table: str, rows: Any) -> Made:  # a pyarrow.Table
+    def write(self, table: str, rows: Any) -> WorkerOutput:  # a pyarrow.Table
         """Write *rows* as a data file of *table*, and return the file."""
         file = written_file(self.out, table, rows, folder=self.folder)
-        return Made("file", self.node, table, rows.num_rows, json.dumps(asdict(file)).encode())
+        return WorkerOutput("file", self.node, table, rows.num_rows, json.dumps(asdict(file)).encode())

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from whimbrel.model.bounds import INT64_MAX
-from whimbrel.pipeline.subscriptions.versions import Over, touched_sessions
+from whimbrel.pipeline.subscriptions.versions import LayerBase, touched_sessions
 from whimbrel.pipeline.tables.matches import Shipped, pack
 from whimbrel.pipeline.unit.node_share import NodeShare
 
@@ -60,7 +60,7 @@ class Matchers:
             kept.changed |= now
             rows = pa.concat_tables([state.in_force.rows_of(kept.changed), changed])
             if SMALL * max(rows.num_rows, len(kept.changed)) <= kept.size:
-                over = Over(kept.below.files[state.node], kept.changed)
+                over = LayerBase(kept.below.files[state.node], kept.changed)
                 layer = pack([span], rows, deleted, self._folder, over=over)
                 if kept.shipped is not kept.below:
                     _remove(kept.shipped)

@@ -15,7 +15,7 @@ import cbor2
 from whimbrel.hold.rows import Key, subscription_of, subscription_row
 from whimbrel.model.facts import InterestChanged
 from whimbrel.model.rows import fact_of
-from whimbrel.pipeline.fold.described import Described, Known
+from whimbrel.pipeline.fold.described import Described, HeldValues
 from whimbrel.pipeline.fold.policies import KeptContent
 from whimbrel.pipeline.fold.start_state import STATE_FORMAT
 
@@ -79,7 +79,7 @@ def _upgrade_rows(node: str, rows: _Rows) -> Iterator[tuple[Key, bytes]]:
             content = found_parts.get("content")
             described = Described(
                 seq,
-                Known(*found_parts["notification"]),
+                HeldValues(*found_parts["notification"]),
                 content=None if content is None else KeptContent(*content),
             )
             described.shaped, described.differences = found_parts.get("shaped body"), found_parts.get("difference")

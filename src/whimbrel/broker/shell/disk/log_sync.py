@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from whimbrel.broker.shell.disk.log_keeper import LogKeeper
+from whimbrel.broker.shell.disk.log_truncator import LogTruncator
 from whimbrel.broker.shell.disk.outage import Outage
 from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 from whimbrel.broker.wire.clients import Link
@@ -32,7 +32,7 @@ class LogSync:
     """Scheduler of writes and fsyncs of *log*, in a thread of *pool*; it calls *stop* if the log must be reopened."""
 
     def __init__(
-        self, running: Running, log: LogWriter, pool: Executor, stop: Callable[[], None], keeper: LogKeeper
+        self, running: Running, log: LogWriter, pool: Executor, stop: Callable[[], None], keeper: LogTruncator
     ) -> None:
         self.running, self._log, self._pool, self._stop, self._keeper = running, log, pool, stop, keeper
         self._outage, self._space = Outage(), keeper.space

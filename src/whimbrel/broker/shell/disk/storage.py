@@ -24,7 +24,7 @@ from whimbrel.broker.settings.config import Config
 from whimbrel.broker.settings.fields import ConfigError
 from whimbrel.broker.shell.disk.heartbeat import Heartbeat, Resumption, beat_of, resumption
 from whimbrel.broker.shell.disk.history_reader import HistoryReader
-from whimbrel.broker.shell.disk.log_keeper import LogKeeper
+from whimbrel.broker.shell.disk.log_truncator import LogTruncator
 from whimbrel.broker.shell.disk.space import DiskSpace
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.routes import Routes
@@ -97,7 +97,7 @@ class Storage:
         self._view_path = self.folder / f"view-{self._node}.sqlite"
         self._mounted_path = self.folder / f"{MOUNTED}-{self._node}"
         self.space = DiskSpace(self.folder, f".reserve-{self._node}")
-        self.keeper = LogKeeper(
+        self.keeper = LogTruncator(
             self.log_folder,
             self._node,
             self._view_path,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 if TYPE_CHECKING:  # it loads a library that only a listener with client certificates needs
     from whimbrel.broker.shell.net.client_certificates import ClientCertificates
 
-__all__ = ["Chain", "TlsContext", "Unwanted", "late_refusal", "secured_by"]
+__all__ = ["Chain", "RefusedConnection", "TlsContext", "late_refusal", "secured_by"]
 
 Chain: TypeAlias = tuple[bytes, ...]
 """A client's certificate chain, from its own certificate to the root, as DER; empty if it sent no certificate."""
@@ -118,7 +118,7 @@ def late_refusal(transport: asyncio.BaseTransport) -> str | None:
     return newest.refusal(found[1])
 
 
-class Unwanted(asyncio.Protocol):
+class RefusedConnection(asyncio.Protocol):
     """Protocol of a refused connection: it aborts the connection, should the handshake succeed nevertheless."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

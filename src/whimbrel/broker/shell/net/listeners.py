@@ -13,7 +13,7 @@ from functools import partial
 
 from whimbrel.broker.settings.config import Config, ListenerSettings, TlsSettings
 from whimbrel.broker.shell.net.connections import Host, ObservedStream, Stream, WebRequests, WebStream
-from whimbrel.broker.shell.net.handshakes import TlsContext, Unwanted
+from whimbrel.broker.shell.net.handshakes import RefusedConnection, TlsContext
 from whimbrel.broker.shell.net.http import Answer
 from whimbrel.broker.shell.net.open_files import MAX_REQUESTS, crowd
 from whimbrel.broker.shell.net.unix_sockets import UnixSocket
@@ -32,18 +32,18 @@ class Listeners:
     """The open ports and Unix sockets of a server.
 
     *answer* answers HTTP requests for metrics and health; *rules* returns the rules of a ``[[listener]]`` entry.
-    *doorkeeper* gets the connections that are accepted until ``admit`` is called.
+    *startup_responder* gets the connections that are accepted until ``admit`` is called.
     """
 
     def __init__(
         self,
         config: Config,
-        doorkeeper: Host,
+        startup_responder: Host,
         answer: Callable[[str, str], Answer],
         rules: Callable[[ListenerSettings], ListenerRules],
     ) -> None:
-        self._config, self._host, self._answer, self._rules = config, doorkeeper, answer, rules
-        self._doorkeeper = doorkeeper
+        self._config, self._host, self._answer, self._rules = config, startup_responder, answer, rules
+        self._startup_responder = startup_responder
         self._loop: asyncio.AbstractEventLoop
         self.ports: dict[str, int] = {}
         """The open TCP ports, by kind (such as "mqtt") or by the name of the listener."""
@@ -138,8 +138,8 @@ class Listeners:
         self.ports[kind] = server.sockets[0].getsockname()[1]
 
     def admit(self, host: Host) -> None:
-        """Pass connections that are accepted from now on to *host* instead of the doorkeeper."""
-        host.counters.refused_connections += self._doorkeeper.counters.refused_connections
+        """Pass connections that are accepted from now on to *host* instead of the startup_responder."""
+        host.counters.refused_connections += self._startup_responder.counters.refused_connections
         self._host = host
 
     # -- admission ---------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Listeners:
         if secured is not None and self._is_crowded():
             secured.refuse_next()
             self._host.streams.discard(stream)
-            return Unwanted()
+            return RefusedConnection()
         self._shaking[stream] = self._loop.time() + self._config.limits.connect_timeout_s
         return stream
 

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from whimbrel.broker.limits.rate_limits import RateLimits
 from whimbrel.broker.wire.clients import Link
 
-__all__ = ["Slowing"]
+__all__ = ["ReadThrottle"]
 
 
 class _Connection(Protocol):
@@ -20,7 +20,7 @@ class _Connection(Protocol):
     def finish(self) -> None: ...
 
 
-class Slowing:
+class ReadThrottle:
     """Connections paused by rate limits; *handle* is called with their waiting bytes once the rates allow it."""
 
     def __init__(

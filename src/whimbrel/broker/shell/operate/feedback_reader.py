@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from whimbrel.broker.state.feedback import Lessons
+from whimbrel.broker.state.feedback import PipelineResults
 from whimbrel.errors import InvalidValueError, MissingDependencyError, Phrase
 
 __all__ = ["MAX_FILES", "MAX_FILE_BYTES", "FeedbackReader", "Links", "Plan"]
@@ -170,13 +170,13 @@ class FeedbackReader:
         self._link_table = _Table(folder, self._links, is_growing=True)
         self._plan_table = _Table(folder, self._plan, is_growing=False)
 
-    def look(self) -> Lessons:
+    def look(self) -> PipelineResults:
         """Read the tables if they have changed, and return the new results."""
         troubles: list[str] = []
         linked_at, planned_at = _look(self._link_table, troubles), _look(self._plan_table, troubles)
         if linked_at is not None:
             self._links.mark_applied()
-        return Lessons(
+        return PipelineResults(
             connections=None if linked_at is None else self._links.qualities(),
             replicas=None if planned_at is None else self._plan.copies(),
             written_at=max((at for at in (linked_at, planned_at) if at is not None), default=None),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whimbrel.broker.shell.disk.log_keeper import LogKeeper
+from whimbrel.broker.shell.disk.log_truncator import LogTruncator
 from whimbrel.broker.shell.metrics import prometheus
 from whimbrel.broker.shell.net.http import Answer
 from whimbrel.broker.shell.preparation import Preparation
@@ -11,7 +11,7 @@ from whimbrel.broker.shell.running import Running, monotonic_us
 __all__ = ["answer"]
 
 
-def answer(running: Running | None, preparation: Preparation, keeper: LogKeeper, method: str, path: str) -> Answer:
+def answer(running: Running | None, preparation: Preparation, keeper: LogTruncator, method: str, path: str) -> Answer:
     """Return the answer to a request for metrics or health; *running* is None while the broker restores its state."""
     if method != "GET":
         return Answer(status=405, body=b"only GET\n", headers=(("Allow", "GET"),))

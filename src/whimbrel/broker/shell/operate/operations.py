@@ -17,7 +17,7 @@ import structlog
 
 from whimbrel.broker.shell.disk.storage import Storage
 from whimbrel.broker.shell.net.listeners import Listeners
-from whimbrel.broker.shell.net.turns import Turns
+from whimbrel.broker.shell.net.socket_scheduler import SocketScheduler
 from whimbrel.broker.shell.operate.control_socket import ControlSocket
 from whimbrel.broker.shell.operate.reloading import Reloading
 from whimbrel.broker.shell.operate.status import RecentRates, status
@@ -41,7 +41,7 @@ class Operations:
         reloading: Reloading,
         storage: Storage,
         listeners: Listeners,
-        turns: Turns,
+        turns: SocketScheduler,
         kernels: Kernels,
     ) -> None:
         self.running, self._reloading, self._storage = running, reloading, storage

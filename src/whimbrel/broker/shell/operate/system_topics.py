@@ -13,7 +13,7 @@ import structlog
 from whimbrel.broker.settings.config import Config
 from whimbrel.broker.shell.metrics import LogFigures, connected_devices, system_values
 from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
-from whimbrel.broker.state.feedback import Announcements, Lessons
+from whimbrel.broker.state.feedback import Announcements, PipelineResults
 
 if TYPE_CHECKING:
     from whimbrel.broker.shell.operate.feedback_reader import FeedbackReader
@@ -60,7 +60,7 @@ class SystemTopics:
         future = self.running.loop.run_in_executor(self._pool, self._feedback_reader.look)
         future.add_done_callback(self._learn)
 
-    def _learn(self, done: asyncio.Future[Lessons]) -> None:
+    def _learn(self, done: asyncio.Future[PipelineResults]) -> None:
         running = self.running
         if done.cancelled() or running.is_closed:
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sized
 from typing import Any
 
-from whimbrel.broker.wire.clients import Terms
+from whimbrel.broker.wire.clients import HandOverOptions
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import is_shared
 from whimbrel.hold.sessions import Hold
@@ -17,14 +17,14 @@ from whimbrel.log.compact import receipt_prefix
 from whimbrel.model.notification import EXACTLY_ONCE
 from whimbrel.model.subscription import Subscription, SubscriptionIdentity
 
-__all__ = ["TermsCache"]
+__all__ = ["OptionsCache"]
 
 _MAX_TERMS = 10_000
 _IDENTITIES_A_TERM = 8
 """Subscriptions of one combination that count as one more cached entry, because the terms name each of them."""
 
 
-class TermsCache:
+class OptionsCache:
     """Cached terms (delivery options) per session, device and combination of subscriptions.
 
     At most 10,000 entries are cached, or two for each of *clients* if that is more; a full cache is emptied.
@@ -34,10 +34,10 @@ class TermsCache:
 
     def __init__(self, hold: Hold[Any], clients: Sized) -> None:
         self._hold, self._clients = hold, clients
-        self._by_session: dict[str, dict[tuple[str, tuple[Identity, ...]], Terms]] = {}
+        self._by_session: dict[str, dict[tuple[str, tuple[Identity, ...]], HandOverOptions]] = {}
         self._size = 0
 
-    def get(self, session: str, identities: tuple[Identity, ...], device: str) -> Terms:
+    def get(self, session: str, identities: tuple[Identity, ...], device: str) -> HandOverOptions:
         """Return the delivery options for messages that match the subscriptions *identities* of *session*.
 
         *device* is the member of the session that receives the messages.
@@ -49,7 +49,7 @@ class TermsCache:
             if self._size >= max(_MAX_TERMS, 2 * len(self._clients)):
                 self._by_session.clear()
                 self._size = 0
-            found = Terms(
+            found = HandOverOptions(
                 session,
                 identities,
                 *self.options(session, identities),

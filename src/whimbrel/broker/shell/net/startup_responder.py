@@ -1,7 +1,7 @@
-"""Doorkeeper: answers every CONNECT with 0x88 (server unavailable) while the broker is starting.
+"""Startup responder: answers every CONNECT with 0x88 (server unavailable) while the broker is starting.
 
 So a client learns the reason, and that it may try again, instead of "connection refused". MQTT 3.1.1 has code 3 for it.
-Rule: the doorkeeper uses neither the state, the log nor the clock: it works before they are restored.
+Rule: the responder uses neither the state, the log nor the clock: it works before they are restored.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from whimbrel.mqtt.codes import ReasonCode
 from whimbrel.mqtt.packets import Connect
 from whimbrel.mqtt.server import ServerConnection, ServerLimits
 
-__all__ = ["Doorkeeper"]
+__all__ = ["StartupResponder"]
 
 _AGAIN = "the broker is starting; try again in a moment"
 
 
-class Doorkeeper:
+class StartupResponder:
     """Stand-in for the server until the broker serves clients; *reason* returns why it does not yet, or None."""
 
     def __init__(self, config: Config, reason: Callable[[], str | None]) -> None:

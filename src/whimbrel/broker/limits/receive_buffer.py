@@ -1,4 +1,4 @@
-"""Inflow: the receive buffer of one client, which the rate limits empty at the allowed rate.
+"""Receive buffer of one client, which the rate limits empty at the allowed rate.
 
 The buffer keeps bytes that were read from the connection but must not be handled yet.
 Rule: no byte is lost, doubled or reordered, wherever the stream is cut.
@@ -12,12 +12,12 @@ from whimbrel.mqtt.codes import PacketType
 from whimbrel.mqtt.errors import ProtocolError
 from whimbrel.mqtt.primitives import partial_varint_at
 
-__all__ = ["Inflow"]
+__all__ = ["ReceiveBuffer"]
 
 _PUBLISH = PacketType.PUBLISH.value
 
 
-class Inflow:
+class ReceiveBuffer:
     """The bytes that were read from one connection and not released yet."""
 
     __slots__ = ("_begin", "_data", "_left")

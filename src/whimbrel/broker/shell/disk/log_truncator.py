@@ -42,7 +42,7 @@ from whimbrel.log.keeping.cutting import OnDisk, cut, on_disk
 from whimbrel.log.keeping.plan import Bounds, Plan, Reader, is_checkpoint_due, plan
 from whimbrel.log.keeping.readers import registered
 
-__all__ = ["Kept", "LogKeeper", "Pace"]
+__all__ = ["DutyCycle", "LogTruncator", "TruncationRun"]
 
 _log = structlog.get_logger("whimbrel")
 _ARCHIVE = "archive"
@@ -63,7 +63,7 @@ class Stopped(Exception):  # noqa: N818 # no error: the broker stops
     """The broker stops, so the work of the keeper's thread is abandoned."""
 
 
-class Pace:
+class DutyCycle:
     """Duty cycle of a thread: sleeps between steps of the work, so that the event loop has the GIL most of the time."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class TruncationRun:
     """Result of one run of the keeper: the disk usage, and the checkpoint and segments that it made and removed."""
 
     disk: OnDisk
@@ -121,11 +121,11 @@ class _Totals:
     checkpoints: int = 0
     readers_lost: int = 0
     troubles: tuple[str, ...] = ()
-    last: Kept | None = None
+    last: TruncationRun | None = None
     expired: set[str] = field(default_factory=set)
 
 
-class LogKeeper:
+class LogTruncator:
     """Retention of the log in *directory*: bounds its size, age and the free space; *view* is the file of the view."""
 
     def __init__(
@@ -138,11 +138,11 @@ class LogKeeper:
         end_segment: Callable[[int], bool] = lambda _: False,
         space: DiskSpace | None = None,
         free: Callable[[], int] | None = None,
-        pace: Pace | None = None,
+        pace: DutyCycle | None = None,
     ) -> None:
         self._directory, self._node, self._view, self._settings = directory, node, view, settings
         self._free: Callable[[], int] = (lambda: shutil.disk_usage(directory).free) if free is None else free
-        self._pace = Pace() if pace is None else pace
+        self._pace = DutyCycle() if pace is None else pace
         self._end_segment, self.space = end_segment, space
         self._bounds = Bounds(
             days=settings.retain_days,
@@ -168,14 +168,14 @@ class LogKeeper:
         self._pace.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _end(self, done: asyncio.Future[Kept | None]) -> None:
+    def _end(self, done: asyncio.Future[TruncationRun | None]) -> None:
         self._is_working = False
         if done.cancelled():
             return
         if (kept := done.result()) is not None:
             self.tell(kept)
 
-    def tell(self, kept: Kept) -> None:
+    def tell(self, kept: TruncationRun) -> None:
         """Add the results of a run to the totals, and log once the events that an operator should know of."""
         totals = self.totals
         totals.last = kept
@@ -255,7 +255,7 @@ class LogKeeper:
 
     # -- in the thread -----------------------------------------------------------------------------------------------
 
-    def keep(self, now: int) -> Kept | None:
+    def keep(self, now: int) -> TruncationRun | None:
         """Make a checkpoint if one is due, and remove the segments that may go; None if the broker stops meanwhile."""
         troubles: list[str] = []
         made: CheckpointInfo | None = None
@@ -281,7 +281,7 @@ class LogKeeper:
                     self._end_segment(min(least, self._settings.segment_bytes))
             if self.space is not None:
                 self.space.hold_reserve()
-            return Kept(
+            return TruncationRun(
                 disk=on_disk(self._directory, self._node),
                 free_bytes=self._free(),
                 plan=wanted,
@@ -298,7 +298,7 @@ class LogKeeper:
             last = self.totals.last
             plan = Plan(is_short=True)
             there = disk if last is None else last.disk
-            return Kept(disk=there, free_bytes=0, plan=plan, troubles=(*troubles, str(error)))
+            return TruncationRun(disk=there, free_bytes=0, plan=plan, troubles=(*troubles, str(error)))
 
     def _plan(self, disk: OnDisk, now: int) -> Plan:
         return plan(

@@ -1,4 +1,4 @@
-"""Turns: fair scheduling of sockets; bounds the reads of one event-loop turn, and writes to clients at its end.
+"""Socket scheduler: bounds the reads of one event-loop turn, and writes to clients at its end.
 
 Rule: all bytes for a client in one turn are written together, at the end of the turn.
 Rule: a client is not read from (back-pressure) while it is ahead of the broker: it has used up its share of the turn,
@@ -19,13 +19,13 @@ from whimbrel.broker.shell.disk.history_reader import HistoryReader
 from whimbrel.broker.shell.disk.log_sync import LogSync
 from whimbrel.broker.shell.net.connections import MAX_WEB_READ, Stream
 from whimbrel.broker.shell.net.slow_readers import SlowReaders
-from whimbrel.broker.shell.net.slowing import Slowing
+from whimbrel.broker.shell.net.slowing import ReadThrottle
 from whimbrel.broker.shell.running import Running, monotonic_us, until_closed
 from whimbrel.broker.wire.clients import Link
 from whimbrel.broker.wire.listener_rules import ListenerRules
 from whimbrel.log.errors import LogWriteError
 
-__all__ = ["Turns"]
+__all__ = ["SocketScheduler"]
 
 _log = structlog.get_logger("whimbrel")
 _MAX_UNWRITTEN = 4 << 20
@@ -39,7 +39,7 @@ _MAX_WRITES = 1_000
 """Most connections to which one turn of the event loop writes, at some 5 µs each."""
 
 
-class Turns:
+class SocketScheduler:
     """Scheduler of a server's connections; *pool* has the threads for blocking tasks."""
 
     def __init__(self, running: Running, log_sync: LogSync, pool: Executor, history: HistoryReader) -> None:
@@ -61,7 +61,7 @@ class Turns:
         self._written: set[Stream] = set()
         """Connections whose buffers may contain bytes that are not sent yet."""
         self.slow_readers = SlowReaders(running)
-        self.slowing = Slowing(self._broker.rates, partial(self.receive, is_admitted=True), monotonic_us)
+        self.slowing = ReadThrottle(self._broker.rates, partial(self.receive, is_admitted=True), monotonic_us)
         self._is_flushing = self._is_working = False
         self._unwritten_bytes = self._turn_frames = 0
         most = running.config.limits.send_buffer_bytes

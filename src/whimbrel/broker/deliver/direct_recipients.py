@@ -1,4 +1,4 @@
-"""Lanes: the precomputed recipients of a topic, for publications that only private sessions receive.
+"""Direct recipients: the precomputed recipients of a topic, for publications that only private sessions receive.
 
 A lane saves a publication most of the work of the hold (the queues of all sessions). Sessions whose subscriptions match
 by topic alone are cached per topic. Sessions that match by content differ from publication to publication: at QoS 0
@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeAlias
 from whimbrel.broker.state.broker_state import BrokerState
 from whimbrel.broker.state.remembered import Remembered
 from whimbrel.broker.state.routes import Found
-from whimbrel.broker.wire.clients import LiveClient, Outgoing, Terms
+from whimbrel.broker.wire.clients import HandOverOptions, LiveClient, Outgoing
 from whimbrel.broker.wire.sender import Sender
 from whimbrel.hold.commands import Identity
 from whimbrel.hold.private import client_of, is_private
@@ -35,7 +35,7 @@ from whimbrel.mqtt.codec import publish_parts
 from whimbrel.mqtt.packets import V5, V311
 from whimbrel.node.publication import LONG, KeptNotification
 
-__all__ = ["Lane", "Lanes", "Others", "is_plain"]
+__all__ = ["DirectRecipients", "DirectRecipientsCache", "Others", "is_plain"]
 
 Others: TypeAlias = dict[LiveClient, tuple[int, ...]]
 """Clients that get a copy, each with the identifiers of its subscriptions."""
@@ -47,16 +47,16 @@ _SEAT_BYTES = 750
 _LENGTHS = 256
 
 
-class _Seat(NamedTuple):
+class _Recipient(NamedTuple):
     """One recipient of a lane: a private session with its client."""
 
     client: LiveClient
     qos: int
     """The highest QoS granted to its matching subscriptions."""
-    terms: Terms
+    terms: HandOverOptions
 
 
-class Lane:
+class DirectRecipients:
     """The recipients of a topic: sessions *found* to match it, split into direct ones (*seats*) and the *rest*."""
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Lane:
         "subject",
     )
 
-    def __init__(self, subject: str, found: Found, seats: list[_Seat], rest: Found) -> None:
+    def __init__(self, subject: str, found: Found, seats: list[_Recipient], rest: Found) -> None:
         self._subject, self.subject = subject, subject.encode()
         self.found, self._seats, self.rest = found, seats, rest
         self._identifiers = {seat.client: seat.terms.identifiers for seat in seats}
@@ -174,7 +174,7 @@ class Lane:
 
     def _pass_on(
         self,
-        seats: list[_Seat],
+        seats: list[_Recipient],
         message: KeptNotification,
         sender: Sender,
         ready: list[LiveClient],
@@ -209,18 +209,18 @@ class Lane:
         return held
 
 
-class Lanes:
+class DirectRecipientsCache:
     """Cache of lanes per topic, valid until a subscription changes; no lane exists for a topic that *is_refused*."""
 
     def __init__(self, state: BrokerState, is_refused: Callable[[str], object]) -> None:
         self._state, self._is_refused = state, is_refused
         self._epoch = -1
-        self._lanes = Remembered[Lane | None](state.memory, item_bytes=_SEAT_BYTES)
+        self._lanes = Remembered[DirectRecipients | None](state.memory, item_bytes=_SEAT_BYTES)
         self._plain: dict[int, LiveClient] = {}
         """The client of each content subscription, by its handle, if at QoS 0 its copies need nothing but the
         client."""
 
-    def get(self, subject: str) -> Lane | None:
+    def get(self, subject: str) -> DirectRecipients | None:
         """Return the lane of the topic *subject*, without matches by content; None if publishing to it is refused.
 
         For a long lane that is not cached it returns None; ``making`` builds such a lane.
@@ -232,19 +232,19 @@ class Lanes:
             found = self._state.routes.by_subject(subject)
             return None if len(found) > PIECE else self._remember(subject, self._lane(subject, found))
 
-    def making(self, subject: str, found: Found) -> Generator[None, None, Lane | None]:
+    def making(self, subject: str, found: Found) -> Generator[None, None, DirectRecipients | None]:
         """Build a lane for the sessions *found* to match a publication, in slices, yielding after each; return it."""
         self._keep_up()
         lane = self._lanes.get(subject)
         if lane is not None and lane.found is found:
             return lane
-        epoch, seats, rest = self._epoch, list[_Seat](), list[tuple[str, tuple[Identity, ...]]]()
+        epoch, seats, rest = self._epoch, list[_Recipient](), list[tuple[str, tuple[Identity, ...]]]()
         members = self._members(found)
         for start in range(0, len(found), PIECE):
             if start:
                 yield
             self._seat(found[start : start + PIECE], members, seats, rest)
-        lane = None if self._is_refused(subject) else Lane(subject, found, seats, rest)
+        lane = None if self._is_refused(subject) else DirectRecipients(subject, found, seats, rest)
         self._keep_up()
         if self._epoch == epoch and found is self._state.routes.by_subject(subject):
             self._remember(subject, lane)
@@ -257,11 +257,11 @@ class Lanes:
             self._lanes.clear()
             self._plain.clear()
 
-    def _remember(self, subject: str, lane: Lane | None) -> Lane | None:
+    def _remember(self, subject: str, lane: DirectRecipients | None) -> DirectRecipients | None:
         self._lanes.put(subject, lane, 0 if lane is None else len(lane.found))
         return lane
 
-    def of(self, subject: str, found: Found) -> Lane | None:
+    def of(self, subject: str, found: Found) -> DirectRecipients | None:
         """Return the lane for the sessions *found* to match a publication, including matches by content."""
         lane = self.get(subject)
         return lane if lane is None or lane.found is found else self._lane(subject, found)
@@ -289,19 +289,19 @@ class Lanes:
             found.append(client)
         return dict.fromkeys(found, ())
 
-    def _lane(self, subject: str, found: Found) -> Lane | None:
+    def _lane(self, subject: str, found: Found) -> DirectRecipients | None:
         if self._is_refused(subject):
             return None
-        seats, rest = list[_Seat](), list[tuple[str, tuple[Identity, ...]]]()
+        seats, rest = list[_Recipient](), list[tuple[str, tuple[Identity, ...]]]()
         self._seat(found, self._members(found), seats, rest)
-        return Lane(subject, found, seats, rest)
+        return DirectRecipients(subject, found, seats, rest)
 
     def _members(self, found: Found) -> set[str]:
         """Return the devices in the named sessions of *found*: each gets one copy for all its sessions."""
         hold = self._state.hold
         return {device for session, _ in found if not is_private(session) for device in hold.members(session)}
 
-    def _seat(self, found: Found, members: set[str], seats: list[_Seat], rest: Found) -> None:
+    def _seat(self, found: Found, members: set[str], seats: list[_Recipient], rest: Found) -> None:
         """Add each session of *found* to *seats* if it does not need the hold, otherwise to *rest*."""
         state = self._state
         for session, identities in found:
@@ -309,7 +309,7 @@ class Lanes:
             if client is not None and client.id not in members and state.decisions.shape.chosen(client.id) is None:
                 terms = state.terms.get(session, identities, client.id)
                 if terms.is_plain:
-                    seats.append(_Seat(client, terms.granted, terms))
+                    seats.append(_Recipient(client, terms.granted, terms))
                     continue
             rest.append((session, identities))
 
