@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from whimbrel.cli.demo.summary import Summary
 from whimbrel.cli.main import main
-from whimbrel.cli.ward.summary import Summary
 from whimbrel.pipeline.accounts import Account
 from whimbrel.sim.witnesses import Spoken
 
@@ -203,7 +203,7 @@ def test_the_demo_says_what_it_needs_before_anything_starts(run: Run, monkeypatc
 
 def test_the_demo_keeps_nothing_among_other_things(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log of another day would be in its account."""
-    monkeypatch.setattr("whimbrel.cli.ward.command._check_spark", lambda: None)
+    monkeypatch.setattr("whimbrel.cli.demo.command._check_spark", lambda: None)
     (tmp_path / "something").touch()
     done = run("demo", "--keep", str(tmp_path))
     assert (done.code, "allowed is a directory that is empty, or not there yet" in done.err) == (2, True)
@@ -220,8 +220,8 @@ def test_the_demo_fails_if_its_account_does_not_close(
     async def made(*_: object, **__: object) -> Summary:
         return Summary(account=account, spoken=spoken, received=(), gap_count=0, gaps=())
 
-    monkeypatch.setattr("whimbrel.cli.ward.command._check_spark", lambda: None)
-    monkeypatch.setattr("whimbrel.cli.ward.command._run", made)
+    monkeypatch.setattr("whimbrel.cli.demo.command._check_spark", lambda: None)
+    monkeypatch.setattr("whimbrel.cli.demo.command._run", made)
     done = run("demo", "--json")
     assert (done.code, json.loads(done.out)["closes"]) == (code, code == 0)
     done = run("demo")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from whimbrel.cli.ward.page import line, page
-from whimbrel.cli.ward.picture import draw_picture
-from whimbrel.cli.ward.summary import Summary, drawn
-from whimbrel.cli.ward.tallies import Latency, Receipt, Tallies, percentiles
-from whimbrel.cli.ward.view import Bar, Bed, DemoSnapshot, Owner, PipelineView, Why
+from whimbrel.cli.demo.page import line, page
+from whimbrel.cli.demo.picture import draw_picture
+from whimbrel.cli.demo.summary import Summary, drawn
+from whimbrel.cli.demo.tallies import Latency, Receipt, Tallies, percentiles
+from whimbrel.cli.demo.view import Bar, Bed, DemoSnapshot, Owner, PipelineView, Why
 from whimbrel.pipeline.accounts import Account, DeviceAccount
 from whimbrel.sim.witnesses import Received, Spoken
 

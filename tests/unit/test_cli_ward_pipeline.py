@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.cli.ward.following import portable
-from whimbrel.cli.ward.pipeline import PipelineDiedError, WardPipeline
+from whimbrel.cli.demo.following import portable
+from whimbrel.cli.demo.pipeline import PipelineDiedError, WardPipeline
 from whimbrel.errors import InvalidValueError
 
 

@@ -20,7 +20,7 @@ __all__ = ["app", "main"]
 
 _COMMANDS = {
     "backup": "whimbrel.cli.backup.command:backup",
-    "demo": "whimbrel.cli.ward.command:demo",
+    "demo": "whimbrel.cli.demo.command:demo",
     "doctor": "whimbrel.cli.service.doctor:doctor",
     "key": "whimbrel.cli.service.key:key",
     "match": "whimbrel.cli.match:match",

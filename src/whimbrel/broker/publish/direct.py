@@ -4,7 +4,7 @@ It follows the steps of ``publishing`` without those that cannot matter here. Wi
 publication without properties that is not retained needs only checks of its topic, length, publisher and room
 (``Admission``). A publication that no session could ask for after a crash is acknowledged at once.
 Rule: in any doubtful case the direct path stops: that publication and all behind it take the full path.
-Rule: clients and log get the same with and without it (tests/differential/test_broker_lanes.py).
+Rule: clients and log get the same with and without it (tests/differential/test_broker_direct_recipients.py).
 """
 
 from __future__ import annotations

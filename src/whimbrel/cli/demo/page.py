@@ -14,9 +14,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from whimbrel.cli.ward.floor import FLOOR_COLUMNS, FLOOR_LINES, floor
-from whimbrel.cli.ward.tallies import Latency
-from whimbrel.cli.ward.view import Bar, DemoSnapshot, Owner, PipelineView, Why
+from whimbrel.cli.demo.floor import FLOOR_COLUMNS, FLOOR_LINES, floor
+from whimbrel.cli.demo.tallies import Latency
+from whimbrel.cli.demo.view import Bar, DemoSnapshot, Owner, PipelineView, Why
 
 __all__ = ["line", "page"]
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from whimbrel.cli.ward.tallies import Receipt, Tallies
+from whimbrel.cli.demo.tallies import Receipt, Tallies
 from whimbrel.client import Client, ClientError, Join, Message
 from whimbrel.sim.fleet import Change, Device, Fleet, Move, Reading, Wish
 from whimbrel.sim.witnesses import Heard, Sent

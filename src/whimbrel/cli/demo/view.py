@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from whimbrel.cli.ward.tallies import Latency
+from whimbrel.cli.demo.tallies import Latency
 
 __all__ = ["Bar", "Bed", "DemoSnapshot", "Owner", "PipelineView", "Why"]
 

@@ -1,7 +1,7 @@
 """``whimbrel demo``: Whimbrel at work on a simulated hospital ward, with an account of everything at the end.
 
 A broker in a process of its own, forty devices over real sockets, and the streaming pipeline on the broker's log, in
-one terminal. The parts are in ``whimbrel.cli.ward``; a plan (``sim.fleet``) decides what the devices do.
+one terminal. The parts are in ``whimbrel.cli.demo``; a plan (``sim.fleet``) decides what the devices do.
 Rule: the page shows activity from the first second. Spark, which starts slowly, is one corner of it, and the clock
 starts with Spark's first batch: so a demo of a minute shows a minute of everything.
 Rule: however it ends, by the clock or by Ctrl-C, no process is left running, and all publications are accounted for. A
@@ -33,8 +33,8 @@ from whimbrel.cli.options.values import read_seconds
 from whimbrel.errors import InvalidValueError, MissingDependencyError
 
 if TYPE_CHECKING:  # other commands need not load MQTT, Arrow and Spark
-    from whimbrel.cli.ward.show import Show
-    from whimbrel.cli.ward.summary import Summary
+    from whimbrel.cli.demo.show import Show
+    from whimbrel.cli.demo.summary import Summary
 
 __all__ = ["demo"]
 
@@ -85,7 +85,7 @@ def demo(
         if as_json:
             typer.echo(json.dumps(summary.as_json()))
         else:
-            from whimbrel.cli.ward.summary import drawn
+            from whimbrel.cli.demo.summary import drawn
 
             console = Console(markup=False, highlight=False, emoji=False)
             if not console.is_terminal:
@@ -106,7 +106,7 @@ def _next_commands(keep: Path | None) -> str:
 
 
 async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: bool, picture: Path | None) -> Summary:
-    from whimbrel.cli.ward.show import Show
+    from whimbrel.cli.demo.show import Show
 
     show = Show(folder, seconds=seconds, rng=random.Random(seed), per_s=float(rate))
     task = asyncio.current_task()
@@ -138,7 +138,7 @@ async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: b
 
 async def _draw(show: Show, *, is_quiet: bool) -> None:
     """Draw the current state again and again; on standard error if standard output is for the account only."""
-    from whimbrel.cli.ward.page import line, page
+    from whimbrel.cli.demo.page import line, page
 
     console = Console(markup=False, highlight=False, emoji=False)
     if console.is_terminal and not is_quiet:
@@ -153,7 +153,7 @@ async def _draw(show: Show, *, is_quiet: bool) -> None:
 
 async def _draw_pictures(show: Show, path: Path) -> None:
     """Draw a picture of each moment in which the ward is busy and the pipeline follows; the last one stays."""
-    from whimbrel.cli.ward.picture import draw_picture
+    from whimbrel.cli.demo.picture import draw_picture
 
     while True:
         await asyncio.sleep(1.0)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from whimbrel.cli.ward.view import Bed, Owner
+from whimbrel.cli.demo.view import Bed, Owner
 from whimbrel.sim.ward.monitors import BADGES, BEDS
 
 __all__ = ["FLOOR_COLUMNS", "FLOOR_LINES", "floor"]

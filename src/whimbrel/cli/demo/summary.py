@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from whimbrel.cli.ward.following import Ledger
+from whimbrel.cli.demo.following import Ledger
 from whimbrel.pipeline.accounts import Account, DeviceAccount, Entries, Gaps, account, memberships
 from whimbrel.sim.witnesses import Heard, Received, Sent, Spoken, compare_heard, compare_sent, logged
 

@@ -20,12 +20,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from whimbrel.cli.ward.broker import NODE, WardBroker
-from whimbrel.cli.ward.devices import Devices
-from whimbrel.cli.ward.pipeline import WardPipeline
-from whimbrel.cli.ward.summary import Summary, summed_up
-from whimbrel.cli.ward.tallies import Receipt, Tallies
-from whimbrel.cli.ward.view import Bed, DemoSnapshot, Owner, PipelineView, Why
+from whimbrel.cli.demo.broker import NODE, WardBroker
+from whimbrel.cli.demo.devices import Devices
+from whimbrel.cli.demo.pipeline import WardPipeline
+from whimbrel.cli.demo.summary import Summary, summed_up
+from whimbrel.cli.demo.tallies import Receipt, Tallies
+from whimbrel.cli.demo.view import Bed, DemoSnapshot, Owner, PipelineView, Why
 from whimbrel.hold.private import asked_for
 from whimbrel.language.filters import Filter
 from whimbrel.language.trace import reasons, trace

@@ -12,8 +12,8 @@ from pathlib import Path
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from whimbrel.cli.ward.page import page
-from whimbrel.cli.ward.view import DemoSnapshot
+from whimbrel.cli.demo.page import page
+from whimbrel.cli.demo.view import DemoSnapshot
 
 __all__ = ["draw_picture"]
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as pads
 
-from whimbrel.cli.ward.tallies import Latency, percentiles
-from whimbrel.cli.ward.view import Bar, PipelineView
+from whimbrel.cli.demo.tallies import Latency, percentiles
+from whimbrel.cli.demo.view import Bar, PipelineView
 from whimbrel.pipeline.accounts import ArrowTable, HeldEntry
 
 if TYPE_CHECKING:  # the demo's own process need not load pyspark, which takes a second

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from whimbrel.cli.ward.following import FINISH, FIRST, FOLLOW, Ended, Ledger, follow
-from whimbrel.cli.ward.view import PipelineView
+from whimbrel.cli.demo.following import FINISH, FIRST, FOLLOW, Ended, Ledger, follow
+from whimbrel.cli.demo.view import PipelineView
 from whimbrel.errors import WhimbrelError
 
 __all__ = ["PipelineDiedError", "WardPipeline"]
