@@ -380,7 +380,7 @@ def _actions(source: str, where: str, value: object) -> frozenset[Action]:
     words = {action.value: action for action in Action}
     for each in (found := _strings(source, where, value)):
         if each not in words:
-            raise ConfigError(source, where, each, '"publish", "subscribe" and "operate"')
+            raise ConfigError(source, where, each, ", ".join(f'"{word}"' for word in words))
     return frozenset(words[each] for each in found)
 
 

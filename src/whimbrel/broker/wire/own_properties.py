@@ -8,7 +8,7 @@
 Rule: this is decided here and nowhere else. A client that does not know Whimbrel may use any name without the prefix:
 the broker passes its properties on unchanged.
 Rule: the broker's properties are checked strictly. A prefixed name that has no meaning in a packet is refused, as is a
-value that does not parse (``joining``, ``subscribing`` and ``unlocking`` read the values).
+value that does not parse (``joining``, ``requested`` and ``publication_keys`` read the values).
 Rule: a name and its prefixed form are the same option: an option that may occur once may occur once in either form.
 """
 
