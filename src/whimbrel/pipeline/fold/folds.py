@@ -198,7 +198,16 @@ class Rows:
     def __init__(self, node: str) -> None:
         self._node = node
         self._settled: list[Settle] = []
-        self.extend = self._settled.extend
+        self._decided: dict[int, tuple[str | None, bytes | None]] = {}
+        """Difference and body hash of the outcomes that a policy decided about, by place; decisions change later."""
+
+    def extend(self, settled: Sequence[Settle]) -> None:
+        """Add outcomes."""
+        for place, each in enumerate(settled, start=len(self._settled)):
+            kept: Any = each.kept
+            if kept.shaped is not None or kept.differences is not None:
+                self._decided[place] = kept.difference_for(each.device), kept.body_hash_for(each.device)
+        self._settled += settled
 
     def __len__(self) -> int:
         return len(self._settled)
@@ -208,9 +217,16 @@ class Rows:
         sessions, devices, seqs, subscriptions, outcomes, decided_at, lapses_at, via, kept = zip(
             *self._settled, strict=True
         )
-        self._settled.clear()
-        is_delivered = [each is Outcome.DELIVERED for each in outcomes]
         known, places = _distinct(kept, map(id, kept))
+        is_delivered = pa.array([each is Outcome.DELIVERED for each in outcomes])
+        hashes = pa.array([each.body_hash for each in known], pa.binary()).take(places)
+        differences = pa.nulls(len(seqs), pa.string())
+        if self._decided:
+            own_differences, own_hashes = zip(*self._decided.values(), strict=True)
+            decided = np.zeros(len(seqs), bool)
+            decided[list(self._decided)] = True
+            hashes = pc.replace_with_mask(hashes, decided, pa.array(own_hashes, pa.binary()))
+            differences = pc.replace_with_mask(differences, decided, pa.array(own_differences, pa.string()))
         given = {
             "notification_node": pa.repeat(self._node, len(seqs)),
             "notification_seq": seqs,
@@ -219,12 +235,13 @@ class Rows:
             "device": devices,
             "subscriptions": _lists_of(subscriptions),
             "outcome": [each._value_ for each in outcomes],  # ``value`` is computed by Python at every access
-            "body_hash": _hashes(known, places, devices, is_delivered),
+            "body_hash": pc.if_else(is_delivered, hashes, pa.scalar(None, pa.binary())),
             "decided_at": decided_at,
             "lapses_at": lapses_at,
             "via": via,
-            "difference": _differences(known, kept, devices),
+            "difference": differences,
         }
+        self._settled, self._decided = [], {}
         schema = TABLES["deliveries"].schema
         columns = [
             given[f.name].cast(f.type) if isinstance(given[f.name], pa.Array) else pa.array(given[f.name], f.type)
@@ -268,22 +285,6 @@ def _lists_of(subscriptions: Sequence[tuple[Identity, ...]]) -> Any:
         for identities in known
     ]
     return pa.array(structs, of_type).take(places)
-
-
-def _hashes(known: Sequence[Any], places: Any, devices: Sequence[str | None], is_delivered: Sequence[bool]) -> Any:
-    """Return the hash of the body that each device received, or null."""
-    if not any(each.shaped for each in known):
-        hashes = pa.array([each.body_hash for each in known], pa.binary())
-        return hashes.take(pc.if_else(pa.array(is_delivered), places, pa.scalar(None, places.type)))
-    found = zip(places.to_pylist(), devices, is_delivered, strict=True)
-    return pa.array([known[place].body_hash_for(device) if is_one else None for place, device, is_one in found])
-
-
-def _differences(known: Sequence[Any], kept: Sequence[Any], devices: Sequence[str | None]) -> Any:
-    """Return how each logged decision differs from the policy's own result, or null."""
-    if not any(each.differences for each in known):
-        return pa.nulls(len(devices), pa.string())
-    return pa.array([each.difference_for(device) for each, device in zip(kept, devices, strict=True)], pa.string())
 
 
 def events_of(batch: Any) -> Iterator[Event]:  # a pyarrow.RecordBatch of EVENT
