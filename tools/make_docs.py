@@ -25,7 +25,7 @@ from whimbrel.broker.limits.figures import figures_of
 from whimbrel.broker.settings.config_files import reference
 from whimbrel.broker.shell.metrics import FIGURES
 from whimbrel.cli.main import app
-from whimbrel.language.budget import ADMITTED, MAX_CONSTANT, MAX_STEPS
+from whimbrel.language.pattern_cost import ADMITTED, MAX_CONSTANT, MAX_STEPS
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.functions import FUNCTIONS
 from whimbrel.language.parser import MAX_DEPTH, MAX_HEIGHT, MAX_TEXT

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import attributes, filters
 
 from whimbrel.errors import FilterError
-from whimbrel.language import budget, rewrites
+from whimbrel.language import pattern_cost, rewrites
 from whimbrel.language.ast import Predicate
 from whimbrel.language.backends.python import compile_filter
 from whimbrel.language.filters import parse
@@ -72,13 +72,13 @@ def test_bitmaps_and_pairs_change_nothing(trees: list[Predicate], events: list[A
 
 
 @given(trees=TREES, events=EVENTS, steps=st.sampled_from([20, 60, 200]))
-def test_a_small_budget_of_patterns_is_the_same_everywhere(
+def test_a_small_pattern_cost_is_the_same_everywhere(
     trees: list[Predicate], events: list[Attributes], steps: int
 ) -> None:
     """A string that is too long for a filter's patterns leaves them, and their negations, undefined in every engine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budget, "MAX_STEPS", steps)
-        patch.setattr(budget, "MAX_CONSTANT", 2)
+        patch.setattr(pattern_cost, "MAX_STEPS", steps)
+        patch.setattr(pattern_cost, "MAX_CONSTANT", 2)
         patch.setattr(rewrites, "MAX_CONSTANT", 2)
         patch.setattr(searching, "FEW", 0)
         segments.closure.cache_clear()

@@ -9,7 +9,7 @@ Other rows of the table are tests elsewhere, beside what they are about:
 | packet: more work than a packet may ask for | ``limits.packet_work`` | ``test_broker_bounds.test_one_packet_may_ask_for_so_much_work_and_no_more`` |
 | filter: contains() of growing lengths | steps linear in the string and what is found | ``test_match_substrings`` |
 | filter: bombs | leaves | ``test_match_bombs`` |
-| pattern: one that stops a broker | refused; ``MAX_STEPS`` | ``test_language_budget`` |
+| pattern: one that stops a broker | refused; ``MAX_STEPS`` | ``test_language_pattern_cost`` |
 | retained: many, and large ones | 200 a turn; ``limits.retained_bytes`` | ``test_broker_bounds`` |
 | login: thousands of wrong passwords | two hashes until a right one's turn | ``test_broker_blocking_tasks`` |
 | requests: 300 ``create`` requests | the same turns | ``test_broker_blocking_tasks`` |
@@ -43,7 +43,7 @@ from whimbrel.hold.sessions import PIECE as SESSIONS
 from whimbrel.language import patterns
 from whimbrel.language.ast import Predicate
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
-from whimbrel.language.budget import MAX_STEPS
+from whimbrel.language.pattern_cost import MAX_STEPS
 from whimbrel.language.filters import Filter, filter_of
 from whimbrel.language.parser import Parser
 from whimbrel.model.subscription import Subscription

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from whimbrel.language.ast import PatternFunction
-from whimbrel.language.budget import UNBOUNDED
+from whimbrel.language.pattern_cost import UNBOUNDED
 from whimbrel.language.patterns import searcher
 from whimbrel.match.events.searching import ColumnPattern, ColumnPatterns
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from whimbrel.language.ast import Predicate, height
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
-from whimbrel.language.budget import ADMITTED, STORED, PatternBounds, program
+from whimbrel.language.pattern_cost import ADMITTED, STORED, PatternBounds, program
 from whimbrel.language.check import StaticError, check
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.parser import MAX_HEIGHT, MAX_TEXT, Parser

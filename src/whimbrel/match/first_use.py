@@ -53,7 +53,7 @@ def make_ready(say: Callable[[str], object]) -> None:
 def load_kernels() -> Matcher:
     """Load numba and use every kernel for matching by content, one event or many, so that they are in this process."""
     from whimbrel.language.ast import PatternFunction
-    from whimbrel.language.budget import UNBOUNDED
+    from whimbrel.language.pattern_cost import UNBOUNDED
     from whimbrel.match.events.bodies import Bodies
     from whimbrel.match.events.searching import FEW, ColumnPattern, ColumnPatterns
     from whimbrel.match.matcher import Interest, Matcher

@@ -5,7 +5,7 @@ subscription changes. The others are found by the packed matcher; it matches man
 arrive together.
 Rule: matching is done by ``match/``; nothing about it is decided here.
 Rule: a filter that an older version accepted never prevents a start. If this version would refuse the filter, it is
-evaluated within the budget of patterns (``language.budget``); if it cannot be parsed, it matches nothing.
+evaluated within the budget of patterns (``language.pattern_cost``); if it cannot be parsed, it matches nothing.
 ``refused_today`` has these subscriptions, each with the reason.
 """
 
@@ -25,7 +25,7 @@ from whimbrel.broker.state.places.near_routes import NearFound, NearRoutes, need
 from whimbrel.broker.state.remembered import Remembered
 from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
-from whimbrel.hold.counting import sorted_identities
+from whimbrel.hold.shared_subscriptions import sorted_identities
 from whimbrel.hold.private import asked_for
 from whimbrel.language.allowance import Allowance
 from whimbrel.language.filters import Filter, filter_of

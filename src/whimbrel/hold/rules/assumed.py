@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from whimbrel.hold.commands import Command, Identity, Matches, Published, Settle
-from whimbrel.hold.counting import sorted_matches
+from whimbrel.hold.shared_subscriptions import sorted_matches
 from whimbrel.hold.rules.endings import OutcomeRules
 from whimbrel.hold.rules.keeping import QueueRules
 from whimbrel.hold.rules.publications import Publications

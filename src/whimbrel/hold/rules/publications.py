@@ -6,7 +6,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from operator import itemgetter
 
 from whimbrel.hold.commands import Command, HandOver, Identity, Matches, Published, Settle
-from whimbrel.hold.counting import matches_that_count, sorted_matches
+from whimbrel.hold.shared_subscriptions import matches_that_count, sorted_matches
 from whimbrel.hold.quality import CONFIRMED, hand_over_qos
 from whimbrel.hold.rules.endings import OutcomeRules
 from whimbrel.hold.rules.fast_lane import FastLanes

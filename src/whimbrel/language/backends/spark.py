@@ -63,7 +63,7 @@ from whimbrel.language.ast import (
     Value,
     Xor,
 )
-from whimbrel.language.budget import UNBOUNDED, longest_for, longest_searched
+from whimbrel.language.pattern_cost import UNBOUNDED, longest_for, longest_searched
 from whimbrel.language.operators import INTEGER_TEXT, MAX_REAL_TEXT, REAL_TEXT, text
 from whimbrel.language.patterns import byte_searcher
 from whimbrel.language.rewrites import fold

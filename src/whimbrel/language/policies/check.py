@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from enum import Enum
 
 from whimbrel.errors import PolicyError
-from whimbrel.language.budget import ADMITTED
+from whimbrel.language.pattern_cost import ADMITTED
 from whimbrel.language.patterns import PatternError, position_count, program_size
 from whimbrel.language.policies import tree
 from whimbrel.language.policies.bounds import bound_of

@@ -14,7 +14,7 @@ import numpy as np
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.language.ast import NumberFunction, PatternFunction, TextFunction
-from whimbrel.language.budget import UNBOUNDED
+from whimbrel.language.pattern_cost import UNBOUNDED
 from whimbrel.match.events.encoder import Encoder
 from whimbrel.match.index.damage import DAMAGE, CorruptIndexError
 from whimbrel.match.index.integrity import fault

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from whimbrel.language.ast import Literal, Pattern, Predicate, walk
-from whimbrel.language.budget import UNBOUNDED, longest_searched
+from whimbrel.language.pattern_cost import UNBOUNDED, longest_searched
 from whimbrel.language.filters import parse_stored, recognise
 from whimbrel.language.patterns import COMPILED
 from whimbrel.language.rewrites import normal_form

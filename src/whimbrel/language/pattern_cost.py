@@ -1,4 +1,4 @@
-"""The budget of patterns: the most that the regular expressions and wildcards of one filter may cost.
+"""Cost of patterns: the most that the regular expressions and wildcards of one filter may cost.
 
 RE2 takes at most one step per compiled instruction and byte of the string. A step takes about 20 ns if the automaton
 exceeds its memory, which a stranger can bring about. So the instructions are bounded when a filter is accepted, and the

@@ -1,4 +1,4 @@
-"""Counting: which matching subscriptions count, given no-local and shared ones (rules 17 and 18); their order."""
+"""Shared subscriptions: which matching subscriptions count, with no-local (rule 17) and shares (rule 18)."""
 
 from __future__ import annotations
 
