@@ -25,10 +25,10 @@ from whimbrel.broker.limits.figures import figures_of
 from whimbrel.broker.settings.config_files import reference
 from whimbrel.broker.shell.metrics import FIGURES
 from whimbrel.cli.main import app
-from whimbrel.language.pattern_cost import ADMITTED, MAX_CONSTANT, MAX_STEPS
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.functions import FUNCTIONS
 from whimbrel.language.parser import MAX_DEPTH, MAX_HEIGHT, MAX_TEXT
+from whimbrel.language.pattern_cost import ADMITTED, MAX_CONSTANT, MAX_STEPS
 from whimbrel.language.patterns import MAX_PATTERN_CHARS
 from whimbrel.language.policies import DEFAULT_POLICY_LIMITS, PolicyCode
 from whimbrel.language.policies.operations import AUTOMATIC, OPERATIONS

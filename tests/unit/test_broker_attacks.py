@@ -43,9 +43,9 @@ from whimbrel.hold.sessions import PIECE as SESSIONS
 from whimbrel.language import patterns
 from whimbrel.language.ast import Predicate
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
-from whimbrel.language.pattern_cost import MAX_STEPS
 from whimbrel.language.filters import Filter, filter_of
 from whimbrel.language.parser import Parser
+from whimbrel.language.pattern_cost import MAX_STEPS
 from whimbrel.model.subscription import Subscription
 from whimbrel.mqtt.codec import encode
 from whimbrel.mqtt.codes import ReasonCode

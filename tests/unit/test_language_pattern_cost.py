@@ -8,9 +8,9 @@ import pytest
 
 from whimbrel.errors import FilterError
 from whimbrel.language.backends.python import compile_filter
-from whimbrel.language.pattern_cost import ADMITTED, MAX_CONSTANT, MAX_STEPS, STORED, longest_searched, program
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.filters import Filter, parse, parse_stored
+from whimbrel.language.pattern_cost import ADMITTED, MAX_CONSTANT, MAX_STEPS, STORED, longest_searched, program
 from whimbrel.language.patterns import byte_searcher
 from whimbrel.match.index.content import ContentIndex
 from whimbrel.match.verdicts import verdicts

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from whimbrel.hold.commands import HandOver, Published, Settle
-from whimbrel.hold.shared_subscriptions import Matches
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
 from whimbrel.hold.sessions import Hold
+from whimbrel.hold.shared_subscriptions import Matches
 from whimbrel.model.facts import Fact, Outcome
 
 __all__ = ["Folding", "Judge", "Settled"]

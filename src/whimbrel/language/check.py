@@ -27,8 +27,8 @@ from whimbrel.language.ast import (
     Value,
     children,
 )
-from whimbrel.language.pattern_cost import ADMITTED, PatternBounds
 from whimbrel.language.codes import ErrorCode
+from whimbrel.language.pattern_cost import ADMITTED, PatternBounds
 from whimbrel.language.patterns import PatternError, position_count, program_size
 from whimbrel.language.rewrites import fold
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from whimbrel.language.ast import Predicate, height
 from whimbrel.language.backends.python import VerdictFunction, compile_filter
-from whimbrel.language.pattern_cost import ADMITTED, STORED, PatternBounds, program
 from whimbrel.language.check import StaticError, check
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.parser import MAX_HEIGHT, MAX_TEXT, Parser
+from whimbrel.language.pattern_cost import ADMITTED, STORED, PatternBounds, program
 from whimbrel.language.printer import print_filter
 from whimbrel.language.rewrites import normal_form
 from whimbrel.language.shapes import ShapeCache, Template

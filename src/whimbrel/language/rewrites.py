@@ -26,8 +26,8 @@ from whimbrel.language.ast import (
     Value,
     Xor,
 )
-from whimbrel.language.pattern_cost import MAX_CONSTANT
 from whimbrel.language.operators import binary, compare, text, unary
+from whimbrel.language.pattern_cost import MAX_CONSTANT
 from whimbrel.language.patterns import COMPILED, searcher
 from whimbrel.model.attributes import Scalar
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from whimbrel.language.ast import And, Not, Or, Predicate, Xor
 from whimbrel.language.backends.python import compile_filter
-from whimbrel.language.pattern_cost import longest_searched
 from whimbrel.language.needs import names
+from whimbrel.language.pattern_cost import longest_searched
 from whimbrel.language.printer import print_filter
 from whimbrel.model.attributes import Attributes, Scalar
 

@@ -16,9 +16,9 @@ from typing import Self
 
 from whimbrel.errors import InvalidInputError, InvalidValueError, Phrase
 from whimbrel.language.ast import Convert, Node, Pattern, Predicate, Text, walk
-from whimbrel.language.pattern_cost import longest_searched, program
 from whimbrel.language.filters import Filter
 from whimbrel.language.needs import needs
+from whimbrel.language.pattern_cost import longest_searched, program
 from whimbrel.model.attributes import (
     Attributes,
     AttributeType,

@@ -25,8 +25,8 @@ from whimbrel.broker.state.places.near_routes import NearFound, NearRoutes, need
 from whimbrel.broker.state.remembered import Remembered
 from whimbrel.errors import FilterError
 from whimbrel.hold.commands import Identity
-from whimbrel.hold.shared_subscriptions import sorted_identities
 from whimbrel.hold.private import asked_for
+from whimbrel.hold.shared_subscriptions import sorted_identities
 from whimbrel.language.allowance import Allowance
 from whimbrel.language.filters import Filter, filter_of
 from whimbrel.match.matcher import Interest, Matcher

@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from whimbrel.hold.commands import Command, Identity, Matches, Published, Settle
-from whimbrel.hold.shared_subscriptions import sorted_matches
 from whimbrel.hold.rules.endings import OutcomeRules
 from whimbrel.hold.rules.keeping import QueueRules
 from whimbrel.hold.rules.publications import Publications
+from whimbrel.hold.shared_subscriptions import sorted_matches
 from whimbrel.hold.state import Copy, Pending, Session, State
 from whimbrel.hold.view import View
 from whimbrel.model.facts import Outcome

@@ -14,9 +14,9 @@ Rule: all flights of a session are younger than its pending notifications, so th
 from __future__ import annotations
 
 from whimbrel.hold.commands import HandOver, Identity, Matches, Published, Settle
-from whimbrel.hold.shared_subscriptions import sorted_identities
 from whimbrel.hold.private import client_of
 from whimbrel.hold.retention import Retention
+from whimbrel.hold.shared_subscriptions import sorted_identities
 from whimbrel.hold.state import Copy, FastLane, Flight, LaneOptions, Pending, Session, State
 from whimbrel.hold.view import View
 from whimbrel.model.facts import Outcome

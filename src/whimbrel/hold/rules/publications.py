@@ -6,13 +6,13 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from operator import itemgetter
 
 from whimbrel.hold.commands import Command, HandOver, Identity, Matches, Published, Settle
-from whimbrel.hold.shared_subscriptions import matches_that_count, sorted_matches
 from whimbrel.hold.quality import CONFIRMED, hand_over_qos
 from whimbrel.hold.rules.endings import OutcomeRules
 from whimbrel.hold.rules.fast_lane import FastLanes
 from whimbrel.hold.rules.keeping import QueueRules
 from whimbrel.hold.rules.members import MemberRules
 from whimbrel.hold.rules.work import PIECE, Work, all_of
+from whimbrel.hold.shared_subscriptions import matches_that_count, sorted_matches
 from whimbrel.hold.state import NO_SHARES, Copy, Flight, Pending, Session, State
 from whimbrel.hold.view import View
 from whimbrel.model.facts import Outcome

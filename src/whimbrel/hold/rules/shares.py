@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whimbrel.hold.commands import Identity
-from whimbrel.hold.shared_subscriptions import chosen_of
 from whimbrel.hold.rules.keeping import QueueRules
+from whimbrel.hold.shared_subscriptions import chosen_of
 from whimbrel.hold.state import NO_SHARES, Copy, State
 from whimbrel.hold.view import View
 

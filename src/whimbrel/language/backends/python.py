@@ -33,8 +33,8 @@ from whimbrel.language.ast import (
     Value,
     Xor,
 )
-from whimbrel.language.pattern_cost import longest_for, longest_searched
 from whimbrel.language.operators import binary, compare, number, text, unary
+from whimbrel.language.pattern_cost import longest_for, longest_searched
 from whimbrel.language.patterns import COMPILED, byte_searcher, searcher
 from whimbrel.model.attributes import Attributes, Scalar, type_of
 

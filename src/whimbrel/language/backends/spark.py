@@ -63,8 +63,8 @@ from whimbrel.language.ast import (
     Value,
     Xor,
 )
-from whimbrel.language.pattern_cost import UNBOUNDED, longest_for, longest_searched
 from whimbrel.language.operators import INTEGER_TEXT, MAX_REAL_TEXT, REAL_TEXT, text
+from whimbrel.language.pattern_cost import UNBOUNDED, longest_for, longest_searched
 from whimbrel.language.patterns import byte_searcher
 from whimbrel.language.rewrites import fold
 from whimbrel.model.attributes import INT32_MAX, INT32_MIN, INT64_MIN, Attributes, AttributeType, Int64

@@ -6,7 +6,7 @@ fails when it runs out of memory, reports that as "nothing found", and is slower
 states.
 Rule: the search is never much slower than running all patterns. So a small number of patterns
 is just run, and so is a medium number of patterns on a long string.
-Rule: a pattern on a string that is too long for its filter (``language.pattern_cost``) is undefined, reported as ~number.
+Rule: a pattern on a string too long for its filter (``language.pattern_cost``) is undefined, reported as ~number.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from whimbrel.language.ast import Literal, Pattern, Predicate, walk
-from whimbrel.language.pattern_cost import UNBOUNDED, longest_searched
 from whimbrel.language.filters import parse_stored, recognise
+from whimbrel.language.pattern_cost import UNBOUNDED, longest_searched
 from whimbrel.language.patterns import COMPILED
 from whimbrel.language.rewrites import normal_form
 from whimbrel.language.shapes import Template

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from whimbrel.hold.commands import Identity
-from whimbrel.hold.shared_subscriptions import sorted_identities
 from whimbrel.hold.private import private_session
+from whimbrel.hold.shared_subscriptions import sorted_identities
 from whimbrel.match.matcher import Interest, Matcher, PublishedAt, ReadInterest
 from whimbrel.model.place import Area
 from whimbrel.model.proximity import Sighting
