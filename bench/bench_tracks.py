@@ -25,7 +25,7 @@ from whimbrel.pipeline.subscriptions import version_places
 from whimbrel.pipeline.subscriptions.moves import MEMBERS, SEEN
 from whimbrel.pipeline.subscriptions.versions import CHANGED, DELETED, PackedVersions
 from whimbrel.pipeline.tables.matches import pack
-from whimbrel.sim.logs.generate import Recipe, _Chunk, _days, _made
+from whimbrel.sim.logs.generate import Recipe, _Chunk, _days, _make_tables
 
 __all__ = ["run"]
 
@@ -65,7 +65,7 @@ def _city(report: Report, sizes: _Sizes) -> None:
     """Who heard what was published, of all subscribers of a city, who move."""
     (day,) = _days(Recipe(world="city", events=sizes.facts, devices=sizes.devices, hours=1, seed=27))
     chunks = [_Chunk(0, first, min(first + _CHUNK, sizes.facts + 1) - 1) for first in range(1, sizes.facts + 1, _CHUNK)]
-    made = [_made(day, chunk) for chunk in chunks]
+    made = [_make_tables(day, chunk) for chunk in chunks]
     reports = pa.concat_tables([each["reports"].select(list(SEEN)) for each in made])
     published = pa.concat_tables([each["publications"] for each in made[len(made) // 2 :]]).slice(0, sizes.published)
     changed = day.history.tables["interests"].select(list(CHANGED))

@@ -71,7 +71,7 @@ class InvalidValueError(InvalidInputError):
     def __str__(self) -> str:
         if self.sentence:
             return self.sentence
-        return f"{self.what}: found {_shown(self.found)}, allowed is {self.allowed}"
+        return f"{self.what}: found {_describe(self.found)}, allowed is {self.allowed}"
 
 
 class MalformedBodyError(InvalidInputError):
@@ -174,7 +174,7 @@ class MissingDependencyError(WhimbrelError):
         return f"{self.what} needs {self.needs}, which was not found here; {self.remedy}"
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, Phrase):

@@ -204,7 +204,7 @@ class Client:
         self._adopt(link)
         self._task = asyncio.create_task(self._run(link), name="whimbrel client")
         try:
-            await self._linked()
+            await self._await_link()
         except BaseException:
             await self.close()
             raise
@@ -245,7 +245,7 @@ class Client:
     def terms(self) -> ServerLimits:
         """The limits and parameters agreed with the broker, e.g. the assigned client identifier."""
         if self._link is None:
-            raise self._failure or self._closed()
+            raise self._failure or self._closed_error()
         return self._link.connection.terms
 
     @property
@@ -289,7 +289,7 @@ class Client:
             keys=keys, insecure=insecure, place=place, radius_m=radius_m, deadline_s=deadline_s,
         )  # fmt: skip
         if not qos:
-            link = await self._linked()
+            link = await self._await_link()
             code = link.connection.publish_once(packet)
             if code.is_error:
                 raise PublishRefusedError(topic, code)
@@ -409,12 +409,12 @@ class Client:
         interest = self._places.begin(interest, self._interests.values())
         version = self._connect.version
         if self._is_by_request(interest):
-            return _granted(await self._ask_about(interest, "subscribe", interest.members()))
+            return _read_granted_qos(await self._ask_about(interest, "subscribe", interest.members()))
         interest.properties(version)  # raises for options that are invalid without asking the broker
         while True:
-            link = await self._linked()
+            link = await self._await_link()
             try:
-                granted = await self._subscribed(link, interest)
+                granted = await self._send_subscribe(link, interest)
             except BrokenLinkError:
                 continue
             except SubscriptionRefusedError:
@@ -424,7 +424,7 @@ class Client:
                 self._interests[interest.key(version)] = interest
             return granted
 
-    async def _subscribed(self, link: Link, interest: Interest) -> int:
+    async def _send_subscribe(self, link: Link, interest: Interest) -> int:
         version, interest = self._connect.version, self._places.resumed(interest)
         properties = interest.properties(version, home=link.home)
         identifier = link.connection.subscribe((interest.request(version),), properties)
@@ -458,7 +458,7 @@ class Client:
         if where == PRIVATE:
             self._places.end(self._interests.pop(interest.key(version), None))
         while True:
-            link = await self._linked()
+            link = await self._await_link()
             properties = interest.naming(version, home=link.home)
             identifier = link.connection.unsubscribe((interest.wire_filter(version),), properties)
             try:
@@ -486,7 +486,7 @@ class Client:
     async def _ask(self, request: Request) -> Members:
         """Make a request; retry after a lost connection, unless it must not be done twice."""
         while True:
-            link = await self._linked()
+            link = await self._await_link()
             self._room.set()
             try:
                 return await self._requests.ask(link, request, self._perform)
@@ -516,7 +516,7 @@ class Client:
         was left, another can continue it.
         """
         if self._task is None and not self._is_over:
-            raise self._closed()  # nothing would ever come
+            raise self._closed_error()  # nothing would ever come
         return self._inbox
 
     def _confirm(self, delivery: Delivery) -> None:
@@ -531,12 +531,12 @@ class Client:
 
     def _check_open(self) -> None:
         if self._is_over or self._task is None:
-            raise self._failure or self._closed()
+            raise self._failure or self._closed_error()
 
-    def _closed(self) -> ClientClosedError:
+    def _closed_error(self) -> ClientClosedError:
         return ClientClosedError(is_new=self._task is None and not self._is_over)
 
-    async def _linked(self) -> Link:
+    async def _await_link(self) -> Link:
         """Return the connection; wait until there is one that has joined all sessions."""
         while True:
             self._check_open()
@@ -713,7 +713,7 @@ class Client:
             link.release()
             self._settled.set()
             for interest in self._to_renew(link):
-                await self._subscribed(link, interest)
+                await self._send_subscribe(link, interest)
         except TimeoutError:
             link.abort()
             silence = self._dialling.unreachable(f"no answer to the request to join in {timeout_s:g} s")
@@ -757,6 +757,6 @@ class Client:
             self._told(str(error))
 
 
-def _granted(answer: Members) -> int:
+def _read_granted_qos(answer: Members) -> int:
     """Return the granted QoS in the answer to a request to subscribe."""
     return subscription_of(answer.get("subscription")).qos or 0

@@ -58,7 +58,7 @@ def is_temporary(code: int) -> bool:
 _TITLES = {int(code): code.title for code in ReasonCode} | _RETURN_CODES
 
 
-def _shown(code: int, reason: str | None) -> str:
+def _describe(code: int, reason: str | None) -> str:
     title = _TITLES.get(code, "unknown code")
     return f"{title} (0x{code:02X})" if reason is None else f"{reason} (0x{code:02X} {title})"
 
@@ -86,7 +86,7 @@ class ConnectRefusedError(ClientError):
         self.code, self.reason = code, reason
 
     def __str__(self) -> str:
-        return f"the broker refused the connection: {_shown(self.code, self.reason)}"
+        return f"the broker refused the connection: {_describe(self.code, self.reason)}"
 
 
 class DismissedError(ClientError):
@@ -97,7 +97,7 @@ class DismissedError(ClientError):
         self.code, self.reason = code, reason
 
     def __str__(self) -> str:
-        return f"the broker ended the connection: {_shown(self.code, self.reason)}"
+        return f"the broker ended the connection: {_describe(self.code, self.reason)}"
 
 
 class PublishRefusedError(ClientError):
@@ -108,7 +108,7 @@ class PublishRefusedError(ClientError):
         self.topic, self.code, self.reason = topic, code, reason
 
     def __str__(self) -> str:
-        return f"publication to {self.topic} refused: {_shown(self.code, self.reason)}"
+        return f"publication to {self.topic} refused: {_describe(self.code, self.reason)}"
 
 
 class PublishLostError(ClientError):
@@ -133,7 +133,7 @@ class SubscriptionRefusedError(ClientError):
         self.topic_filter, self.code, self.reason = topic_filter, code, reason
 
     def __str__(self) -> str:
-        return f"subscription to {self.topic_filter} refused: {_shown(self.code, self.reason)}"
+        return f"subscription to {self.topic_filter} refused: {_describe(self.code, self.reason)}"
 
 
 class SessionRefusedError(ClientError):
@@ -149,7 +149,7 @@ class SessionRefusedError(ClientError):
 
     def __str__(self) -> str:
         about = f"session {self.session}: " if self.session else ""
-        return f"{about}request refused: {_shown(self.code, self.reason)}"
+        return f"{about}request refused: {_describe(self.code, self.reason)}"
 
 
 class RequestLostError(ClientError):

@@ -93,7 +93,7 @@ def payload_of(payload: Payload) -> bytes:
         raise InvalidValueError("payload", description_of(payload), allowed, sentence) from error
 
 
-def _placed(
+def _add_place(
     topic: str, place: str | None, radius_m: float | None, deadline_s: float | None, *, version: int
 ) -> tuple[str, list[tuple[str, str]]]:
     """Return the topic and the user properties that carry place, radius and deadline of a publication."""
@@ -134,7 +134,7 @@ def publication(
     deadline_s: float | None = None,
 ) -> Publish:
     """Return the PUBLISH packet; options that 3.1.1 cannot transmit are refused, not dropped."""
-    topic, placed = _placed(topic, place, radius_m, deadline_s, version=version)
+    topic, placed = _add_place(topic, place, radius_m, deadline_s, version=version)
     values = {
         Property.MESSAGE_EXPIRY_INTERVAL: expiry_s,
         Property.CONTENT_TYPE: content_type,

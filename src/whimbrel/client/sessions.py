@@ -79,7 +79,7 @@ class Sessions:
         user.
         """
         try:
-            await self._asked("create", name, _access(owner=owner, admin=admin, user=user, acl=acl))
+            await self._request("create", name, _access(owner=owner, admin=admin, user=user, acl=acl))
         except SessionRefusedError as refusal:
             if not exist_ok or refusal.code != ReasonCode.NOT_AUTHORIZED:
                 raise
@@ -104,7 +104,7 @@ class Sessions:
 
     async def leave(self, name: str, *, device: str | None = None) -> None:
         """Leave the session, so that nothing is held for this device any longer; or put another *device* out of it."""
-        await self._asked("leave", name, {} if device is None else {"device": device})
+        await self._request("leave", name, {} if device is None else {"device": device})
         if device is None or device == self._device():
             self._joins.remove(name)
 
@@ -134,7 +134,7 @@ class Sessions:
 
     async def show(self, name: str, *, password: str | None = None) -> SessionDetails:
         """Return the session's subscriptions (requested in pages), devices, and number of held notifications."""
-        answer = await self._asked("show", name, {}, password)
+        answer = await self._request("show", name, {}, password)
         subscriptions = await self._all_subscriptions(name, answer, password)
         return replace(details_of(answer), subscriptions=subscriptions)
 
@@ -145,7 +145,7 @@ class Sessions:
         found, after = subscriptions_of(answer), 0
         while (following := next_of(answer, int, after)) is not None:
             after = following
-            answer = await self._asked("show", name, {"after": after}, password)
+            answer = await self._request("show", name, {"after": after}, password)
             found += subscriptions_of(answer)
         return found
 
@@ -200,7 +200,7 @@ class Sessions:
             topic_filter=topic_filter, qos=qos, filter_text=filter, ttl_s=ttl_s, max_held=max, name=subscription,
             keys=checked_keys(keys), insecure=insecure, session=name, near=near, stale_s=stale_s,
         )  # fmt: skip
-        answer = await self._asked("subscribe", name, interest.members(), password)
+        answer = await self._request("subscribe", name, interest.members(), password)
         return subscription_of(answer.get("subscription"))
 
     async def unsubscribe(
@@ -208,7 +208,7 @@ class Sessions:
     ) -> None:
         """Remove the subscription to *topic_filter* with the name *subscription*."""
         members = Interest(topic_filter=topic_filter, name=subscription, session=name).naming_members()
-        await self._asked("unsubscribe", name, members, password)
+        await self._request("unsubscribe", name, members, password)
 
     # -- keys --------------------------------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class Sessions:
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
-    async def _asked(self, verb: str, name: str, members: Members, password: str | None = None) -> Members:
+    async def _request(self, verb: str, name: str, members: Members, password: str | None = None) -> Members:
         check_session(name)
         given = {"session": name, **members}
         if checked_password(password) is not None:
@@ -255,7 +255,7 @@ class Sessions:
         """Make a request, and do not rejoin the session if the outcome is unknown; return its ``Join``."""
         joined = self._joins.remove(name)
         try:
-            await self._asked(verb, name, members, password)
+            await self._request(verb, name, members, password)
         except BaseException as error:
             is_known = isinstance(error, ClientError) and not isinstance(error, RequestLostError | MalformedAnswerError)
             if joined is not None and is_known:

@@ -102,7 +102,7 @@ def make_points(
         while missing or running:
             while missing and len(running) < processes:
                 point = missing.pop(0)
-                running.append(_started(point, _path(folder, point.key)))
+                running.append(_start(point, _path(folder, point.key)))
             _wait_for_one(running)
             if on_progress is not None:
                 on_progress(len(each_once) - len(missing) - len(running), len(each_once))
@@ -119,7 +119,7 @@ def _path(folder: Path, key: str) -> Path:
     return folder / f"{key}.json"
 
 
-def _started(point: OwnPoint, path: Path) -> _Running:
+def _start(point: OwnPoint, path: Path) -> _Running:
     said = TemporaryFile()  # noqa: SIM115 # closed when its process has ended
     command = [sys.executable, "-m", "whimbrel.lab.own_processes", point.text, str(path)]
     process = subprocess.Popen(  # noqa: S603 # ourselves

@@ -65,7 +65,7 @@ def sweep_table(
         if on_progress is not None:
             on_progress(total - len(missing) + begin, total)
         tasks = spark.range(0, len(batch), 1, -(-len(batch) // per_task))
-        rows = tasks.mapInArrow(partial(_measured, batch, measure, arrow), schema)
+        rows = tasks.mapInArrow(partial(_measure_batches, batch, measure, arrow), schema)
         rows.write.mode("append").parquet(str(table.absolute()))
     known = _read_kept(table)
     return [known[point.key] for point in points]
@@ -96,7 +96,7 @@ def _measure_own(point: OwnPoint) -> Row:
     return {"text": point.text, "row": json.dumps(row), "core_s": row["core_s"]}
 
 
-def _measured(
+def _measure_batches(
     points: Sequence[tuple[str, P]], measure: Callable[[P], Row], schema: pa.Schema, batches: Iterable[Any]
 ) -> Iterator[Any]:
     """Measure the points whose indices are in *batches*, under the keys that the driver computed; runs in a worker."""

@@ -126,7 +126,7 @@ def _value_of(body: bytes) -> Attributes:
         with suppress(MalformedBodyError):
             tree = read_json(b'{"value":' + body + b"}", limits=_LIMITS)
             if len(tree) == 1 and not isinstance(tree["value"], dict | list):  # else the body was not one scalar
-                return _flattened("JSON", tree, _LIMITS)
+                return _flatten("JSON", tree, _LIMITS)
     if len(body) <= _MAX_TEXT_BYTES:
         with suppress(UnicodeDecodeError, InvalidValueError):
             text = body.decode()
@@ -177,17 +177,17 @@ _PLAIN = json.JSONDecoder(object_pairs_hook=tuple)  # a tuple marks an object, a
 
 def from_json(data: bytes | str, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
     """Return the attributes of a JSON body."""
-    return _flattened("JSON", read_json(data, limits=limits), limits)
+    return _flatten("JSON", read_json(data, limits=limits), limits)
 
 
 def from_tree(tree: Mapping[str, object], *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
     """Return the attributes of a JSON object that was parsed before, e.g. as part of a larger one."""
-    return _flattened("JSON", tree, limits)
+    return _flatten("JSON", tree, limits)
 
 
 def from_cbor(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
     """Return the attributes of a CBOR body."""
-    return _flattened("CBOR", read_cbor(data, limits=limits), limits)
+    return _flatten("CBOR", read_cbor(data, limits=limits), limits)
 
 
 _READERS: Mapping[str, Callable[..., Attributes]] = {"application/json": from_json, "application/cbor": from_cbor}
@@ -226,7 +226,7 @@ def to_cbor(attributes: Attributes) -> bytes:
     return cbor2.dumps(dict(attributes))
 
 
-def _flattened(form: str, tree: Mapping[str, object] | Mapping[object, object], limits: Limits) -> Attributes:
+def _flatten(form: str, tree: Mapping[str, object] | Mapping[object, object], limits: Limits) -> Attributes:
     flat: dict[str, Scalar] = {}
     try:
         for name, value in _leaves(form, tree, "", limits, 1):

@@ -26,7 +26,7 @@ _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 def read_json(data: bytes | str, *, limits: Limits = DEFAULT_LIMITS) -> dict[str, object]:
     """Return the JSON object in *data*; integers beyond int64 become floats."""
-    text = _decoded(data, limits)
+    text = _decode(data, limits)
     _check_depth(text, limits)
     try:
         tree: object = _DECODER.decode(text)
@@ -39,16 +39,16 @@ def read_json(data: bytes | str, *, limits: Limits = DEFAULT_LIMITS) -> dict[str
     return tree
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         raise MalformedBodyError(_FORM, "lone surrogate", *_place(text, error.start)) from None
 
 
-def _decoded(data: bytes | str, limits: Limits) -> str:
+def _decode(data: bytes | str, limits: Limits) -> str:
     if isinstance(data, str):
-        data = _encoded(data)
+        data = _encode(data)
     if len(data) > limits.max_bytes:
         raise MalformedBodyError(_FORM, f"found {len(data)} bytes, allowed are {limits.max_bytes}")
     try:

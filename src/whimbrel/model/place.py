@@ -83,14 +83,14 @@ class Plane:
 
     def point(self, place: Place) -> Point:
         """Return the position of *place* on this map."""
-        east = _wrapped(place.longitude - self.origin.longitude)
+        east = _wrap_degrees(place.longitude - self.origin.longitude)
         return Point(east * self.metres_east, (place.latitude - self.origin.latitude) * self.metres_north)
 
     def place(self, point: Point) -> Place:
         """Return the place at *point*; refuse a point beyond a pole, or more than half way round the Earth."""
         east = real("degrees east of the origin", point.x_m / self.metres_east, -180, 180)
         latitude = self.origin.latitude + point.y_m / self.metres_north
-        return Place(latitude, _wrapped(self.origin.longitude + east))
+        return Place(latitude, _wrap_degrees(self.origin.longitude + east))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,9 @@ class Area:
 
 def distance_m(here: Place, there: Place) -> float:
     """Return the length of the shortest way over the ground, by Lambert's formula for long lines."""
-    beta, other_beta = _reduced(here.latitude), _reduced(there.latitude)
+    beta, other_beta = _reduced_latitude(here.latitude), _reduced_latitude(there.latitude)
     mean, half = (beta + other_beta) / 2, (other_beta - beta) / 2
-    half_turn = math.radians(_wrapped(there.longitude - here.longitude)) / 2
+    half_turn = math.radians(_wrap_degrees(there.longitude - here.longitude)) / 2
     chord = math.sin(half) ** 2 + math.cos(beta) * math.cos(other_beta) * math.sin(half_turn) ** 2
     chord = min(chord, 1.0)  # rounding at the antipodes
     if chord == 0:
@@ -134,13 +134,13 @@ def distance_m(here: Place, there: Place) -> float:
     return EQUATOR_RADIUS_M * (angle - FLATTENING / 2 * bent)
 
 
-def _reduced(latitude: float) -> float:
+def _reduced_latitude(latitude: float) -> float:
     """Return the reduced latitude in radians: the angle on the sphere from which the ellipsoid was flattened."""
     phi = math.radians(latitude)
     return math.atan2((1 - FLATTENING) * math.sin(phi), math.cos(phi))
 
 
-def _wrapped(degrees: float) -> float:
+def _wrap_degrees(degrees: float) -> float:
     """Return *degrees*, from -360 to 360, in the range -180 to 180."""
     if degrees > 180:
         return degrees - 360

@@ -40,7 +40,7 @@ class Polygon:
         count = len(self.corners)
         if not MIN_CORNERS <= count <= MAX_CORNERS:
             raise InvalidValueError("corners of a polygon", count, f"{MIN_CORNERS} to {MAX_CORNERS}")
-        flat = _unrolled(self.corners)
+        flat = _unroll(self.corners)
         west, east = min(x for x, _ in flat), max(x for x, _ in flat)
         if east - west > MAX_WIDTH_DEGREES:
             allowed = f"at most {MAX_WIDTH_DEGREES:g} degrees of longitude"
@@ -85,7 +85,7 @@ class Polygon:
         return is_inside
 
 
-def _unrolled(corners: tuple[Place, ...]) -> tuple[_Flat, ...]:
+def _unroll(corners: tuple[Place, ...]) -> tuple[_Flat, ...]:
     """Return the corners on the map; each is reached the short way from the one before."""
     turns = 0
     flat = [(corners[0].longitude, corners[0].latitude)]

@@ -34,18 +34,18 @@ def plan(subscribers: Mapping[str, int], *, nodes: int, slots_per_node: int, tar
     A subject without subscribers gets one copy, and so does each ``unserved`` subject, for which there is no slot.
     """
     capacity = _checked_capacity(nodes, slots_per_node, target)
-    ranked = _ranked(subscribers)
+    ranked = _rank(subscribers)
     copies = dict.fromkeys(sorted(ranked), 1)
     subjects = sorted(ranked[:capacity])
     counts = [subscribers[name] for name in subjects]
-    ideal = _shared([math.sqrt(count) for count in counts], capacity, nodes)
-    copies.update(zip(subjects, _rounded(ideal, counts, capacity, nodes), strict=True))
+    ideal = _share_capacity([math.sqrt(count) for count in counts], capacity, nodes)
+    copies.update(zip(subjects, _round_shares(ideal, counts, capacity, nodes), strict=True))
     return copies
 
 
 def unserved(subscribers: Mapping[str, int], *, nodes: int, slots_per_node: int, target: float = TARGET) -> list[str]:
     """Return the subjects for which there is no slot, the most wanted first; equal ones are sorted by name."""
-    return _ranked(subscribers)[_checked_capacity(nodes, slots_per_node, target) :]
+    return _rank(subscribers)[_checked_capacity(nodes, slots_per_node, target) :]
 
 
 def unserved_note(names: Sequence[str], *, subjects: int) -> str:
@@ -56,7 +56,7 @@ def unserved_note(names: Sequence[str], *, subjects: int) -> str:
     return f"{count} are beyond the memory and keep one copy, their source's: {shown}{more}"
 
 
-def _ranked(subscribers: Mapping[str, int]) -> list[str]:
+def _rank(subscribers: Mapping[str, int]) -> list[str]:
     """Return the subjects, the most wanted first; equal ones are sorted by name."""
     for name, count in subscribers.items():
         whole(f"subscribers of {name}", count, 0, 2**53)
@@ -74,7 +74,7 @@ def _capacity(nodes: int, slots_per_node: int, target: float) -> int:
     return math.floor(nodes * slots_per_node * target + _NOTHING)
 
 
-def _shared(weights: Sequence[float], capacity: int, most: int) -> list[float]:
+def _share_capacity(weights: Sequence[float], capacity: int, most: int) -> list[float]:
     """Return shares of *capacity* in proportion to *weights*, each from 1 to *most*.
 
     Shares outside the bounds are fixed at the bounds, first on the side that deviates more, and the rest is shared
@@ -99,7 +99,7 @@ def _shared(weights: Sequence[float], capacity: int, most: int) -> list[float]:
     return shares
 
 
-def _rounded(ideal: Sequence[float], counts: Sequence[int], capacity: int, most: int) -> list[int]:
+def _round_shares(ideal: Sequence[float], counts: Sequence[int], capacity: int, most: int) -> list[int]:
     """Return whole numbers for *ideal*; the largest remainders are rounded up while there is room."""
     copies = [math.floor(share + _NOTHING) for share in ideal]
     remainders = [share - whole_part for share, whole_part in zip(ideal, copies, strict=True)]

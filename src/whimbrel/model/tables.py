@@ -174,18 +174,18 @@ def as_markdown() -> str:
 def _row(column: Field) -> str:
     description = column.metadata[b"description"].decode()
     null = "yes" if column.nullable else "no"
-    return f"| `{column.name}` | `{_spelled(column.type)}` | {null} | {description} |"
+    return f"| `{column.name}` | `{_sql_type(column.type)}` | {null} | {description} |"
 
 
-def _spelled(kind: Any) -> str:  # noqa: ANN401 # a pyarrow.DataType; pyarrow ships no types
+def _sql_type(kind: Any) -> str:  # noqa: ANN401 # a pyarrow.DataType; pyarrow ships no types
     """Return the type in SQL's words, as on the architecture page."""
     if pa.types.is_map(kind):
-        return f"map<{_spelled(kind.key_type)}, {_spelled(kind.item_type)}>"
+        return f"map<{_sql_type(kind.key_type)}, {_sql_type(kind.item_type)}>"
     if pa.types.is_list(kind):
-        return f"array<{_spelled(kind.value_type)}>"
+        return f"array<{_sql_type(kind.value_type)}>"
     if pa.types.is_struct(kind):
         fields = (kind.field(index) for index in range(kind.num_fields))
-        return f"struct<{', '.join(f'{each.name} {_spelled(each.type)}' for each in fields)}>"
+        return f"struct<{', '.join(f'{each.name} {_sql_type(each.type)}' for each in fields)}>"
     return _SPELLINGS[kind]
 
 

@@ -493,21 +493,21 @@ class ClientConnection:
         if self.phase is Phase.CONNECTING:
             if type(packet) is not Connack:
                 raise _breach(f"{type(packet).__name__.upper()} before CONNACK")
-            self._connected(packet, events)
+            self._on_connack(packet, events)
             return
         match packet:
             case Publish():
-                self._arrived(packet, events)
+                self._on_publish(packet, events)
             case Puback():
-                self._acknowledged(packet, events)
+                self._on_puback(packet, events)
             case Pubrec():
-                self._received(packet, events)
+                self._on_pubrec(packet, events)
             case Pubrel():
-                self._released(packet)
+                self._on_pubrel(packet)
             case Pubcomp():
-                self._completed(packet, events)
+                self._on_pubcomp(packet, events)
             case Suback() | Unsuback():
-                self._answered(packet, events)
+                self._on_suback(packet, events)
             case Pingresp():
                 pass
             case Disconnect() if self._session.version == V5:
@@ -516,7 +516,7 @@ class ClientConnection:
             case _:
                 raise _breach(f"{type(packet).__name__.upper()} from a server")
 
-    def _connected(self, packet: Connack, events: list[Event]) -> None:
+    def _on_connack(self, packet: Connack, events: list[Event]) -> None:
         if packet.code:
             self.phase = Phase.CLOSED
             events.append(Refused(int(packet.code), packet.properties.text(Property.REASON_STRING)))
@@ -534,8 +534,8 @@ class ClientConnection:
         self._to_send.extend(self._session.outbound)
         events += self.pump()
 
-    def _arrived(self, packet: Publish, events: list[Event]) -> None:
-        packet = self._resolved(packet)
+    def _on_publish(self, packet: Publish, events: list[Event]) -> None:
+        packet = self._resolve_alias(packet)
         if not packet.qos:
             events.append(Arrived(Delivery(packet)))
             return
@@ -549,7 +549,7 @@ class ClientConnection:
         new = inbound[identifier] = _Inbound(packet, self._number)
         events.append(Arrived(Delivery(packet, new)))
 
-    def _resolved(self, packet: Publish) -> Publish:
+    def _resolve_alias(self, packet: Publish) -> Publish:
         """Return *packet* with the topic that its alias stands for, if it has an alias (MQTT 5, 3.3.2.3.4)."""
         alias = packet.properties.integer(Property.TOPIC_ALIAS) if packet.properties else None
         if alias is None:
@@ -572,14 +572,14 @@ class ClientConnection:
         self._send(Puback(identifier))
         del self._session.inbound[identifier]
 
-    def _released(self, packet: Pubrel) -> None:
+    def _on_pubrel(self, packet: Pubrel) -> None:
         inbound = self._session.inbound.pop(packet.packet_id, None)
         if inbound is None and self._session.version == V5:
             self._send(Pubcomp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
             return
         self._send(Pubcomp(packet.packet_id))
 
-    def _acknowledged(self, packet: Puback, events: list[Event]) -> None:
+    def _on_puback(self, packet: Puback, events: list[Event]) -> None:
         out = self._session.outbound.get(packet.packet_id)
         if out is None and packet.packet_id not in self._session.releasing:
             return  # answered twice: nothing is left to do
@@ -587,7 +587,7 @@ class ClientConnection:
             raise _breach("PUBACK to a QoS 2 publication")
         self._over(packet, events)
 
-    def _received(self, packet: Pubrec, events: list[Event]) -> None:
+    def _on_pubrec(self, packet: Pubrec, events: list[Event]) -> None:
         session, identifier = self._session, packet.packet_id
         out = session.outbound.get(identifier)
         if out is None:
@@ -603,7 +603,7 @@ class ClientConnection:
             session.releasing[identifier] = None
             self._send(Pubrel(identifier))
 
-    def _completed(self, packet: Pubcomp, events: list[Event]) -> None:
+    def _on_pubcomp(self, packet: Pubcomp, events: list[Event]) -> None:
         if packet.packet_id in self._session.releasing:
             # "Not found" is not a failure here: the server has forgotten a completed exchange (3.7.2.1).
             self._over(packet._replace(code=ReasonCode.SUCCESS), events)
@@ -619,7 +619,7 @@ class ClientConnection:
         events.append(PublishCompleted(identifier, packet.code, reason))
         events += self.pump()
 
-    def _answered(self, packet: Suback | Unsuback, events: list[Event]) -> None:
+    def _on_suback(self, packet: Suback | Unsuback, events: list[Event]) -> None:
         asked = self._session.requests.pop(packet.packet_id, None)
         if asked is None:
             raise _breach(f"{type(packet).__name__.upper()} to a packet that was not sent")

@@ -240,7 +240,7 @@ def _acknowledgement(packet: type[_Ack], place: PacketType) -> Callable[[bytes, 
 
 
 def _subscribe(body: bytes, version: int) -> Subscribe:
-    packet_id, properties, at = _identified(body, version, PacketType.SUBSCRIBE)
+    packet_id, properties, at = _read_packet_id(body, version, PacketType.SUBSCRIBE)
     requests: list[SubscriptionRequest] = []
     size, known = len(body), dict[int, tuple[int, bool, bool, int]]()
     while at < size:
@@ -276,7 +276,7 @@ def _options(options: int, version: int) -> tuple[int, bool, bool, int]:
 
 
 def _suback(body: bytes, version: int) -> Suback:
-    packet_id, properties, at = _identified(body, version, PacketType.SUBACK)
+    packet_id, properties, at = _read_packet_id(body, version, PacketType.SUBACK)
     codes = _codes(body[at:], PacketType.SUBACK)
     if version != V5 and not {0, 1, 2, 0x80}.issuperset(codes):
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "SUBACK of 3.1.1 with a reserved return code")
@@ -284,7 +284,7 @@ def _suback(body: bytes, version: int) -> Suback:
 
 
 def _unsubscribe(body: bytes, version: int) -> Unsubscribe:
-    packet_id, properties, at = _identified(body, version, PacketType.UNSUBSCRIBE)
+    packet_id, properties, at = _read_packet_id(body, version, PacketType.UNSUBSCRIBE)
     topic_filters: list[str] = []
     while at < len(body):
         topic_filter, at = text_at(body, at)
@@ -297,14 +297,14 @@ def _unsubscribe(body: bytes, version: int) -> Unsubscribe:
 
 
 def _unsuback(body: bytes, version: int) -> Unsuback:
-    packet_id, properties, at = _identified(body, version, PacketType.UNSUBACK)
+    packet_id, properties, at = _read_packet_id(body, version, PacketType.UNSUBACK)
     if version == V5:
         return Unsuback(packet_id, _codes(body[at:], PacketType.UNSUBACK), properties)
     _check_end(body, at, "UNSUBACK")
     return Unsuback(packet_id)
 
 
-def _identified(body: bytes, version: int, place: PacketType) -> tuple[int, Properties, int]:
+def _read_packet_id(body: bytes, version: int, place: PacketType) -> tuple[int, Properties, int]:
     """Read the packet identifier and properties of SUBSCRIBE, UNSUBSCRIBE and their answers."""
     packet_id, at = uint16_at(body, 0)
     if not packet_id:

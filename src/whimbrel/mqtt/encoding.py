@@ -112,7 +112,7 @@ def _acknowledgement(first: int, place: PacketType) -> Callable[[Puback | Pubrec
                 raise _bad_packet_id(packet_id)
             return _SMALL.pack(first, 2, packet_id)
         body = _packet_id(packet_id) + _code(code, place)
-        return _framed(first, body + _block(properties, place) if properties else body)
+        return _frame(first, body + _block(properties, place) if properties else body)
 
     return encoder
 
@@ -138,7 +138,7 @@ def _connect(packet: Connect, _version: int) -> bytes:
         flags |= 0x40
         parts.append(encode_binary(packet.password))
     head = b"\0\4MQTT" + bytes((version, flags)) + UINT16.pack(packet.keep_alive_s)
-    return _framed(0x10, head + b"".join(parts))
+    return _frame(0x10, head + b"".join(parts))
 
 
 def _will_flags(will: Will) -> int:
@@ -154,17 +154,17 @@ def _connack(packet: Connack, version: int) -> bytes:
     flags = b"\1" if packet.session_present else b"\0"
     if version == V5:
         block = _block(packet.properties, PacketType.CONNACK)
-        return _framed(0x20, flags + _code(code, PacketType.CONNACK) + block)
+        return _frame(0x20, flags + _code(code, PacketType.CONNACK) + block)
     value = connect_return_code(code) if isinstance(code, ReasonCode) else code
     if not 0 <= value <= 5:
         raise InvalidValueError("return code of CONNACK", value, "0 to 5")
-    return _framed(0x20, flags + bytes((value,)))
+    return _frame(0x20, flags + bytes((value,)))
 
 
 def _subscribe(packet: Subscribe, version: int) -> bytes:
     if not packet.requests:
         raise InvalidValueError("SUBSCRIBE", Phrase("no topic filter"), "at least one")
-    parts = [_identified(packet.packet_id, packet.properties, version, PacketType.SUBSCRIBE)]
+    parts = [_write_packet_id(packet.packet_id, packet.properties, version, PacketType.SUBSCRIBE)]
     for topic_filter, qos, no_local, retain_as_published, retain_handling in packet.requests:
         if not 0 <= qos <= 2 or not 0 <= retain_handling <= 2:
             raise InvalidValueError(
@@ -172,25 +172,25 @@ def _subscribe(packet: Subscribe, version: int) -> bytes:
             )
         options = qos | no_local << 2 | retain_as_published << 3 | retain_handling << 4
         parts += [encode_text(topic_filter), bytes((options if version == V5 else qos,))]
-    return _framed(0x82, b"".join(parts))
+    return _frame(0x82, b"".join(parts))
 
 
 def _suback(packet: Suback, version: int) -> bytes:
-    head = _identified(packet.packet_id, packet.properties, version, PacketType.SUBACK)
+    head = _write_packet_id(packet.packet_id, packet.properties, version, PacketType.SUBACK)
     codes = packet.codes if version == V5 else tuple(map(suback_return_code, packet.codes))
-    return _framed(0x90, head + _codes(codes, PacketType.SUBACK))
+    return _frame(0x90, head + _codes(codes, PacketType.SUBACK))
 
 
 def _unsubscribe(packet: Unsubscribe, version: int) -> bytes:
     if not packet.topic_filters:
         raise InvalidValueError("UNSUBSCRIBE", Phrase("no topic filter"), "at least one")
-    head = _identified(packet.packet_id, packet.properties, version, PacketType.UNSUBSCRIBE)
-    return _framed(0xA2, head + b"".join(map(encode_text, packet.topic_filters)))
+    head = _write_packet_id(packet.packet_id, packet.properties, version, PacketType.UNSUBSCRIBE)
+    return _frame(0xA2, head + b"".join(map(encode_text, packet.topic_filters)))
 
 
 def _unsuback(packet: Unsuback, version: int) -> bytes:
-    head = _identified(packet.packet_id, packet.properties, version, PacketType.UNSUBACK)
-    return _framed(0xB0, head + _codes(packet.codes, PacketType.UNSUBACK) if version == V5 else head)
+    head = _write_packet_id(packet.packet_id, packet.properties, version, PacketType.UNSUBACK)
+    return _frame(0xB0, head + _codes(packet.codes, PacketType.UNSUBACK) if version == V5 else head)
 
 
 def _pingreq(_packet: Pingreq, _version: int) -> bytes:
@@ -205,7 +205,7 @@ def _disconnect(packet: Disconnect, version: int) -> bytes:
     if version != V5 or (not packet.code and not packet.properties):
         return b"\xe0\0"
     block = _block(packet.properties, PacketType.DISCONNECT) if packet.properties else b""
-    return _framed(0xE0, _code(packet.code, PacketType.DISCONNECT) + block)
+    return _frame(0xE0, _code(packet.code, PacketType.DISCONNECT) + block)
 
 
 def _auth(packet: Auth, version: int) -> bytes:
@@ -213,14 +213,14 @@ def _auth(packet: Auth, version: int) -> bytes:
         raise InvalidValueError("AUTH", Phrase(f"version {version}"), "5.0 only")
     if not packet.code and not packet.properties:
         return b"\xf0\0"
-    return _framed(0xF0, _code(packet.code, PacketType.AUTH) + _block(packet.properties, PacketType.AUTH))
+    return _frame(0xF0, _code(packet.code, PacketType.AUTH) + _block(packet.properties, PacketType.AUTH))
 
 
-def _framed(first: int, body: bytes) -> bytes:
+def _frame(first: int, body: bytes) -> bytes:
     return bytes((first,)) + encode_varint(len(body)) + body
 
 
-def _identified(packet_id: int, properties: Properties, version: int, place: PacketType) -> bytes:
+def _write_packet_id(packet_id: int, properties: Properties, version: int, place: PacketType) -> bytes:
     """Write the packet identifier and properties of SUBSCRIBE, UNSUBSCRIBE and their answers."""
     return _packet_id(packet_id) + (_block(properties, place) if version == V5 else b"")
 

@@ -195,7 +195,7 @@ class Properties:
         user: tuple[tuple[str, str], ...] = (),
         identifiers: tuple[int, ...] = (),
     ) -> None:
-        checked = sorted((which, _checked(which, value)) for which, value in values.items())
+        checked = sorted((which, _check_value(which, value)) for which, value in values.items())
         identifier = KINDS[Property.SUBSCRIPTION_IDENTIFIER]
         for number in identifiers:
             whole("subscription identifier", number, identifier.low, identifier.high)
@@ -253,7 +253,7 @@ def _fill(
     return properties
 
 
-def _checked(which: Property, value: object) -> _Value:
+def _check_value(which: Property, value: object) -> _Value:
     kind = KINDS[which]
     if kind.repeats_in:
         raise InvalidValueError(which.name, value, "given as user=… or identifiers=…")
@@ -289,7 +289,7 @@ def _present(properties: Properties) -> Iterator[Property]:
 
 def encode_properties(properties: Properties) -> bytes:
     """Return the bytes of *properties*, without the length before them."""
-    parts = [_encoded(which, value) for which, value in properties.once()]
+    parts = [_encode_property(which, value) for which, value in properties.once()]
     parts += [b"\x0b" + encode_varint(number) for number in properties.identifiers]
     parts += [b"\x26" + encode_text(name) + encode_text(value) for name, value in properties.user]
     return b"".join(parts)
@@ -313,12 +313,12 @@ def passed_on(properties: Properties) -> bytes:
     """
     if not properties:
         return b""
-    parts = [_encoded(which, value) for which, value in properties.once() if which in _PASSED_ON]
+    parts = [_encode_property(which, value) for which, value in properties.once() if which in _PASSED_ON]
     parts += [b"\x26" + encode_text(name) + encode_text(value) for name, value in properties.user]
     return b"".join(parts)
 
 
-def _encoded(which: Property, value: _Value) -> bytes:
+def _encode_property(which: Property, value: _Value) -> bytes:
     identifier = encode_varint(which)
     if isinstance(value, str):
         return identifier + encode_text(value)

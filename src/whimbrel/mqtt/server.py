@@ -98,10 +98,10 @@ class ServerConnection:
         """Decode *data*; return the complete, allowed packets, with aliases resolved and topics mounted."""
         if self.failure is not None:
             return []
-        packets = self._received(data)
-        return self._mounted(packets) if self.mount else packets
+        packets = self._decode(data)
+        return self._mount_topics(packets) if self.mount else packets
 
-    def _mounted(self, packets: list[Packet]) -> list[Packet]:
+    def _mount_topics(self, packets: list[Packet]) -> list[Packet]:
         """Return *packets* with whole topics, up to the first whose mounted topics are too long."""
         for at, packet in enumerate(packets):
             try:
@@ -111,13 +111,13 @@ class ServerConnection:
                 return packets[:at]
         return packets
 
-    def _received(self, data: bytes) -> list[Packet]:
+    def _decode(self, data: bytes) -> list[Packet]:
         packets = self._decoder.receive(data)
         for at, packet in enumerate(packets):
             if type(packet) is Publish:
                 if packet.properties is not NO_PROPERTIES or not packet.topic:  # else there is no alias
                     try:
-                        packets[at] = self._resolved(packet)
+                        packets[at] = self._resolve_alias(packet)
                     except ProtocolError as error:
                         self.failure = error
                         return packets[:at]
@@ -177,7 +177,7 @@ class ServerConnection:
         aliases = properties.integer(Property.TOPIC_ALIAS_MAXIMUM) or 0
         self._outbound_maximum = min(aliases, self._limits.outbound_topic_aliases)
 
-    def _resolved(self, packet: Publish) -> Publish:
+    def _resolve_alias(self, packet: Publish) -> Publish:
         """Return *packet* with the topic that its alias stands for, if it has an alias (MQTT 5, 3.3.2.3.4)."""
         if packet.properties.identifiers:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a subscription identifier in a client's PUBLISH")

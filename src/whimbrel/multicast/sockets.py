@@ -69,12 +69,12 @@ class MulticastSocket:
             names = ", ".join(name for _, name in socket.if_nameindex())
             raise NoMulticastError(interface, f"there is no such interface; there are {names}") from None
         try:
-            self.socket = self._opened()
+            self.socket = self._open_socket()
         except OSError as error:
             raise NoMulticastError(interface, error.strerror or str(error)) from None
         self._joined: frozenset[str] = frozenset()
 
-    def _opened(self) -> socket.socket:
+    def _open_socket(self) -> socket.socket:
         opened = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
         try:
             index = struct.pack("@I", self.index)

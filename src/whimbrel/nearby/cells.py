@@ -59,7 +59,7 @@ def cell_of(place: Place, *, level: int, deployment: Deployment) -> Cell:
 def cover(area: Area, *, deployment: Deployment) -> frozenset[Cell]:
     """Return the cells of the finest level on which *area* touches at most ``MAX_CELLS`` of them."""
     for level in levels(deployment=deployment):
-        found = frozenset((_EARTH,)) if level == MAX_LEVEL else _touched(area, level, deployment)
+        found = frozenset((_EARTH,)) if level == MAX_LEVEL else _find_cells(area, level, deployment)
         if found is not None:
             return found
     raise AssertionError("the last level has one cell")
@@ -111,7 +111,7 @@ def _column(longitude: float, columns: int) -> int:
     return min(int((longitude + 180) / 360 * columns), columns - 1)
 
 
-def _touched(area: Area, level: int, deployment: Deployment) -> frozenset[Cell] | None:
+def _find_cells(area: Area, level: int, deployment: Deployment) -> frozenset[Cell] | None:
     """Return the cells that the area's bounding box touches, or ``None`` if they are too many."""
     height = _height(level, deployment)
     reach = area.radius_m / _LEAST_DEGREE_M + 1e-9
@@ -123,14 +123,14 @@ def _touched(area: Area, level: int, deployment: Deployment) -> frozenset[Cell] 
     half = _half_width(area.centre.latitude, reach)
     for row in range(first, last + 1):
         columns = _columns(row, height)
-        spanned = _spanned(area.centre.longitude, half, columns)
+        spanned = _find_columns(area.centre.longitude, half, columns)
         if len(found) + len(spanned) > MAX_CELLS:
             return None
         found.update(Cell(level, row, column % columns) for column in spanned)
     return frozenset(found)
 
 
-def _spanned(longitude: float, half: float, columns: int) -> range:
+def _find_columns(longitude: float, half: float, columns: int) -> range:
     """Return the columns within *half* degrees of *longitude*; the numbers may be below 0 or beyond the last column."""
     if half >= 180 or columns == 1:
         return range(columns)

@@ -130,11 +130,11 @@ class LatencyBounds:
         assumed_us = self._deployment.longest_delay_us + 2 * datagrams * self._deployment.airtime_us
         return Prediction(
             hops=hops,
-            hop_us=self._measured(self.hops(cells), assumed_us),
+            hop_us=self._percentile_or(self.hops(cells), assumed_us),
             matching_us=matching_us(steps, deployment=self._deployment),
-            dispatch_us=self._measured(self.dispatch, 1_000),
+            dispatch_us=self._percentile_or(self.dispatch, 1_000),
             percentile=self.percentile,
         )
 
-    def _measured(self, found: DurationHistogram, assumed_us: int) -> int:
+    def _percentile_or(self, found: DurationHistogram, assumed_us: int) -> int:
         return found.percentile(self.percentile) if found.total >= self._enough else assumed_us

@@ -142,9 +142,9 @@ class EventType:
                 raise InvalidValueError(
                     f"event of type {self.name}", Phrase(f"no {parameter}"), ", ".join(self.parameters)
                 )
-        return FrozenAttributes({each: self._typed(each, value) for each, value in found.items()})
+        return FrozenAttributes({each: self._check_type(each, value) for each, value in found.items()})
 
-    def _typed(self, parameter: str, value: Scalar) -> Scalar:
+    def _check_type(self, parameter: str, value: Scalar) -> Scalar:
         wanted = self.parameters.get(parameter)
         if wanted is None:
             allowed = ", ".join(self.parameters) or "none"

@@ -141,7 +141,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         commands: list[NodeCommand] = [*self.hold.apply(fact)]
         self.memory.counted += (len(self.hold.places) - known) * PLACE_BYTES
         if isinstance(fact, Reported) and fact.state.place is not None:
-            commands += self._moved(fact.state.device, fact.state.place, fact.state.reported_at)
+            commands += self._on_place(fact.state.device, fact.state.place, fact.state.reported_at)
         return commands
 
     def note(self, fact: PolicyFact | SessionChanged) -> None:
@@ -248,11 +248,11 @@ class Node(NodeCore[KeptNotification], Generic[C]):
     def _receipt(self, fact: Receipt) -> list[NodeCommand]:
         seq = fact.notification.seq
         if fact.via == RETAINED:
-            self.settle_beside(fact.device, seq, fact.outcome, qos=self._granted(fact))
+            self.settle_beside(fact.device, seq, fact.outcome, qos=self._find_granted_qos(fact))
             return self.tick(fact.handed_at)
         return [*self.settle(fact.handed_at, fact.session, fact.device, seq, fact.outcome, qos=None)]
 
-    def _granted(self, fact: Receipt) -> int:
+    def _find_granted_qos(self, fact: Receipt) -> int:
         """Return the highest QoS with which a retained message may have been sent; the hold does not have it."""
         granted = [
             subscription.qos or 0
@@ -349,9 +349,9 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         if device not in self.hold.places:
             self.memory.counted += PLACE_BYTES
         self.hold.places.sighted(device, Sighting(seq, now, place))
-        return self._moved(device, place, now)
+        return self._on_place(device, place, now)
 
-    def _moved(self, device: str, place: Place, now: int) -> list[NodeCommand]:
+    def _on_place(self, device: str, place: Place, now: int) -> list[NodeCommand]:
         """Return the commands that follow from a device's new place: its sessions may enter and leave areas."""
         commands: list[NodeCommand] = []
         if self.fences:

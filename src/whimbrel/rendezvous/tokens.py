@@ -99,7 +99,7 @@ class DeviceKeys:
 
     def answer(self, challenge: bytes, *, group: GroupKey, address: Address, controller: Address) -> bytes:
         """Return the answer to *challenge*: good for this controller, group and address only."""
-        return self._private.sign(_challenged(challenge, group, address, controller))
+        return self._private.sign(_challenge_message(challenge, group, address, controller))
 
 
 class GroupOwner:
@@ -163,7 +163,7 @@ def check_answer(
     answer: bytes, *, challenge: bytes, device_key: bytes, group: GroupKey, address: Address, controller: Address
 ) -> None:
     """Raise ``TokenError`` unless *device_key* answered this very challenge, here, for this group and address."""
-    _check(device_key, answer, _challenged(challenge, group, address, controller), TokenFault.WRONG_ANSWER)
+    _check(device_key, answer, _challenge_message(challenge, group, address, controller), TokenFault.WRONG_ANSWER)
 
 
 def _private(seed: bytes) -> Ed25519PrivateKey:
@@ -177,7 +177,7 @@ def _signed_by_group(group: bytes, token: bytes) -> bytes:
     return _OF_GROUP + group + token[:-_SIGNATURE_BYTES]
 
 
-def _challenged(challenge: bytes, group: bytes, address: Address, controller: Address) -> bytes:
+def _challenge_message(challenge: bytes, group: bytes, address: Address, controller: Address) -> bytes:
     if len(challenge) != CHALLENGE_BYTES or len(group) != KEY_BYTES:
         raise TokenError(TokenFault.MALFORMED)
     return _OF_ANSWER + challenge + group + address_to_bytes(address) + address_to_bytes(controller)

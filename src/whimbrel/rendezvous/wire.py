@@ -83,7 +83,7 @@ class _Field(NamedTuple):
 # -- readers of single values ----------------------------------------------------------------------------------------
 
 
-def _sized(size: int) -> _Read:
+def _sized_bytes_reader(size: int) -> _Read:
     def read(what: str, value: object) -> bytes:
         if type(value) is not bytes or len(value) != size:
             raise InvalidValueError(what, description_of(value), f"{size} bytes")
@@ -131,7 +131,7 @@ def _publication_keys(what: str, value: object) -> tuple[GroupKey, ...]:
     return keys
 
 
-def _listed(what: str, value: object) -> tuple[m.Listed, ...]:
+def _read_list(what: str, value: object) -> tuple[m.Listed, ...]:
     if not isinstance(value, list | tuple) or len(value) > _MAX_LISTED:
         raise InvalidValueError(what, description_of(value), f"a list of at most {_MAX_LISTED} publications")
     return tuple(m.Listed(**_fields_of(each, _LISTED, what)) for each in value)
@@ -146,11 +146,11 @@ _ADDRESS = _Field("address", "address", lambda _what, value: address_from(value)
 _OFFSET = _Field("clock_offset", "clock_offset", _whole(MAX_CLOCK_OFFSET))
 _NAME = _Field("name", "name", _text(MAX_NAME_BYTES))
 _CLASS = _Field("device_class", "class", _whole(MAX_CLASS))
-_GROUP = _Field("group", "group", _sized(KEY_BYTES))
-_DEVICE_KEY = _Field("device_key", "device_key", _sized(KEY_BYTES))
-_ANSWER = _Field("answer", "answer", _sized(SIGNATURE_BYTES))
+_GROUP = _Field("group", "group", _sized_bytes_reader(KEY_BYTES))
+_DEVICE_KEY = _Field("device_key", "device_key", _sized_bytes_reader(KEY_BYTES))
+_ANSWER = _Field("answer", "answer", _sized_bytes_reader(SIGNATURE_BYTES))
 _TOKEN = _Field("token", "token", _token)
-_CHALLENGE = _Field("challenge", "challenge", _sized(CHALLENGE_BYTES))
+_CHALLENGE = _Field("challenge", "challenge", _sized_bytes_reader(CHALLENGE_BYTES))
 _LISTED = (_ADDRESS, _NAME, _CLASS)
 _PUBLICATION = (
     _Field("keys", "keys", _publication_keys, _to_list, is_optional=True),
@@ -194,7 +194,7 @@ MESSAGES: Mapping[str, tuple[type[m.Message], tuple[_Field, ...]]] = {
         m.Matches,
         (
             _ID,
-            _Field("publications", "publications", _listed, lambda many: [_map_of(one, _LISTED) for one in many]),
+            _Field("publications", "publications", _read_list, lambda many: [_map_of(one, _LISTED) for one in many]),
             _Field("is_complete", "complete", flag),
         ),
     ),

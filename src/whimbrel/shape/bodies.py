@@ -155,7 +155,7 @@ def _read(body: bytes) -> dict[str, object]:
         raise TransformError(Fault.UNREADABLE) from None
 
 
-def _dumped(tree: Mapping[str, object]) -> bytes:
+def _dump_json(tree: Mapping[str, object]) -> bytes:
     return json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -167,7 +167,7 @@ def projected(body: bytes, names: tuple[str, ...]) -> bytes:
     kept: dict[str, object] = {}
     for name in names:
         _copy(tree, kept, name)
-    return _dumped(kept)
+    return _dump_json(kept)
 
 
 def _copy(tree: Mapping[str, object], kept: dict[str, object], name: str) -> None:
@@ -198,7 +198,7 @@ def rewritten(body: bytes, changes: Mapping[str, Scalar | None]) -> bytes:
             _put(tree, name, None)
         else:
             _put(tree, name, int(value) if isinstance(value, int) else value)
-    return _dumped(tree)
+    return _dump_json(tree)
 
 
 _INFINITE = (float("inf"), float("-inf"))

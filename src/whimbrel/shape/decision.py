@@ -90,17 +90,17 @@ def decide_on(
     try:
         message = policy.run(run)
         if run.changed and not fit(manual, run.changed, limits):
-            return _failed(run, Fault.VARIABLES)
+            return _fail(run, Fault.VARIABLES)
         if message is None:
-            return _made(run, Outcome.WITHHELD)
-        return _shaped(run, message, body, limits, takes_empty_for_none=takes_empty_for_none)
+            return _make_decision(run, Outcome.WITHHELD)
+        return _shape(run, message, body, limits, takes_empty_for_none=takes_empty_for_none)
     except TransformError as error:
-        return _failed(run, error.fault)
+        return _fail(run, error.fault)
     except Exception:  # noqa: BLE001 # section 4.3: all exceptions are caught; one here is our defect, not the device's
-        return _failed(run, Fault.ERROR)
+        return _fail(run, Fault.ERROR)
 
 
-def _shaped(
+def _shape(
     run: Run, message: Message, body: bytes, limits: PolicyLimits, *, takes_empty_for_none: bool = False
 ) -> Decision:
     data, changes = message.data, message.changes
@@ -117,13 +117,15 @@ def _shaped(
         source = source.encode()
     work = needed(Work(source, data.transforms, changes)) if data.transforms or changes else None
     if work is None:
-        return _made(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original)
+        return _make_decision(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original)
     cost = cost_of(work, limits)
-    made = _made(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original, work=work, cost=cost)
-    return finished(made, _performed(work, limits)) if work.is_light else made
+    made = _make_decision(
+        run, Outcome.DELIVERED, source, attributes, is_original=data.is_original, work=work, cost=cost
+    )
+    return finished(made, _perform(work, limits)) if work.is_light else made
 
 
-def _performed(work: Work, limits: PolicyLimits) -> bytes | Fault:
+def _perform(work: Work, limits: PolicyLimits) -> bytes | Fault:
     """Perform light work and return the new body, or the fault; any exception is the body's fault, as in a worker."""
     try:
         return perform(work, limits)
@@ -137,7 +139,7 @@ def _attributes(original: Attributes, changes: Mapping[str, Scalar | None]) -> A
     return {name: value for name, value in {**original, **changes}.items() if value is not None}
 
 
-def _made(
+def _make_decision(
     run: Run,
     outcome: Outcome,
     body: bytes = b"",
@@ -163,7 +165,7 @@ def _made(
     )
 
 
-def _failed(run: Run, fault: Fault) -> Decision:
+def _fail(run: Run, fault: Fault) -> Decision:
     compared = run.compared // COMPARED_A_STEP
     return Decision(
         outcome=Outcome.WITHHELD,

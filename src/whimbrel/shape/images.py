@@ -158,7 +158,7 @@ def _levels(level: Level) -> Iterator[Level]:
     return (each for each in sorted(Level, reverse=True) if each <= level)
 
 
-def _kept(picture: Picture, profile: bytes | None) -> dict[str, Any]:
+def _metadata_options(picture: Picture, profile: bytes | None) -> dict[str, Any]:
     """Return Pillow's options for the metadata of a re-encoded picture: its colour profile and its orientation."""
     kept: dict[str, Any] = {} if profile is None else {"icc_profile": profile}
     if picture.orientation != UPRIGHT:
@@ -171,7 +171,7 @@ def _kept(picture: Picture, profile: bytes | None) -> dict[str, Any]:
 
 def _jpegs(image: Image.Image, sizes: Sequence[ImageSize], level: Level, picture: Picture) -> Iterator[bytes]:
     """Yield the JPEG of *level* and of those below it, in each of *sizes*."""
-    kept = _kept(picture, image.info.get("icc_profile"))
+    kept = _metadata_options(picture, image.info.get("icc_profile"))
     own = _own_tables(image)
     image.draft(None, sizes[0])  # decodes an eighth to a half where that suffices
     image.load()
@@ -208,10 +208,10 @@ def _tables(quality: int) -> Iterator[list[int]]:
 
 def _pngs(image: Image.Image, sizes: Sequence[ImageSize], level: Level, picture: Picture) -> Iterator[bytes]:
     """Yield the PNG of *level* and of those below it, in each of *sizes*."""
-    kept = _kept(picture, image.info.get("icc_profile"))
+    kept = _metadata_options(picture, image.info.get("icc_profile"))
     image.load()
     for size in sizes:
-        resized = image if image.size == size else _resized(image, size)
+        resized = image if image.size == size else _resize(image, size)
         for each in _levels(level):
             colours = COLOURS.get(each)
             made = resized if colours is None else _with_colours(resized, colours)
@@ -221,7 +221,7 @@ def _pngs(image: Image.Image, sizes: Sequence[ImageSize], level: Level, picture:
             yield out.getvalue()
 
 
-def _resized(image: Image.Image, target: ImageSize) -> Image.Image:
+def _resize(image: Image.Image, target: ImageSize) -> Image.Image:
     """Return *image* in another size, of the same mode and with the same palette."""
     from PIL.Image import Dither, Resampling  # an extra
 

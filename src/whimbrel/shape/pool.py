@@ -156,13 +156,13 @@ class TransformPool:
                 if result in {Fault.TIME_OUT, Fault.DECODER} and process is not None:
                     self.killed += 1
                     self._at_work.discard(process)
-                    await _killed(process)
+                    await _kill(process)
                     process = None
                 self._settle(key, result)
         finally:
             if process is not None:
                 self._at_work.discard(process)
-                await _killed(process)
+                await _kill(process)
 
     async def _ask(self, process: Process, work: Work) -> bytes | Fault:
         assert process.stdin is not None
@@ -233,7 +233,7 @@ class _ReadyProcesses:
         while not self._waiting.empty():
             process = self._waiting.get_nowait()
             if process is not None:
-                await _killed(process)
+                await _kill(process)
 
     def fill(self) -> None:
         """Start the missing processes: for *wanted* and for each waiting caller."""
@@ -243,11 +243,11 @@ class _ReadyProcesses:
             task.add_done_callback(self._starting.discard)
 
     async def _start_one(self) -> None:
-        self._waiting.put_nowait(await _started())
+        self._waiting.put_nowait(await _start_process())
         self.has_started = True
 
 
-async def _started() -> Process | None:
+async def _start_process() -> Process | None:
     """Start a process; return it once it is ready, None if it cannot be started."""
     command = (sys.executable, "-m", "whimbrel.shape.worker")
     try:
@@ -259,10 +259,10 @@ async def _started() -> Process | None:
         async with asyncio.timeout(_START_S):
             await process.stdout.readexactly(1)
     except (TimeoutError, asyncio.IncompleteReadError):
-        await _killed(process)
+        await _kill(process)
         return None
     except asyncio.CancelledError:
-        await _killed(process)
+        await _kill(process)
         raise
     return process
 
@@ -277,7 +277,7 @@ async def _ended_by(process: Process) -> int | None:
     return -code if code < 0 else None
 
 
-async def _killed(process: Process) -> None:
+async def _kill(process: Process) -> None:
     with suppress(ProcessLookupError):
         process.kill()
     await process.wait()

@@ -123,7 +123,7 @@ def _with_members(body: bytes, kind: BodyKind, wanted: Compression, limits: Poli
         left -= image_size(picture).pixels  # one limit for all pictures of the body together
         if left < 0:
             raise TransformError(Fault.PIXELS)
-        return _compressed(picture, of, wanted, limits)
+        return _compress(picture, of, wanted, limits)
 
     return with_smaller_pictures(body, kind, wanted.names, smaller)
 
@@ -136,7 +136,7 @@ def _pixels(body: bytes, limits: PolicyLimits) -> int:
     return pixels
 
 
-def _compressed(body: bytes, kind: BodyKind, wanted: Compression, limits: PolicyLimits) -> bytes:
+def _compress(body: bytes, kind: BodyKind, wanted: Compression, limits: PolicyLimits) -> bytes:
     """Return an image without metadata, compressed as *wanted*."""
     size, picture = image_size(body), without_metadata(body, kind)
     if not stays_as_it_is(size, wanted, is_sideways=picture.is_sideways):
@@ -152,7 +152,7 @@ def perform(work: Work, limits: PolicyLimits) -> bytes:
         if not isinstance(transform, Compression):
             body = projected(body, transform.names)
         elif kind in IMAGES:
-            body = _compressed(body, kind, transform, limits)
+            body = _compress(body, kind, transform, limits)
         elif transform.names and (made := _with_members(body, kind, transform, limits)) is not None:
             body = made
         elif kind is BodyKind.JSON and transform.names and transform.level is not Level.WHOLE:

@@ -48,7 +48,7 @@ def framed(work: Work, limits: PolicyLimits, core_s: float) -> bytes:
     return LENGTH.pack(len(payload)) + payload
 
 
-def _unframed(payload: bytes) -> tuple[Work, PolicyLimits, float]:
+def _decode_request(payload: bytes) -> tuple[Work, PolicyLimits, float]:
     body, kinds, listed, changes, pixels, core_s = cbor2.loads(payload)
     transforms = tuple(_transform(kind, each) for kind, each in zip(kinds, listed, strict=True))
     return Work(body, transforms, changes), PolicyLimits(image_pixels=pixels), core_s
@@ -62,7 +62,7 @@ def _transform(is_compression: bool, told: Any) -> Transform:  # noqa: ANN401, F
 
 
 def _answer(payload: bytes) -> tuple[int, bytes]:
-    work, limits, core_s = _unframed(payload)
+    work, limits, core_s = _decode_request(payload)
     _end_after(core_s)
     try:
         return 0, perform(work, limits)

@@ -49,10 +49,10 @@ class ExposureRun:
 
 def measure_exposure(way: Way, *, gap_s: float, seed: int) -> ExposureRun:
     """Simulate one pair."""
-    return _plain(gap_s, seed) if way is Way.PLAIN else _served(way, gap_s, seed)
+    return _plain(gap_s, seed) if way is Way.PLAIN else _simulate_controller(way, gap_s, seed)
 
 
-def _served(way: Way, gap_s: float, seed: int) -> ExposureRun:
+def _simulate_controller(way: Way, gap_s: float, seed: int) -> ExposureRun:
     hall = Hall(seed, Parameters(has_park=way is Way.PARKED))
     sought, seeking = (_address(number) for number in (2, 3))
     device = Device(address=sought, name="sought", is_discoverable=way is Way.FOUND)

@@ -172,7 +172,7 @@ def _sensors() -> Iterator[Device]:
         yield Device(name=name, stays_s=90.0, away_s=4.0)
 
 
-def _owned() -> Iterator[Device]:
+def _list_devices() -> Iterator[Device]:
     for person in _PEOPLE:
         owner = person.session
         yield Device(name=f"{owner}-phone", session=owner, stays_s=9.0, away_s=6.0, vanishes=0.7, handles_s=0.02)
@@ -200,7 +200,7 @@ def _others() -> Iterator[Device]:
     yield Device(name="night-desk", is_kept=True, wishes=(night,), stays_s=7.0, away_s=12.0)
 
 
-FLEET = Fleet(people=_PEOPLE, devices=(*_sensors(), *_owned(), *_others()))
+FLEET = Fleet(people=_PEOPLE, devices=(*_sensors(), *_list_devices(), *_others()))
 """The fleet of the demo: forty devices."""
 
 

@@ -171,7 +171,7 @@ def compare_heard(
     """Compare the notifications that each device *heard* with ``deliveries`` and the *entries* of the account."""
     by_id = {(each.node, each.seq): each for each in found}
     ids = {each.body_hash: (each.node, each.seq) for each in by_id.values()}
-    delivered, entered = _delivered(deliveries), _entered(entries)
+    delivered, entered = _index_deliveries(deliveries), _index_entries(entries)
     departures = _departures(presence)
     told: list[Received] = []
     for device in sorted(heard):
@@ -204,7 +204,7 @@ def compare_heard(
     return tuple(told)
 
 
-def _delivered(deliveries: ArrowTable) -> dict[str, dict[_Id, int]]:
+def _index_deliveries(deliveries: ArrowTable) -> dict[str, dict[_Id, int]]:
     """Return, per device, the notifications delivered to it and the times, in microseconds."""
     found: defaultdict[str, dict[_Id, int]] = defaultdict(dict)
     times = deliveries.column("decided_at").cast("int64").to_pylist()
@@ -217,7 +217,7 @@ def _delivered(deliveries: ArrowTable) -> dict[str, dict[_Id, int]]:
     return found
 
 
-def _entered(entries: Entries) -> dict[str | None, set[_Id]]:
+def _index_entries(entries: Entries) -> dict[str | None, set[_Id]]:
     """Return, per device, the notifications with an entry that is not *delivered*."""
     found: defaultdict[str | None, set[_Id]] = defaultdict(set)
     for (node, seq, _), outcomes in entries.devices.items():

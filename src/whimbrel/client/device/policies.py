@@ -66,7 +66,7 @@ class Policies:
 
     async def choose(self, name: str | None) -> None:
         """Choose the policy that decides about deliveries to this device until its session ends; None for no policy."""
-        await self._asked(None if name is None else check_policy(name), "choose")
+        await self._request(None if name is None else check_policy(name), "choose")
 
     async def list(self) -> list[PolicySummary]:
         """Return all policies of the broker, sorted by name, without their texts; they are requested in pages."""
@@ -86,9 +86,9 @@ class Policies:
 
     async def show(self, name: str) -> PolicySummary:
         """Return a policy with its text; raise ``SessionRefusedError`` if it does not exist."""
-        return _summary(await self._asked(check_policy(name), "show"))
+        return _summary(await self._request(check_policy(name), "show"))
 
-    async def _asked(self, value: object, verb: str) -> Members:
+    async def _request(self, value: object, verb: str) -> Members:
         return await self._ask(Request(verb, "", {verb: value}, _TOPIC))
 
 

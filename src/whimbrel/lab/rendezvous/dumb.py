@@ -169,7 +169,7 @@ def _text(value: Estimate) -> str:
     return f"{value.mean:.2f}{margin}"
 
 
-def _heard(rows: Sequence[Row], first: Arrival) -> Estimate:
+def _estimate_time_to_hear(rows: Sequence[Row], first: Arrival) -> Estimate:
     return estimate([row["heard_s"] for row in rows if row["first"] == first.value and row["has_controller"]])
 
 
@@ -197,13 +197,15 @@ def _claims(
             "phone", Arrival.SMART, has_controller=True
         )
         < mean("phone", Arrival.SMART, has_controller=False),
-        "a page is heard later where the phone's clock is not known (5.4.4)": _heard(rows, Arrival.DUMB).mean
-        > _heard(rows, Arrival.SMART).mean,
+        "a page is heard later where the phone's clock is not known (5.4.4)": _estimate_time_to_hear(
+            rows, Arrival.DUMB
+        ).mean
+        > _estimate_time_to_hear(rows, Arrival.SMART).mean,
     }
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    known, unknown = _heard(rows, Arrival.SMART), _heard(rows, Arrival.DUMB)
+    known, unknown = _estimate_time_to_hear(rows, Arrival.SMART), _estimate_time_to_hear(rows, Arrival.DUMB)
     return [
         f"the controller hears a page after {_text(known)} s where it knows the phone's clock",
         f"and holds the headset after {_text(unknown)} s where it does not: it goes through all page scan frequencies",

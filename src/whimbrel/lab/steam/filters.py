@@ -59,7 +59,7 @@ def producer_with(members: int) -> Node:
     return node
 
 
-def _timed(work: Callable[[], object], *, least_s: float = 0.02) -> float:
+def _measure_us(work: Callable[[], object], *, least_s: float = 0.02) -> float:
     """Measure the processor time of *work* in microseconds: the best of five rounds."""
     best = float("inf")
     for _ in range(5):
@@ -79,7 +79,7 @@ def _compare(consumers: int) -> Row:
     def publish() -> None:
         node.publish("A", {"value": next(numbers) % _SHARE}, now=0)
 
-    steam_us = _timed(publish)
+    steam_us = _measure_us(publish)
     event, outputs = node.publish("A", {"value": 3}, now=0)
     assert isinstance(outputs[0], Send)
     own = [Filter(f"value == {number % _SHARE}") for number in range(consumers)]
@@ -87,7 +87,7 @@ def _compare(consumers: int) -> Row:
     def match_all() -> list[int]:
         return [number for number, each in enumerate(own) if each.verdict(event.attributes) is True]
 
-    content_us = _timed(match_all)
+    content_us = _measure_us(match_all)
     size = len(encode(event))
     wanted = len(match_all())
     return {
@@ -109,11 +109,11 @@ def _compare(consumers: int) -> Row:
 def _look_up(members: int) -> Row:
     begun = time.process_time()
     node = producer_with(members)
-    lookup_us = _timed(lambda: node.members("A"))
-    publish_us = _timed(lambda: node.publish("A", {"value": 1}, now=0))
+    lookup_us = _measure_us(lambda: node.members("A"))
+    publish_us = _measure_us(lambda: node.publish("A", {"value": 1}, now=0))
     few = [Filter(f"value == {number}") for number in range(_SHARE)]  # parsing a million would take a minute
     own, attributes = [few[number % _SHARE] for number in range(members)], {"value": 1}
-    content_us = _timed(lambda: [number for number, each in enumerate(own) if each.verdict(attributes) is True])
+    content_us = _measure_us(lambda: [number for number, each in enumerate(own) if each.verdict(attributes) is True])
     return {
         "kind": "lookup",
         "consumers": members,

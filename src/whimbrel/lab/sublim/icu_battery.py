@@ -105,7 +105,13 @@ def _find(rows: Sequence[Row], *, rates: Sequence[int], swept: Sequence[str], en
     ]
     head = ("messages a minute", "none, h", "stateless, h", "stateful, h", "longer by", "KB/s stateless", "stateful")
     varied = [
-        (name, _hours(stateless), _hours(stateful), f"{_gain(stateless, stateful):.0%}", _reached(stateless, stateful))
+        (
+            name,
+            _hours(stateless),
+            _hours(stateful),
+            f"{_gain(stateless, stateful):.0%}",
+            _describe_gain(stateless, stateful),
+        )
         for name, (stateless, stateful) in zip(swept, sweep, strict=True)
     ]
     used = [
@@ -156,7 +162,7 @@ def _gain(stateless: Row, stateful: Row) -> float:
     return float(stateful["life_s"] / stateless["life_s"] - 1)
 
 
-def _reached(stateless: Row, stateful: Row) -> str:
+def _describe_gain(stateless: Row, stateful: Row) -> str:
     return "reached" if _gain(stateless, stateful) >= PAPER else "not reached"
 
 

@@ -86,7 +86,7 @@ def _subject(what: str, value: object) -> str:
     return name(what, value, max_bytes=MAX_TYPE_BYTES)
 
 
-def _sized(size: int) -> _Read:
+def _sized_bytes_reader(size: int) -> _Read:
     def read(what: str, value: object) -> bytes:
         if type(value) is not bytes or len(value) != size:
             raise InvalidValueError(what, description_of(value), f"{size} bytes")
@@ -161,8 +161,8 @@ _FLOODED = (
 )
 _SIGNED_WITH = (
     _Field("issued_at", "i", _SEQ, is_optional=True),
-    _Field("key", "k", _sized(KEY_BYTES), is_optional=True),
-    _Field("signature", "z", _sized(SIGNATURE_BYTES), is_optional=True, is_signed=False),
+    _Field("key", "k", _sized_bytes_reader(KEY_BYTES), is_optional=True),
+    _Field("signature", "z", _sized_bytes_reader(SIGNATURE_BYTES), is_optional=True, is_signed=False),
 )
 _BEACON = (
     *_FLOODED,
@@ -173,7 +173,7 @@ _BEACON = (
     _Field("latest", "n", _SEQ),
     _Field("latest_us", "u", _DURATION, is_signed=False),
     _Field("cell_m", "c", _whole(INT64_MAX)),
-    _Field("fingerprint", "f", _sized(FINGERPRINT_BYTES)),
+    _Field("fingerprint", "f", _sized_bytes_reader(FINGERPRINT_BYTES)),
     _Field("view", "v", _digest, list),
     _Field("members", "w", _numbers(_MAX_LISTED, _UINT64_MAX), list, is_optional=True),
     *_SIGNED_WITH,

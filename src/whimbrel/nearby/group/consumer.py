@@ -181,7 +181,7 @@ class Consumer:
         skipped = found.know(frame.number, deployment=self._deployment, lasts_us=frame.remaining_us, now=now)
         found.settle(frame.number)
         self._groups.rest(group)
-        return [*_missed(group, skipped), Note(kind=NoteKind.PASSED_BY, group=group, number=frame.number)]
+        return [*_report_missed(group, skipped), Note(kind=NoteKind.PASSED_BY, group=group, number=frame.number)]
 
     def receive_beacon(self, beacon: Beacon, *, now: int) -> list[Output]:
         """Handle a new beacon inside its area: join the group, or stay a member."""
@@ -203,7 +203,7 @@ class Consumer:
         found.beacon = beacon
         found.taken_hops = max(0, beacon.max_hops - beacon.hops)
         found.hear(beacon.sender, now=now)
-        done = _missed(group, lost)
+        done = _report_missed(group, lost)
         if beacon.lifetime_us == 0:
             return [*done, *self._lapse(group, found, NoteKind.LEFT)]
         if not found.is_joined:
@@ -212,7 +212,7 @@ class Consumer:
         if beacon.members is not None:
             found.view = frozenset(beacon.members)
         skipped, is_expired = found.learn(beacon, deployment=self._deployment, now=now)
-        done += _missed(group, skipped)
+        done += _report_missed(group, skipped)
         return [*done, Note(kind=NoteKind.EXPIRED, group=group, number=beacon.latest)] if is_expired else done
 
     def _enter(self, group: GroupId, found: Membership, beacon: Beacon, *, now: int) -> list[Output]:
@@ -221,7 +221,7 @@ class Consumer:
         self._groups.active[group] = found
         # Spread the joins of the nodes that heard the same beacon.
         found.join_at = now + member_hash(self.name) % self._deployment.slots * self._deployment.slot_us
-        return [*_missed(group, cut_off), Note(kind=NoteKind.JOINED, group=group)]
+        return [*_report_missed(group, cut_off), Note(kind=NoteKind.JOINED, group=group)]
 
     def receive_event(self, event: Event, *, now: int) -> list[Output]:
         """Handle an event inside its area that this consumer ``wants``."""
@@ -232,11 +232,11 @@ class Consumer:
         if found is None:
             return []
         found.hear(event.sender, now=now)
-        done = _missed(group, lost)
+        done = _report_missed(group, lost)
         if found.is_active:
             lasts_us = event.deadline_us if found.beacon is None else found.beacon.max_remaining_us
             skipped = found.know(event.number, deployment=self._deployment, lasts_us=lasts_us, now=now)
-            done += _missed(group, skipped)
+            done += _report_missed(group, skipped)
         if not found.settle(event.number):
             return done
         self._groups.rest(group)
@@ -315,20 +315,20 @@ class Consumer:
         if found.beacon is None or not is_inside(found.beacon.area, place):
             return done
         self._counts["requests"] += len(requests)
-        return [*done, *(Send(self._signed(each, found.key, now=now)) for each in requests)]
+        return [*done, *(Send(self._sign(each, found.key, now=now)) for each in requests)]
 
     def _join(self, found: Membership, beacon: Beacon, *, now: int, is_leaving: bool = False) -> Send:
         seq = self._numbering.take()
         join = found.join(self.name, beacon, seq=seq, deployment=self._deployment, is_leaving=is_leaving)
-        return Send(self._signed(join, beacon.key, now=now))
+        return Send(self._sign(join, beacon.key, now=now))
 
-    def _signed(self, frame: _Own, producers_key: bytes | None, *, now: int) -> _Own:
+    def _sign(self, frame: _Own, producers_key: bytes | None, *, now: int) -> _Own:
         """Return *frame*, signed if its group's producer signs."""
         if producers_key is None or self._signer is None:
             return frame
         return self._signer.sign(frame, issued_at=self._day.at(now))
 
 
-def _missed(group: GroupId, count: int) -> list[Output]:
+def _report_missed(group: GroupId, count: int) -> list[Output]:
     """Report *count* events that are missed without a request."""
     return [Note(kind=NoteKind.MISSED, group=group, count=count)] if count else []

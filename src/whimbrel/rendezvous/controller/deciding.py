@@ -326,7 +326,7 @@ class Decider:
         """Drop devices that did not answer in time; continue triggers that waited for time or for an active slot."""
         if not self._answers and not self._verifications:
             return
-        silent = [m for at, each in self._told() if at <= now for m in each.awaited.values()]
+        silent = [m for at, each in self._find_told_matches() if at <= now for m in each.awaited.values()]
         silent += self._asker.silent(now=now)
         if silent:
             self._drop_silent(silent, now)  # all at once: none of them is matched because another was dropped
@@ -344,11 +344,11 @@ class Decider:
     @property
     def next_due(self) -> int | None:
         """Time at which the next device has been silent for too long."""
-        due = [at for at, _ in self._told()]
+        due = [at for at, _ in self._find_told_matches()]
         due += [] if self._asker.next_due is None else [self._asker.next_due]
         return min(due, default=None)
 
-    def _told(self) -> list[tuple[int, _Answer]]:
+    def _find_told_matches(self) -> list[tuple[int, _Answer]]:
         """Return the matches whose parties were told, each with the time by which they must confirm."""
         answer_us = self._state.parameters.answer_us
         return [(each.told_at + answer_us, each) for each in self._answers.values() if each.told_at is not None]

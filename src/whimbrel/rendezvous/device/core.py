@@ -220,7 +220,7 @@ class Device:
             case PageEnded(address, is_connected):
                 return self._end_page(address, is_connected=is_connected, now=now)
             case Paged(address, has_layer):
-                wish = self._awaited()
+                wish = self._awaited_wish()
                 roles = [] if has_layer else [BecomeMaster(address)]
                 introduced = Introduced(address=address, is_caller=False)
                 met = self._peers.connect(address, _groups_of(wish), is_caller=False, now=now)
@@ -322,7 +322,7 @@ class Device:
         self._released = None
         return self._restore()
 
-    def _awaited(self) -> Wish | None:
+    def _awaited_wish(self) -> Wish | None:
         """Return the publication for which a page is awaited: the matched one or, while released, the device's own."""
         if self._listening is not None:
             return self._listening[0]

@@ -70,9 +70,9 @@ def with_smaller_pictures(body: bytes, kind: BodyKind, names: tuple[str, ...], s
         found, made = True, smaller(picture, kind_of(picture))
         if made != picture:
             old, inner[key] = inner[key], made if kind is BodyKind.CBOR else base64.b64encode(made).decode()
-            body = _replaced(body, kind, old, inner[key])
+            body = _replace_member(body, kind, old, inner[key])
             if _read(body, kind) != tree:  # it was encoded differently, or occurs more than once
-                body = _written(tree, kind)
+                body = _write_tree(tree, kind)
     return body if found else None
 
 
@@ -107,16 +107,16 @@ def _picture(value: object, kind: BodyKind) -> bytes | None:
     return value if isinstance(value, bytes) and kind_of(value) in IMAGES else None
 
 
-def _replaced(body: bytes, kind: BodyKind, old: object, new: object) -> bytes:
+def _replace_member(body: bytes, kind: BodyKind, old: object, new: object) -> bytes:
     """Return *body* with the first *old* replaced by *new*; unchanged if *old* is encoded otherwise than by us."""
-    return body.replace(_encoded(old, kind), _encoded(new, kind), 1)
+    return body.replace(_encode_member(old, kind), _encode_member(new, kind), 1)
 
 
-def _encoded(value: object, kind: BodyKind) -> bytes:
+def _encode_member(value: object, kind: BodyKind) -> bytes:
     return cbor2.dumps(value) if kind is BodyKind.CBOR else json.dumps(value, ensure_ascii=False).encode()
 
 
-def _written(tree: Mapping[Any, Any], kind: BodyKind) -> bytes:
+def _write_tree(tree: Mapping[Any, Any], kind: BodyKind) -> bytes:
     if kind is BodyKind.CBOR:
         return cbor2.dumps(tree)
     return json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

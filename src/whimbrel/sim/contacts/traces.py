@@ -47,7 +47,7 @@ def read_trace(path: Path) -> Trace:
         if file.peek(4).startswith(_COMPRESSED):
             raise MalformedLineError(str(path), 1, 1, "the file is compressed; unpack it first")
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
-        return trace_of(_bounded(text, str(path)), source=str(path))
+        return trace_of(_read_bounded_lines(text, str(path)), source=str(path))
 
 
 def trace_of(lines: Iterable[str], *, source: str) -> Trace:
@@ -66,7 +66,7 @@ def trace_lines(contacts: Contacts) -> Iterator[str]:
         yield f"{time!r} CONN {low} {high} {_VERBS[verb]}\n"
 
 
-def _bounded(text: io.TextIOWrapper, source: str) -> Iterator[str]:
+def _read_bounded_lines(text: io.TextIOWrapper, source: str) -> Iterator[str]:
     """Yield the lines of *text*; read at most a little more of a line than is allowed."""
     for number, line in enumerate(iter(lambda: text.readline(_MAX_LINE + 2), ""), start=1):
         if len(line.rstrip("\n")) > _MAX_LINE:

@@ -37,7 +37,7 @@ def fast_contacts_of(walks: Walks, *, range_m: float, is_grid: bool | None = Non
     width_m = float(max(np.ptp(walks.x), np.ptp(walks.y), 1e-9))
     if is_grid is None:
         is_grid = width_m / cell_m >= _GRID_CELLS
-    room = _expected(walks, range_m, top_speed, width_m)
+    room = _estimate_contacts(walks, range_m, top_speed, width_m)
     while True:
         start, end = np.empty(room), np.empty(room)
         low, high = np.empty(room, np.int32), np.empty(room, np.int32)
@@ -78,7 +78,7 @@ def _lines(walks: Walks) -> tuple[NDArray[np.float64], float]:
     return np.stack([walks.time, walks.x, walks.y, vx, vy], axis=1), float(np.hypot(vx, vy).max(initial=0.0))
 
 
-def _expected(walks: Walks, range_m: float, speed_m_s: float, width_m: float) -> int:
+def _estimate_contacts(walks: Walks, range_m: float, speed_m_s: float, width_m: float) -> int:
     """Return an estimate, somewhat too high, of the number of contacts of random walks."""
     pairs = walks.nodes * (walks.nodes - 1) / 2
     share = min(1.0, 4 * range_m * range_m / (width_m * width_m))

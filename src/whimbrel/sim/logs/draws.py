@@ -61,10 +61,10 @@ class Draws:
     def _bits(self, rows: Integers) -> NDArray[np.uint64]:
         digest = blake2b(repr(self.path).encode(), digest_size=8).digest()
         key = np.uint64(int.from_bytes(digest, "little"))
-        return _finalised(_finalised(rows.astype(np.uint64) * _GOLDEN) ^ key)
+        return _mix_bits(_mix_bits(rows.astype(np.uint64) * _GOLDEN) ^ key)
 
 
-def _finalised(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     bits = (bits ^ (bits >> np.uint64(30))) * _FIRST
     bits = (bits ^ (bits >> np.uint64(27))) * _SECOND
     return bits ^ (bits >> np.uint64(31))

@@ -119,7 +119,7 @@ def generate(spark: SparkSession, recipe: Recipe, out: Path, *, partitions: int 
     def make(batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                made = _made(days[chunks[number].place], chunks[number])
+                made = _make_tables(days[chunks[number].place], chunks[number])
                 rows = {name: _write(out, name, days[chunks[number].place].node, table) for name, table in made.items()}
                 yield pa.RecordBatch.from_pydict({"table": list(rows), "rows": list(rows.values())}, schema=_WRITTEN)
 
@@ -154,7 +154,7 @@ def _usual(world: World, recipe: Recipe) -> int:
 # -- a chunk ---------------------------------------------------------------------------------------------------------
 
 
-def _made(day: _NodeDay, chunk: _Chunk) -> dict[str, ArrowTable]:
+def _make_tables(day: _NodeDay, chunk: _Chunk) -> dict[str, ArrowTable]:
     """Return the publications and reports of *chunk*: all of its seqs that no history uses."""
     low, high = np.searchsorted(day.history.seq, [chunk.first, chunk.last + 1])
     seq = np.setdiff1d(np.arange(chunk.first, chunk.last + 1), day.history.seq[low:high], assume_unique=True)

@@ -105,7 +105,7 @@ class World(Protocol):
         ...
 
 
-def _named(names: Sequence[str], which: Integers) -> Array:
+def _take_names(names: Sequence[str], which: Integers) -> Array:
     return pa.array(names, pa.string()).take(pa.array(which))
 
 
@@ -143,17 +143,17 @@ class Ward:
         senders = [f"monitor-{name}" for name in beds] + [f"pump-{name}" for name in beds]
         sender = np.where(is_badge, len(senders) + badge, np.where(is_pump, len(beds), 0) + bed)
         return Happenings(
-            subject=_named(subjects + badges, subject),
-            publisher=_named(senders + [name.replace("/", "-") for name in badges], sender),
+            subject=_take_names(subjects + badges, subject),
+            publisher=_take_names(senders + [name.replace("/", "-") for name in badges], sender),
             attributes=[
-                Column(name="bed", present=~is_badge, text=_named(beds, bed)),
+                Column(name="bed", present=~is_badge, text=_take_names(beds, bed)),
                 *_vitals(rows, bed, is_vital),
-                Column(name="drug", present=is_pump, text=_named(_DRUGS, rows.below(4, "drug"))),
+                Column(name="drug", present=is_pump, text=_take_names(_DRUGS, rows.below(4, "drug"))),
                 Column(name="dose-mg", present=is_pump, whole=10 + rows.below(110, "dose"), decimals=1),
                 Column(name="badge", present=is_badge, whole=badge),
                 Column(name="battery", present=is_badge, whole=_percent(rows.drift(badge, 600 * _MINUTE, "battery"))),
                 Column(name="charging", present=is_badge, whole=rows.below(5, "charging") // 4),
-                Column(name="alarm", present=is_alarm, text=_named(_ALARMS, rows.below(4, "alarm"))),
+                Column(name="alarm", present=is_alarm, text=_take_names(_ALARMS, rows.below(4, "alarm"))),
                 Column(name="level", present=is_alarm, whole=1 + rows.below(3, "level")),
             ],
             qos=np.where(is_alarm, 2, np.where(is_pump, 1, 0)),
@@ -201,7 +201,7 @@ def _vitals(rows: Rows, bed: Integers, is_vital: Flags) -> list[Column]:
         for name in _PATIENTS
     ]
     return [
-        Column(name="patient", present=is_vital, text=_named(patients, bed)),
+        Column(name="patient", present=is_vital, text=_take_names(patients, bed)),
         Column(name="pulse", present=is_vital, whole=pulse),
         Column(name="spo2", present=is_vital & rows.chance(0.85, "clip"), whole=spo2),
         Column(name="temperature", present=is_vital & rows.chance(0.4, "thermometer"), whole=tenths, decimals=1),
@@ -243,17 +243,17 @@ class Campus:
         free = (seats * rows.drift(topic, 40 * _MINUTE, "free")).astype(np.int64)
         price = 50 * rows.below(24, "price") + 45
         return Happenings(
-            subject=_named(subjects, topic),
-            publisher=_named([f"way-server-{name}" for name in _BUILDINGS], building),
+            subject=_take_names(subjects, topic),
+            publisher=_take_names([f"way-server-{name}" for name in _BUILDINGS], building),
             attributes=[
-                Column(name="building", present=np.ones(len(topic), np.bool_), text=_named(_BUILDINGS, building)),
+                Column(name="building", present=np.ones(len(topic), np.bool_), text=_take_names(_BUILDINGS, building)),
                 Column(name="seats", present=is_room, whole=seats),
                 Column(name="free", present=is_room & rows.chance(0.95, "counter"), whole=free),
-                Column(name="category", present=is_event, text=_named(_CATEGORIES, rows.below(5, "category"))),
-                Column(name="dish", present=is_menu, text=_named(_DISHES, rows.below(6, "dish"))),
+                Column(name="category", present=is_event, text=_take_names(_CATEGORIES, rows.below(5, "category"))),
+                Column(name="dish", present=is_menu, text=_take_names(_DISHES, rows.below(6, "dish"))),
                 Column(name="vegan", present=is_menu & rows.chance(0.7, "label"), whole=rows.below(2, "vegan")),
                 Column(name="price", present=is_menu | (is_event & rows.chance(0.5, "paid")), whole=price, decimals=2),
-                Column(name="line", present=is_bus, text=_named(("U1", "U2", "M4", "N7"), rows.below(4, "line"))),
+                Column(name="line", present=is_bus, text=_take_names(("U1", "U2", "M4", "N7"), rows.below(4, "line"))),
                 Column(name="delay-s", present=is_bus, whole=rows.below(900, "delay") - 60),
             ],
             qos=np.where(is_event, 1, 0),
@@ -282,7 +282,7 @@ class Campus:
 
     def places(self, draws: Draws, who: Integers, at: Integers, devices: int) -> tuple[Reals, Reals] | None:
         """Return positions of people who walk on a campus of some hundred metres."""
-        return _walked(Plane(Place(41.8547, 12.6210)), draws, who, at, side_m=500.0 + devices / 10, speed_m_s=1.0)
+        return _walk(Plane(Place(41.8547, 12.6210)), draws, who, at, side_m=500.0 + devices / 10, speed_m_s=1.0)
 
 
 def _topics(devices: int) -> int:
@@ -331,7 +331,7 @@ class City:
         zone, hazard = rows.below(_ZONES, "zone"), rows.below(4, "hazard")
         who = np.where(is_light, cars + light, np.where(is_zone, cars + _LIGHTS + zone, car))
         still = np.zeros_like(rows.at)  # lights and zones do not move
-        places = _walked(self.plane, rows.draws, who, np.where(is_light | is_zone, still, rows.at), side_m=side_m)
+        places = _walk(self.plane, rows.draws, who, np.where(is_light | is_zone, still, rows.at), side_m=side_m)
         subjects = [f"car/{number}" for number in range(cars)] + [f"light/{number}" for number in range(_LIGHTS)]
         subjects += [f"parking/{number}" for number in range(_ZONES)]
         senders = [name.replace("/", "-") for name in subjects]
@@ -339,8 +339,10 @@ class City:
         speed = (130 * rows.drift(car, 2 * _MINUTE, "speed") ** 1.5).astype(np.int64)
         everywhere = np.ones(len(kind), np.bool_)
         return Happenings(
-            subject=_named(subjects + [f"hazard/{name}" for name in _HAZARDS], np.where(is_hazard, at_hazard, who)),
-            publisher=_named(senders, who),
+            subject=_take_names(
+                subjects + [f"hazard/{name}" for name in _HAZARDS], np.where(is_hazard, at_hazard, who)
+            ),
+            publisher=_take_names(senders, who),
             attributes=[
                 Column(name="district", present=everywhere, whole=who % 24 + 1),
                 Column(name="speed-kmh", present=is_car, whole=speed),
@@ -351,9 +353,9 @@ class City:
                     whole=3_000_000_000 + car * 1_000 + rows.at // (60 * _MINUTE) % 1_000,
                     is_wide=True,
                 ),
-                Column(name="state", present=is_light, text=_named(_COLOURS, rows.below(3, "state"))),
+                Column(name="state", present=is_light, text=_take_names(_COLOURS, rows.below(3, "state"))),
                 Column(name="remaining-s", present=is_light, whole=rows.below(40, "remaining")),
-                Column(name="hazard", present=is_hazard, text=_named(_HAZARDS, hazard)),
+                Column(name="hazard", present=is_hazard, text=_take_names(_HAZARDS, hazard)),
                 Column(name="severity", present=is_hazard, whole=1 + rows.below(5, "severity")),
                 Column(name="free", present=is_zone, whole=rows.below(80, "free")),
                 Column(name="price", present=is_zone, whole=10 * rows.below(60, "price"), decimals=2),
@@ -388,7 +390,7 @@ class City:
 
     def places(self, draws: Draws, who: Integers, at: Integers, devices: int) -> tuple[Reals, Reals] | None:
         """Return positions of devices that drive and walk, at about five metres a second."""
-        return _walked(self.plane, draws.of("devices"), who, at, side_m=_side_m(devices))
+        return _walk(self.plane, draws.of("devices"), who, at, side_m=_side_m(devices))
 
 
 def _side_m(devices: int) -> float:
@@ -396,7 +398,7 @@ def _side_m(devices: int) -> float:
     return float(min(max(1_000.0, 100.0 * devices**0.5), 40_000.0))
 
 
-def _walked(
+def _walk(
     plane: Plane, draws: Draws, who: Integers, at: Integers, *, side_m: float, speed_m_s: float = 5.0
 ) -> tuple[Reals, Reals]:
     """Return positions along smooth curves in a square of *side_m*; *speed_m_s* decides how often a curve bends."""

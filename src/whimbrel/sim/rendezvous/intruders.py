@@ -123,7 +123,7 @@ def play_attack(
     if how is System.PLAIN:
         row = _plain(kind, seconds, seed)
     else:
-        row = _served(kind, how, seconds, seed, is_restricted=is_restricted, has_headset=has_headset)
+        row = _simulate_controller(kind, how, seconds, seed, is_restricted=is_restricted, has_headset=has_headset)
     settings = {
         "attack": attack,
         "system": system,
@@ -151,7 +151,7 @@ def _plain(attack: Attack, seconds: float, seed: int) -> dict[str, object]:
     return _report(attacker, exposure, air.now, is_met=bool(met))
 
 
-def _served(
+def _simulate_controller(
     attack: Attack, how: System, seconds: float, seed: int, *, is_restricted: bool, has_headset: bool
 ) -> dict[str, object]:
     pairs = [DumbPair(dumb=_HEADSET, smart=_VICTIM)] if has_headset else []

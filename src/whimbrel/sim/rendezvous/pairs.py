@@ -50,7 +50,7 @@ def play_pair(
     if how is System.PLAIN:
         row = _plain(order, gap_s, Search(every_s=every_s, is_whole=is_whole), seed)
     else:
-        row = _served(how, order, gap_s, is_whole=is_whole, seed=seed)
+        row = _simulate_controller(how, order, gap_s, is_whole=is_whole, seed=seed)
     settings = {
         "system": system,
         "first": first,
@@ -88,7 +88,7 @@ def _plain(order: First, gap_s: float, search: Search, seed: int) -> dict[str, o
     }
 
 
-def _served(how: System, order: First, gap_s: float, *, is_whole: bool, seed: int) -> dict[str, object]:
+def _simulate_controller(how: System, order: First, gap_s: float, *, is_whole: bool, seed: int) -> dict[str, object]:
     hall = Hall(seed, Parameters(has_park=how is not System.RELEASE))
     is_found = how is System.FOUND
     sought = Device(address=_SOUGHT, name="sought", is_discoverable=is_found)

@@ -46,7 +46,7 @@ def play_room(
     if how is System.PLAIN:
         row = _plain(arrivals, seconds, Search(every_s=every_s, is_whole=is_whole), seed)
     else:
-        row = _served(how, arrivals, seconds, is_whole=is_whole, seed=seed)
+        row = _simulate_controller(how, arrivals, seconds, is_whole=is_whole, seed=seed)
     settings = {
         "system": system,
         "phones": phones,
@@ -91,7 +91,9 @@ def _plain(arrivals: list[int], seconds: float, search: Search, seed: int) -> di
     return _report(usages, waits, len(arrivals), unwanted=unwanted, collisions=air.collisions)
 
 
-def _served(how: System, arrivals: list[int], seconds: float, *, is_whole: bool, seed: int) -> dict[str, object]:
+def _simulate_controller(
+    how: System, arrivals: list[int], seconds: float, *, is_whole: bool, seed: int
+) -> dict[str, object]:
     hall = Hall(seed, Parameters(has_park=how is not System.RELEASE, max_released=max(40, len(arrivals))))
     devices = [
         Device(address=address(_FIRST + number), name=f"phone {number}", is_discoverable=how is System.FOUND)

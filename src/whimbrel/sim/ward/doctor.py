@@ -103,9 +103,9 @@ class DoctorDevice:
 
     def receive(self, data: bytes) -> bytes:
         """Handle bytes from the broker, in chunks of any size; return the answer."""
-        return b"".join(self._answered(packet) for packet in self._decoder.receive(data))
+        return b"".join(self._answer(packet) for packet in self._decoder.receive(data))
 
-    def _answered(self, packet: Packet) -> bytes:
+    def _answer(self, packet: Packet) -> bytes:
         size = len(encode(packet, V5))
         self.battery.receive(size)
         self.counts["bytes"] += size

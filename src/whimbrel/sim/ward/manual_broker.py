@@ -90,13 +90,13 @@ class ManualBroker:
                 broker.on_answer(question, question.ask(), self.now)
             while broker.transforms:
                 job = broker.transforms.popleft()
-                broker.on_answer(job, self._performed(job.work), self.now)
+                broker.on_answer(job, self._perform(job.work), self.now)
             if broker.has_work:
                 broker.go_on(self.now)
             self._flush()
         self._cut()
 
-    def _performed(self, work: Work) -> bytes | Fault:
+    def _perform(self, work: Work) -> bytes | Fault:
         self.counts["transforms"] += 1
         if (known := self._made.get(work.key)) is not None:
             self.counts["transforms made already"] += 1
