@@ -1,17 +1,10 @@
 """Topics of a node: their names and ids, from the control data, from a file, else from a hash of the name.
 
-<<<<<<< HEAD
-Rule: control data in force decides. A name that it does not list has the id of the topics file, else of its hash; if
-the control data gives that id to another name, the name is refused.
-Rule: a name has one id. When control data gives it another, the id that it had before has no name any more.
-Rule: the administrative server takes the id of a name's hash, too, while no other topic has it: nodes that never met a
-way-server use the same ids then.
-=======
 Rule: control data in force decides. A name that it does not list has the id of the topics file, else that of its hash.
 If another name has that id, the name is refused.
+Rule: a name has one id. When control data gives it another, the id that it had before has no name any more.
 Rule: the administrative server also uses the hash of a name as its id if that id is free. So nodes that never met a
 way-server use the same ids.
->>>>>>> campus
 """
 
 from __future__ import annotations
