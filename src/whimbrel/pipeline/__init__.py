@@ -1,13 +1,13 @@
 """The data pipeline: compute tables from logs of millions of facts, on Spark.
 
-| room | content; each room imports only rooms above it |
+| folder | content; each folder imports only folders above it |
 |---|---|
 | ``files`` | reading and validating the log; writing Delta tables |
 | ``subscriptions`` | when each subscription was in force; the packed matchers |
-| ``fold`` | folding events with a node's core; contacts |
+| ``fold`` | replaying events in order to compute a node's state (a fold); contacts |
 | ``spark`` | the Spark session, the log as a DataFrame, progress bars |
 | ``tables`` | one file per output table |
-| ``unit`` | the unit of work: turn a span of a node's log into rows |
+| ``unit`` | the unit of work: turn a span (range of seqs) of one node's log into rows of tables |
 | ``batch`` | batch runs: tables of a whole log |
 | ``stream`` | streams: tables that follow a growing log |
 | ``doctor`` | checks of machine, session, logs and streams, with advice |

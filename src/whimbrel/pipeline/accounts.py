@@ -6,9 +6,10 @@ notifications without an outcome (held). An *entry* is a triple of notification,
 too, because a held notification is owed to all of them.
 
 Rule: a session in which a notification matched has an entry for it. If several sessions match only through the same
-share, exactly one of them is served. Sessions whose policies withheld the notification have entries too: the share
-passes it on to its next session.
-Rule: a device that was a member of the session at that time, and did not leave it, has an entry of its own.
+share (a ``$share`` filter, whose sessions take turns), exactly one of them gets the notification. Sessions whose
+policies withheld the notification have entries too, because the share then passes it to its next session.
+Rule: a device that was a member of the session when the notification was published, and did not leave the session
+later, has an entry of its own.
 Rule: an entry exists once, and only for a match. A row of ``deliveries`` without a device means that the session had no
 device; it is the session's only entry. A held notification without a device waits for the next device that connects.
 
@@ -55,7 +56,7 @@ _Wanted: TypeAlias = tuple[str, int, str]
 
 
 class Gaps:
-    """The discrepancies that were found: the number of all, and sentences about the first ``_SHOWN``."""
+    """Discrepancies that were found: their number, and a sentence about each of the first ``_SHOWN``."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -69,7 +70,7 @@ class Gaps:
 
 
 class Membership(NamedTuple):
-    """A device's membership in a session, from the seq ``since`` to the seq ``until``; None: it has not ended."""
+    """A device's membership in a session, from the seq ``since`` to the seq ``until`` (None: the membership lasts)."""
 
     node: str
     session: str
@@ -77,7 +78,7 @@ class Membership(NamedTuple):
     since: int
     until: int | None = None
     has_left: bool = False
-    """Whether the device left, which ends its claims; False if the session was deleted, which settles them all."""
+    """Whether the device left the session, so that no entry is required; False if the session was deleted instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +165,7 @@ def _rows(table: ArrowTable, *names: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _shares(matches: ArrowTable) -> dict[_Wanted, set[str | None]]:
-    """Return the shares of each match; the set has None if the session matched also outside a share."""
+    """Return the ``$share`` filters of each match; None in a set stands for a subscription outside any share."""
     found: dict[_Wanted, set[str | None]] = {}
     for node, seq, session, wanted in _rows(
         matches, "notification_node", "notification_seq", "session", "subject_filter"
@@ -242,7 +243,7 @@ def _judge_sessions(
             gaps.add(f"{node}:{seq} matched in {session} and has no entry there")
         for share in through:
             if share is not None:
-                # A session that also matched outside the share has one entry for both, which proves nothing here.
+                # If a session matched outside the share too, its one entry does not show that the share gave it.
                 is_served = has_entry and not is_withheld and len(through) == 1
                 served[node, seq, share] += [session] if is_served else []
                 if is_withheld:

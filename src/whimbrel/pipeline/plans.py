@@ -26,7 +26,7 @@ from whimbrel.pipeline.tables.replicas import HORIZON_US, SAMPLE_BYTES
 __all__ = ["FORMAT", "READABLE", "Plan", "StreamPlan", "settled_plan"]
 
 FORMAT = STATE_FORMAT
-"""Format of a stream's plan and state: since 3 the state is in Spark's checkpoint, since 4 with the rows of a node."""
+"""Format of a stream's plan and state: 3 put the state into Spark's checkpoint, 4 gave it the rows of a node's core."""
 READABLE = frozenset({3, FORMAT})
 """Formats of a stream's plan and state that this version can continue."""
 _HOUR_US = 3_600 * 1_000_000

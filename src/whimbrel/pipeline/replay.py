@@ -1,6 +1,6 @@
 """Replay: select the past notifications that a filter matches, with the same filter language as live subscriptions.
 
-Rule: a pure transform that selects rows. ``source.read_table`` has pruned whole days before.
+Rule: this is a pure transform that selects rows. ``spark.reading.read_table`` leaves out whole days before it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def replay(
 
 
 def subject_column(subject_filter: str, subject: Column) -> Column:
-    """Return a column: whether *subject_filter* matches *subject*, by the rules of ``match.topics``."""
+    """Return a boolean column: whether *subject_filter* matches *subject*, by the rules of ``match.topics``."""
     levels = check_topic_filter(subject_filter).split("/")
     plain = next((place for place, level in enumerate(levels) if level in {"+", "#"}), len(levels))
     if plain == len(levels):

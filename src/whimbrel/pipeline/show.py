@@ -32,7 +32,7 @@ _BARS = {"popularity": "publications", "replicas": "replicas", "meetings": "cont
 _LARGEST = {**_BARS, "latency": "p99_us"}
 """Column by which a table is sorted, largest value first."""
 _NAMED_BY = {"meetings": ["device_low", "device_high"]}
-"""Columns that break ties of that order; for other tables the subject."""
+"""Columns that order rows with the same value in the column of ``_LARGEST``, per table; default: the subject."""
 _SPANS = {"contacts": ("began_at", "ended_at")}
 """Columns of begin and end of the time that a row is drawn for, on a time line of all rows."""
 _TITLES = {

@@ -1,8 +1,9 @@
 """Intervals: limit a batch run to the rows of a range of times, for backfills.
 
-Rule: a run writes those rows of a full run whose time (``TIME_COLUMNS``) is within the interval. Facts before the
-interval are folded too, so subscriptions and sessions are right; so are facts after it that decide about earlier ones.
-Rule: a window belongs to the interval that contains its begin, and is written whole.
+Rule: a run writes those rows of a full run whose time (``TIME_COLUMNS``) is within the interval. Earlier facts are read
+too, because subscriptions and sessions depend on them. So are later facts that affect rows within the interval.
+Rule: a time window (of ``latency`` or ``popularity``) belongs to the interval that contains its begin, and is written
+whole.
 Rule: ``replicas`` and ``dead_letters`` are about a whole log, and are always made from all of it.
 """
 
@@ -61,7 +62,7 @@ class Interval:
         return batch.filter(pc.and_(pc.greater_equal(times, since), pc.less(times, until)))
 
     def days(self, *, later_us: int = 0) -> tuple[date, date]:
-        """Return the first and the last date of the interval, whose end is moved later by *later_us*."""
+        """Return the first and the last date of the interval, after moving its end later by *later_us* microseconds."""
         since = date.min if self.since is None else date_of(self.since)
         until = date.max if self.until is None else date_of(min(self.until + later_us, LAST_TIME))
         return since, until

@@ -68,9 +68,9 @@ def run(
     interval: Interval | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, dict[str, object]]:
-    """Make *tables* from the log at *log* in the folder *out*, or only their rows of an *interval*; return summaries.
+    """Make *tables* from the log at *log* in the folder *out*; return a summary (``TableRun``) of each table.
 
-    With an interval, the new rows replace the rows that the tables had within it; the other rows stay.
+    With an *interval*, only rows within it are made. They replace the tables' rows within it, and the other rows stay.
     """
     unknown = [name for name in tables if name not in TABLES_MADE]
     if unknown:
@@ -123,7 +123,7 @@ def _make_table(name: str, log: _Log, made: Mapping[str, list[Path]], interval: 
 
 
 def _write_matches(log: _Log, interval: Interval | None) -> list[Path]:
-    """Make ``matches`` by a map over the publications, without a fold."""
+    """Make ``matches`` in parallel tasks over the publications, without replaying the log in order."""
     log = log if interval is None else log.of_days(*interval.days())
     tables = (log.table(each) for each in ("publications", "interests", "sessions"))
     rows, work = matching(*tables, numbers=log.numbers, moving=log.moving)
@@ -159,7 +159,7 @@ class _Log:
         """Start state, per node whose log was cut."""
         self._at = replace(found, begins={node: begun.seq + 1 for node, begun in self.begun.items()})
         self._missing = {node: left_out(path, node) for node in found.last}
-        """Ranges of seqs that are in no table, because they are missing, per node."""
+        """Ranges of seqs that the log lacks, per node."""
         self.now = time.time_ns() // 1_000
         self.days: tuple[date, date] | None = None
         """First and last date of the publications to read; None: all."""
@@ -171,7 +171,7 @@ class _Log:
 
     @property
     def facts(self) -> int:
-        """How many facts there are to read, of all nodes."""
+        """Number of facts to read, of all nodes."""
         return sum(last - self._at.begins.get(node, 0) for node, last in self._at.last.items())
 
     def of_days(self, first: date, last: date) -> _Log:
@@ -190,7 +190,7 @@ class _Log:
         return found.of_days(*self.days) if name == "publications" and self.days is not None else found
 
     def folded_files(self, name: str, interval: Interval | None) -> list[Path]:
-        """Return the files that the fold made for the table *name*; the caller owns them now."""
+        """Return the files that the fold made for the table *name*; ``close`` will not remove them."""
         if self._files is None:
             for table in self.folded:
                 open_table(self.out, table)
@@ -198,7 +198,7 @@ class _Log:
         return self._files.pop(name)
 
     def deliveries(self, name: str) -> DataFrame:
-        """Return all of ``deliveries``, as input of the table *name*; until ``close`` its files are in that folder."""
+        """Return all rows of ``deliveries``; their files are in the folder of the table *name* until ``close``."""
         if self._scratch is None:
             open_table(self.out, name)
             self._scratch = self.out / name / self._run
@@ -252,7 +252,7 @@ class _Log:
 
     @property
     def moving(self) -> MovingRows:
-        """The tables that determine where sessions are."""
+        """Inputs from which the positions of sessions are computed: reports, presence, and the nodes' start states."""
         return MovingRows(self.table("reports"), self.table("presence"), self.begun)
 
     @property
@@ -262,7 +262,7 @@ class _Log:
 
 
 def _table_of_interval(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interval | None) -> DataFrame:
-    """Return the table *name*, or its rows of an interval; with an interval, the tables *made* before are not whole."""
+    """Return the table *name*, or its rows of an interval, for which the finished tables *made* are not read."""
     if interval is None:
         return _table(name, log, made)
     if name == "deliveries":  # an outcome depends on all facts before it
@@ -274,7 +274,7 @@ def _table_of_interval(name: str, log: _Log, made: Mapping[str, list[Path]], int
 
 
 def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
-    """Return a table that no fold makes; *made* has files of finished tables that it may read instead of the log."""
+    """Compute a table that is not in ``FOLDED``; *made* has the files of finished tables that it may read."""
     plan = log.plan
     if name in {"contacts", "meetings"}:
         return (contacts if name == "contacts" else meetings)(log.contacts())
@@ -305,7 +305,7 @@ def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
 
 
 def _write(rows: Mapped, out: Path, name: str, interval: Interval | None = None, *, work: Work = iter) -> list[Path]:
-    """Write *work* applied to *rows* in the workers, and commit the files as the table *name*; return the files."""
+    """Apply *work* to *rows* in the workers, write and commit the result as the table *name*; return its files."""
     open_table(out, name)
     folder = f"run-{uuid4().hex}"
     try:

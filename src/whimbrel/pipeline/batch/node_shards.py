@@ -1,4 +1,4 @@
-"""The fold of a batch run: fold the log of each node with ``unit.take``, in one Spark task per shard of its sessions.
+"""The fold of a batch run: replay each node's log with ``unit.take``, in one Spark task per shard of its sessions.
 
 A task reads the log and writes data files of the tables; only the file names return to the driver. A node with many
 facts is divided into more shards, at most one per core. Every shard reads the node's whole log, but folds only its own
@@ -64,7 +64,7 @@ class CutLogError(WhimbrelError):
 
 
 class ShardTask(NamedTuple):
-    """Work of one task: the shard *number* of *of* of a node, from the seq *first* to *last*."""
+    """Work of one task: fold the shard *number*, one of *of* shards of a node, from the seq *first* to *last*."""
 
     node: str
     first: int
@@ -72,7 +72,7 @@ class ShardTask(NamedTuple):
     number: int = 0
     of: int = 1
     missing: tuple[Missing, ...] = ()
-    """Seqs that are missing from the node's log, or left out, as the driver sees it."""
+    """Ranges of seqs that the node's log lacked when the driver looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

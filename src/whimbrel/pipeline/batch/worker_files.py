@@ -43,7 +43,7 @@ class Mapped(Protocol):
 
 
 def write_files(rows: Mapped, out: Path, table: str, folder: str, *, work: Work = iter) -> list[Path]:
-    """Write *work* applied to *rows*, in the workers, as data files of a table; return the files."""
+    """Apply *work* to *rows* in the workers, which write the result as data files of a table; return their paths."""
     (out / table / folder).mkdir(parents=True, exist_ok=True)
     return file_paths(out, made_frame(rows, partial(_write_files, out, table, folder, work))).get(table, [])
 

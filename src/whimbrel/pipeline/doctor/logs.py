@@ -36,7 +36,7 @@ class Extent(NamedTuple):
     last: int
     """The last seq that is proven durable."""
     unproven: int
-    """Number of seqs after ``last``, which a crash may still cut."""
+    """Number of facts after ``last``, which a crash may still cut from the log."""
 
 
 def examine_log(log: Path) -> list[Check]:

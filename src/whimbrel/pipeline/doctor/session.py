@@ -1,6 +1,6 @@
-"""Checks of the Spark session: whether Spark starts, its workers run the same versions, and Arrow data survives.
+"""Checks of Spark: whether it starts, its workers run our versions, and Arrow data comes back from them unchanged.
 
-Rule: an active session is used as it is, and left running.
+Rule: a Spark session that is already active is used as it is, and left running.
 """
 
 from __future__ import annotations

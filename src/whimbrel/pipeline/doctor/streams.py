@@ -59,7 +59,7 @@ def check_table(table: str, last_batch: int, record: BatchRecord) -> Check | Non
 
 
 def check_reach(node: str, applied: int, extent: Extent) -> Check:
-    """Check the lag of the tables behind the log, and whether the log still has the next seq."""
+    """Check how many facts of the log are not in the tables, and whether the log still has the next seq to read."""
     name, behind = f"lag of {node}", extent.last - applied
     if applied >= 0 and behind > 0 and extent.first > applied + 1:
         found = f"the log begins with number {extent.first}, the tables end with {applied}"

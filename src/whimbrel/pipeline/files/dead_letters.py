@@ -53,8 +53,8 @@ def validate_rows(
 ) -> Judged:
     """Validate *rows*, a batch of the log's *table*: return the valid rows, and dead letters for the others.
 
-    *node* is the node to which the log belongs, or None. *now* is the time that dead letters get. *suspected* is the
-    function that chooses the rows to check one by one (default: ``suspects``).
+    *node* is the node to which the log belongs (None: any node). *now* is the time that dead letters get. *suspected*
+    chooses the rows to check one by one (default: ``suspects``).
     """
     is_suspect = (suspected or suspects)(table, rows, node)
     reasons = {

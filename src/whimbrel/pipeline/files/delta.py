@@ -76,7 +76,7 @@ TIME_COLUMNS = {
 _DIGITS = 20
 LARGEST_BYTES = 128 << 20
 _TOGETHER = 8
-"""Number of small files of windows from which on they are merged."""
+"""Least number of small files that ``compact`` merges in a table of time windows."""
 _KEPT_HOURS = 24
 """Hours for which replaced files are kept: longer than a reader of the table, or of its changes, takes."""
 _SETTINGS = {"delta.logRetentionDuration": "interval 7 days", "delta.checkpointInterval": "50"}
@@ -185,7 +185,7 @@ class DeltaOutput:
             self._commit([*files], batch)
 
     def replace(self, batch: int, windows: Mapping[int, Any]) -> None:  # of pyarrow.Tables
-        """Replace the rows of *windows* (keys: begins), one file per window; ``WHOLE``: replace the whole table."""
+        """Replace the rows of time windows; the keys of *windows* are their begins, or ``WHOLE`` for all rows."""
         if not windows or self.has(batch):
             return
         if not self._has_windows:

@@ -17,7 +17,7 @@ __all__ = ["fact_digest"]
 
 
 def fact_digest(seq: int, tables: Mapping[str, Any], dead: Iterable[Any]) -> str | None:
-    """Return the digest of the fact *seq*, which is the last row of one of *tables* or among *dead* letters, or None.
+    """Return the digest of the fact *seq*; None if it is neither the last row of one of *tables* nor a *dead* letter.
 
     The digest of an invalid fact is that of its dead letter's content.
     """

@@ -46,7 +46,7 @@ def found_schema(table: str) -> Arrow:
 
 
 class PartNumbers:
-    """The seqs of a part's rows."""
+    """Seqs of the rows of a part, which is one Parquet file of the log."""
 
     def __init__(self, part: Part) -> None:
         self.last = part.last
@@ -62,7 +62,7 @@ class PartCursor(PartNumbers):
         super().__init__(part)
         self._table, self._most_rows, self._most_bytes = table, most_rows, most_bytes
         self.reads_from = first
-        """The seq from which on rows were not taken yet."""
+        """Least seq whose rows were not taken yet."""
         self.row_bytes = _row_bytes(self._file, part.path)
         self._row = int(np.searchsorted(self.seqs, first))
         self._whole = None if _is_sorted(self.seqs) else self._sorted_rows(first)
@@ -191,7 +191,7 @@ _DICTIONARY = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
 
 
 def _repeated_bytes(group: Arrow, number: int, path: Path) -> int:
-    """Return the size of a row group's bodies in memory, if they are dictionary-encoded; else 0: the footer has it.
+    """Return the size in memory of a row group's bodies if they are dictionary-encoded; else 0: the footer states it.
 
     Parquet may store a repeated value once, in a dictionary: a megabyte of file can be gigabytes of bodies.
     """

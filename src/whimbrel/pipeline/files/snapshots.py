@@ -40,7 +40,7 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Extent of a log at one moment: all tables that are read at a snapshot end at the same seq of each node."""
+    """Last seq of each node's log at one moment; every table that is read with the same snapshot ends there."""
 
     settled: dict[str, int]
     """Last seq to read from Parquet, per node."""
@@ -77,7 +77,7 @@ def first_number(directory: Path, node: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A range of seqs of a node that were given, but are in no table."""
+    """A range of seqs whose facts are no longer in a node's log, so that no table has their rows."""
 
     node: str
     first: int
@@ -118,7 +118,7 @@ def _first_number(directory: Path, node: str) -> int:
 
 
 def _least_number(part: Part) -> int:
-    """Return the first seq in a part; its name has the first seq of the export, which may be on an earlier day."""
+    """Return the first seq of a part's rows; its file name has the first seq of the export, maybe of an earlier day."""
     _, found = statistics(part.path, ("seq",))
     return int(found["seq"][0]) if "seq" in found else part.first
 

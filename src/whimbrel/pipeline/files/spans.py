@@ -101,7 +101,7 @@ class SpanReader:
         self._settled = -1
         """Last seq to read from Parquet, as of the last look."""
         self._place: tuple[object, ...] = ()
-        """Identities of the folders that were read."""
+        """Device and inode of each folder that was read."""
         self.digest: str | None = None
         """Digest of the last fact that was read; None if that fact is missing."""
 
@@ -133,7 +133,7 @@ class SpanReader:
             del piece, read  # frees memory before the next piece is read
 
     def digest_at(self, seq: int) -> str | None:
-        """Read the fact *seq* and return its digest; the next read after *seq* continues from there."""
+        """Read the fact *seq* and return its digest; a read that begins after *seq* then reuses the open files."""
         for _ in self.pieces(seq, seq, now=0):
             pass
         return self.digest
@@ -166,7 +166,7 @@ class SpanReader:
 
     def _forget(self) -> None:
         self._settled, self._segments = -1, None
-        self._cursors.clear()  # after an error, one may have been read further than the others
+        self._cursors.clear()  # after an error, one cursor may have read further than the other cursors
         self._numbers.clear()
 
     def _undisturbed_piece(self, first: int, last: int, now: int, missing: Sequence[Missing]) -> Piece:

@@ -8,8 +8,8 @@ Rule: a contact has ended once time has passed its end.
 Rule: a gap between two contacts of more than ``MAX_APART_US`` is not counted. So a stream may forget the pair.
 Rule: a log that was cut starts at a checkpoint, with the places that were valid there. A contact that was under way
 begins at that time.
-Rule: the cost of a slice depends on the devices that reported or went stale in it, and on devices near them. Two other
-devices are in contact at its end if they were in contact at its beginning.
+Rule: the cost of a slice depends on the devices that reported or went stale in the slice, and on devices near them. Any
+two other devices are in contact at the end of the slice if they were in contact at its beginning.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def slice_contacts(
 ) -> Any:  # a pyarrow.Table of CONTACT
     """Return the contacts between positions that are valid from *began* until *ended*.
 
-    *device* has the index in *names* of each position's device. No position begins before the first *settled*
-    positions; contacts among these are left out.
+    *device* has the index in *names* of each position's device. The first *settled* positions begin no later than the
+    other positions; contacts between two of them are left out.
     """
     order = np.argsort(np.array(names, object), kind="stable") if names else np.empty(0, np.int64)
     rank = np.empty(len(names), np.int64)
@@ -151,7 +151,7 @@ class ContactFold:
                 _BEFORE: lambda *pair: _as_list(self.last.get(pair)),
             }
         )
-        """Rows that have changed since the owner last cleared this."""
+        """Rows of the state that changed since the caller last cleared this set."""
         self.touched.touch((_SLICE,))
 
     @property
@@ -250,7 +250,7 @@ class ContactFold:
         return over, met
 
     def _looked_at(self, reported: Any, where: Any, now: int) -> tuple[list[str], list[str], bool]:
-        """Return unmoved devices near moved ones, the moved ones, and whether these are all devices."""
+        """Return the unmoved devices near moved ones, the moved devices, and whether all devices count as moved."""
         held, names = self._held.places, reported.unique()
         if self._is_whole and _MOVED_OF * len(names) <= len(held):
             self._held.index(self.until)
@@ -274,8 +274,8 @@ class ContactFold:
     ) -> None:
         """Store the positions that are valid at the end of the slice, *now*.
 
-        The first *settled* of *names* have not moved, nor has any device that is not in *names*. None: *names* has all
-        devices.
+        The first *settled* of *names* have not moved, nor has any device that is not in *names*. If *settled* is None,
+        *names* has all devices.
         """
         began, ended, where = positions
         last = np.full(len(names), -1, np.int64)
@@ -296,7 +296,11 @@ class ContactFold:
             self.touched.touch((_POSITION, device))
 
     def _over(self, found: Any, now: int, moved: Iterable[str] | None) -> Any:
-        """Return the ended contacts; join them with those under way before, of *moved* or (None) of all devices."""
+        """Return the contacts that ended by *now*, and update ``open``, the contacts under way.
+
+        A contact in *found* that was under way before keeps its first begin. *moved* has the devices whose open
+        contacts may have ended; None: all devices.
+        """
         pairs = list(zip(found.column("device_low").to_pylist(), found.column("device_high").to_pylist(), strict=True))
         began, ended = (found.column(name).cast(pa.int64()).to_numpy().copy() for name in ("began_at", "ended_at"))
         closest = found.column("closest_m").to_numpy().copy()

@@ -69,11 +69,11 @@ class Described:
         self.differences: dict[str, str] | None = None
         """How a decision in the log differs from the policy's own result, per device."""
         self.is_written = False
-        """Whether the store may have a row of the notification."""
+        """Whether a row of this notification may have been written to the worker's store."""
 
     @property
     def known(self) -> HeldValues:
-        """The values that go to its rows of ``deliveries``."""
+        """The values that go to the notification's rows of ``deliveries``."""
         return HeldValues(self.body_hash, self.published_at, self.subject, self.deadline_at)
 
     def body_hash_for(self, device: str | None) -> bytes:
@@ -90,7 +90,7 @@ class Described:
         """Return the content that policies may read; None if none is stored."""
         return None if self.content is None else self.content.read(self.subject)
 
-    # -- its row in a worker's state; the hold has the rest ----------------------------------------------------------
+    # -- the notification's row in a worker's state; rows of the hold have its other values ---------------------------
 
     def row(self) -> bytes:
         """Encode the row: the values of ``HeldValues``, then content, body hashes and differences if there are any."""

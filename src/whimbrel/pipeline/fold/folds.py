@@ -88,7 +88,8 @@ class Event(NamedTuple):
 class Fold:
     """Fold of the sessions of a node, or of a shard, which yields rows of ``deliveries``.
 
-    *whose* has the session and identity of each subscription that a publication may match, by seq of its interest.
+    *whose* has the session and identity of each subscription that a publication may match; its keys are the seqs of the
+    rows of ``interests`` that made the subscriptions.
     """
 
     def __init__(
@@ -199,7 +200,7 @@ class Rows:
         self._node = node
         self._settled: list[Settle] = []
         self._decided: dict[int, tuple[str | None, bytes | None]] = {}
-        """Difference and body hash of the outcomes that a policy decided about, by place; decisions change later."""
+        """Difference and body hash of each outcome that a policy decided, by index; later decisions may differ."""
 
     def extend(self, settled: Sequence[Settle]) -> None:
         """Add outcomes."""
@@ -256,9 +257,9 @@ T = TypeVar("T")
 
 
 def _distinct(values: Iterable[T], keys: Iterable[Hashable]) -> tuple[list[T], Any]:
-    """Return the *values* with distinct keys, and the place of each value among them, as an Arrow array.
+    """Return the *values* with distinct keys, and an Arrow array with the index among them of each of *values*.
 
-    Many rows have the same notification or subscriptions, and only distinct ones are converted.
+    Many rows have the same notification or subscriptions; each distinct one is converted only once.
     """
     place_of: dict[Hashable, int] = {}
     found: list[T] = []

@@ -1,4 +1,4 @@
-"""Garbage collection: pause Python's cycle collector while a piece of the log is folded.
+"""Garbage collection: pause Python's cycle collector while a piece (a chunk of records) of the log is folded.
 
 Folding a piece creates hundreds of thousands of values that live until its rows are written. They form no cycles, but
 the collector would visit them and the node's state repeatedly, which costs a fifth of the core time.

@@ -36,7 +36,7 @@ _OF_DEVICES = ("reports", "policies")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One partition of a node's sessions: shard *number* of *of*."""
+    """One partition of a node's sessions: partition *number* (from 0) of *of* partitions."""
 
     number: int
     of: int
@@ -50,7 +50,7 @@ class Shard:
         return self.number == 0
 
     def own(self, piece: Piece) -> Piece:
-        """Return *piece* with only the rows for this shard; publications are for all shards."""
+        """Return *piece*, a chunk of the log, with only the rows of this shard; all shards keep all publications."""
         if self.of == 1:
             return piece
         tables = dict(piece.tables)
@@ -126,7 +126,7 @@ def shard_of(
     begun: StartState | None,
     missing: Sequence[Missing] = (),
 ) -> Shard:
-    """Return the shard *number* of *of*, from the log of *reader*, seqs *first* to *last* except the *missing* ones."""
+    """Compute the shard *number* of *of* from a log's seqs *first* to *last*, of which *missing* ones may be absent."""
     tables = ("policies",) if of == 1 else ("policies", "presence", "sessions", "interests")
     devices: set[tuple[str, str]] = set()
     shares: set[tuple[str, str]] = set()
@@ -134,7 +134,8 @@ def shard_of(
     for piece in reader.only(tables).pieces(first, last, now=0, missing=missing):
         policies.append(piece.table("policies", LogPolicies.COLUMNS))
         devices.update(_pairs(piece.table("presence"), "device"))
-        devices.update(_pairs(piece.table("sessions"), "device"))  # deleting its own session ends a device's choices
+        # Deleting a device's own session ends the device's choice of policies.
+        devices.update(_pairs(piece.table("sessions"), "device"))
         shares.update(_shares(piece.table("interests")))
     if begun is not None:
         policies.append(begun.policy_rows().select(list(LogPolicies.COLUMNS)))

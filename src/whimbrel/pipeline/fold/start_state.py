@@ -171,7 +171,7 @@ def left_out(directory: Path, node: str) -> list[Missing]:
 def seen_start_state(
     directory: Path, node: str, missing: Sequence[Missing], *, last: int, patience: Patience
 ) -> StartState | None:
-    """Return the ``start_state``, once this worker finds the same seqs missing before it as the driver (*missing*).
+    """Return the ``start_state``; wait until this worker sees the same *missing* seqs as the driver.
 
     A worker may see changes of the log's folder later than the driver. Without waiting, it would mistake files that it
     does not see yet for cut ones. *last* is the last seq of the batch.

@@ -55,7 +55,7 @@ class _Portion(NamedTuple):
     groups: tuple[int, int] = (0, 0)
     rows: int = 0
     begun: bytes | None = None
-    """Rows that come from a checkpoint instead, as an Arrow IPC stream; None for rows of the log."""
+    """Rows of a checkpoint, as an Arrow IPC stream; None if the portion's rows are read from the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class LogFrame:
         now: int,
         begun: Mapping[str, Arrow] | None = None,
     ) -> LogFrame:
-        """Return *table* at the snapshot *at*; *begun* has rows per node that come before those of the log."""
+        """Return *table* at the snapshot *at*; *begun* has, per node, rows of its start state, which come first."""
         portions = read_undisturbed(lambda: tuple(_portions(log, table, at)))
         portions = (*(_of_rows(table, node, rows) for node, rows in (begun or {}).items()), *portions)
         return cls(spark=spark, log=log, table=table, portions=portions, now=now)
@@ -104,7 +104,7 @@ class LogFrame:
         return replace(self, columns=("node", "seq", TIMES[self.table]), is_judged=False)
 
     def of_days(self, first: date, last: date) -> LogFrame:
-        """Return the frame without parts of other days: a cheap pruning, not a filter, since the tail stays whole."""
+        """Return the frame without Parquet files of other days; rows that are not in Parquet yet all stay."""
         return replace(self, portions=tuple(p for p in self.portions if p.day is None or first <= p.day <= last))
 
     def mapInArrow(self, work: Work, schema: Any) -> DataFrame:  # noqa: N802 # as a DataFrame calls it

@@ -165,7 +165,7 @@ def _seq(options: Mapping[str, str], name: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """A range of seqs of one node, to be read from the part *path* or, if None, from wherever it is at that time."""
+    """A range of seqs of one node, in the Parquet file *path*; None: in segments when the read was planned."""
 
     node: str
     first: int
@@ -279,7 +279,7 @@ def read_tail(
 
 
 def _exported_part(directory: Path, table: str, span: Span) -> tuple[Span, list[Part]]:
-    """Return the part of *span* that is in Parquet by now, and the files that have the table's rows of it."""
+    """Return the beginning of *span* that is in Parquet by now, and the files with the table's rows of that range."""
     node, settled = span.node, settled_seq(directory, span.node)
     found = Span(node, span.first, min(span.last, settled))
     if found.last < found.first:

@@ -112,9 +112,9 @@ def local_session(
 ) -> SparkSession:
     """Return the active session, or create one on *master*: by default this machine with all of its cores.
 
-    *memory* is the driver's (``4g``), by default half of the machine's. *partitions* are those of a shuffle. A *master*
-    that begins with ``sc://`` is a server of Spark Connect. *is_light* tunes Java for the many small jobs of a stream,
-    and for a machine that runs other programs too.
+    *memory* is the memory of the driver, such as ``4g``, by default half of the machine's. *partitions* is the number
+    of partitions of a shuffle. A *master* that begins with ``sc://`` is a server of Spark Connect. *is_light* tunes
+    Java for the many small jobs of a stream, and for a machine that runs other programs too.
     """
     found = SparkSession.getActiveSession()
     if found is not None:
@@ -197,7 +197,7 @@ def send_file(spark: SparkSession, path: Path) -> str:
 
 @contextmanager
 def session_settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set the settings *wanted* for what runs in the ``with`` block; restore the session's own after."""
+    """Give the session the settings *wanted* during the ``with`` block, and restore its own settings afterwards."""
     before = {name: spark.conf.get(name, None) for name in wanted}
     try:
         for name, value in wanted.items():

@@ -1,8 +1,8 @@
 """Table feed: read an output table with Spark's format ``whimbrel``, whole or as a stream of new rows.
 
-Spark without Delta's jar can read our tables so. A stream's offset is the version of the Delta table. The first batch
-is the whole table. Then the rows that a commit added are new, unless the commit only copied rows (compaction, removal
-of old rows).
+So Spark can read our tables without Delta's jar. A stream's offset is the version of the Delta table. The first batch
+is the whole table. Each later batch has the rows that commits added, except commits that only copied rows (compaction,
+removal of old rows).
 
 Rule: each row is read once, also across a compaction and a restart. An offset in Spark's checkpoint gives the same rows
 again, as long as the table keeps its commits (a week) and its files (a day after they were replaced).

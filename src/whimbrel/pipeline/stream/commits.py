@@ -1,7 +1,7 @@
 """The commits of a batch, in the driver: add the workers' output to the tables, one commit per table.
 
-Rule: the driver does not read the data files of workers; it only commits their names. Only rows of windows, which
-replace older rows, are read and merged into the table.
+Rule: the driver does not read the data files of workers; it only commits their names. Only rows of time windows (of
+``popularity``, for example), which replace older rows, are read and merged into the table.
 Rule: a table that has the batch already is not changed.
 """
 
@@ -115,7 +115,7 @@ class TableCommits:
                 output.sweep()
 
     def clear(self) -> None:
-        """Remove the files that failed attempts left for the driver to merge."""
+        """Remove files with rows of windows that failed attempts at a batch left behind."""
         with suppress(FileNotFoundError):
             for path in scratch_of(self._out).iterdir():
                 path.unlink(missing_ok=True)
@@ -139,7 +139,7 @@ class BatchSummary:
     applied: dict[str, int]
     """Last seq in the tables, per node."""
     done_with: dict[str, int]
-    """Last seq that is never read again, per node: this batch is, if the driver dies before Spark records it."""
+    """Last seq that is never read again, per node. It excludes this batch, which a crash of the driver may repeat."""
     newest_at: int
     """The time of the newest fact in the tables, in microseconds; not later than the driver's time."""
     state: int

@@ -1,4 +1,4 @@
-"""A node's part of a batch, in a worker: turn its span of the log into data files, and into tallies for the windows.
+"""One node's share of a batch, in a worker: turn a range of its seqs into data files, and into counts for windows.
 
 The stateful operator has one key per node. Spark stores its state (``blob_store``). A worker's memory is only a cache
 of that state, used if it has the same last seq as Spark's state.
@@ -80,7 +80,7 @@ class Span(NamedTuple):
     now: int = INT64_MAX
     """The driver's time when the batch began, in microseconds: an upper bound of every node's time."""
     missing: tuple[Missing, ...] = ()
-    """For a node that is new to the stream: the seqs that its log lacks, as the driver sees it."""
+    """For a node that is new to the stream: the ranges of seqs that its log lacked when the driver looked."""
 
 
 def span_of(row: Any) -> Span:  # a row of the source
@@ -237,7 +237,7 @@ def _named_trouble(log: Path, node: str, span: Span) -> Iterator[None]:
 
 
 class _Tallies:
-    """Buffer of the counts, tallies, intervals and meetings of several pieces, for the windows."""
+    """Buffer of numbers for the windows, from several pieces: publications, latencies, subscriptions, meetings."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -246,7 +246,7 @@ class _Tallies:
         self._size = 0
 
     def add(self, piece: TakenPiece) -> Iterator[WorkerOutput]:
-        """Add the tallies of a piece; once the buffer is large, yield its content."""
+        """Add the numbers of a piece (a chunk of the log); once the buffer is large, yield its content."""
         parts = (piece.counts, piece.tally, piece.intervals.select(list(_INTERVAL)))
         if any(part.num_rows for part in parts):
             self._parts.append(parts)

@@ -23,7 +23,7 @@ __all__ = ["NodeFold", "WindowFold"]
 
 
 class _Fold(StatefulProcessor):
-    """Base of both operators: the job, which is unpickled with the first rows, and the handle of the state."""
+    """Base class of both operators: has the job, unpickled when the first rows arrive, and the operator's state."""
 
     def __init__(self, job: Job) -> None:
         self._packed = pickle.dumps(job)

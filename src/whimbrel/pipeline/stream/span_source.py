@@ -119,7 +119,7 @@ def next_ends(
     """Return the end offset of the batch after *start*: at most *most* facts of all nodes, shared fairly.
 
     *last* has the last seq of each node. *first_of* returns the first seq that the tables cover, of a node that is new
-    to the stream: seqs that were cut before it are not counted. A node without any seq after the cut has to wait.
+    to the stream: seqs that were cut before it are not counted. A node without any seq after the cut gets no share.
     """
     begin: dict[str, int] = {}
     for node, seq in last.items():

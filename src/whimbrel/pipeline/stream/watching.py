@@ -45,7 +45,7 @@ class Told:
     lag: Mapping[str, int | None]
     """Number of seqs that are in the log but not in the tables, per node; None if the log ends before the tables."""
     lag_s: float | None
-    """Longest time, in seconds, for which such a fact may have waited; None if a node's lag is unknown."""
+    """Longest time, in seconds, that a fact may have waited to get into the tables; None if a node's lag is unknown."""
 
     @property
     def lag_facts(self) -> int:

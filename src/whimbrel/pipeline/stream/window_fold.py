@@ -1,7 +1,7 @@
-"""The windows' part of a batch, in a worker: turn the tallies of all nodes into rows of ``popularity`` and ``latency``.
+"""The windows' part of a batch, in a worker: turn the nodes' counts (*tallies*) into ``popularity`` and ``latency``.
 
 The stateful operator has one key. It passes the other output of the nodes on to the driver.
-Rule: the content of a window is a sum of tallies, so it does not matter which worker made them.
+Rule: the content of a time window is a sum of tallies, so it does not matter which worker made them.
 Rule: changed rows go to a separate file, which the driver merges into the current table.
 Rule: if the tallies show that a span has a census of a campus, the span's publications are read again for the census.
 """
@@ -129,7 +129,7 @@ def fold_windows(job: Job, rows: Iterable[WorkerOutput], blobs: Blobs) -> Iterat
 
 
 def _take_census(job: Job, windows: Windows, node: str, report: NodeReport | None) -> None:
-    """Read the last census in the node's span of this batch; do nothing without a *report*: it was read already."""
+    """Give *windows* the last census in the node's span of this batch; without a *report* that was done before."""
     if report is None:
         return
     log = Path(job.log)

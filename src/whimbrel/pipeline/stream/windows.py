@@ -7,8 +7,8 @@ Rule: a node's time never counts as later than the driver's (``node_fold``). So 
 make windows final too early.
 Rule: windows wait for an idle node at most ``lateness_us``. A fact that comes after its window was final is reported,
 in the notes of the batch and as a dead letter; nothing is dropped silently.
-Rule: the size depends on the windows that are not final, the subjects in them, and the subscriptions. Histograms stay
-in the store until they change.
+Rule: the size of the state depends on the windows that are not final, the subjects in them, and the subscriptions.
+Histograms are read from the store only when they change.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Windows:
         self._tallied: dict[int, set[str]] = {}
         """Subjects that have a latency histogram, per window."""
         self._tallies: dict[tuple[int, str], dict[int, int]] = {}
-        """Histograms that were changed in this batch, by window and subject."""
+        """Latency histograms that were changed in this batch (count per bucket), by window and subject."""
         self._intervals: dict[tuple[str, int], tuple[str, str | None, int, int | None]] = {}
         """Session, subject filter, begin and end (None: still in force) of each subscription, by node and seq."""
         self._ended: dict[tuple[str, int], int] = {}
@@ -311,7 +311,7 @@ class Windows:
         return ((window, counts) for window, counts in self._counts.items() if window + self._window_us > at)
 
     def _layers(self) -> tuple[Wishes, Wishes | None]:
-        """Return the index of the subscription intervals in two layers: all sessions, and those changed since.
+        """Return the index of the subscription intervals in two layers: all sessions, and sessions that changed since.
 
         Building the first layer reads every subscription, and in a large fleet a device subscribes in nearly every
         batch. So it is rebuilt only when the second layer has grown too large.

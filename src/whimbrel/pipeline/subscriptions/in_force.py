@@ -57,7 +57,7 @@ class InForce:
         }
         """Session and identity of each subscription, by the seq of its interest."""
         self._ended: list[int] = []
-        """Keys of ``whose`` that end in the piece of the log that is being folded."""
+        """Seqs of the subscriptions in ``whose`` that end in the piece (chunk of the log) that is being folded."""
         self._tables: tuple[Any, Any] | None = None
         """Cache of ``rows`` and ``intervals``; None after a change."""
 
@@ -82,7 +82,7 @@ class InForce:
     def changing(self, interests: Any, sessions: Any) -> Any:  # pyarrow.Tables
         """Return the validity intervals of the subscriptions that a piece of the log adds, changes or removes.
 
-        Call this before the piece is folded, with its rows of ``interests`` and ``sessions``; call ``changed`` after.
+        Call this before the piece is folded, with its rows of ``interests`` and ``sessions``; then ``remove_ended``.
         """
         if not touched_sessions(interests, sessions):
             return self.no_intervals()

@@ -1,7 +1,7 @@
 """Moves: convert position reports and memberships of the log to tracks, the arrays that matching by place reads.
 
-A batch job packs the moves of the whole log once and ships them with the matcher. A stream keeps them from piece to
-piece (``node_share``). Both give ``version_places`` the same tracks.
+A batch job packs the moves of the whole log once and sends them to the workers in the matcher's file. A stream keeps
+them from one chunk of the log to the next (``node_share``). Both give ``version_places`` the same tracks.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Moves:
             self.keeper.restore_member(session, device)
 
     def take(self, reports: Any, presence: Any, sessions: Any) -> None:
-        """Add the rows of the next span and compute its ``tracks``; arguments are Arrow tables, rows in any order."""
+        """Add the rows of the next span, Arrow tables in any order of rows, and compute its ``tracks``."""
         changes = sorted(_changes(presence, sessions))
         self.tracks = self.keeper.take(_reports(reports), changes)
 
     def numbers(self, sessions: Iterable[str]) -> Any:
-        """Return the number that each session has in the tracks."""
+        """Return the index of each session in the arrays of the tracks."""
         return self.keeper.numbers(sessions)
 
     def arrays(self) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Places of versions: decide which of the matching versions are within range of a publication.
 
-The subscriptions of a fleet are much alike. The matcher has each *distinct filter* once: one for all versions with the
-same subject filter, content filter and keys. ``match.proximity.past`` decides which of these versions are within range.
-Rule: places matter only if a version has a near, or a publication has an area; all other matches ignore them.
+A version is a subscription between two changes (``versions``). The subscriptions of a fleet are much alike. The matcher
+has each *distinct filter* once: one for all versions with the same subject filter, content filter and keys.
+``match.proximity.past`` decides which of these versions are within range.
+Rule: places matter only if a version is limited to a place (``near``), or a publication has an area; all other matches
+ignore them.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def _sort_key(key: Mapping[str, Any]) -> tuple[str, bytes]:
 
 @dataclass(slots=True, kw_only=True)
 class VersionPlaces:
-    """Places of the versions of one packed matcher; *shipped* has the tracks of devices if the file has them."""
+    """Limits to places of the versions in one matcher; *shipped* has the tracks of devices in its file, if any."""
 
     columns: PlaceColumns
     sessions: Any
@@ -70,7 +72,7 @@ class VersionPlaces:
 
     @classmethod
     def of_table(cls, table: Any, *, wishes: Any, wish_count: int) -> VersionPlaces:
-        """Build the places of the versions in *table*; the other arguments number their distinct filters."""
+        """Build it for the versions in *table*; the other arguments number the versions' distinct filters."""
         return cls._of(table, _place_columns(table), wishes, wish_count)
 
     @classmethod
@@ -87,7 +89,7 @@ class VersionPlaces:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def arrays(self, moves: Moves | None) -> dict[str, Any]:
-        """Return everything as flat arrays, with the tracks of *moves* if given."""
+        """Return the limits to places as flat arrays, and the tracks of *moves* if given."""
         found = {f"places.{name}": np.ascontiguousarray(getattr(self.columns, name)).reshape(-1) for name in _SAVED}
         found["wishes"] = self.wishes
         if moves is not None:

@@ -4,7 +4,7 @@ A position is valid until the device's next report, or until it is stale. Time i
 each node a worker finds the pairs within range, by a grid and the exact distance (``match.proximity.encounters``).
 Contacts that touch at a cut are joined afterwards.
 
-Rule: only reports to the same node count; a device's reports to another node count there.
+Rule: contacts are computed per node, from the reports to that node.
 Rule: a contact has ended once time has passed its end; ``meetings`` counts only contacts that have ended.
 Rule: the cuts between slices do not change the result.
 Rule: a log that was cut starts at a checkpoint, with the places that were valid there. A contact that was under way

@@ -1,6 +1,6 @@
 """``link_quality``: received / sent of a device between reports: SUBLIM's automatic variable NetworkConnection (6.2).
 
-Rule: only reports to the same node count, in the order of their seqs; reports to another node count there.
+Rule: the value is computed per node, from the device's reports to that node in the order of their seqs.
 Rule: after a report without counts, or an interval in which nothing was sent, the value stays; at first it is unknown.
 The first report of a device makes no row, but its counts are stored.
 Rule: after ``SILENCE_US`` without a report a device starts again, so that the state of a lost device can be removed.

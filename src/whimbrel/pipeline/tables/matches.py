@@ -108,8 +108,8 @@ def ship(
 ) -> Shipped:
     """Pack a matcher for each node of *publications*, of which only the seqs are read (from *numbers*, if given).
 
-    The matchers include the tracks of devices if a subscription is around its devices, or a publication may be for an
-    area.
+    The matchers include the tracks (places over time) of devices if a subscription is around its devices, or a
+    publication may be for an area.
     """
     spark = publications.sparkSession
     found = extents([(publications if numbers is None else numbers, "published_at")])

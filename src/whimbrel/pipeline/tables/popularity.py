@@ -1,8 +1,8 @@
 """``popularity``: number of subscribed sessions and of publications, per subject and window.
 
-Rule: a subscription counts from its seq until it is changed or removed, as everywhere. A window counts the
-subscriptions that were in force at its end. A subscription with a content filter counts too: it is for the subject, if
-not for every notification. A share counts for its subjects: each of its sessions may get any of them.
+Rule: a subscription counts from its seq until it is changed or removed. A window counts the subscriptions that were in
+force at its end. A subscription with a content filter counts too, although it is not for every notification. Each
+session with a shared subscription (``$share``) counts, because it may get any notification of the share.
 
 Publications are only counted, in one scan (``count_publications``). Spark cannot join on subject filters with
 wildcards. So ``popular`` matches the subjects of each window against a ``TopicIndex`` of the distinct filters, in
@@ -139,12 +139,12 @@ class Wishes:
         """Cache of the last result: the time, its subscribed sessions ordered by filter, and each filter's offset."""
 
     def cover(self, sessions: Collection[str]) -> None:
-        """Ignore the intervals of *sessions*: another index over this one has them."""
+        """Ignore the intervals of *sessions*, because a second, newer index has them (see ``popularity_rows``)."""
         covered = pc.is_in(self._sessions, pa.array(sorted(sessions), pa.string())).to_numpy(zero_copy_only=False)
         self._is_covered, self._at = covered[self._who], None
 
     def popularity_rows(self, counted: Any, window_us: int, over: Wishes | None = None) -> Any:
-        """Return the rows of ``popularity`` for *counted*; *over* is the index of the sessions ignored here."""
+        """Return the rows of ``popularity`` for *counted*; *over* is the second index, of the sessions ignored here."""
         counts = counted.sort_by([("window_end", "ascending"), ("subject", "ascending")])
         subjects = counts.column("subject").to_pylist()
         ends = counts.column("window_end").cast(TIME_TYPE).cast(pa.int64()).to_pylist()
@@ -205,7 +205,7 @@ class Wishes:
 
 
 def _alike(count: int, rows: Numbers, handles: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
-    """Group the rows 0 to *count* - 1 by their set of handles (filters); yield each set and its rows; *rows* ascend."""
+    """Group the rows 0 to *count* - 1 by their set of handles (filters), and yield each set with its rows."""
     ends = np.searchsorted(rows, np.arange(count + 1)).tolist()
     alike: dict[bytes, list[int]] = {}
     for row, (begin, end) in enumerate(pairwise(ends)):

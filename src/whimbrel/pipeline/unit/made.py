@@ -29,12 +29,12 @@ class WorkerOutput(NamedTuple):
 
     kind: str
     """``file``: a data file of a table; ``tallies``, ``meetings``: input of the windows; ``node``: report of a node;
-    ``window``, ``windows``: results of the windows."""
+    ``window``: a file with changed rows of windows; ``windows``: report of the windows."""
     node: str
     table: str | None
     rows: int
     told: bytes
-    """Content, by kind: JSON of a file's commit, Arrow of tallies, CBOR of a report."""
+    """Content, by kind: JSON of a file's commit action, Arrow of tallies, CBOR of a report, path of a window's file."""
 
 
 @dataclass(slots=True)

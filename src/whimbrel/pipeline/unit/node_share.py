@@ -163,7 +163,7 @@ class NodeShare:
         return since[0][0] if since else INT64_MAX
 
     def find_held(self) -> Iterator[Held]:
-        """Yield the notifications that have no outcome yet, per session and device that has them in flight."""
+        """Yield each session's notifications without an outcome: once per device that has one in flight, else once."""
         for session, seq, devices in self._core.hold.pending():
             for device in devices or (None,):
                 yield Held(self.node, session, seq, device)

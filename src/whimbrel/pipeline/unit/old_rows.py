@@ -1,7 +1,7 @@
 """Upgrade of stored state: convert rows of format 3 to rows of format 4.
 
-Format 3 stored subscriptions twice: in the hold without their filters, and as rows of ``interests``. It stored the
-results of policies for a notification in separate rows, and the last places of devices under another kind.
+Format 3 stored subscriptions twice: as rows of the hold without filters, and as rows of ``interests``. It stored the
+results of policies for a notification in separate rows, and the last places of devices as rows of another kind.
 """
 
 from __future__ import annotations
