@@ -1,8 +1,8 @@
-"""First use on a machine: compiling the kernels takes about a minute; later processes load them from the cache.
+"""First use on a machine: the numba kernels are compiled once, in about a minute; later processes load a cache.
 
 A command compiles them before it begins (``make_ready``). A service does not wait: ``Kernels`` compiles them in a child
-process, and until they are ready the delta (``index.delta``) matches everything.
-Rule: a service loads kernels outside its event loop. It uses each kernel once before a packed segment takes over.
+process. Until the kernels are ready, all filters stay unpacked (``index.delta``) and are matched in plain Python.
+Rule: a service loads kernels outside its event loop. It runs each kernel once before a packed segment is used.
 Rule: this module loads numba only in the functions whose docstring says so.
 Rule: a service loads the kernels of places only when it first needs them (``has_places``); many services never do.
 """
@@ -44,14 +44,14 @@ def is_compiled() -> bool:
 
 
 def make_ready(say: Callable[[str], object]) -> None:
-    """Compile the kernels if they are not in the cache; *say* tells the user that this takes a while."""
+    """Compile the kernels if they are not in the cache; first call *say* with a notice that it takes a while."""
     if not is_compiled():
         say(COMPILING)
         compile_all()
 
 
 def load_kernels() -> Matcher:
-    """Load numba and use every kernel for matching by content, one event or many, so that they are in this process."""
+    """Load numba, and load every kernel of content matching by running it once, for one event and for many."""
     from whimbrel.language.ast import PatternFunction
     from whimbrel.language.pattern_cost import UNBOUNDED
     from whimbrel.match.events.bodies import Bodies
@@ -68,7 +68,7 @@ def load_kernels() -> Matcher:
 
 
 def load_place_kernels() -> None:
-    """Load numba and use every kernel for matching by place, so that they are in this process."""
+    """Load numba, and load every kernel of matching by place by running it once."""
     from whimbrel.match.matcher import Interest, Matcher, PublishedAt
     from whimbrel.model.near import Around
     from whimbrel.model.place import Area, Place
@@ -89,7 +89,7 @@ def load_place_kernels() -> None:
 
 
 def compile_all() -> None:
-    """Use every kernel once, which compiles it, and mark the cache as complete; numba is loaded."""
+    """Compile every kernel by running it once, and mark the cache as complete; this loads numba."""
     import pyarrow as pa  # only compiling needs it
 
     from whimbrel.match.matcher import Matcher
@@ -103,7 +103,7 @@ def compile_all() -> None:
     matcher.content.match_arrow(pa.array([attributes_to_column_value({"a": "x"})], ATTRIBUTES_TYPE))
     folder = kernels_folder()
     if folder is not None:
-        with suppress(OSError):  # the next process tries again, from the kernels that are cached
+        with suppress(OSError):  # without the mark, the next process runs all kernels again, from the cache
             (folder / DONE).touch()
 
 
@@ -116,8 +116,8 @@ def _load_numba_alone() -> None:
 class Kernels:
     """The kernels of a service: compiled in a child process, loaded in the thread that packs the first segment.
 
-    An instance is itself a ``Pack``: it loads the kernels, then packs with *packing*. It reports progress with *say*,
-    as a log level and a sentence.
+    An instance is itself a ``Pack`` (a function that packs filters into a segment): it loads the kernels, then packs
+    with *packing*. It reports progress by calls of *say* with a log level and a sentence.
     """
 
     def __init__(self, packing: PackingProcess, *, say: Callable[[str, str], object]) -> None:
@@ -130,7 +130,7 @@ class Kernels:
 
     @property
     def state(self) -> str:
-        """Whether the kernels are loaded, compiled (the first content filters load them), compiling or not compiled."""
+        """State of the kernels: loaded, compiled (they load with the first packing), compiling or not compiled."""
         if self._is_loaded:
             return "loaded"
         if self._child is not None and self._child.poll() is None:
@@ -160,7 +160,7 @@ class Kernels:
             self._say("warning", f"the matcher could not be compiled beforehand (exit code {code}); it is tried again")
 
     def __call__(self, parts: Sequence[Part]) -> Segment:
-        """Return one segment with the live filters of *parts*, once the kernels are compiled and loaded."""
+        """Wait until the kernels are compiled and loaded; then pack the filters of *parts* into one segment."""
         self.begin()
         if self._child is not None:
             self._child.wait()

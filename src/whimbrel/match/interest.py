@@ -26,7 +26,7 @@ class Interest:
     stale_us: int | None = None
     """Age up to which a reported place counts, in microseconds; None: the default."""
     session: str | None = None
-    """Session whose members' places count; None: no places, so areas of publications make no difference."""
+    """Session whose devices' places count; None: the subscriber has no known place, so areas do not restrict it."""
     parsed: Filter | None = field(default=None, compare=False, repr=False)
     """The parsed ``filter_text``, if it has been parsed already."""
 
@@ -42,7 +42,7 @@ class Interest:
 
     @property
     def is_placed(self) -> bool:
-        """Whether places make a difference to this subscription."""
+        """Whether places decide what this subscription receives."""
         if isinstance(self.near, Anywhere):
             return False
         return self.near is not None or self.session is not None

@@ -6,8 +6,8 @@ A scheme is named after the side that has the private key and so proves who it i
 |---|---|---|---|
 | producer | PRODUCER of its private keys | PRODUCER, public | a consumer restricts from which producers it receives |
 | consumer | CONSUMER, public | CONSUMER of its private keys | a producer restricts which consumers may receive |
-| dual, producers' half | DUAL_PRODUCER of its private keys | DUAL_PRODUCER, public | both, |
-| dual, consumers' half | DUAL_CONSUMER, public | DUAL_CONSUMER of its private keys | at once |
+| dual, producers' half | DUAL_PRODUCER of its private keys | DUAL_PRODUCER, public | both at once: this and |
+| dual, consumers' half | DUAL_CONSUMER, public | DUAL_CONSUMER of its private keys | this restriction |
 
 Rule: two key hashes meet if scheme and digest are equal. Hashes of different schemes never meet, nor do the SHA-1 and
 the SHA-256 of one key. The side with the private key carries both digests, so it meets a public key of either kind, and
@@ -56,7 +56,7 @@ def may_deliver(
 
 
 class KeyTable:
-    """The keys of subscriptions by handle; checks many pairs of notification and subscription at once.
+    """The keys of subscriptions by handle (number); checks many pairs of notification and subscription at once.
 
     A handle that was never put, or was removed, has no keys and accepts insecure notifications, like a plain MQTT
     subscription. Handles should be dense: the table takes two bytes for each handle up to the highest.

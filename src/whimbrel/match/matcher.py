@@ -4,8 +4,8 @@ Rule: a subscription without a filter wants every notification. A notification w
 subscriptions without a subject filter.
 Rule: handles are small integers; ``id_of`` returns the subscription's id. A freed handle is reused only after many
 others, so that a late answer does not name another subscription.
-Key checks only remove pairs that were found. Place checks remove pairs too, and also find some (``placed``). Without
-subscriptions that depend on places, places cost nothing.
+Key checks only remove subscriptions that were found. Place checks remove some, and find others (``placed``). As long as
+no subscription depends on places, they cost nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # places load numba; they are needed only from the first subs
 __all__ = ["Interest", "Matcher", "PublishedAt", "ReadInterest"]
 
 _QUARANTINE = 65_536
-"""Number of handles freed after a handle before it is reused."""
+"""Number of removals after which a freed handle may be reused."""
 
 
 _SAVED = (
@@ -61,14 +61,14 @@ def _reader(attributes: Any) -> Callable[[int], Attributes]:
 
 
 def _text_arrays(name: str, texts: Mapping[int, str]) -> dict[str, Any]:
-    """Return texts by handle as arrays, for ``_pairs``."""
+    """Return *texts* (by handle) as three flat arrays, named after *name*; ``_pairs`` reads them."""
     arrays = Texts.from_strings(texts.values()).arrays()
     handles = np.fromiter(texts, np.int64)
     return {f"{name}.handles": handles, f"{name}.bytes": arrays["text_bytes"], f"{name}.start": arrays["text_start"]}
 
 
 def _pairs(name: str, arrays: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
-    """Return the handles and texts that ``_text_arrays`` turned into arrays."""
+    """Return pairs of handle and text from the arrays that ``_text_arrays`` made under *name*."""
     texts = Texts.of(arrays[f"{name}.bytes"], arrays[f"{name}.start"])
     if len(texts) != arrays[f"{name}.handles"].size:
         raise InvalidValueError(name, Phrase(f"{len(texts)} texts"), f"{arrays[f'{name}.handles'].size}, one each")
@@ -78,7 +78,7 @@ def _pairs(name: str, arrays: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
 class Matcher:
     """Subscriptions by id, and the search for those that want a notification.
 
-    *run* starts a repacking beside the matching, and *pack* does the packing (see ``ContentIndex``).
+    *run* starts the repacking of the content index in the background, and *pack* does it (see ``ContentIndex``).
     """
 
     def __init__(self, *, run: Run | None = None, pack: Pack = pack_here, bounds: Bounds | None = None) -> None:
@@ -248,7 +248,7 @@ class Matcher:
         deliver_insecure: bool = True,
         where: PublishedAt | None = None,
     ) -> list[int]:
-        """Return the handles of the subscriptions that want this subject with these attributes, and may have it.
+        """Return the handles of the subscriptions that want this subject and attributes, and whose keys allow it.
 
         *where* has the place, area and time of the publication; None: it has no place.
         """
@@ -320,7 +320,7 @@ class Matcher:
             flags = np.ones(len(attributes), np.bool_) if deliver_insecure is None else deliver_insecure
             stays = self._keys.may_deliver(rows, handles, notification_keys=all_keys, deliver_insecure=flags)
             rows, handles = rows[stays], handles[stays]
-        if sources == 1:  # in the order of the only source
+        if sources == 1:  # the pairs of a single source are in order already
             return rows, handles
         order = np.argsort(rows, kind="stable")
         return rows[order], handles[order]
@@ -346,13 +346,13 @@ class Matcher:
 
     @property
     def needs_subjects(self) -> bool:
-        """Whether subjects make a difference to the answer."""
+        """Whether the result depends on the subjects of notifications."""
         placed = self._placed is not None and self._placed.needs_subjects
         return bool(self._subjects or self._with_subject or self._looked_at_again or placed)
 
     @property
     def needs_places(self) -> bool:
-        """Whether places, areas and times of notifications make a difference."""
+        """Whether the result depends on places, areas and times of notifications."""
         return self._placed is not None and len(self._placed) > 0
 
     @property
@@ -362,14 +362,14 @@ class Matcher:
 
     def _with_places(self) -> Placed:
         if self._placed is None:
-            from whimbrel.match.placed import Placed  # see above
+            from whimbrel.match.placed import Placed  # it loads numba
 
             self._placed = Placed(self._bounds)
         return self._placed
 
     @property
     def needs_keys(self) -> bool:
-        """Whether a notification's keys make a difference even if it may be delivered insecurely."""
+        """Whether the result depends on a notification's keys even if it allows insecure delivery."""
         return bool(self._interests)
 
     # -- files -------------------------------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ class Matcher:
         try:
             matcher._take({name: extra.pop(f"matcher.{name}") for name in _SAVED})
             if "matcher.places.handles" in extra:
-                from whimbrel.match.placed import SAVED, Placed  # see above
+                from whimbrel.match.placed import SAVED, Placed  # it loads numba
 
                 placed = {name: extra.pop(f"matcher.places.{name}") for name in SAVED}
                 matcher._placed = Placed.of(placed, handles=len(matcher))
@@ -413,7 +413,7 @@ class Matcher:
         return matcher, extra
 
     def _take(self, own: Mapping[str, Any]) -> None:
-        """Restore the arrays that ``save`` wrote beside the content index."""
+        """Restore the ids, topic filters and keys of subscriptions from the arrays that ``save`` wrote."""
         self._ids = Texts.of(own["ids.bytes"], own["ids.start"])
         for name in ("everything", "with_subject", "subjects.handles", "looked_at_again.handles"):
             handles = own[name]
@@ -430,7 +430,7 @@ class Matcher:
             self._interests[handle] = (KeyHashes.parse(texts), bool(accepts))
             self._keys.put(handle, KeyHashes.parse(texts), accept_insecure=bool(accepts))
 
-    # -- whose -------------------------------------------------------------------------------------------------------
+    # -- ids ---------------------------------------------------------------------------------------------------------
 
     def id_of(self, handle: int) -> str:
         """Return the id of the subscription with *handle*."""

@@ -1,17 +1,20 @@
 """Subscriptions that depend on places: which index finds them, and which of them a publication reaches.
 
+A *near* is the place condition of a subscription: a circle, a polygon, or a radius around its session's devices. An
+*area* is the circle around its own place that a publication is meant for.
+
 | the subscription has | it is found by |
 |---|---|
 | a near, and no content filter | the proximity index; the subject is checked afterwards |
 | a near, and a content filter that many share | the proximity index; the filter is evaluated once per event |
 | a near and a content filter of its own | the content index; the place is checked last |
-| a near of more than 50 km, and a subject filter | the topics; the place is checked last |
-| no near | topics or content; the place is checked last if the publication has an area |
+| a near of more than 50 km, and a subject filter | the topic index; the place is checked last |
+| no near | the topic or content index; the place is checked last if the publication has an area |
 
-In the last case, if the topics would find many subscriptions for a publication with an area, the proximity index lists
-the subscriptions inside the area instead.
+In the last case, if the topic index would find many subscriptions for a publication with an area, the proximity index
+lists the subscriptions inside the area instead.
 
-Rule: the result does not depend on the index that finds a subscription; a differential test varies the bounds.
+Rule: the result does not depend on the index that finds a subscription; a differential test varies ``Bounds``.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from whimbrel.model.polygon import Polygon
 __all__ = ["SAVED", "Bounds", "Placed", "Publications"]
 
 _Rest: TypeAlias = tuple[str | None, str | None]
-"""Subject filter and content filter that are still to be checked once a subscription was found."""
+"""Subject filter and content filter to check after place found a subscription; None: nothing to check."""
 SAVED = (*SAVED_INDEX, "rest.handles", "rest.which", "rest.bytes", "rest.start", "plain")
 _NOWHERE = PublishedAt(None, None, 0)
 _METRES_OF_A_DEGREE = 111_700.0
@@ -49,31 +52,31 @@ class Bounds(NamedTuple):
     """Limits that decide which index finds a subscription."""
 
     narrow_m: float = 50_000.0
-    """Largest radius of a ``near``, in metres, that is searched by place; a larger one finds too many."""
+    """Largest radius of a ``near``, in metres, that is searched by place; larger circles would be found too often."""
     shared: int = 32
     """Once this many subscriptions with a ``near`` share the same filters, further ones are found by place."""
     few: int = 128
-    """Most subscriptions to a subject that are checked one by one; if there are more, those in the area are listed."""
+    """Most subscriptions to a subject whose places are checked one by one; above it, the area is searched instead."""
 
 
 class Placed:
-    """The subscriptions that depend on places, by handle; *bounds* make no difference to the answers."""
+    """The subscriptions that depend on places, by handle (number); *bounds* affect only the speed, not the matches."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self._bounds = Bounds() if bounds is None else bounds
         self.index = ProximityIndex()
         self._topics = TopicIndex()
         self._rest: dict[int, _Rest] = {}
-        """Filters that are still to be checked, of the subscriptions found by place and of the plain ones."""
+        """Filters to check after a subscription was found, by handle; of subscriptions found by place or ``_plain``."""
         self._plain: dict[int, None] = {}
         """Plain subscriptions: without a content filter, and not found by place."""
         self._anyhow: dict[int, None] = {}
-        """Plain subscriptions without a subject filter."""
+        """Subscriptions of ``_plain`` without a subject filter."""
         self._shared: Counter[_Rest] = Counter()
         self._sharing: dict[int, _Rest] = {}
-        """Filters of the subscriptions with a near and a content filter."""
+        """Filters of each subscription that has both a near and a content filter, by handle."""
         self._kinds: dict[_Rest, int] = {}
-        """Numbers of the distinct filters to check; ``_kind_of`` has the number for each handle."""
+        """Numbers of the distinct pairs of filters in ``_rest``; ``_kind_of`` has each handle's number."""
         self._kind_of = np.zeros(1_024, np.int64)
         self._with_subject = self._with_more = 0
         """Number of entries of ``_rest`` with a subject filter, and with any filter."""
@@ -82,7 +85,7 @@ class Placed:
         return len(self.index)
 
     def put(self, handle: int, interest: Interest) -> bool:
-        """Add a subscription; return whether it is found here, not by its content."""
+        """Add a subscription; return False if the caller must also put its filter into the content index."""
         subject, text = interest.subject_filter, interest.filter_text
         if subject is not None:
             check_topic_filter(subject)
@@ -103,7 +106,7 @@ class Placed:
         if near is None:
             return False
         if text is None and (subject is None or interest.session is None):
-            return True  # every other index would always find it; or it has no session, so areas do not matter
+            return True  # otherwise it would be found every time; or it has no session, so only its near matters
         if _radius_m(near) > self._bounds.narrow_m:
             return False
         return text is None or self._shared[subject, text] >= self._bounds.shared
@@ -131,7 +134,7 @@ class Placed:
         self._with_more += rest != (None, None)
 
     def remove(self, handle: int) -> bool:
-        """Remove a subscription, if present; return whether it was found here."""
+        """Remove a subscription, if present; return False if another index finds it."""
         self.index.remove(handle)
         shared = self._sharing.pop(handle, None)
         if shared is not None:
@@ -161,8 +164,8 @@ class Placed:
     ) -> list[int]:
         """Return the handles of all subscriptions that the publication reaches.
 
-        These are the handles of *found* that pass the place check, and the subscriptions that are found here. If
-        *where* is None, the publication has no place.
+        *found* has the handles from the topic and content indexes; those that fail the place check are left out.
+        Subscriptions that only a search by place finds are added. If *where* is None, the publication has no place.
         """
         place, radius_m, time = _NOWHERE if where is None else where
         has_area = place is not None and radius_m is not None
@@ -185,7 +188,7 @@ class Placed:
         if len(self._kinds) == 1:
             return handles if wanted[rest[handles[0]]] else []
         kinds = self._kind_of[near].tolist()
-        if kinds.count(kinds[0]) == len(kinds):  # typical where all devices of a town subscribe to the same
+        if kinds.count(kinds[0]) == len(kinds):  # typical where all devices of a town have the same filters
             return handles if wanted[rest[handles[0]]] else []
         return [handle for handle in handles if wanted[rest[handle]]]
 
@@ -210,7 +213,10 @@ class Placed:
         attributes_of: Callable[[int], Attributes],
         where: Publications,
     ) -> tuple[Any, Any]:
-        """Return the pairs (publication, subscription) that pass the place check: given pairs, and pairs found here."""
+        """Return all pairs (publication, subscription) that pass the place check.
+
+        *rows* and *handles* are the pairs from the topic and content indexes; pairs found by place are added.
+        """
         rows, handles = rows.astype(np.int64, copy=False), handles.astype(np.int64, copy=False)
         parts = []
         if rows.size:
@@ -269,13 +275,13 @@ class Placed:
 
     @property
     def needs_subjects(self) -> bool:
-        """Whether subjects make a difference to the answers."""
+        """Whether matching needs the subjects of publications: some subscription here has a subject filter."""
         return self._with_subject > 0
 
     # -- files -------------------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, Any]:
-        """Return the state as flat arrays, for ``of``."""
+        """Return the state as named flat arrays, from which ``of`` restores it."""
         texts, which = Texts(), []
         for subject, text in self._rest.values():
             which.append((subject is not None) + 2 * (text is not None))
@@ -309,7 +315,7 @@ class Placed:
                 placed._put_plain(handle, subject)
             else:
                 placed._put_rest(handle, (subject, text))
-        # Subscriptions found by content get dummy filters: the true ones matter only where filters come and go.
+        # Subscriptions in the content index get dummy filters here: the true ones are needed only to add or remove.
         placed._sharing = dict.fromkeys(known.difference(own), (None, None))
         return placed
 

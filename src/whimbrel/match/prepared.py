@@ -1,6 +1,7 @@
-"""Prepared interests: the content filter of a subscription, joined with its topic filter, ready for the index.
+"""Prepared filters: the content filter of a subscription, joined with its topic filter, ready for the content index.
 
-Rule: a filter is parsed where it enters (``language.filters.Filter``); subject and content are joined as trees.
+Rule: a filter is parsed once, where it enters the system (``language.filters.Filter``). The topic filter becomes a
+syntax tree too, and the two trees are joined, not the texts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = [
 
 
 class ReadInterest(NamedTuple):
-    """An interest with a content filter, prepared for the index."""
+    """A subscription with a content filter (*interest*), and this filter prepared for the content index."""
 
     interest: Interest
     indexed: Indexed
@@ -41,7 +42,7 @@ class ReadInterest(NamedTuple):
 
 
 class PreparedFilter(Filter):
-    """A filter with what an index worked out of it for one subscription, before the subscription is added."""
+    """A parsed filter that carries its form for the index (``ReadInterest``), made before the subscription is added."""
 
     __slots__ = ("prepared",)
 
@@ -51,7 +52,7 @@ class PreparedFilter(Filter):
 
 
 class Indexed(NamedTuple):
-    """The filter that the content index holds for a topic filter and a content filter."""
+    """The filter of one subscription in the content index: topic filter and content filter joined, or content alone."""
 
     text: str
     tree: Predicate
@@ -63,7 +64,7 @@ NEVER = "never == 1 && never == 2"
 
 
 def checked_content(interest: Interest) -> Filter | None:
-    """Return the content filter of *interest*; raise the errors that ``Matcher.add`` raises."""
+    """Check both filters of *interest*, with the errors of ``Matcher.add``; return the content filter, or None."""
     content = interest.content()
     check_names(content)
     if interest.subject_filter is not None:
@@ -72,7 +73,7 @@ def checked_content(interest: Interest) -> Filter | None:
 
 
 def join(subject: str | None, content: Filter) -> Indexed:
-    """Return subject and content as one filter, or the content alone if both together exceed a filter's limits."""
+    """Return topic filter and content filter joined, or the content filter alone if the result is too large."""
     if subject is not None:
         tree = with_subject(check_topic_filter(subject), content.tree)
         text = print_filter(tree)
@@ -82,10 +83,10 @@ def join(subject: str | None, content: Filter) -> Indexed:
 
 
 def prepare(interest: Interest, content: Filter) -> Generator[None, None, ReadInterest]:
-    """Prepare an interest with a content filter for the index, yielding after each step.
+    """Prepare a subscription with a content filter for the index, yielding after each step that takes long.
 
-    The joined filter requires the subject, whatever the content is. If the topic filter fixes a level or the number of
-    levels, the filter is found by that. Otherwise the filter is found as the content alone would be.
+    The index looks filters up by *anchors*: equalities that an event must fulfil. If the topic filter fixes a level or
+    the number of levels, that equality is the only anchor. Otherwise the anchors are those of the content filter.
     """
     subject = interest.subject_filter
     indexed = join(subject, content)

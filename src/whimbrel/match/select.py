@@ -1,7 +1,7 @@
 """Selection: check stored publications (retained messages, the log's past) against one subscription.
 
-Rule: this is the plain way, with the reference closures, ``topics.matches``, ``may_deliver`` and ``hears``. The index
-is for many subscriptions and one publication; here it is one subscription and many publications.
+Rule: no index is used, only the reference functions: compiled filters, ``topics.matches``, ``may_deliver``, ``hears``.
+An index is for one publication and many subscriptions; here it is one subscription and many publications.
 Rule: a subject filter admits no publication without a subject; the subject filter ``None`` admits all.
 Rule: the filter that came with the subscription decides. A filter stored as text is parsed once, at the first
 publication that passes the check of keys and places.
@@ -24,7 +24,7 @@ __all__ = ["Selection"]
 
 
 class Selection:
-    """The stored publications that *subscription* wants; *sightings* returns the last places of its devices."""
+    """Check of stored publications against *subscription*; *sightings* returns the last places of its devices."""
 
     __slots__ = ("_filter", "_sightings", "subscription")
 
@@ -47,7 +47,7 @@ class Selection:
         area: Area | None,
         now: int,
     ) -> bool:
-        """Return whether keys, places at *now* and content admit a publication whose subject is admitted."""
+        """Return whether keys, places at *now* and content allow delivery, after ``admits_subject`` returned True."""
         asked = self.subscription
         if not may_deliver(keys, asked.keys, deliver_insecure=deliver_insecure, accept_insecure=asked.accept_insecure):
             return False

@@ -3,7 +3,7 @@ r"""Subjects as content: a topic filter beside a content filter becomes a part o
 ``ward/+/pulse`` with ``pulse > 110`` is indexed as one filter over the levels of the subject and the attributes. So the
 more selective of both, subject or content, finds the subscription. A topic filter without a wildcard compares the whole
 subject: one comparison instead of one per level.
-Rule: the names of these attributes begin with U+0000, which is not allowed for attributes of a notification.
+Rule: the subject and its levels become attributes whose names begin with U+0000; a notification's own names cannot.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def with_subject(topic_filter: str, content: Predicate) -> Predicate:
 
 @lru_cache(maxsize=4_096)
 def subject_filter(topic_filter: str) -> tuple[Predicate, ...]:
-    """Return *topic_filter* as conditions on ``subject_attributes``; complete if ``is_exact`` returns True."""
+    """Return conditions on ``subject_attributes`` that hold if *topic_filter* admits the subject (see ``is_exact``)."""
     levels = topic_filter.split("/")
     if not _has_wildcard(levels):
         return (Compare(CompareOp.EQ, _WHOLE, Literal(topic_filter)),)
@@ -57,7 +57,7 @@ def subject_filter(topic_filter: str) -> tuple[Predicate, ...]:
         for number, level in enumerate(named[:_MAX_LEVELS])
         if level != "+"
     ]
-    # a/# admits a, too: the parent as well as everything below
+    # ``a/#`` admits the subject ``a`` as well as everything below it
     count = CompareOp.GE if is_open else CompareOp.EQ
     parts.append(Compare(count, _COUNT, Literal(max(1, len(named)))))
     if levels[0] in {"+", "#"}:
@@ -66,7 +66,7 @@ def subject_filter(topic_filter: str) -> tuple[Predicate, ...]:
 
 
 def is_exact(topic_filter: str) -> bool:
-    """Return whether ``subject_filter`` decides all of *topic_filter*."""
+    """Return whether the conditions of ``subject_filter`` are complete, so that no later check is needed."""
     levels = topic_filter.split("/")
     return len(levels) <= _MAX_LEVELS or not _has_wildcard(levels)
 

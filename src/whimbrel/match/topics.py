@@ -39,7 +39,7 @@ _MEMO_BYTES = 2 << 20
 _MEMO_ENTRY_BYTES = 200  # memory of a dict entry, a string and a list, without their contents
 
 _Held: TypeAlias = "int | array[int]"
-"""The handles under one filter: the number itself if there is one, else an ascending array."""
+"""The handles (subscription numbers) under one topic filter: an int for a single handle, else an ascending array."""
 
 
 def check_topic_filter(text: object) -> str:
@@ -264,7 +264,7 @@ class TopicIndex:
         return _spread(handles, starts, counts, np.array(number_of_row, np.int64))
 
     def _find_admitting(self, topic: str) -> Sequence[_Held]:
-        """Return the handles of each filter that admits *topic*."""
+        """Return one item for each filter that admits *topic*: the handles under that filter."""
         wild = self._memo.get(topic)
         if wild is None:
             wild = _walk(self._root, topic)
@@ -285,7 +285,7 @@ class TopicIndex:
 
 
 def _walk(root: _Node, topic: str) -> list[_Held]:
-    """Return the handles of each wildcard filter that admits *topic*."""
+    """Return one item for each wildcard filter that admits *topic*: the handles under that filter."""
     found: list[_Held] = []
     levels = topic.split("/")
     reached = [root]
@@ -315,7 +315,10 @@ def _walk(root: _Node, topic: str) -> list[_Held]:
 def _spread(
     handles: NDArray[np.int32], starts: NDArray[np.int64], counts: NDArray[np.int64], numbers: NDArray[np.int64]
 ) -> TopicMatches:
-    """Return row and handle of each match, from the handles of each distinct topic and each row's topic number."""
+    """Return all matches by row: the handles of distinct topic k are ``handles[starts[k]:]``, ``counts[k]`` of them.
+
+    ``numbers[row]`` is the distinct topic of a row.
+    """
     row_counts = counts[numbers]
     rows = np.repeat(np.arange(len(numbers), dtype=np.int32), row_counts)
     first_out = np.cumsum(row_counts) - row_counts
@@ -373,7 +376,7 @@ def _holds(held: _Held, handle: int) -> bool:
 
 
 def _with(held: _Held | None, handle: int) -> _Held:
-    """Return *held* with *handle* added; it must not contain *handle*."""
+    """Return the handles *held* with *handle* added; *held* must not contain it."""
     if held is None:
         return handle
     if isinstance(held, int):
@@ -383,7 +386,7 @@ def _with(held: _Held | None, handle: int) -> _Held:
 
 
 def _without(held: _Held, handle: int) -> _Held | None:
-    """Return *held* without *handle*, which it must contain; None if no handle is left."""
+    """Return the handles *held* without *handle*, which must be among them; None if no handle is left."""
     if isinstance(held, int):
         return None
     del held[bisect_left(held, handle)]

@@ -1,6 +1,7 @@
-"""The index as a backend: three-valued verdicts from an index that only finds filters that are true.
+"""The content index as a backend of the filter language: verdicts true, false or undefined, as of other backends.
 
-A filter is false where its negation is true, and undefined where neither is true; so each case is indexed twice.
+The index only finds filters that are true. So each filter is indexed twice, as it is and negated: it is false where its
+negation is true, and undefined where neither is true.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["verdicts"]
 
 
 def verdicts(cases: Sequence[tuple[Predicate, Attributes]]) -> Iterator[bool | None]:
-    """Yield the verdict of each tree on its attributes; all cases are in one index."""
+    """Yield True, False or None (undefined) for each pair of a filter's tree and attributes, by one index of all."""
     texts = (print_filter(tree) for case, _ in cases for tree in (case, Not(case)))
     index = ContentIndex.load(enumerate(texts))
     rows, handles = index.match_rows([attributes for _, attributes in cases])

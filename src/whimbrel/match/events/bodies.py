@@ -1,6 +1,6 @@
 """Bodies of publications, as rows of attributes.
 
-Rule: nothing here loads numba; ``objects`` reads many bodies at once with a kernel.
+Rule: nothing here loads numba; ``objects`` has the kernel that parses many bodies at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Bodies"]
 class Bodies(Sequence[Attributes]):
     """A sequence of bodies that reads as rows of attributes; each body is parsed when its row is read.
 
-    *given* has the attributes of some rows, by row number: these bodies are not parsed.
+    *given* has the known attributes of some rows, by row number: their bodies are not parsed.
     """
 
     def __init__(self, bodies: Sequence[bytes], given: Mapping[int, Attributes] | None = None) -> None:

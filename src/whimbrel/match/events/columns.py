@@ -1,5 +1,5 @@
 # mypy: disable-error-code="arg-type, call-arg, no-any-return"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
+# (numba infers the types inside a kernel; mypy cannot know them)
 """Checks of an Arrow column of attributes: the kernels read its buffers, so each buffer must have the expected layout.
 
 Rule: a column type is checked once and the result is cached. Layouts with the same meaning (views, large and
@@ -51,20 +51,20 @@ class AttributeColumn(Sequence[Attributes]):
         if keys.null_count:
             raise InvalidValueError("attribute name", None, "a string")
         self.starts: Any = starts - first
-        """Index of the first item of each row; one entry more than there are rows."""
+        """Index of the first item (one attribute of a row) of each row, and at the end the number of items."""
         encoded = keys.dictionary_encode()
         self.distinct: list[str] = encoded.dictionary.to_pylist()
         """The distinct attribute names."""
         self.names: Any = encoded.indices.to_numpy(zero_copy_only=False)
         """Index in ``distinct`` of each item's name."""
         self.kinds: Any = _values(kinds, np.int8).astype(np.uint8)
-        """Type of each item; 0 for items that lie under a null row."""
+        """Attribute type of each item; 0 for items that belong to a null row."""
         self.integers: Any = _values(integers, np.int64)
         self.reals: Any = _values(reals, np.float64)
         self.texts, self.opaques = texts, opaques
         """Values of the items, as Arrow arrays."""
         self.text_starts, self.text_ends, self.text_bytes = _places(texts)
-        """Begin and end of each string, and the buffer that they point into."""
+        """Begin and end of each item's string, as positions in the buffer ``text_bytes``."""
         self._check_rows(kinds, (integers, reals, texts, opaques))
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class AttributeColumn(Sequence[Attributes]):
         return NO_ATTRIBUTES if value is None else attributes_from_column_value(value, limits=UNBOUNDED)
 
     def _check_rows(self, kinds: Any, fields: Sequence[Any]) -> None:
-        """Refuse the column if a row has invalid attributes; set the type of items under null rows to 0."""
+        """Refuse the column if a row has invalid attributes; set the type of the items of null rows to 0."""
         if kinds.null_count:
             self.kinds[~kinds.is_valid().to_numpy(zero_copy_only=False)] = _NO_TYPE
         is_good = all(name != "" and name[0] != "\0" for name in self.distinct)
@@ -94,7 +94,7 @@ class AttributeColumn(Sequence[Attributes]):
     def _refuse(self) -> None:
         """Read the rows one by one and raise the error of the first bad row, with its row number.
 
-        Return if every row is valid: then the bad items lie under null rows.
+        Return if every row is valid: then the bad items belong to null rows.
         """
         for row in range(len(self)):
             try:
@@ -116,7 +116,7 @@ def _one_array(column: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def _layout(kind: Any) -> tuple[tuple[int, Any], ...]:
-    """Return the position of the key and of each of the five fields in this column type, each with its cast target."""
+    """Return where an attribute's name (-1) and its five fields are in this column type, each with its cast target."""
     allowed = str(ATTRIBUTES_TYPE)
     if not pa.types.is_map(kind) or not pa.types.is_struct(kind.item_type):
         raise InvalidValueError("type of the attributes column", str(kind), allowed)
@@ -211,7 +211,7 @@ def _offsets(column: Any) -> tuple[Any, Any]:
 
 
 def _validity(fields: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the validity bitmap of each of *fields*, and the number of the bit in the first byte where all begin."""
+    """Return the validity bitmap of each field, and the index of the bit in the first byte at which all begin."""
     first = {field.offset & 7 for field in fields if field.buffers()[0] is not None}
     if len(first) > 1:  # the fields are slices that begin at different bits
         valid = [field.is_valid().to_numpy(zero_copy_only=False) for field in fields]
@@ -238,7 +238,7 @@ def _are_values(
     text_valid: Any,
     opaque_valid: Any,
     first_bit: int,
-    may_be_blank: bool,  # noqa: FBT001  # numba knows no other
+    may_be_blank: bool,  # noqa: FBT001  # numba's kernels have no keyword-only arguments
 ) -> bool:
     """Return whether every item has a valid type and a value of that type.
 
@@ -248,7 +248,7 @@ def _are_values(
     for item in range(kinds.size):
         kind = kinds[item]
         byte, bit = np.uint64((first_bit + item) >> 3), np.uint64((first_bit + item) & 7)
-        there = np.int64(may_be_blank)  # one bit per type: the item has a value of it
+        there = np.int64(may_be_blank)  # one bit per type: whether the item has a value of this type
         there |= np.int64((integer_valid[byte] >> bit) & 1) * (1 << _INT32 | 1 << _INT64)
         there |= np.int64((real_valid[byte] >> bit) & 1) << _REAL
         there |= np.int64((text_valid[byte] >> bit) & 1) << _STRING

@@ -1,8 +1,8 @@
-"""Encoding of events as the kernel reads them: items by row, in flat arrays.
+"""Encoding of events as the kernel reads them: flat arrays of items, one item for each value of a column.
 
 Events come from bodies, Python attributes or an Arrow column.
-Rule: values derived from an attribute (``fold-case``, ``size``) and the patterns that RE2 decides are computed here,
-once per distinct string of a batch.
+Rule: values derived from an attribute (``fold-case``, ``size``) are computed here, and so are the matches of regular
+expressions and wildcards, by RE2. A batch does this once per distinct string.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Encoder:
                 found = ColumnPattern(number, PatternFunction(function), pattern, longest)
                 decided.setdefault(column, []).append(found)
         self.decided = {column: ColumnPatterns(each, seed) for column, each in decided.items()}
-        """The patterns that RE2 decides, per column."""
+        """Regular expressions and wildcards, which RE2 decides, by column."""
         self._is_simple = not self.decided and len(self.plain) == len(self.columns)
         self._seed = seed
         self._names: Names | None = None
         """Hash table of the attribute names; made when bodies are first encoded."""
 
     def bodies(self, bodies: Bodies) -> Events:
-        """Encode *bodies*."""
+        """Encode the bodies of publications, of which the kernel parses those that are simple."""
         if self.decided:
             return self.rows(bodies)
         names = self._names
@@ -95,7 +95,7 @@ class Encoder:
         return self._with_hard(items, bodies, np.flatnonzero(hard)) if hard.any() else items
 
     def _with_hard(self, items: Events, bodies: Bodies, rows: Any) -> Events:
-        """Append the items of the hard bodies, which the kernel could not read."""
+        """Add the items of the bodies in *rows*, which the kernel could not parse; Python parses them."""
         chosen = np.full(len(bodies), -1, np.int64)
         chosen[rows] = np.arange(rows.size)
         return join_events(items, self.rows([bodies[row] for row in rows.tolist()]), chosen)
@@ -185,7 +185,7 @@ class Encoder:
         return Events(row_start=row_start, text=text, given_start=given_start, given=given, **joined)
 
     def _decide(self, items: dict[str, Any], text: Any) -> tuple[Any, Any]:
-        """Run the RE2 patterns of each column on every distinct string that it has."""
+        """Run the RE2 patterns of each column on its distinct strings; return the matching patterns of each item."""
         if not self.decided:
             return _NONE_GIVEN, _NO_PATTERNS
         buffer = text.tobytes()
@@ -201,7 +201,7 @@ class Encoder:
 
 
 def join_events(events: Events, others: Events, chosen: Any) -> Events:
-    """Return *events* where each row also has the items of row ``chosen[row]`` of *others* (-1: no more items)."""
+    """Return *events* with more items: those of row ``chosen[row]`` of *others* are added to each row (-1: none)."""
     own = np.diff(events.row_start)
     theirs = np.append(np.diff(others.row_start), 0)[chosen]  # -1 takes the zero at the end
     row_start = np.zeros(own.size + 1, np.int64)
@@ -246,7 +246,7 @@ def _ranges(starts: Any, counts: Any) -> Any:
 
 
 class _Items:
-    """Builder: collects items in lists before they become arrays."""
+    """Builder of ``Events`` that collects items in lists before they become arrays."""
 
     def __init__(self) -> None:
         self.column: list[int] = []

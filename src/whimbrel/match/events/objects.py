@@ -1,6 +1,6 @@
 # mypy: disable-error-code="arg-type, assignment, no-any-return, no-untyped-call, unreachable"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
-"""A kernel that parses flat JSON objects straight into the items of a batch, without Python attributes in between.
+# (numba infers the types inside a kernel; mypy cannot know them)
+"""A kernel that parses flat JSON objects straight into the kernel's arrays of values, without Python attributes.
 
 ``model.codecs.attributes_of`` defines which attributes a body has. ``read_objects`` is its fast twin for nearly all
 bodies: a short, flat JSON object in ASCII.
@@ -101,7 +101,7 @@ def _after_digits(text: Any, at: int, end: int) -> int:
 
 @njit(cache=True)
 def _number(text: Any, at: int, end: int) -> tuple[int, int, int, float]:
-    """Return the position after a number (-1: the body is hard), its type, and its value as integer and as double."""
+    """Return the position after a number (-1: leave the body to Python), its type, and its value as int and double."""
     is_negative = text[at] == _MINUS
     if is_negative:
         at += 1
@@ -169,9 +169,9 @@ def read_objects(
     text_start: Any,
     text_end: Any,
     hard: Any,
-    asks_value: bool,  # noqa: FBT001 # kernels have no names for their arguments
+    asks_value: bool,  # noqa: FBT001 # numba's kernels have no keyword-only arguments
 ) -> None:
-    """Parse the bodies that lie one after the other in *text*; write their items, and mark the hard bodies."""
+    """Parse the bodies in *text*, which end at *ends*; write their attribute values, and mark the hard bodies."""
     known = np.empty(_MAX_NAMES, np.int64)  # the hashes of the names of this body so far
     n = 0
     begin = 0
@@ -181,7 +181,7 @@ def read_objects(
         names = 0
         is_read = False
         at = _after_space(text, begin, end)
-        if at == end or text[at] != _OPEN:  # not a JSON object: at most one attribute, unless it is CBOR
+        if at == end or text[at] != _OPEN:  # not a JSON object: only the attribute ``value``, unless it is CBOR
             is_read = begin == end or (not asks_value and (text[begin] < _MAP_FIRST or text[begin] > _MAP_LAST))
         elif end - begin <= _LONGEST:
             at = _after_space(text, at + 1, end)

@@ -1,12 +1,13 @@
 """Search of a string with many patterns: finds the regular expressions and wildcards of a column that match.
 
-With many patterns, one pass looks for the literals that they require. Only patterns whose literals occur in the string,
-or that require none, are then run. Each pattern is run by itself. One automaton for a set of patterns (``RE2::Set``)
-fails when it runs out of memory, reports that as "nothing found", and is slower than single runs when it has many
-states.
-Rule: the search is never much slower than running all patterns. So a small number of patterns
-is just run, and so is a medium number of patterns on a long string.
-Rule: a pattern on a string too long for its filter (``language.pattern_cost``) is undefined, reported as ~number.
+If there are many patterns, one pass looks for the literals (fixed strings) that they require. Then only the patterns
+are run whose literals occur in the string, or that require none. Each pattern is run by itself: one automaton for a set
+of patterns (``RE2::Set``) fails when it runs out of memory, reports that as "nothing found", and is slower than single
+runs when it has many states.
+Rule: the search is never much slower than running all patterns. All patterns are run if they are few, or if
+they are not very many and the string is long.
+Rule: a string may be too long for a pattern of its filter (``language.pattern_cost``). The pattern is undefined then,
+which is reported as ~number.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from whimbrel.match.kernels.tries import build_tries, walk_through
 __all__ = ["FEW", "ColumnPattern", "ColumnPatterns"]
 
 FEW = 32
-"""With fewer patterns, all are run: the setup of the literal search alone costs as much."""
+"""With fewer patterns than this, all are run: a search for their literals would cost as much."""
 _BYTES_EACH = 8
-"""Below ``_MANY``, all patterns are run on a string with more bytes per pattern than this.
+"""Bytes of the string per pattern above which all patterns are run, if they are fewer than ``_MANY``.
 
-Searching the literals then costs more than running patterns that fail at once.
+A search for literals then costs more than running patterns, most of which fail at once.
 """
 _MANY = 512
-"""From this many patterns on, the literals are searched first, however long the string is."""
+"""Number of patterns from which on their literals are searched first, however long the string is."""
 
 
 class ColumnPattern(NamedTuple):
-    """A regular expression or wildcard: its number in the index, and the longest string, in bytes, it may run on."""
+    """A regular expression or wildcard, with its number in the index and the longest string, in bytes, it is run on."""
 
     number: int
     function: PatternFunction
@@ -46,7 +47,7 @@ class ColumnPattern(NamedTuple):
 
 
 class ColumnPatterns:
-    """All patterns of one column, and the search with them."""
+    """All regular expressions and wildcards of one column, and the search of a string with them."""
 
     def __init__(self, patterns: Sequence[ColumnPattern], seed: int) -> None:
         ordered = sorted(patterns, key=lambda each: each.longest)
@@ -57,7 +58,7 @@ class ColumnPatterns:
         self._literals = _LiteralIndex(ordered, seed) if len(ordered) >= FEW else None
 
     def matching(self, data: bytes) -> list[int]:
-        """Return the numbers of the patterns that match *data*, and ~number for each that *data* is too long for."""
+        """Return the numbers of the patterns that match *data*, and ~number of each pattern that may not run on it."""
         too_short = int(np.searchsorted(self._longest, len(data))) if len(data) > self._longest[0] else 0
         found = self._undefined[:too_short]
         searchers, numbers = self._searchers, self._numbers
@@ -65,7 +66,7 @@ class ColumnPatterns:
         return found
 
     def candidates(self, data: bytes, first: int = 0) -> Sequence[int]:
-        """Return the positions, from *first* on, of the patterns that must be run on *data*."""
+        """Return the positions (from *first* on, by allowed length) of the patterns that must be run on *data*."""
         count = len(self._numbers) - first
         if self._literals is None or count < FEW or (count < _MANY and len(data) > _BYTES_EACH * count):
             return range(first, len(self._numbers))
@@ -74,7 +75,10 @@ class ColumnPatterns:
 
 
 class _LiteralIndex:
-    """Index of required literals: for each pattern the requirement that is shared by the fewest others."""
+    """Index from literals to the patterns that require them.
+
+    A requirement is a set of literals of which one must occur. A pattern with several is indexed by the rarest.
+    """
 
     def __init__(self, patterns: Sequence[ColumnPattern], seed: int) -> None:
         required = [required_literals(regex_of(each.function, each.pattern)) for each in patterns]
@@ -106,7 +110,10 @@ class _LiteralIndex:
 
 
 def _cost(requirement: Requirement, sharing: Counter[str]) -> tuple[int, int]:
-    """Return the sort key of a requirement: the candidates that it lets through, then the shortness of its literals."""
+    """Return the sort key of a requirement (literals of which one must occur): the least is shared by few patterns.
+
+    Among equals, the requirement whose shortest literal is longest comes first.
+    """
     return sum(sharing[literal] for literal in requirement), -min(map(len, requirement))
 
 

@@ -1,10 +1,10 @@
 """The content index: matches millions of filters in microseconds, and accepts changes at any time.
 
-Segments are packed and immutable. New filters go into a small *delta*; removed filters are marked dead in their
-segment. A delta that has grown is packed into a segment of its own. Small segments are merged, and from time to time
-all of them. All of this runs beside the matching: a match sees the old state until one assignment puts the new segment
-in place. The delta is packed even during a long merge, because its compiled filters (*closures*) are slow and keep the
-garbage collector busy.
+Most filters are in *segments*, which are packed and immutable; removed filters are marked dead in their segment. New
+filters go into the *delta*, a small unpacked index. A delta that has grown is packed into a segment of its own. Small
+segments are merged, and from time to time all of them. All of this runs in the background: a match sees the old state
+until one assignment puts the new segment in place. The delta is packed even during a long merge, because its compiled
+filters (Python functions) are slow and keep the garbage collector busy.
 Rule: a handle is in exactly one place, the delta or one segment.
 Rule: ``match`` never waits for a repacking; only changes take the lock, and hold it briefly.
 Rule: numba is loaded with the first segment. Until then all filters are in the delta, which gives the same answers.
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["Beside", "ContentIndex", "Pack", "Run", "pack_here"]
 
 Run: TypeAlias = Callable[[Callable[[], None]], object]
-"""Function that starts a task beside the matching, e.g. in a thread."""
+"""Function that starts a task in the background, e.g. in a thread."""
 Pack: TypeAlias = "Callable[[Sequence[Part]], Segment]"
-"""Function that makes one segment of the live filters of some parts."""
+"""Function that packs the filters of some parts, except removed ones, into one segment."""
 
 _DELTA = 1_024
 """Number of filters in the delta that starts a repacking."""
 _DELTA_PATTERNS = 128
-"""Number of patterns in the delta that starts a repacking: on a long string, each costs as much as a packed index."""
+"""Number of patterns in the delta that starts a repacking: each is run alone, which on a long string is slow."""
 _LITTLE = 16
 """Fewest filters in the delta that ``settle`` packs, once no filters are added any more."""
 
@@ -57,9 +57,9 @@ class _Pace(NamedTuple):
     """Thresholds for merging segments: each segment costs time for every event, and merging is work."""
 
     segments: int
-    """Number of small segments that are merged into one."""
+    """Number of small segments (all but the largest) that are merged into one."""
     share: int
-    """All are merged once the small segments, or the dead filters, are 1/``share`` of the large segment."""
+    """All segments are merged once the small ones, or the dead filters, are 1/``share`` of the largest segment."""
 
 
 _BUSY, _QUIET = _Pace(4, 4), _Pace(2, 16)
@@ -67,7 +67,7 @@ _BUSY, _QUIET = _Pace(4, 4), _Pace(2, 16)
 
 
 class Beside(NamedTuple):
-    """Extra attributes of rows: a few distinct sets, and the number of the set of each row (-1: none)."""
+    """Extra attributes for the rows of a batch: a few distinct sets, and each row's index in them (-1: none)."""
 
     known: Sequence[Attributes]
     chosen: Any
@@ -75,14 +75,14 @@ class Beside(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Immutable snapshot that a match reads, replaced as a whole; only its last delta still grows."""
+    """Immutable snapshot of the index, read by a match; repacking replaces it, and only its last delta still grows."""
 
     segments: tuple[Segment, ...]
     deltas: tuple[Delta, ...]
 
 
 class _Removed:
-    """Handles removed during a repacking: the new segment still has them, so it must mark them dead."""
+    """Handles of filters removed while a repacking runs: the new segment still has them, and must mark them dead."""
 
     def __init__(self) -> None:
         self.handles: list[int] = []
@@ -91,7 +91,7 @@ class _Removed:
 class ContentIndex:
     """Content filters, each under a handle.
 
-    *run* starts a repacking beside the matching, e.g. in a thread; without it nothing is repacked until ``repack``.
+    *run* starts a repacking in the background, e.g. in a thread; without it, nothing is repacked until ``repack``.
     *pack* does the packing; a ``PackingProcess`` packs in another process, so that it does not compete with the
     matching.
     """
@@ -104,7 +104,7 @@ class ContentIndex:
         """One record of removed handles for each repacking under way."""
         self._run, self._pack = run, pack
         self._is_packing, self._is_merging = False, False
-        """Whether a packing, or a merge, was started and has not ended."""
+        """Whether a packing of the delta (or a merge of segments) was started and has not ended."""
         self._added = self._settled_at = 0
         """Number of filters added so far, and the value of that number when ``settle`` was last called."""
 
@@ -124,7 +124,7 @@ class ContentIndex:
     def add(self, handle: int, text: str, read: ReadFilter | None = None) -> None:
         """Add a filter under an unused handle; raise ``FilterError`` if *text* is not a filter.
 
-        *read* is the filter prepared before (``delta.reading``), which saves nearly all of the time.
+        *read* is the filter as prepared by ``delta.reading`` before; with it, adding takes hardly any time.
         """
         with self._lock:
             delta = self._state.deltas[-1]
@@ -174,7 +174,7 @@ class ContentIndex:
             self._merge(pace)
             is_done = True
         finally:
-            with self._lock:  # filters were added during the merge
+            with self._lock:  # more segments may have been packed during the merge
                 self._is_merging = is_due = is_done and bool(_to_merge(self._state.segments))
         if is_due and self._run is not None:
             self._run(self._merge_once)
@@ -231,7 +231,7 @@ class ContentIndex:
                 self._replace(merged, with_delta=False)
 
     def _replace(self, merged: tuple[Segment, ...], *, with_delta: bool) -> None:
-        """Replace the segments *merged* (and the current deltas, *with_delta*) by one; on failure nothing changes."""
+        """Replace the segments *merged* (and the deltas, *with_delta*) by one segment; a failure loses no filter."""
         removed = _Removed()
         with self._lock:
             segments, frozen = self._state.segments, self._state.deltas if with_delta else ()
@@ -275,7 +275,7 @@ class ContentIndex:
     def match_arrow(self, column: Any, *, beside: Beside | None = None) -> tuple[Any, Any]:
         """Match the rows of an Arrow array of the log's attributes column; return row numbers and handles.
 
-        Raise ``InvalidValueError`` for a column or row without valid attributes; then nothing is matched.
+        Raise ``InvalidValueError`` if the column's type or any of its rows is invalid; then nothing is matched.
         """
         from whimbrel.match.events.columns import (
             AttributeColumn,
@@ -363,7 +363,10 @@ def _to_merge(segments: tuple[Segment, ...], pace: _Pace = _BUSY) -> tuple[Segme
 
 
 def _decide(segment: Segment, row: Any, position: Any, doubts: Any, rows: Sequence[Attributes]) -> tuple[Any, Any]:
-    """Evaluate the doubtful matches with the compiled filters, except filters that another clause made certain."""
+    """Return the certain matches, and the doubtful ones (``doubts``) that the compiled filters confirm.
+
+    A filter of several clauses may match both ways; it is certain then, and not evaluated.
+    """
     key = row.astype(np.int64) << 32 | position
     certain = key[doubts == 0]
     doubtful = np.setdiff1d(key[doubts == 1], certain)

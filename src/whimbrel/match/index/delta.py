@@ -1,8 +1,8 @@
-"""The delta: the newest filters, found through plain dictionaries and decided by compiled filters (*closures*).
+"""The delta: the newest filters, found through plain dictionaries and evaluated as compiled Python functions.
 
-The delta is small and lives only until the next repacking, so simplicity matters more than speed. Each clause of a
-filter is found by one *anchor*: an attribute that it uses, with the constant that the attribute must equal, if there is
-one. Every filter found is evaluated.
+The delta is small and lives only until the next repacking, so simplicity matters more than speed. A filter is true if
+one of its *clauses* (conjunctions) is. Each clause is found by one *anchor*: an attribute that it uses, with the
+constant that the attribute must equal, if there is one. Every filter found is then evaluated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 _LONG = 256
 """Longest filter, in characters, that is compiled at its first event.
 
-Longer filters, and those with parentheses (as all calls have), take long and are compiled when they are added.
+Longer filters, and those with parentheses (as all calls have), take long to compile: this is done when they are added.
 """
 _EQUALITIES = frozenset((Op.INT_EQ, Op.REAL_EQ, Op.STRING_EQ))
 
@@ -62,7 +62,7 @@ def reading(
     patterns, verdict = 0, None
     if "(" in text:
         patterns = sum(len(node.patterns) for node in walk(tree) if isinstance(node, Pattern))
-    if "(" in text or len(text) > _LONG:  # slow down the client that adds them, not a publication
+    if "(" in text or len(text) > _LONG:  # the client that adds the filter waits for it, not a publication
         verdict = compile_filter(tree)
     return ReadFilter(text, tree, anchors, patterns, verdict)
 
@@ -74,17 +74,17 @@ class Delta:
         self.texts: dict[int, str] = {}
         self._verdicts: dict[int, VerdictFunction] = {}
         self._trees: dict[int, Predicate] = {}
-        """Trees of the filters that were not evaluated yet."""
+        """Syntax trees of the filters that are not compiled yet, because they were never evaluated."""
         self._anchors: dict[int, list[object]] = {}
         self._found: dict[object, dict[int, None]] = {}
         self.patterns = 0
-        """Number of patterns added, of any kind: each scans a string by itself, but a packed index scans it once."""
+        """Number of patterns added: here each scans a string by itself; a packed index scans it once for all."""
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def add(self, handle: int, text: str, read: ReadFilter | None = None) -> None:
-        """Add a filter, prepared as *read* if it was read before; raise ``FilterError`` if *text* is not a filter."""
+        """Add a filter (*read*: as prepared by ``reading``); raise ``FilterError`` if *text* is not a filter."""
         if read is None or read.text != text:
             read = run_to_end(reading(text))
         self.texts[handle] = text
@@ -124,7 +124,7 @@ class Delta:
 
     def _is_true(self, handle: int, attributes: Attributes) -> bool:
         verdict = self._verdicts.get(handle)
-        if verdict is None:  # most are packed before they are evaluated
+        if verdict is None:  # compiled only now, because most filters are packed before they are ever evaluated
             tree = self._trees.pop(handle, None)
             if tree is None:  # removed, or evaluated by another thread a moment ago
                 text = self.texts.get(handle)
@@ -145,7 +145,10 @@ def run_to_end(work: Generator[None, None, _Result]) -> _Result:
 
 
 def shared_anchor(conditions: Iterable[Predicate]) -> object | None:
-    """Return the anchor that an event must have for all *conditions* to be true, with its constant; None if unknown."""
+    """Return the attribute and constant of the first equality among *conditions*; None if they have no equality.
+
+    An event without that value cannot fulfil all conditions, so one anchor finds every filter that requires them.
+    """
     for each in conditions:
         match each:
             case Compare(CompareOp.EQ, Name() as name, Literal(value)):
@@ -154,7 +157,7 @@ def shared_anchor(conditions: Iterable[Predicate]) -> object | None:
 
 
 def anchors_of(text: str, tree: Predicate) -> list[object]:
-    """Return one anchor per clause: an attribute, or an attribute with its constant, that makes the clause possible."""
+    """Return one anchor per clause: the attribute, or attribute and value, without which the clause cannot be true."""
     known = recognise(text)
     if known is None:
         found = map(_anchor_leaf, clauses(normal_form(tree)))
@@ -168,9 +171,9 @@ def anchors_of(text: str, tree: Predicate) -> list[object]:
 
 @cache
 def _anchor_places(template: Template) -> list[tuple[int, int, str, bool]]:
-    """Return where the anchors of a shape stand among its tokens.
+    """Return the positions of the anchors among a filter's tokens; they are the same for all filters of one shape.
 
-    Each entry has the token of the name, the token of the constant (or -1), and the constant's kind and sign.
+    For each anchor: the token of the name, the token of the constant (or -1), and the constant's kind and sign.
     """
     found = []
     for name, constant in map(_anchor_leaf, clauses(normal_form(template.tree), is_shape=True)):

@@ -1,11 +1,11 @@
 # mypy: disable-error-code="call-arg, no-any-return"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
+# (numba infers the types inside a kernel; mypy cannot know them)
 """Integrity check: do the arrays of a packed index fit each other? Run once, when a file is mapped or read.
 
 The kernel follows the numbers in an index without a bounds check: positions in other arrays, ends of chains, jumps. A
 checksum proves that a file is as it was written, not that its writer was right.
-Rule: an index that passes can be matched safely: no read or write is outside an array, and every loop ends. The index
-may still mean something else than its filters.
+Rule: an index that passes can be matched safely: no read or write is outside an array, and every loop ends. This does
+not prove that the index means the same as the filters it was made of.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _tables(a: PackedArrays, columns: int, patterns: int, _handles: int) -> str 
     for name, most in ascending.items():
         if not _are_ascending(getattr(a, name), most):
             return f"{name} has numbers that do not ascend to at most {most}"
-    # The kernel's buffer has room for each list once, so no list may be reachable in two ways.
+    # The kernel's buffer has room for each list once, so only one anchor may lead to each list.
     reached = np.zeros(lists, np.uint8)
     for name, words, at in (
         ("column_anchor", 1, 0),

@@ -1,11 +1,13 @@
 """Leaves and clauses: the form in which the packed index understands a filter.
 
-A filter in normal form is true exactly if one of its *clauses* is true. A clause is a conjunction of leaves, some of
-which form small boolean programs. Every leaf is false where the reference is undefined. Because ``!`` stands only at
-the leaves, two-valued evaluation then equals "true in the reference" (a property test).
-Rule: every clause has at least one *direct* leaf, so a clause can be true only if that leaf's column is present.
+A filter in normal form is true exactly if one of its *clauses* is true. A clause is a conjunction of *leaves* (tests of
+one attribute) and of smaller formulas over leaves. Every leaf is false where the reference semantics is undefined.
+Because ``!`` stands only at the leaves, two-valued evaluation then finds exactly the filters that the reference calls
+true (shown by a property test).
+Rule: every clause has at least one *direct* leaf, a member of the conjunction itself. So a clause can be true only if
+the attribute of that leaf is present.
 Rule: a term that no leaf can express (arithmetic, attribute against attribute) becomes ``Op.MAYBE``. That leaf is true
-here, and the compiled filter (*closure*) decides.
+here, and the compiled filter decides.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from whimbrel.model.attributes import AttributeType
 __all__ = ["Clause", "Formula", "Leaf", "Operand", "clauses"]
 
 MAX_LEAVES = 4_096
-"""Most leaves of one filter, all clauses together; a larger filter is decided by its compiled form."""
+"""Most leaves (tests) of one filter, all clauses together; larger filters are decided by their compiled form."""
 
 
 _COMPARISON = {
@@ -71,19 +73,19 @@ Operand: TypeAlias = int | float | str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """One test of one column."""
+    """One test of one column: an attribute, or a value derived from it by functions."""
 
     op: Op
     name: Name
     derivation: tuple[str, ...] = ()
-    """Functions between the attribute and the column, innermost first: fold-case, decompose, size, to-int."""
+    """Functions applied to the attribute, innermost first, such as fold-case, decompose, size or to-int."""
     literal: Literal | None = None
-    """The constant as a node of the tree, if the tree has one; plans find the constant's token through this node."""
+    """The constant as a node of the filter's tree, if it is one; ``plans`` finds the constant's token through it."""
     operand: Operand = None
-    """The constant, if the tree has no literal for it: a type code or a pattern."""
+    """The constant, if it is not a node of the filter's tree: a type code or a pattern."""
     function: PatternFunction | None = None
     pattern: tuple[Value, int] | None = None
-    """The subject of the pattern call, and the pattern's number in the call; plans find its token through both."""
+    """First operand of the pattern call, and the pattern's number in the call; they lead ``plans`` to its token."""
 
 
 Formula: TypeAlias = "Leaf | tuple[str, tuple[Formula, ...]]"
@@ -92,7 +94,7 @@ Formula: TypeAlias = "Leaf | tuple[str, tuple[Formula, ...]]"
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A conjunction: the *direct* leaves, and the compound parts."""
+    """A conjunction of the leaves (tests) *direct* and the compound formulas *rest*."""
 
     direct: tuple[Leaf, ...]
     rest: tuple[Formula, ...]
@@ -109,7 +111,7 @@ _ALWAYS: Formula = ("and", ())
 def clauses(normal: Predicate, *, is_shape: bool = False) -> list[Clause]:
     """Return the clauses of a filter in *normal* form.
 
-    If *is_shape*, the clauses hold for every filter of its shape: names that are equal in *normal* may differ in them.
+    If *is_shape*, the clauses hold for every filter of its shape: names equal here may differ in another such filter.
     """
     try:
         found = _split(_formula(normal))
@@ -117,7 +119,7 @@ def clauses(normal: Predicate, *, is_shape: bool = False) -> list[Clause]:
             return found
     except _TooLargeError:
         pass
-    # Too large to expand: one clause per attribute of a cover; the compiled filter decides.
+    # Too large to expand: one clause per attribute of which the filter needs at least one; the compiled filter decides.
     return [Clause((Leaf(op=Op.MAYBE, name=name),), ()) for name in _cover(normal, is_shape=is_shape).values()]
 
 
@@ -154,7 +156,7 @@ def _join(kind: str, parts: Iterable[Formula]) -> Formula:
 
 
 def _xor(operands: tuple[Predicate, ...]) -> Formula:
-    """Return the disjunction of all cases in which every operand is defined and an odd number of them is true."""
+    """Return an exclusive or as the disjunction of its true cases: an odd number of operands true, the others false."""
     if len(operands) > 3:
         raise _TooLargeError
     cases = []
@@ -227,7 +229,7 @@ def _pattern(
 
 
 def _column(node: Value) -> tuple[Name, tuple[str, ...]] | None:
-    """Return the attribute and the functions, innermost first, of a term that is one column; None for other terms."""
+    """Return the attribute of a term and the functions applied to it, innermost first; None if it is another term."""
     derivation: list[str] = []
     while isinstance(node, Text):
         derivation.insert(0, str(node.function))
@@ -240,14 +242,14 @@ def _column(node: Value) -> tuple[Name, tuple[str, ...]] | None:
 
 
 def _maybe(node: Predicate) -> Formula:
-    """Return a leaf for a term that only the compiled filter can decide: true if the term's first name is present."""
+    """Return a leaf for a condition that the compiled filter must decide: true if its first attribute is present."""
     name = next(_names(node), None)
     return _NEVER if name is None else Leaf(op=Op.MAYBE, name=name)
 
 
 def _names(node: Node) -> Iterator[Name]:
     if isinstance(node, Equals):
-        yield from _names(node.subject)  # the options may be absent, so their names prove nothing
+        yield from _names(node.subject)  # it may equal any one option, so no attribute in an option must be present
     elif isinstance(node, Name):
         yield node
     else:
@@ -276,7 +278,11 @@ def _split(formula: Formula) -> list[Clause]:
 
 
 def _to_spread(rest: tuple[Formula, ...], *, needed: bool) -> tuple[str, tuple[Formula, ...]] | None:
-    """Return the disjunction to expand: one that makes every clause selective, else (if *needed*) the smallest."""
+    """Return the disjunction that becomes one clause per option, or None if none should be expanded.
+
+    Take one whose options all have an equality or a pattern, so that each clause is found by it. Otherwise take the
+    smallest disjunction, if *needed* because the clause has no direct leaf.
+    """
     options = [part for part in rest if isinstance(part, tuple)]
     for part in options:
         if all(_has_selective(option) for option in part[1]):
@@ -305,9 +311,9 @@ def _size(formula: Formula) -> int:
 
 
 def _cover(node: Predicate, *, is_shape: bool) -> dict[object, Name]:
-    """Return names of which at least one is present whenever *node* is true.
+    """Return attribute names of which at least one is present whenever *node* is true.
 
-    Equal names are listed once; in a shape, each occurrence is listed.
+    Equal names are listed once. If *is_shape*, each occurrence is listed, because names may differ in other filters.
     """
     found: Iterable[Name]
     match node:

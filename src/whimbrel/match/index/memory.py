@@ -1,4 +1,4 @@
-"""Release of freed memory: after packing a million filters, the C library's free lists hold half as much again."""
+"""Release of freed memory to the system: after packing a million filters, the C library keeps half as much again."""
 
 from __future__ import annotations
 

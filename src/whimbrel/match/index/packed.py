@@ -1,4 +1,4 @@
-"""A packed index: an immutable set of filters that the kernel matches; a file of it is mapped by many workers."""
+"""A packed index: an immutable set of filters in flat arrays, which the kernel matches and many processes can map."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class PackedIndex:
         self._columns = columns
         self._patterns = patterns
         self.handles = handles
-        """Number of handles: one more than the largest."""
+        """One more than the largest handle."""
         self.widest = int(arrays.lists[1::4].max(initial=0))
-        """Number of entries of the longest list."""
+        """Number of clauses in the longest list that one anchor activates."""
         self.dead = np.zeros(handles + 1, np.uint8)
-        """Marks of removed handles, and at the end whether any is marked; nothing else in the index ever changes."""
+        """1 for each removed handle, and in the last element if any was removed; nothing else in the index changes."""
 
     @classmethod
     def build(cls, filters: Iterable[tuple[int, str]], *, seed: int | None = None) -> PackedIndex:
@@ -68,7 +68,7 @@ class PackedIndex:
 
     @classmethod
     def from_harvest(cls, found: Harvest, handles: int, *, seed: int | None = None) -> PackedIndex:
-        """Pack the filters in *found*; without *seed*, draw a random one."""
+        """Pack the filters in *found*, with hash tables seeded by *seed* or, without it, at random."""
         if seed is None:
             seed = secrets.randbits(60)  # strangers must not be able to predict the hash tables
         arrays = pack(found, seed=seed)
@@ -76,7 +76,7 @@ class PackedIndex:
         return cls(arrays, dictionary.columns, dictionary.patterns, handles)
 
     def bury(self, handle: int) -> bool:
-        """Mark a filter as removed; return whether it was still live."""
+        """Mark the filter of *handle* as removed; return False if it was marked before."""
         was_in = not self.dead[handle]
         self.dead[handle] = 1
         self.dead[-1] = 1
@@ -266,7 +266,10 @@ class Workspace:
         return handles, []
 
     def _write_one(self, attributes: Attributes) -> bool:
-        """Write an event straight into this workspace; return False if the event is not simple enough for that."""
+        """Write an event straight into this workspace; return False if it is too large or a filter needs more of it.
+
+        Filters may need values derived from an attribute, or patterns that RE2 decides: ``Encoder.rows`` adds those.
+        """
         encoder = self._index.encoder
         if encoder.decided:
             return False

@@ -1,9 +1,9 @@
 """Packing in a process of its own, so that a match never waits for Python's global lock while a segment is made.
 
-Packing a hundred thousand filters takes seconds of Python. In a thread it would compete with the matching: it holds the
-lock for five milliseconds at a time, and longer where numpy does not release it. In another process it holds nothing
-up. The process runs this module: it reads a line {"parts": FILE, "segment": FILE}, packs, and answers {} or {"error":
-why}. It ends when its standard input ends, which also happens when its parent dies.
+Packing a hundred thousand filters takes seconds of Python. A thread would compete with the matching: it holds the lock
+for five milliseconds at a time, and longer where numpy does not release it. The process runs this module: it reads a
+line {"parts": FILE, "segment": FILE}, packs, and answers {} or {"error": why}. It ends when its standard input ends,
+which also happens when its parent dies.
 """
 
 from __future__ import annotations

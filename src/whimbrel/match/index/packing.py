@@ -1,11 +1,12 @@
 # mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
-"""Packing: turns the harvest of many filters into the flat arrays that the kernel reads.
+# (numba infers the types inside a kernel; mypy cannot know them)
+"""Packing: turns the clauses of many filters (``Harvest``) into the flat arrays that the kernel reads.
 
 Each clause is filed under the cheapest of its *anchors*: an equality that few clauses share, a pattern, or the presence
-of a rare attribute. If too many clauses share one equality, a pair of equalities is the anchor. The entries of an
-anchor lie side by side in ``code``, in the order in which the kernel reads them. A long list gets bitmaps: per column,
-buckets of values, and for each bucket the entries that a value in it does not rule out.
+of a rare attribute. If too many clauses share one equality, a pair of equalities is the anchor. The *entries* (clauses
+in binary form) of an anchor are its list; they lie side by side in ``code``, in the order in which the kernel reads
+them. A long list gets bitmaps: per column, buckets of values, and for each bucket the entries that a value in it does
+not rule out.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from whimbrel.match.kernels.tries import build_tries
 __all__ = ["pack"]
 
 _PAIR_ABOVE = 8
-"""Most clauses that share an equality before it is paired with a second one, if the clause has one."""
+"""Most clauses that share an equality as their anchor; if more do, a second equality of the clause is added to it."""
 _BLOCK_ABOVE = 32
-"""Lists longer than this get bitmaps."""
+"""Lists of more entries than this get bitmaps."""
 _FINE_ABOVE = 512
-"""Lists longer than this get a bitmap per bucket; shorter ones one per group of ``2 ** _SHIFT`` buckets."""
+"""Lists of more entries than this get one bitmap per bucket; shorter lists one per ``2 ** _SHIFT`` buckets."""
 _SHIFT = 2
 _MAX_BOUNDS = 63
 _MAX_BLOCKED = 12
@@ -83,7 +84,7 @@ def _array(values: Any) -> Any:
 
 
 def _choose_anchors(found: Harvest) -> tuple[Any, Any, Any, Any]:
-    """Return the kind and id of each clause's anchor, and the two leaves (tests) that it makes redundant (or -1)."""
+    """Return the kind and number of each clause's anchor, and up to two leaves (tests) that it proves true (or -1)."""
     n = len(found.clause_start)
     clause, kind, identity, drop = (
         _array(a) for a in (found.option_clause, found.option_kind, found.option_id, found.option_drops)
@@ -220,7 +221,10 @@ def _tries(dictionary: Dictionary, seed: int) -> dict[str, Any]:
 def _write_entries(
     words: Any, start: Any, leaves: Any, direct: Any, handle: Any, flags: Any, order: Any, drops: Any, drops2: Any
 ) -> Any:
-    """Write the kernel's entries, sorted by anchor; leaves (tests) that the anchor already decides are left out."""
+    """Write all clauses as entries for the kernel, in *order* (by anchor), without the tests that the anchor decides.
+
+    Return the entries, the position of each, and how many tests each requires unconditionally.
+    """
     size = 0
     for i in range(order.size):
         c = order[i]
@@ -254,7 +258,10 @@ def _write_entries(
 
 @njit(inline="always")
 def _moved(target: int, first: int, second: int, count: int) -> int:
-    """Return the target of a jump without the leaves *first* and *second*; ACCEPT lies after the last leaf."""
+    """Return a jump's target after the leaves *first* and *second* (-1: none) were removed; *count* leaves remain.
+
+    A target behind the last leaf becomes ACCEPT.
+    """
     if target >= REJECT:
         return target
     moved = target - (first >= 0 and first < target) - (second >= 0 and second < target)
@@ -271,7 +278,7 @@ def _list_table(starts: Any, lengths: Any, blocks: Any) -> Any:
 
 
 def _blocks(code: Any, places: Any, left: Any, first: Any, lengths: Any, columns: int) -> tuple[Any, dict[str, Any]]:
-    """Return the bitmaps of all long lists of entries, and for each list the number of its block of bitmaps (or -1)."""
+    """Return the bitmaps of all long lists, and for each list the number of its block (bitmaps of one list) or -1."""
     list_block = np.full(lengths.size, -1, np.int32)
     column_bounds, bounds = _bounds(code, places, left, columns)
     columns_at: list[int] = [0]
@@ -316,7 +323,7 @@ def _blocks(code: Any, places: Any, left: Any, first: Any, lengths: Any, columns
 
 
 def _bounds(code: Any, places: Any, left: Any, columns: int) -> tuple[Any, Any]:
-    """Return the bucket bounds, quantiles of the filters' constants, and where those of each column begin."""
+    """Return where the bucket bounds of each column begin, and the bounds: quantiles of the filters' constants."""
     _, column, low, high = _intervals(code, places, left)
     order = np.argsort(column, kind="stable")
     start = np.searchsorted(column[order], np.arange(columns + 1))
@@ -334,7 +341,7 @@ def _bounds(code: Any, places: Any, left: Any, columns: int) -> tuple[Any, Any]:
 
 
 def _worth_a_bitmap(column: Any, length: int) -> Any:
-    """Return the columns that at least 1/16 of a list's entries restrict, the most restricted first."""
+    """Return the columns that at least 1/16 of a list's *length* entries restrict, the most restricted first."""
     numbers, counts = np.unique(column, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return numbers[order][: min(_MAX_BLOCKED, int((counts >= length / 16).sum()))]
@@ -342,7 +349,7 @@ def _worth_a_bitmap(column: Any, length: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def _intervals(code: Any, places: Any, left: Any) -> Any:
-    """Return the numeric intervals that the direct leaves of a list's entries require: entry, column, low, high."""
+    """Return the numeric intervals that the entries of a list require without alternative: entry, column, low, high."""
     reals = code.view(np.float64)
     total = 0
     for i in range(places.size):
@@ -368,7 +375,7 @@ def _intervals(code: Any, places: Any, left: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _bitmap(entry: Any, column: Any, low: Any, high: Any, wanted: int, bounds: Any, shift: int, length: int) -> Any:
-    """Return the bitmaps of one column, one per bucket: first for events without a number, then by its size."""
+    """Return the bitmaps of one column: the first for events without a number in it, then one per bucket, ascending."""
     width = (length + 63) >> 6
     buckets = 2 + (bounds.size >> shift)
     least = np.full(length, -np.inf, np.float64)

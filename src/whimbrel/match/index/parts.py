@@ -1,4 +1,4 @@
-"""Parts: the input of a new segment, as flat arrays only, so that another process can do the packing."""
+"""Parts: filters to be packed into a new segment, as flat arrays only, so that another process can do the packing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Part"]
 
 
 class Part(NamedTuple):
-    """Filters for a new segment: ascending handles, the texts in one buffer, and a mark on each removed filter."""
+    """Filters for a new segment: ascending handles, texts in one buffer, and in *dead* a 1 for each removed filter."""
 
     handles: Any
     text_bytes: Any

@@ -1,7 +1,8 @@
-"""Plans: how the clauses of a filter become words of the index; made once per shape, then run for each filter.
+"""Plans: instructions that write the clauses of a filter as binary words of the packed index (``kernels.layout``).
 
-A plan knows the jumps of every clause. It does not know the names and constants: it takes them from the tokens of a
-text of its shape. The plan of a filter without a shape has names and constants of its own.
+Filters that differ only in names and constants have one *shape*. A plan is made once per shape and run for each filter
+of it: it contains the jumps of every clause, and takes names and constants from the tokens of the filter's text. A
+filter without a recognised shape gets a plan of its own, which contains its names and constants.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NO_CONSTANT = frozenset((Op.PRESENT, Op.NAN, Op.NOT_NAN, Op.MAYBE))
 
 
 class Option:
-    """Kinds of anchors: an equality, a pattern, the presence of an attribute, a pair of equalities."""
+    """Kinds of anchors (conditions that find a clause): an equality, a pattern, a present attribute, two equalities."""
 
     EQUAL, PATTERN, PRESENT, PAIR = 0, 1, 2, 3
 
@@ -66,7 +67,7 @@ class Dictionary:
 
 @dataclass(slots=True)
 class Harvest:
-    """The clauses of many filters in flat arrays, with the possible anchors of each clause."""
+    """The clauses of many filters in flat arrays, with the conditions by which each may be found (``Option``)."""
 
     dictionary: Dictionary = field(default_factory=Dictionary)
     words: array[int] = field(default_factory=lambda: array("q"))
@@ -80,11 +81,11 @@ class Harvest:
     option_kind: array[int] = field(default_factory=lambda: array("b"))
     option_id: array[int] = field(default_factory=lambda: array("q"))
     option_drops: array[int] = field(default_factory=lambda: array("i"))
-    """The leaf (test) that is true whenever the anchor is active, so that it need not be run; or -1."""
+    """The leaf (test of the clause) that the anchor already proves true, so that it need not be run; or -1."""
     tokens: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
-    """Columns by the token of their name."""
+    """Cache: number of a column, by the token of its name and the functions applied to it."""
     numbers: dict[tuple[str, bool], tuple[int, int, bool]] = field(default_factory=dict)
-    """Numeric token and sign to: constant, key bits, and whether the key decides the equality."""
+    """Cache by numeric token and sign: the constant, its bits as a double, and whether equal bits prove equality."""
 
 
 def harvest(into: Harvest, handle: int, text: str) -> None:
@@ -98,7 +99,7 @@ def harvest(into: Harvest, handle: int, text: str) -> None:
     mark = len(into.words), len(into.clause_start), len(into.option_clause)
     try:
         _plan_of(template).emit(into, handle, tokens)
-    except TokenError:  # a constant is out of range: undo the writes; the parser words the error
+    except TokenError:  # a constant is out of range: undo the writes, and parse the text for the proper error
         _take_back(into, *mark)
         parse_stored(text)
         raise
@@ -125,14 +126,14 @@ def bits_of(real: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One leaf (test) of a plan: its machine word without the column, and the source of its name and constant."""
+    """One leaf (test) of a plan: its first word without the column, and where its name and constant come from."""
 
     op: Op
     word: int
     derivation: tuple[str, ...]
-    name_token: int  # -1: fixed
+    name_token: int  # position among the filter's tokens; -1: ``fixed_name``
     fixed_name: str
-    constant_token: int  # -1: fixed
+    constant_token: int  # likewise; -1: ``fixed_constant``
     is_negative: bool
     fixed_constant: int | float | str | None
     function: str
@@ -141,7 +142,7 @@ class _Step:
 
 
 class _Plan:
-    """Instructions to write one filter of a shape; its expressions and wildcards run on at most *longest* bytes."""
+    """Instructions to write a filter of one shape; its expressions and wildcards run on strings of *longest* bytes."""
 
     def __init__(self, normal: Predicate, template: Template | None, longest: int) -> None:
         self._template, self._longest = template, longest
@@ -159,7 +160,7 @@ class _Plan:
         return tuple((place, template.kind(place), negative) for place, negative in places if place not in read)
 
     def _compile(self, clause: Clause) -> tuple[tuple[_Step, ...], int, int]:
-        """Return the steps of a clause, the number of direct steps, and the clause's flags."""
+        """Return the steps (tests) of a clause, the number of those that it requires unconditionally, and its flags."""
         formula: Formula = ("and", (*clause.direct, *clause.rest))
         leaves: list[tuple[Leaf, int, int]] = []
         _lay_out(formula, 0, ACCEPT, REJECT, leaves)
@@ -191,7 +192,7 @@ class _Plan:
         )
 
     def emit(self, into: Harvest, handle: int, tokens: Sequence[str]) -> None:
-        """Write the clauses of one filter; raise ``TokenError`` for a constant out of range."""
+        """Append the clauses of one filter to *into*; raise ``TokenError`` for a constant out of range."""
         for place, kind, is_negative in self._unread:
             literal(tokens[place], kind, negative=is_negative)
         words = into.words
@@ -211,7 +212,7 @@ class _Plan:
 
 
 def _lay_out(formula: Formula, at: int, if_true: int, if_false: int, leaves: list[tuple[Leaf, int, int]]) -> None:
-    """Append the leaves (tests) of *formula* with their jump targets; the first leaf becomes step *at*."""
+    """Append the leaves (tests) of *formula*, numbered from *at* on, with their jump targets if true and if false."""
     if isinstance(formula, Leaf):
         leaves.append((formula, if_true, if_false))
         return
@@ -232,7 +233,10 @@ def _leaf_count(formula: Formula) -> int:
 
 
 def _pattern_places(template: Template) -> dict[int, tuple[int, ...]]:
-    """Return the token positions of each call's patterns, by the id of the call's subject, which rewrites preserve."""
+    """Return the token positions of the patterns of each pattern call, such as ``begins-with``.
+
+    The key is the ``id`` of the call's first operand, a node of the tree that rewrites preserve.
+    """
     patterns = (node for node in walk(template.tree) if isinstance(node, Pattern))
     return {id(node.subject): template.pattern_places(node) for node in patterns}
 
@@ -248,7 +252,10 @@ def _column(into: Harvest, step: _Step, tokens: Sequence[str]) -> int:
 
 
 def _constant(into: Harvest, step: _Step, tokens: Sequence[str], column: int) -> tuple[int, int, bool] | None:
-    """Write the constant of a leaf (test); return its anchor: kind, number, and whether the anchor decides the leaf."""
+    """Write the constant of a leaf (test) of a clause; return the leaf as an anchor, or None if it cannot be one.
+
+    An anchor has a kind (``Option``), a number, and whether it proves the leaf true.
+    """
     op = step.op
     if op < Op.STRING_EQ:
         constant, key, decides = _number(into, step, tokens)
@@ -303,7 +310,7 @@ def _text(step: _Step, tokens: Sequence[str]) -> str:
 
 
 def _offer(into: Harvest, clause: int, number: int, op: Op, column: int, anchor: tuple[int, int, bool] | None) -> None:
-    """Record a possible anchor of the clause: the leaf's constant, or else that its column is present."""
+    """Record a possible anchor of the clause: *anchor*, or if that is None the presence of the leaf's column."""
     if anchor is not None:
         kind, identity, decides = anchor
         into.option_clause.append(clause)

@@ -1,4 +1,4 @@
-"""Segments: packed indexes with the handles and texts of their filters; a new segment is made of parts."""
+"""Segments: packed indexes with the handles and texts of their filters, and the packing of filters into a new one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from whimbrel.model.attributes import Attributes
 __all__ = ["Segment", "closure", "pack_filters", "pack_parts"]
 
 _LARGE = 100_000
-"""Filters from which a segment is large enough to release the C library's free memory after packing."""
+"""Number of filters above which the C library's free memory is returned to the system after packing."""
 
 
 class Segment:
-    """A packed index with the handles and texts of its filters; inside, filters are numbered by position in both."""
+    """A packed index with the handles and texts of its filters; the packed index itself knows a filter by position."""
 
     def __init__(self, index: PackedIndex, handles: Any, texts: Texts) -> None:
         self.index, self.handles, self.texts = index, handles, texts
@@ -49,13 +49,13 @@ class Segment:
         return at if at < self.handles.size and self.handles[at] == handle else None
 
     def bury(self, position: int) -> bool:
-        """Mark a filter as removed; return whether it was live."""
+        """Mark the filter at *position* as removed; return False if it was marked before."""
         was_alive = self.index.bury(position)
         self.buried += was_alive
         return was_alive
 
     def part(self) -> Part:
-        """Return a copy of this segment's filters and marks for a new segment; later removals are not in the copy."""
+        """Return this segment's filters for a new segment, marked as removed or not; later removals do not count."""
         return Part(self.handles, **self.texts.arrays(), dead=self.index.dead[:-1].copy())
 
     def match(self, attributes: Attributes) -> list[int]:
@@ -68,7 +68,7 @@ class Segment:
         return found
 
     def is_true(self, position: int, attributes: Attributes) -> bool:
-        """Decide a doubtful match with the compiled filter."""
+        """Return whether the filter at *position* is true, by its compiled form; this decides doubtful matches."""
         return closure(self.texts[position])(attributes) is True
 
     # -- files -------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Segment:
 
 
 def pack_filters(filters: Iterable[tuple[int, str]]) -> Segment:
-    """Pack (handle, text) pairs, handles ascending."""
+    """Pack pairs of handle and filter text into a segment; handles must ascend."""
     found, handles, texts = Harvest(), [], Texts()
     for position, (handle, text) in enumerate(filters):
         harvest(found, position, text)
@@ -125,11 +125,11 @@ def pack_filters(filters: Iterable[tuple[int, str]]) -> Segment:
 
 
 def pack_parts(parts: Sequence[Part]) -> Segment:
-    """Pack the live filters of *parts* into one segment."""
+    """Pack the filters of *parts*, except removed ones, into one segment."""
     return pack_filters(heapq.merge(*(part.living() for part in parts)))
 
 
 @lru_cache(maxsize=4_096)
 def closure(text: str) -> VerdictFunction:
-    """Return the compiled form of a stored filter: a function that returns its verdict."""
+    """Compile a stored filter: return the function that evaluates it on attributes."""
     return compile_filter(parse_stored(text))

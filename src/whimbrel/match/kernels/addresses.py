@@ -1,10 +1,9 @@
 # mypy: disable-error-code="attr-defined, call-arg, no-any-return"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
+# (numba infers the types inside a kernel; mypy cannot know them)
 """The table of addresses: one array with the address and length of all other arrays that the kernel uses.
 
-Rule: the kernel takes one table of addresses. Passing it fifty arrays cost 20 µs per call, more than a match, because
-each array's references are counted. ``write_addresses`` is the only function that fills the table, and checks all
-types.
+Rule: the kernel takes one table of addresses. Passing fifty arrays cost 20 µs per call, more than a match, because
+numba counts references to each array. Only ``write_addresses`` fills the table, and it checks all types.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from whimbrel.match.kernels.intrinsics import pointer
 __all__ = ["AT", "float64s", "int32s", "int64s", "new_table", "uint8s", "write_addresses"]
 
 AT = {name: 2 * number for number, name in enumerate(FIELDS)}
-"""Index in the table of each array's address; the array's length is in the next place."""
+"""Position in the table of each array's address, by the array's name; its length is in the position after it."""
 
 
 def write_addresses(table: Any, arrays: dict[str, Any]) -> None:

@@ -14,55 +14,55 @@ class PackedArrays(NamedTuple):
 
     seed: Any  # one number
     # columns
-    column_anchor: Any  # list of the anchor "present", or -1
-    column_prefixes: Any  # root of its trie of prefixes, or -1; likewise the next two
+    column_anchor: Any  # list of the entries that any value of the column activates, or -1
+    column_prefixes: Any  # root of the column's trie of prefixes, or -1; likewise the next two
     column_suffixes: Any
     column_substrings: Any
     # strings that filters use
-    string_table: Any  # string id, by hash; -1: empty
+    string_table: Any  # hash table of string ids; -1: empty
     string_start: Any
     string_bytes: Any
-    # equalities: (column, constant) to symbol; words that are read together share a cache line
-    symbol_table: Any  # by hash, four each: tagged column (-1: empty), bits, list or -1, symbol if in a pair or -1
-    pair_table: Any  # by hash, two each: key (-1: empty), list
+    # equalities, numbered as symbols; words that are read together share a cache line
+    symbol_table: Any  # hash table of column << 1 | is string (-1: empty), bits, list or -1, symbol if in a pair or -1
+    pair_table: Any  # hash table of two words: key of the pair (-1: empty), list
     # patterns
-    trie_key: Any  # by hash: state << 8 | byte; -1: empty
+    trie_key: Any  # hash table of state << 8 | byte; -1: empty
     trie_next: Any
     trie_fail: Any  # by state
-    trie_link: Any  # by state: next state on the failure path that ends a pattern, or -1
-    trie_pattern: Any  # by state: the pattern that ends here, or -1
-    pattern_anchor: Any  # by pattern: list, or -1
-    # lists of entries
-    lists: Any  # four each: position in code, number of entries, block of bitmaps or -1, unused
+    trie_link: Any  # by state: next state on the failure path in which a pattern ends, or -1
+    trie_pattern: Any  # by state: the pattern that ends in it, or -1
+    pattern_anchor: Any  # by pattern: list of the entries that it activates, or -1
+    # lists of entries (``layout``)
+    lists: Any  # four words per list: position in code, number of entries, block of bitmaps or -1, unused
     code: Any
-    # bitmaps of long lists
+    # bitmaps of long lists: a block has the bitmaps of one list
     block_columns: Any  # per block, plus one: position of its columns
     block_entries: Any  # per block: position of its entries in entry_place
     entry_place: Any  # position of each entry in code
-    block_shift: Any  # per block: buckets are merged in groups of 2 ** this
-    blocked_column: Any  # the column
-    blocked_bitmaps: Any  # position of the column's bitmaps
+    block_shift: Any  # per block: exponent of two of the number of buckets that share a bitmap
+    blocked_column: Any  # per column of a block: the column
+    blocked_bitmaps: Any  # per column of a block: position of its bitmaps
     column_bounds: Any  # per column, plus one: position of its bucket bounds
     bounds: Any
     bitmaps: Any
 
 
 class Scratch(NamedTuple):
-    """Working memory of the kernel, one per thread. A column's slot is valid if it has the current event's epoch."""
+    """Working memory of the kernel, one per thread; a mark counts only if it is the number of the current event."""
 
     epoch: Any  # the number of the event
-    buckets: Any  # per column, valid with its slot: 0 without a number, else 1 + how many bounds are not above it
+    buckets: Any  # per column, valid with its slot: 0 without a number, else 1 + number of bounds that are not above it
     slots: Any  # four per column: epoch, type, the integer or string id, the bits of the number as a double
     pattern_epoch: Any  # per pattern
-    seen: Any  # per handle: the last event that it was accepted for
-    active: Any  # lists to visit
-    symbols: Any  # equalities that hold
-    words: Any  # one bitmap
+    seen: Any  # per handle: the last event that its filter accepted
+    active: Any  # lists of entries to visit
+    symbols: Any  # equalities that hold for this event
+    words: Any  # the intersection of bitmaps
     spans: Any  # entries to run: position of the first, and their number
 
 
 class Events(NamedTuple):
-    """A batch of events: items by row, strings as UTF-8 in one buffer, and per item the patterns that RE2 decided."""
+    """A batch of events (one per row). An item is one value of a column; strings are UTF-8 in one buffer."""
 
     row_start: Any  # rows plus one
     column: Any  # per item; -1: no filter uses it
@@ -72,8 +72,8 @@ class Events(NamedTuple):
     text_start: Any  # per item: begin of its string
     text_end: Any  # per item: end of its string
     text: Any
-    given_start: Any  # items plus one; empty: RE2 decided nothing
-    given: Any  # pattern ids; ~id: the pattern is undefined for this item
+    given_start: Any  # items plus one: position in ``given``; empty: there are no patterns that RE2 decides
+    given: Any  # ids of patterns that RE2 found to match; ~id: the pattern is undefined for this item
 
 
 class Matches(NamedTuple):

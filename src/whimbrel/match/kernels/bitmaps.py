@@ -1,6 +1,9 @@
 # mypy: disable-error-code="arg-type, assignment, call-arg, no-any-return, unreachable"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
-"""Bitmaps of long lists: per column, buckets of values, and per bucket the entries that a value in it may match."""
+# (numba infers the types inside a kernel; mypy cannot know them)
+"""Bitmaps that shorten long lists of entries (clauses of filters) to those that an event's values can still match.
+
+The values of a column fall into buckets; each bucket has a bitmap of the entries that a value in it does not rule out.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from whimbrel.match.kernels.intrinsics import lowest_bit
 __all__ = ["LENGTH_BITS", "bitmap_place", "bucket_of", "gather", "intersect"]
 
 LENGTH_BITS = 24
-"""Bits of the length in a span; a span of entries to run is ``place << LENGTH_BITS | entries``."""
+"""Bits of the length in a span; a span of entries to run is ``position << LENGTH_BITS | number of entries``."""
 
 
 @njit(cache=True)
 def bucket_of(bounds: Any, low: int, high: int, value: float) -> int:
-    """Return the bucket of a number; bucket 0 is for events without a number."""
+    """Return the bucket of *value* among ``bounds[low:high]``, from 1 on; bucket 0 is for events without a number."""
     first = low
     while low < high:
         middle = (low + high) >> 1
@@ -41,7 +44,7 @@ def bitmap_place(
     slots: Any,
     buckets: Any,
 ) -> int:
-    """Return the position of the bitmap for one column of a block, in the bucket of the event's value."""
+    """Return the position in ``bitmaps`` of the bitmap that belongs to the event's value in one column of a list."""
     column = np.int64(blocked_column[blocked])
     bucket = buckets[column] if slots[4 * column] == epoch else 0
     if bucket > 0:
@@ -63,7 +66,7 @@ def intersect(
     slots: Any,
     buckets: Any,
 ) -> None:
-    """Write the intersection of the bitmaps of a block's columns to *words*."""
+    """Write the entries of a list that all columns with bitmaps leave possible to *words*, as a bitmap."""
     for blocked in range(first, last):
         at = bitmap_place(blocked, width, shift, epoch, blocked_column, blocked_bitmaps, slots, buckets)
         if blocked == first:
@@ -76,7 +79,7 @@ def intersect(
 
 @njit(cache=True)
 def gather(words: Any, width: int, entry_place: Any, base: int, spans: Any, n: int) -> int:
-    """Append a span of one entry for each bit that is set in *words*; return the number of spans."""
+    """Append the entry of each bit that is set in *words* to *spans* (entries to run); return the number of spans."""
     for i in range(width):
         word = words[i]
         while word != 0:

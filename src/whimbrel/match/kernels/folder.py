@@ -67,7 +67,7 @@ def safe_folder(places: Iterable[Path], name: str) -> Path | None:
 
 
 def cache_places(what: str) -> list[Path]:
-    """Return the folders where *what* may be cached; the second is for services without a home directory."""
+    """Return the folders in which *what* may be cached, the best first; the last is for a service without a home."""
     temporary = Path(tempfile.gettempdir()) / f"whimbrel-{what}-{os.getuid()}"
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -1,10 +1,10 @@
 # mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return, no-untyped-call, unreachable"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
+# (numba infers the types inside a kernel; mypy cannot know them)
 """The hash table of the index: open addressing with linear probing, in one flat array.
 
-A table has a power of two of rows; a row has one, two or four words. The first word is the key, or ``EMPTY``. In rows
+The number of rows is a power of two; a row has one, two or four words. The first word is the key, or ``EMPTY``. In rows
 of four words, the second word is part of the key. A table of texts has rows of one word, the number of the text; the
-texts lie one after the other in an array of their own.
+texts lie one after the other in a separate array.
 Rule: at least one row is empty, or the search for a missing key would never end; ``rows_for`` leaves half of them
 empty.
 Rule: 64-bit integers wrap on purpose. Hashes are seeded, so that a stranger cannot aim at one bucket.

@@ -1,7 +1,8 @@
-"""The words of an entry; ``index.plans`` and ``index.packing`` write them, ``matching`` reads them.
+"""Binary layout of an *entry*: one clause of a filter as 64-bit words, which the kernel runs like jump code.
 
-An entry is a header ``handle | leaves << 32 | flags << 48``, then two words per leaf: first ``op | column << 8 | jump
-if true << 32 | jump if false << 48``, then the constant (an integer, or the bits of a double).
+An entry begins with a header ``handle | leaves << 32 | flags << 48``. Each *leaf*, a test of one column (attribute),
+has two words: first ``op | column << 8 | jump if true << 32 | jump if false << 48``, then the constant (an integer, or
+the bits of a double). ``index.plans`` and ``index.packing`` write entries, ``matching`` reads them.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from enum import IntEnum
 __all__ = ["ACCEPT", "CLOSURE", "MULTI", "REJECT", "Op"]
 
 ACCEPT, REJECT = 0xFFFF, 0xFFFE
-"""Jump targets that end an entry (accepted or rejected); every other target is the number of a leaf."""
+"""Jump targets that end an entry as accepted or rejected; every other target is the number of a leaf to test next."""
 MULTI, CLOSURE = 1, 2
-"""Flags of an entry: its filter has several entries; its compiled filter must decide a match."""
+"""Flags of an entry: MULTI, its filter has several entries; CLOSURE, an accepted entry is doubtful."""
 
 
 class Op(IntEnum):
-    """Tests that a leaf can make of a column; the kernel uses these numbers."""
+    """Kinds of tests that a leaf of an entry can make; the numbers are those in the packed index."""
 
     INT_EQ = 0
     INT_NE = 1

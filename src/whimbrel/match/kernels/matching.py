@@ -1,15 +1,16 @@
 # mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return"
 # mypy: disable-error-code="no-untyped-call, return-value, unreachable"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
-"""The hot loop over flat arrays, compiled by numba; nothing here knows a filter or a Python object.
+# (numba infers the types inside a kernel; mypy cannot know them)
+"""The kernel of the packed index: a loop over flat arrays, compiled by numba, that finds the filters an event matches.
 
-How one event is matched: its items are scattered into one slot per column. Each string is looked up in the string table
-and walks the pattern tries of its column. Each item then activates *anchors*: its column is present, its column equals
-this constant, this pattern matched, these two equalities hold together. An anchor leads to a list of entries in
-``code``. Each entry is run as short-circuit jump code; the accepted entries are the answer. A long list first
-intersects the bitmaps of its columns' buckets, so that only entries that can still match are run.
-Rule: code that runs once per leaf stands in one function. To numba an array is seven words, passed by value; passing
-ten arrays to a helper at every leaf cost fifty times the leaf. ``layout`` defines the words of an entry.
+How one event is matched: each of its values goes into the slot of its column (attribute). A string is also looked up
+among the constants of filters, and walks the tries of its column's patterns. Each value then activates *anchors*: its
+column is present, its column equals this constant, this pattern matched, these two equalities hold together. An anchor
+leads to a list of *entries*, the clauses of filters that can only be true if the anchor holds (``layout``). Each entry
+is run as short-circuit jump code; the accepted entries are the result. For a long list, bitmaps first select the
+entries that can still match.
+Rule: code that runs once per leaf (test) of an entry stands in one function. To numba an array is seven words, passed
+by value; passing ten arrays to a helper at every leaf cost fifty times the leaf.
 """
 
 from __future__ import annotations
@@ -33,14 +34,17 @@ _STRING_NE, _PATTERN, _NOT_PATTERN, _PRESENT = int(Op.STRING_NE), int(Op.PATTERN
 _TYPE_IS, _TYPE_IS_NOT, _NAN, _NOT_NAN = int(Op.TYPE_IS), int(Op.TYPE_IS_NOT), int(Op.NAN), int(Op.NOT_NAN)
 _INT64, _REAL, _STRING, _OPAQUE = 2, 3, 4, 5
 _LENGTH_MASK = (1 << LENGTH_BITS) - 1
-# The answers of == != < <= > >= (eight bits each) for: less, equal, greater, zeros of different sign, NaN.
-# A table, not branches: the comparison of a leaf is as good as random, and a wrong branch prediction costs more.
+# The results of == != < <= > >= (eight bits each) for: less, equal, greater, zeros of different sign, NaN.
+# This is a table, without branches: comparisons are as good as random, and a wrong branch prediction costs more.
 _ANSWERS = sum(bits << (8 * op) for op, bits in enumerate((0b00010, 0b01101, 0b00001, 0b01011, 0b00100, 0b01110)))
 
 
 @njit(cache=True)
 def _other_holds(op: int, kind: int, real: float, string: int, constant: int, mark: int, epoch: int) -> bool:
-    """Return whether a leaf other than a comparison of numbers is true; *mark* is the last epoch of its pattern."""
+    """Return whether a leaf (test) that does not compare numbers is true of the event *epoch*.
+
+    *mark* is the last event in which the leaf's pattern matched; negative if the pattern was undefined in that event.
+    """
     if op == _STRING_EQ:
         return kind == _STRING and string == constant
     if op == _STRING_NE:
@@ -62,7 +66,7 @@ def _other_holds(op: int, kind: int, real: float, string: int, constant: int, ma
 
 @njit(cache=True)
 def _pair_key(a: int, b: int) -> int:
-    """Return the key of a pair of equalities, independent of their order."""
+    """Return the key of two equalities in the table of pairs; their order makes no difference."""
     if a > b:
         a, b = b, a
     return (np.int64(a) << 31) | np.int64(b)
@@ -70,7 +74,7 @@ def _pair_key(a: int, b: int) -> int:
 
 @njit(cache=True)
 def _pair_up(table: Any, seed: int, symbols: Any, equal: int, active: Any, n: int) -> int:
-    """Activate the lists for all pairs of equalities that the event fulfils; return the number of active lists."""
+    """Append to *active* the lists of entries for all pairs of equalities that hold; return the length of *active*."""
     mask = (table.size >> 1) - 1
     for i in range(equal):  # prefetch all rows before the first is read
         for j in range(i + 1, equal):
@@ -140,9 +144,9 @@ _DOUBTS_AT = AT["doubts"]
 
 @njit(cache=True, nogil=True)
 def match_events(table: Any, row: int) -> tuple[int, int]:
-    """Match the events from *row* on; return the next row and the number of matches.
+    """Match the events from *row* on; return the first row that was not matched, and the number of matches.
 
-    If the next row is not the end, the room for matches was too small: call again from there with more room.
+    If rows are left, the arrays for matches were too small: call again from that row with larger arrays.
     """
     seeds = int64s(table, _SEED_AT)
     column_anchor = int32s(table, _COLUMN_ANCHOR_AT)
@@ -198,7 +202,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
     doubts = uint8s(table, _DOUBTS_AT)
     seed, epoch = seeds[0], clock[0]
     has_given = given_start.size > 0
-    some_dead = dead[dead.size - 1] != 0  # if none is dead, no mark is read, which saves a cache line per match
+    some_dead = dead[dead.size - 1] != 0  # without removed filters no mark is read, which saves a cache line per match
     found = 0
     last = row_start.size - 1
     while row < last:
@@ -212,7 +216,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
             kind = item_kind[item]
             slot = 4 * np.int64(column)
             if slots[slot] == epoch or kind == 0 or kind > _OPAQUE:
-                continue  # a repeated name, or no type: the first item counts; the buffers have room for one per column
+                continue  # a repeated name (the first item counts), or no type; buffers have room for one per column
             slots[slot] = epoch
             slots[slot + 1] = kind
             buckets[column] = 0
@@ -276,7 +280,7 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
         if equal > 1:
             n = _pair_up(pair_table, seed, symbols, equal, active, n)
         begun = found
-        done = 0  # active lists whose entries were run
+        done = 0  # number of active lists whose entries were collected
         for i in range(n):
             prefetch(lists, np.int64(active[i]) << 2)
         for i in range(n):
@@ -296,14 +300,14 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
                 )
             prefetch(entry_place, block_entries[block])
         while done < n:
-            # First collect the entries to run as spans, prefetching each; then run them. Running each entry at once
-            # would wait for the memory every time, but the memory serves many requests at a time.
+            # First collect the entries to run as spans, prefetching each; then run them. Running each entry as it is
+            # found would wait for the memory every time; prefetched, many are loaded at the same time.
             gathered = 0
             while done < n:
                 which = np.int64(active[done]) << 2
                 at, length, block = lists[which], lists[which + 1], lists[which + 2]
                 if gathered + (length if block >= 0 else 1) > spans.size:
-                    break  # there is always room for the longest list alone
+                    break  # run the entries collected so far; an empty buffer has room for the longest list
                 done += 1
                 if block < 0:
                     spans[gathered] = (at << LENGTH_BITS) | length
@@ -385,9 +389,8 @@ def match_events(table: Any, row: int) -> tuple[int, int]:
 
 @njit(cache=True)
 def match_event(table: Any) -> tuple[int, int]:
-    """Match one event without releasing Python's global lock: the match takes microseconds.
+    """Match one event without releasing Python's global lock, because the match takes only microseconds.
 
-    Beside a thread that repacks, a match that released the lock would wait five milliseconds to get it back, every
-    time.
+    While another thread repacks, a match that released the lock would wait five milliseconds to get it back.
     """
     return match_events(table, 0)

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="arg-type, assignment, attr-defined, call-arg, no-any-return"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
-"""Tries of the patterns of all columns, in one hash table of transitions, and the functions that walk them.
+# (numba infers the types inside a kernel; mypy cannot know them)
+"""Tries of the patterns in filters, in one hash table of transitions, and the functions that walk them.
 
-There are tries of prefixes, of suffixes and of substrings. Tries of substrings have the failure links of Aho and
-Corasick (1975), so that one pass over a text finds all of them.
+Each column (attribute) has a trie of prefixes, one of suffixes and one of substrings, as far as filters use them. Tries
+of substrings have the failure links of Aho and Corasick (1975), so that one pass over a text finds all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ __all__ = ["build_tries", "mark_pattern", "walk_end", "walk_through"]
 
 @njit(cache=True, nogil=True)
 def _insert(roots: Any, starts: Any, data: Any, reverse: Any, seed: int, n_roots: int) -> Any:
-    """Insert every pattern below its root; return the table, parents, bytes, depths, roots, and each pattern's end."""
+    """Insert every pattern below its root.
+
+    Return the hash table of transitions (keys and next states); for each state its parent, byte, depth and root; and
+    for each pattern the state in which it ends.
+    """
     room = rows_for(data.size + 2)
     keys = np.full(room, EMPTY, np.int64)
     after = np.zeros(room, np.int32)
@@ -55,7 +59,10 @@ def _insert(roots: Any, starts: Any, data: Any, reverse: Any, seed: int, n_roots
 
 @njit(cache=True, nogil=True)
 def _link(keys: Any, after: Any, parent: Any, byte: Any, order: Any, root_of: Any, pattern: Any, seed: int) -> Any:
-    """Compute failure links, and links to the next shorter pattern with the same end; shallow states come first."""
+    """Return each state's failure link, and its link to the next shorter pattern that ends there (or -1).
+
+    *order* lists the states with the shallow ones first.
+    """
     fail = np.zeros(parent.size, np.int32)
     link = np.full(parent.size, -1, np.int32)
     for i in range(order.size):
@@ -106,7 +113,7 @@ def _step(keys: Any, after: Any, state: int, byte: int, seed: int) -> int:
 
 @njit(cache=True)
 def mark_pattern(number: int, epoch: int, pattern_epoch: Any, pattern_anchor: Any, active: Any, n: int) -> int:
-    """Mark a pattern as found; return the number of active lists."""
+    """Mark a pattern as found, and append the list of filters that need it to *active*; return the new length."""
     if number >= 0 and pattern_epoch[number] != epoch:
         pattern_epoch[number] = epoch
         if pattern_anchor[number] >= 0:

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-any-return, no-untyped-call"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
-"""Encounters: the times at which two devices were within range, from positions that each were valid for a while.
+# (numba infers the types inside a kernel; mypy cannot know them)
+"""Encounters: intervals in which two devices were within range, from positions that are each valid for some time.
 
 Positions are processed in the order in which they begin; a grid holds the latest position of each device. A pair of
 positions is found when the later one begins, and lasts while both are valid. Intervals of one pair of devices that
@@ -69,10 +69,11 @@ def _meet(
     met: Any,
     met_room: Any,
 ) -> Any:
-    """Process positions from *begin* on; return how many are processed, the number of pairs, and the missing room.
+    """Process positions from index *begin* on; write pairs of positions within range to *found*.
 
-    The first *settled* positions are paired only with positions that come after them. The missing room is 0 if all
-    positions are processed, -1 if the grid is full, else the room that the answer needs.
+    Return the number of positions processed in all, the number of pairs written, and why it stopped: 0 if all positions
+    are processed, -1 if the grid is full, else the buffer size that the next position needs. Pairs among the first
+    *settled* positions are left out.
     """
     n = 0
     for at in range(begin, count):
@@ -146,7 +147,7 @@ def encounters(positions: Positions, *, range_m: float, settled: int = 0) -> Enc
         arguments: Any = (grid.head, level_of(reach), reach, float(range_m), *given, done, count, settled, *rooms)
         done, kept, missing = _meet(*arguments)
         if missing < 0:
-            # The pairs of the current position were written and will be written again; they are the last ones.
+            # The position that did not fit is processed again: drop its pairs, which are the last ones.
             kept -= int((np.maximum(found[:kept, 0], found[:kept, 1]) == done).sum())
             grid.rebuild()
         elif missing:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-any-return, no-untyped-call, misc, assignment, index, operator"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
+# (numba infers the types inside a kernel; mypy cannot know them)
 """The grid: balls in space, found by a point inside them; and points (balls of size 0), found by a ball around them.
 
 Space around the Earth's centre is divided into cubes with edges of 32 metres, 64 metres, and so on up to 8,000 km. An
@@ -7,11 +7,11 @@ entry is in the cube of its centre, in the first size that is at least its radiu
 reach, for each size in use. If these are more than the cubes that hold anything, the search looks at all the latter.
 In space, unlike in degrees, neither the poles nor the antimeridian are special.
 Rule: the result holds every entry whose centre is within the entry's own radius of the point, or within the radius of
-the search. Both are lengths of chords (``ground``). The result may hold more; the caller decides.
-Rule: the entries of a cube lie side by side in ``pool``, so that a search reads memory in order. A cube that grows
-moves to a larger room, and its old room is reused.
-Rule: a kernel that runs out of room stops before it changes anything of the current entry, and returns how far it came.
-``Grid`` then makes room and continues.
+the search. Both are lengths of chords (straight lines through the Earth). The result may hold more; the caller decides.
+Rule: the entries of a cube lie side by side in one block of ``pool``, so that a search reads memory in order. A cube
+that grows moves to a larger block, and its old block is reused.
+Rule: if the arrays are full, a kernel stops at the entry that does not fit and returns its index. ``Grid`` then makes
+larger arrays and continues from there.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _OFFSET = 1 << (_AXIS_BITS - 1)
 _EMPTY = -1
 _LEAST_ROOM = 2
 _MANY = 64
-"""Cubes within reach above which cubes that contain no ground are skipped."""
+"""Number of cubes within reach above which cubes without any of the Earth's surface are skipped."""
 _PRIME, _OTHER_PRIME = 0x3F58476D1CE4E5B9, 0x14D049BB133111EB
 
-# The head of a grid: numbers, then addresses, then the first free room of 2, 4, 8 … entries.
+# The head of a grid: numbers, then addresses, then the first free block of 2, 4, 8 … entries.
 _SEED, _USED_CUBES, _USED_POOL, _LEVELS_IN_USE, _SLOTS, _POOL_ROOM = range(6)
 _CUBES, _POOL, _OWNERS, _ROWS, _HOMES, _REACH = range(6, 12)
 _FREE, _HEAD = 12, 12 + 40
-# The fields of a cube; a row of the pool is x, y, z and radius.
+# The fields of a cube: its key, and first row, number of entries and size of its block. A row is x, y, z and radius.
 _KEY, _BEGIN, _COUNT, _ROOM, _CUBE = range(5)
 _ROW = 4
 
 
 def level_of(radius_m: float) -> int:
-    """Return the level of a ball of *radius_m*."""
+    """Return the level (cube size) for a ball of *radius_m*: the smallest whose edge is at least as long, if any."""
     level = 0
     while level < LEVELS - 1 and _LEAST_M * (1 << level) < radius_m:
         level += 1
@@ -108,7 +108,7 @@ def _free_list(room: Any) -> Any:
 
 @njit(cache=True)
 def _take_room(c: Any, room: Any) -> Any:
-    """Take a free room of *room* entries in the pool; return its first row, or -1 if the pool is full."""
+    """Allocate a block for *room* entries in the pool; return its first row, or -1 if the pool is full."""
     free = _free_list(room)
     begin = word(c, free)
     if begin != _EMPTY:
@@ -142,7 +142,7 @@ def _copy(c: Any, source: Any, target: Any) -> Any:
 
 @njit(cache=True)
 def _begin(c: Any, cube: Any, key: Any) -> Any:
-    """Turn an empty slot into a cube; return whether there was room."""
+    """Turn an empty slot of the hash table into a cube with *key*; return False if the table or the pool is full."""
     if 2 * (word(c, _USED_CUBES) + 1) > word(c, _SLOTS):
         return False
     begin = _take_room(c, _LEAST_ROOM)
@@ -159,7 +159,7 @@ def _begin(c: Any, cube: Any, key: Any) -> Any:
 
 @njit(cache=True)
 def _widen(c: Any, own: Any) -> Any:
-    """Double the room of a cube; return whether there was enough."""
+    """Move a cube to a block of twice its size; return False if the pool is full."""
     old, room = word(own, _BEGIN), word(own, _ROOM)
     begin = _take_room(c, 2 * room)
     if begin < 0:
@@ -176,7 +176,7 @@ def _widen(c: Any, own: Any) -> Any:
 
 @njit(cache=True)
 def _take_out(c: Any, entry: Any) -> Any:
-    """Remove an entry from its cube; the cube's last entry moves to its row."""
+    """Remove an entry from its cube; the cube's last entry moves to the freed row."""
     row, cube = word(word(c, _ROWS), entry), word(word(c, _HOMES), entry)
     own = word(c, _CUBES) + 8 * _CUBE * cube
     count = word(own, _COUNT) - 1
@@ -189,7 +189,7 @@ def _take_out(c: Any, entry: Any) -> Any:
 
 @njit(cache=True)
 def put(c: Any, entry: Any, level: Any, x: Any, y: Any, z: Any, radius: Any) -> Any:
-    """Insert or move an entry; return whether there was room. If not, the entry is in no cube."""
+    """Insert or move an entry; return False if the arrays are full, and then the entry is in no cube."""
     row = word(word(c, _ROWS), entry)
     key = _key_of(level, x, y, z)
     reach = word(c, _REACH)
@@ -241,7 +241,7 @@ def prefetch_entry(c: Any, entry: Any) -> Any:
 
 @njit(cache=True)
 def prefetch_row(c: Any, entry: Any) -> Any:
-    """Prefetch the row and the cube of an entry, which ``put`` reads next."""
+    """Prefetch the row and the cube of an entry, which ``put`` reads after the memory of ``prefetch_entry``."""
     row = word(word(c, _ROWS), entry)
     if row >= 0:
         prefetch(word(c, _POOL), _ROW * row)
@@ -250,7 +250,10 @@ def prefetch_row(c: Any, entry: Any) -> Any:
 
 @njit(cache=True)
 def _look(c: Any, cube: Any, x: Any, y: Any, z: Any, asked: Any, found: Any, room: Any, n: Any) -> Any:
-    """Append the entries of a cube within reach to *found*, with squared chords; count those beyond *room* too."""
+    """Append the entries of a cube that are within reach to *found*, with squared distances; return their number.
+
+    Entries beyond *room* are counted and not written.
+    """
     pool, owners = word(c, _POOL), word(c, _OWNERS)
     begin = word(word(c, _CUBES), _CUBE * cube + _BEGIN)
     for row in range(begin, begin + word(word(c, _CUBES), _CUBE * cube + _COUNT)):
@@ -269,7 +272,7 @@ def _look(c: Any, cube: Any, x: Any, y: Any, z: Any, asked: Any, found: Any, roo
 def _look_everywhere(
     c: Any, level: Any, x: Any, y: Any, z: Any, reach: Any, asked: Any, found: Any, room: Any, n: Any
 ) -> Any:
-    """Search all cubes of a level that are within *reach*."""
+    """Search all cubes of a level that are within *reach*, by a walk over the whole hash table."""
     edge = _edge_m(level)
     for cube in range(word(c, _SLOTS)):
         key = word(word(c, _CUBES), _CUBE * cube + _KEY)
@@ -310,10 +313,10 @@ def _look_up_column(
 
 @njit(cache=True)
 def _ground(low: Any, high: Any) -> Any:
-    """Return the largest and the smallest distance of the ground from the equator's plane, within a square column.
+    """Return the largest and smallest distance of the Earth's surface from the equator's plane, in a column of cubes.
 
     The squared distances of the column from the Earth's axis are from *low* to *high*, in square metres. Return -1
-    twice if the column contains no ground.
+    twice if the column contains none of the surface.
     """
     inner, outer = low / (EQUATOR_RADIUS_M * EQUATOR_RADIUS_M), high / (EQUATOR_RADIUS_M * EQUATOR_RADIUS_M)
     if inner > 1.0 + 1e-9:
@@ -325,8 +328,8 @@ def _ground(low: Any, high: Any) -> Any:
 def search(c: Any, x: Any, y: Any, z: Any, asked: Any, found: Any, room: Any) -> Any:
     """Write the entries that are within their own radius of a point, or within *asked* metres, to *found*.
 
-    *found* has room for *room* numbers, followed by *room* squared chords. Return the number of entries; if it exceeds
-    *room*, only the first *room* entries are written.
+    *found* has space for *room* entry numbers, followed by *room* squared distances. Return the number of entries; if
+    it exceeds *room*, only the first *room* of them are written.
     """
     n, levels = 0, word(c, _LEVELS_IN_USE)
     for level in range(LEVELS):
@@ -362,13 +365,13 @@ def search(c: Any, x: Any, y: Any, z: Any, asked: Any, found: Any, room: Any) ->
 
 
 class Grid:
-    """Entries by number. The caller assigns the numbers, which should be small and be reused.
+    """Balls and points (entries) in space, by number. The caller assigns the numbers, which should be small and reused.
 
-    ``head`` is the address that kernels use for the grid; it never changes.
+    ``head`` is the address by which kernels find the grid; it never changes.
     """
 
     def __init__(self, *, room: int = 0) -> None:
-        """Make an empty grid for *room* entries; until it has more, it needs no rebuild."""
+        """Make an empty grid; up to *room* entries fit before it must be rebuilt."""
         self._words = np.full(_HEAD, _EMPTY, np.int64)
         self._words[_SEED] = random.SystemRandom().getrandbits(60)  # no device can aim places at one slot of the hash
         self._rows, self._homes = np.full(64, _EMPTY, np.int64), np.zeros(64, np.int64)
@@ -392,7 +395,7 @@ class Grid:
         return int((self._rows >= 0).sum())
 
     def put_many(self, entries: Any, levels: Any, points: Any, radii: Any) -> None:
-        """Insert or move entries: level, centre and radius of each."""
+        """Insert or move entries, each with the level, centre and radius given for it."""
         if entries.size == 0:
             return
         self.make_room(int(entries.max()) + 1)
@@ -417,7 +420,7 @@ class Grid:
             self._write_addresses()
 
     def rebuild(self) -> None:
-        """Pack all entries again, with room to double; empty cubes disappear."""
+        """Insert all entries into new arrays, with space for twice as many; empty cubes disappear."""
         entries = np.flatnonzero(self._rows >= 0)
         entries = entries[np.argsort(self._homes[entries], kind="stable")]
         homes, rows = self._homes[entries], self._rows[entries]

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-any-return, no-untyped-call, misc, assignment, index, operator"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
-"""The ground, as the kernels compute it: points in metres from the Earth's centre, distances and polygons.
+# (numba infers the types inside a kernel; mypy cannot know them)
+"""Geometry on the Earth for the kernels: points in metres from the Earth's centre, distances and polygons.
 
 Rule: ``compare`` returns INSIDE, OUTSIDE or DOUBT. It is a twin of ``distance_m(a, b) <= radius_m`` and is never wrong;
 on DOUBT the caller must use ``distance_m`` itself. The chord, the straight line through the Earth, decides nearly all
@@ -51,7 +51,7 @@ def ball_m(radius_m: float) -> float:
 
 @njit(cache=True)
 def earth_point(latitude: Any, longitude: Any) -> Any:
-    """Return metres from the Earth's centre: towards 0° E on the equator, 90° E on the equator, and the North Pole."""
+    """Return x, y and z of a place, in metres from the Earth's centre: towards 0° E, 90° E and the North Pole."""
     phi, turn = math.radians(latitude), math.radians(longitude)
     sine = math.sin(phi)
     normal = EQUATOR_RADIUS_M / math.sqrt(1 - ECCENTRICITY_SQUARED * sine * sine)
@@ -98,7 +98,7 @@ def lambert_m(latitude: Any, longitude: Any, other_latitude: Any, other_longitud
 
 @njit(cache=True)
 def by_chord(chord_squared: Any, radius_m: Any) -> Any:
-    """Return whether two places are at most *radius_m* apart, by the chord alone: INSIDE, OUTSIDE or DOUBT."""
+    """Return whether two places are at most *radius_m* apart, using only the chord: INSIDE, OUTSIDE or DOUBT."""
     if radius_m <= _SHORT_M:
         near = radius_m * (1 - _SHARE) - _ABSOLUTE_M
         if near > 0 and chord_squared <= near * near:
@@ -116,7 +116,7 @@ def compare(
     verdict = by_chord(chord_squared, radius_m)
     if verdict != DOUBT:
         return verdict
-    # At opposite ends of the Earth, Lambert's two quotients are 0/0 and the result depends on the last bits.
+    # At opposite ends of the Earth, two quotients in Lambert's formula are 0/0: the result depends on the last bits.
     over_m = lambert_m(latitude, longitude, other_latitude, other_longitude) - radius_m
     if abs(over_m) <= radius_m * _DOUBT_SHARE + _ABSOLUTE_M or radius_m + over_m > 19_900_000.0:
         return DOUBT
@@ -151,7 +151,7 @@ def is_in_polygon(corners: Any, count: Any, latitude: Any, longitude: Any) -> An
 
 
 def polygon_ball(flat: Any) -> tuple[float, float, float]:
-    """Return the centre of a polygon's bounding box, and the length of a chord that reaches all of the polygon.
+    """Return the centre of a polygon's bounding box (latitude, longitude), and the radius of a ball around the polygon.
 
     In a box of at most 180 degrees, a corner is farthest from the centre, except for the flattening; hence the margin.
     """

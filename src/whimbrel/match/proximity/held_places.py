@@ -1,7 +1,7 @@
-"""Held places: where devices are now, found by device, by nearness, and by the time at which a place stops counting.
+"""Held places: where devices are now. Places are found by device, by nearness, and by the time at which they expire.
 
-Rule: the cost of a change depends on what changed, not on the number of devices with a place.
-Rule: ``around`` returns every device that may be in reach, and some others; the caller decides.
+Rule: the cost of a change depends on the number of changed devices, not on the number of devices with a place.
+Rule: ``around`` returns every device that may be in reach, and some that are not; the caller decides.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _FEW = 1_000
 
 
 class HeldPlaces:
-    """Places that count for *stale_us* after they were reported; *reach_m* is the longest chord of a search."""
+    """Places that count for *stale_us* microseconds after their report; *reach_m* is the longest distance searched."""
 
     def __init__(self, *, reach_m: float, stale_us: int) -> None:
         self._edge_m, self._stale_us = max(reach_m, _LEAST_M), stale_us
         self.places: dict[str, Seen] = {}
-        """Places by device; entries made here directly, or by ``replace``, are not searchable until ``index``."""
+        """Places by device; those set here directly, or by ``replace``, can be searched only after ``index``."""
         self._is_indexed = False
         self._cube: dict[str, int] = {}
         self._devices: dict[int, set[str]] = {}
@@ -53,7 +53,7 @@ class HeldPlaces:
         return changed + [device for device in before if device not in places]
 
     def index(self, now: int) -> None:
-        """Build the search by nearness and by time, for the time *now*, unless it is up to date."""
+        """Index all places by nearness and by expiry at the time *now*, unless this was done since ``replace``."""
         if self._is_indexed:
             return
         self._cube, self._devices, self._due, self._heap = {}, {}, {}, []
@@ -63,7 +63,7 @@ class HeldPlaces:
         self.keep(list(self.places), np.array([each[0] for each in seen], np.int64), where, now=now)
 
     def keep(self, devices: Iterable[str], began: Any, where: Any, *, now: int) -> list[str]:
-        """Set the places of devices, each valid from *began*, at time *now*; return the devices with a new place."""
+        """Set the places of devices, each valid from its time in *began* on; return the devices whose place is new."""
         changed = []
         for device, since, (latitude, longitude), cube in zip(
             devices, began.tolist(), where.tolist(), self._cubes(where).tolist(), strict=True

@@ -1,12 +1,12 @@
 """The proximity index: subscriptions by handle, moving devices, and the check of which publications reach whom.
 
-A publication *reaches* a subscription (the subscription *hears* it) if ``model.proximity.hears`` says so. There are
-three searches. ``near`` returns the subscriptions that a publication reaches, of those found by place (``is_source``).
-``inside`` returns the other subscriptions in the area of a publication. ``sieve`` checks pairs that were found by
-subject and content. All three decide by ``kernels.decide`` and, in doubt, by ``model.proximity.hears``.
+A publication *reaches* a subscription (the subscription *hears* it) if ``model.proximity.hears`` returns True. There
+are three searches. ``near`` returns the subscriptions that a publication reaches, of those that are to be found by
+place (``is_source``). ``inside`` returns the other subscriptions in the area of a publication. ``sieve`` checks pairs
+that were found by subject and content. All three decide by ``kernels.decide`` and, in doubt, by the slower ``hears``.
 Rule: the order of calls is the order of the log: a move counts for every later search.
 Rule: a subscription without a session ignores areas, because its place is unknown.
-Rule: new entries go into the grids at the next search, many at a time.
+Rule: new subscriptions go into the grids at the next search, many at a time.
 Rule: only one thread at a time may use the index.
 """
 
@@ -49,11 +49,11 @@ from whimbrel.model.proximity import hears
 __all__ = ["ProximityIndex", "Publications", "Wanted"]
 
 _MUCH_LEFT = 1_024
-"""Corners of removed polygons above which packing is worth its cost."""
+"""Number of corners of removed polygons above which the table of corners is compacted."""
 
 
 class Publications(NamedTuple):
-    """Publications in the index's form: rows of latitude, longitude, x, y, z and radius; and the time of each."""
+    """Publications: rows of latitude, longitude, x, y, z and radius (NaN: no place, or no area), and their times."""
 
     spots: Any
     times: Any
@@ -80,7 +80,7 @@ class Publications(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A subscription in the index's form; *shape* has the three numbers of a circle, or the corners of a polygon."""
+    """A subscription to add; *shape* has the three numbers of a circle, or the corners of a polygon."""
 
     kind: int
     shape: Any
@@ -90,7 +90,7 @@ class Wanted(NamedTuple):
 
 
 class ProximityIndex:
-    """The subscriptions, devices and sessions, with the searches by place."""
+    """Subscriptions, places of devices, and members of sessions, with the searches by place."""
 
     def __init__(self) -> None:
         self.tables = Tables()
@@ -103,7 +103,7 @@ class ProximityIndex:
         self._found, self._met = np.empty((1_024, FOUND), np.int64), np.empty(2_048, np.int64)
         self._rooms = self._buffers()
         self._one = Publications(np.full((1, SPOT_OF), np.nan, np.float64), np.zeros(1, np.int64))
-        """Buffer for one publication, overwritten by each search for one."""
+        """Buffer that ``near_one`` overwrites with its publication."""
         self._one_at = address(self._one.spots), address(self._one.times)
         self._count = 0
 
@@ -122,7 +122,7 @@ class ProximityIndex:
         stale_us: int | None = None,
         is_source: bool = False,
     ) -> None:
-        """Add a subscription under an unused handle; ``near`` searches it if *is_source*.
+        """Add a subscription under an unused handle (number); if *is_source*, the search ``near`` finds it.
 
         ``near=R`` without a session is refused, because there is no device to be near to.
         """
@@ -135,7 +135,7 @@ class ProximityIndex:
         self.put_row(handle, Wanted(kind, shape, session, stale, is_source))
 
     def put_row(self, handle: int, wanted: Wanted) -> None:
-        """Add a subscription whose values were checked before."""
+        """Add a subscription, as ``put`` does, without a check of its values."""
         t = self.tables
         t.room_for_handle(whole("handle", handle, 0, INT32_MAX))
         if wanted.kind == UNPLACED:
@@ -190,7 +190,7 @@ class ProximityIndex:
         _write_spot(t.spots[handle], *polygon_ball(t.corners[first : first + count]))
 
     def _pack_corners(self, newest: int) -> None:
-        """Remove the corners of deleted polygons; *newest* has no corners yet."""
+        """Compact the table of corners, without those of removed polygons; polygon *newest* has no corners yet."""
         t = self.tables
         packed, used = np.zeros_like(t.corners), 0
         for handle in np.flatnonzero(t.wanted[:, KIND] == POLYGON).tolist():
@@ -224,7 +224,7 @@ class ProximityIndex:
             self.where.let_go_of_device(number)
 
     def _around(self, session: int) -> Iterable[tuple[int, float]]:
-        """Yield handle and radius of each subscription for which a session's members carry a circle (``near=R``)."""
+        """Yield handle and radius of each subscription (``near=R``) for which rings move with the session's members."""
         for handle in self.where.handles_of(session):
             if self.tables.wanted[handle, KIND] == AROUND and self.tables.wanted[handle, IS_SOURCE] == 1:
                 yield handle, float(self.tables.spots[handle, 2])
@@ -275,7 +275,7 @@ class ProximityIndex:
             self.where.let_go_of_device(number)
 
     def _settle(self) -> None:
-        """Insert the new subscriptions into the grids."""
+        """Insert the subscriptions added since the last search into the grids."""
         self._rings.settle()
         if self._new_areas:
             t, handles = self.tables, np.fromiter(sorted(self._new_areas), np.int64)
@@ -285,7 +285,7 @@ class ProximityIndex:
             self._areas.put_many(handles, levels_of(radii), t.spots[handles, 3:6], radii)
 
     def rebuild(self) -> None:
-        """Pack the grids again; worth its cost after many devices came or went."""
+        """Rebuild the grids without empty cubes; worth its cost after many devices came or went."""
         self._settle()
         for grid in (self._areas, self._points, self._rings.grid):
             grid.rebuild()
@@ -299,9 +299,9 @@ class ProximityIndex:
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def near(self, events: Publications) -> tuple[Any, Any]:
-        """Return each publication's row with the handle of each subscription it reaches, of those found by place.
+        """Search by place: return pairs of a publication's row and the handle of a subscription that it reaches.
 
-        Rows ascend.
+        Only subscriptions added with ``is_source`` are searched. Rows ascend.
         """
         self._settle()
         spots, times = address(events.spots), address(events.times)
@@ -335,9 +335,9 @@ class ProximityIndex:
         return self._found[:kept, 1]
 
     def inside(self, events: Publications, row: int) -> Any:
-        """Return the handles of subscriptions not found by place whose session is in the area of publication *row*.
+        """Return the subscriptions added without ``is_source`` whose session is in the area of publication *row*.
 
-        Subscriptions that it reaches anywhere (``near=any``, or without a session) are not included.
+        Subscriptions that areas do not restrict (``near=any``, or without a session) are not included.
         """
         self._settle()
         reach, time = ball_m(float(events.spots[row, 5])), int(events.times[row])
@@ -351,7 +351,7 @@ class ProximityIndex:
         return self._certain(events, found)[1]
 
     def devices_within(self, area: Area) -> list[str]:
-        """Return the devices that may be in an area, however old their reports are; some of them are just outside."""
+        """Return the devices in an area, whatever the age of their reports, and some devices just outside of it."""
         self._points.make_room(len(self.where.device_numbers))
         ball = (*earth_point(area.centre.latitude, area.centre.longitude), ball_m(area.radius_m))
         is_narrow, count = True, 0
@@ -375,7 +375,7 @@ class ProximityIndex:
         return verdicts == INSIDE
 
     def _widen(self, room: int) -> bool:
-        """Enlarge the buffers to at least *room*; return whether they were smaller."""
+        """Enlarge the buffers of the searches if they hold fewer than *room* results; return whether they did."""
         if room <= min(self._met.size // 2, self._found.shape[0]):
             return False
         self._met = np.empty(max(4 * room, self._met.size), np.int64)
@@ -384,11 +384,11 @@ class ProximityIndex:
         return True
 
     def _buffers(self) -> tuple[int, int, int, int]:
-        """Return address and room of the buffers for answers and for candidates."""
+        """Return address and size of the buffer for results, and of the buffer for candidates."""
         return address(self._found), self._found.shape[0], address(self._met), self._met.size // 2
 
     def _certain(self, events: Publications, found: Any) -> tuple[Any, Any]:
-        """Return rows and handles of the results in *found*; ``model.proximity.hears`` decides doubtful ones first."""
+        """Return rows and handles of the results in *found*; ``model.proximity.hears`` decides each doubtful one."""
         doubts = np.flatnonzero(found[:, 2] == DOUBT).tolist()
         if doubts:
             stays = np.ones(found.shape[0], np.bool_)
@@ -398,7 +398,10 @@ class ProximityIndex:
         return found[:, 0], found[:, 1]
 
     def _hears(self, events: Publications, row: int, handle: int) -> bool:
-        """Decide one pair with the reference; polygons never get here in doubt."""
+        """Return whether publication *row* reaches subscription *handle*, by the reference ``model.proximity.hears``.
+
+        The kernels are never in doubt about polygons, so a polygon need not be restored here.
+        """
         wanted, spot = self.tables.wanted[handle], self.tables.spots[handle]
         session, now = int(wanted[SESSION]), int(events.times[row])
         latitude, longitude, radius_m = events.spots[row, [0, 1, 5]].tolist()
@@ -414,7 +417,7 @@ class ProximityIndex:
 
 
 def _shape(near: Near | None, session: str | None) -> tuple[int, Any]:
-    """Return kind and shape of a subscription's near."""
+    """Return the kind of a subscription (see ``tables``) and the shape of its near, as ``Wanted`` takes them."""
     if isinstance(near, Area):
         return CIRCLE, (near.centre.latitude, near.centre.longitude, near.radius_m)
     if isinstance(near, Polygon):

@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-any-return, no-untyped-call"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
+# (numba infers the types inside a kernel; mypy cannot know them)
 """The kernels of proximity: the grids find candidates, and ``decide`` checks which publications reach them.
 
-Rule: ``decide`` is the twin of ``model.proximity.hears`` and the only function in which kernels decide. Its DOUBT is
-resolved by ``hears`` itself.
-Rule: a subscription is written once per publication, however many searches find it (``STAMP``).
+Rule: ``decide`` is the twin of ``model.proximity.hears``. Where it returns DOUBT, the caller asks ``hears``. Only
+``_note_sole`` decides without it: a subscription with ``near=R`` of a session with one device.
+Rule: a subscription is reported once per publication, however many searches find it (``STAMP``).
 Rule: a publication is six floats (``SPOT_OF``): latitude (NaN: no place), longitude, x, y, z and radius (NaN: no area).
 """
 
@@ -81,14 +81,14 @@ __all__ = [
 
 SPOT_OF = 6
 _AHEAD = 8
-"""Number of devices by which the prefetch for a move runs ahead."""
+"""Number of devices by which the memory of a move is prefetched ahead."""
 FOUND = 3
-"""Words in a row of ``found``: publication, handle and verdict."""
+"""Words per result in ``found``: publication, handle of the subscription, and verdict."""
 
 
 @njit(cache=True)
 def _chord(spot: Any, point: Any) -> Any:
-    """Return the squared chord between a publication and the x, y and z at *point*."""
+    """Return the squared chord (distance through the Earth) of a publication from the x, y, z at address *point*."""
     dx, dy, dz = real(spot, 2) - real(point, 0), real(spot, 3) - real(point, 1), real(spot, 4) - real(point, 2)
     return dx * dx + dy * dy + dz * dz
 
@@ -111,7 +111,7 @@ def both(verdict: Any, other: Any) -> Any:
 
 @njit(cache=True)
 def weighed(spot: Any, here: Any, radius_m: Any, inside: Any, close: Any) -> Any:
-    """Return *inside* and *close*, updated by the session member at *here*.
+    """Return the verdicts *inside* and *close* about a session's members, updated by the member at *here*.
 
     *inside*: a member is in the publication's area. *close*: a member is at most *radius_m* from the publication's
     place.
@@ -136,7 +136,11 @@ def noted(row: Any, handle: Any, verdict: Any, found: Any, room: Any, n: Any) ->
 
 @njit(cache=True)
 def _by_members(t: Any, spot: Any, at: Any, handle: Any, is_for_area: Any, must_be_close: Any) -> Any:
-    """Return whether a member of the session is inside the publication's area, and one is close to its place."""
+    """Return whether the session's members fulfil the conditions on place: INSIDE, OUTSIDE or DOUBT.
+
+    If *is_for_area*, some member must be in the publication's area. If *must_be_close*, some member must be within the
+    subscription's radius of the publication's place.
+    """
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
     radius_m = real(word(t, SPOTS_AT), SPOT * handle + 2)
     inside, close = OUTSIDE if is_for_area else INSIDE, OUTSIDE if must_be_close else INSIDE
@@ -166,7 +170,7 @@ def by_place(t: Any, spot: Any, handle: Any, kind: Any) -> Any:
 
 @njit(cache=True)
 def must_be_inside(spot: Any, kind: Any) -> Any:
-    """Return whether a publication is for an area, and a subscription of this kind respects areas."""
+    """Return whether a publication has an area and subscriptions of this kind are restricted by areas."""
     return not math.isnan(real(spot, 5)) and kind != ANY
 
 
@@ -189,7 +193,7 @@ def decide(t: Any, spot: Any, at: Any, handle: Any) -> Any:
 
 @njit(cache=True)
 def sieve(t: Any, spots: Any, times: Any, count: Any, rows: Any, handles: Any, verdicts: Any) -> Any:
-    """Write the verdict of each pair of publication and subscription."""
+    """Write whether the publication reaches the subscription (INSIDE, OUTSIDE or DOUBT), for each pair."""
     for n in range(count):
         row = word(rows, n)
         set_word(verdicts, n, decide(t, spots + 8 * SPOT_OF * row, word(times, row), word(handles, n)))
@@ -197,7 +201,7 @@ def sieve(t: Any, spots: Any, times: Any, count: Any, rows: Any, handles: Any, v
 
 @njit(cache=True)
 def _note(t: Any, spot: Any, at: Any, row: Any, handle: Any, stamp: Any, found: Any, room: Any, n: Any) -> Any:
-    """Decide a candidate, unless it was decided for this publication; append it unless it is outside."""
+    """Append a subscription to *found* if the publication may reach it, unless it was decided before (*stamp*)."""
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
     if word(wanted, STAMP) == stamp:
         return n
@@ -208,7 +212,10 @@ def _note(t: Any, spot: Any, at: Any, row: Any, handle: Any, stamp: Any, found: 
 
 @njit(cache=True)
 def _note_sole(t: Any, spot: Any, at: Any, row: Any, ring: Any, away: Any, found: Any, room: Any, n: Any) -> Any:
-    """Decide the only subscription of a ring (``SOLE``), using the chord *away* to the ring's device."""
+    """Append the only subscription of a ring (``SOLE``) if the publication may reach it.
+
+    *away* is the squared chord from the publication's place to the ring's device.
+    """
     if at - word(ring, SOLE_SEEN) >= word(ring, SOLE_STALE):
         return n
     inside = INSIDE if math.isnan(real(spot, 5)) else by_chord(away, real(spot, 5))
@@ -222,9 +229,9 @@ def _note_sole(t: Any, spot: Any, at: Any, row: Any, ring: Any, away: Any, found
 def _note_sessions(
     t: Any, device: Any, of_source: Any, spot: Any, at: Any, row: Any, stamp: Any, found: Any, room: Any, n: Any
 ) -> Any:
-    """Append matching subscriptions of a device's sessions.
+    """Append the subscriptions of a device's sessions that the publication may reach.
 
-    With *of_source* these are the ones with ``near=R`` that place finds, otherwise all that place does not find.
+    With *of_source*, look at those with ``near=R`` that are found by place; without it, at those found otherwise.
     """
     link = word(word(t, SEEN_AT), SEEN * device + FIRST_SESSION)
     while link >= 0:
@@ -243,10 +250,10 @@ def _note_sessions(
 
 @njit(cache=True)
 def _gather(t: Any, count: Any, met: Any) -> Any:
-    """Prefetch the memory for deciding about devices, step by step for all of them.
+    """Prefetch the memory that is needed to decide about *count* devices, one step at a time for all of them.
 
-    Each step leads to an effectively random address. Reading one after the other took ten times as long as everything
-    else.
+    Each step leads to an effectively random address. Without the prefetch, these reads took ten times as long as
+    everything else.
     """
     for i in range(count):
         prefetch(word(t, SEEN_AT), SEEN * word(met, i) + FIRST_SESSION)
@@ -295,10 +302,10 @@ def match_near(
     met: Any,
     met_room: Any,
 ) -> Any:
-    """Append the subscriptions that the publications from *begin* to *end* reach, of those found by place.
+    """Search by place: append the subscriptions that the publications from *begin* to *end* reach.
 
-    Return the first publication that did not fit (or *end*), the number of results before it, the room that it needs,
-    and the number of doubtful results. Publication ``row`` uses the stamp ``stamp + row``.
+    Return the first publication whose results did not fit (or *end*), the number of results before it, the buffer size
+    that it needs, and the number of doubtful results. Publication ``row`` uses the stamp ``stamp + row``.
     """
     n = 0
     for row in range(begin, end):
@@ -337,9 +344,10 @@ def match_near(
 def match_inside(
     t: Any, points: Any, spot: Any, at: Any, reach: Any, stamp: Any, found: Any, room: Any, met: Any, met_room: Any
 ) -> Any:
-    """Append the subscriptions that one publication with an area reaches, in sessions within *reach*.
+    """Append the subscriptions that one publication with an area reaches, of sessions with a device within *reach*.
 
-    Only subscriptions that place does not find are considered. Return their number, and the room that the search needs.
+    Subscriptions found by place (``match_near``) are left out. Return the number of results, and the buffer size that
+    the search needs.
     """
     count = search(points, real(spot, 2), real(spot, 3), real(spot, 4), reach, met, met_room)
     if count > met_room:
@@ -353,7 +361,7 @@ def match_inside(
 
 @njit(cache=True)
 def move_many(t: Any, points: Any, rings: Any, count: Any, devices: Any, places: Any, times: Any, begin: Any) -> Any:
-    """Write the places of devices, and move their entries in the grids.
+    """Write the places of devices from index *begin* on, and move their points and rings in the grids.
 
     Return the number of devices moved in all, and the grid that is full: 0 none, 1 the points, 2 the rings. A device
     that occurs twice gets its last place.

@@ -1,10 +1,11 @@
-"""Rings: the circles that devices carry along, for subscriptions with a distance from the session (``near=R``).
+"""Rings: the circles that move with devices, for subscriptions with a distance from the session (``near=R``).
 
-Rule: a device has one ring for each size (``level_of``) that its sessions' subscriptions use. The ring is as large as
-the largest circle it has had; the subscriptions decide by their own radius.
+A search for a publication's place finds the rings around it, and through them the subscriptions.
+Rule: a device has one ring for each class of sizes (``level_of``) that its sessions' subscriptions use. The ring is as
+large as the largest circle it has had; each subscription is then checked with its own radius.
 Rule: a ring that only one subscription needs leads straight to that subscription (``SOLE``), if its session has no
-other member. Of a device's rings, either all do this or none: else the device leads to its sessions, and these to all
-their subscriptions, each of which is written once.
+other member. Either all rings of a device do this, or none: then the device leads to its sessions, and these to all
+their subscriptions, each of which is reported once.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class Rings:
         self._tables = tables
         self.grid = Grid()
         self._ring_of: dict[tuple[int, int], tuple[int, int]] = {}
-        """Ring by device and level, and the number of subscriptions that need it."""
+        """Number of the ring, and the number of subscriptions that need it, by device and level (size class)."""
         self._free: list[int] = []
         self._made = 0
         self._changed: set[int] = set()
 
     def carry(self, device: int, radius_m: float, sole: int = -1) -> None:
-        """Add a circle to a device; for the subscription *sole*, if its session has no other member."""
+        """Add a circle around a device; *sole* is its subscription, or -1 if the session has other members."""
         t, ball = self._tables, ball_m(radius_m)
         level = level_of(ball)
         ring, users = self._ring_of.get((device, level), (-1, 0))
@@ -61,7 +62,7 @@ class Rings:
                 0,
                 0,
                 0,
-            )  # 0 has the same bits as 0.0
+            )  # the columns of floats are 0.0, which has the same bits as 0
             t.seen[device, FIRST_RING] = ring
         balls = t.real_column(BALL)
         balls[ring] = max(float(balls[ring]), ball)
@@ -76,14 +77,14 @@ class Rings:
         self._changed.add(ring)
 
     def share(self, device: int) -> None:
-        """Make the rings of a device lead to all its sessions, not straight to one subscription."""
+        """Make the rings of a device lead to all its sessions, no longer straight to one subscription."""
         ring = int(self._tables.seen[device, FIRST_RING])
         while ring >= 0:
             self._tables.rings[ring, SOLE] = -1
             ring = int(self._tables.rings[ring, NEXT_RING])
 
     def drop(self, device: int, radius_m: float) -> None:
-        """Release one use of the device's circle of this size; the last release removes the ring."""
+        """Release one use of a device's ring of this size; the last release removes the ring."""
         key = (device, level_of(ball_m(radius_m)))
         ring, users = self._ring_of[key]
         if users > 1:
@@ -110,7 +111,7 @@ class Rings:
             ring = int(self._tables.rings[ring, NEXT_RING])
 
     def settle(self) -> None:
-        """Insert the changed rings into the grid, with room for all rings."""
+        """Insert the rings that changed since the last call into the grid, and make room there for all rings."""
         self.grid.make_room(self._made)
         if not self._changed:
             return

@@ -1,7 +1,7 @@
-"""The proximity index as flat arrays, which are stored in the matcher's file, and the way back.
+"""Storage of the proximity index: its state as flat arrays for the matcher's file, and its restoration from them.
 
-Rule: every number from a file is checked, and the grids are rebuilt. Kernels follow the numbers in a grid without a
-bounds check, and a place is easier to check than a chain.
+Rule: every number from a file is checked, and the grids are built again from the places. Kernels follow the numbers in
+a grid without a bounds check, and places are easier to check than a stored grid.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["SAVED", "read", "state_arrays"]
 _SHAPED, _OF_A_SESSION = frozenset({CIRCLE, POLYGON, AROUND}), frozenset({PLAIN, AROUND})
 _NAMED = ("session_bytes", "session_start", "device_bytes", "device_start")
 SAVED = ("handles", "wanted", "spots", "corner_counts", "corners", "members", "places", "seen", *_NAMED)
-"""Names of the arrays."""
+"""Names of the arrays that ``state_arrays`` returns."""
 
 
 def state_arrays(index: ProximityIndex) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def state_arrays(index: ProximityIndex) -> dict[str, Any]:
 
 
 def read(arrays: Mapping[str, Any], *, handles: int) -> ProximityIndex:
-    """Return the index that ``state_arrays`` turned into arrays; every handle must be below *handles*."""
+    """Restore the index from the *arrays* of ``state_arrays``; every handle must be below *handles*."""
     index = ProximityIndex()
     sessions, devices = _names(arrays, "session"), _names(arrays, "device")
     for session, device in _rows(arrays, "members", np.int64, 2).tolist():
@@ -87,7 +87,7 @@ def read(arrays: Mapping[str, Any], *, handles: int) -> ProximityIndex:
             is_source=whole("is_source", is_source, 0, int(kind in _SHAPED)) == 1,
         )
         whole("handle", handle, 0, handles - 1)
-        index.remove(handle)  # for a file that has a handle twice
+        index.remove(handle)  # an invalid file may have a handle twice
         index.put_row(handle, row)
     places, seen = _rows(arrays, "places", np.float64, 2), _rows(arrays, "seen", np.int64, 1)[:, 0]
     if not places.shape[0] == seen.size == len(devices):
@@ -104,7 +104,7 @@ def _circle(latitude: float, longitude: float, radius_m: float) -> tuple[float, 
 
 
 def _corners(flat: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
-    """Return the corners after a check; longitudes may lie beyond 180 degrees."""
+    """Check the corners of a polygon and return them; longitudes may lie beyond 180 degrees."""
     whole("corners", len(flat), MIN_CORNERS, MAX_CORNERS)
     for longitude, latitude in flat:
         real("longitude of a corner", longitude, -540, 540)

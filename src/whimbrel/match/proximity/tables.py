@@ -14,13 +14,13 @@ from whimbrel.match.proximity.words import address
 
 __all__ = ["Tables"]
 
-# Kinds of subscriptions: UNPLACED has neither near nor session, PLAIN has no near; the others are as in ``model.near``.
+# Kinds of subscriptions: UNPLACED has neither near nor session, PLAIN only a session; others are named as their near.
 UNPLACED, PLAIN, CIRCLE, POLYGON, AROUND, ANY = range(6)
 
 # Indexes in the table of addresses, ``desk``.
 WANTED_AT, SPOTS_AT, CORNERS_AT, DEVICES_AT, SEEN_AT, LINKS_AT, SESSIONS_AT, RINGS_AT = range(8)
 
-# ``wanted``, per handle: eight words, one cache line. CORNERS is index of the first corner · CORNER_RADIX + number.
+# ``wanted``, the subscriptions by handle: eight words, one cache line. CORNERS is first corner · CORNER_RADIX + count.
 KIND, SESSION, STALE, NEXT_HANDLE, HANDLE_BEFORE, IS_SOURCE, STAMP, CORNERS, WANTED = range(9)
 CORNER_RADIX = 128
 # ``spots``, per handle: latitude, longitude, radius, x, y and z of a circle; around a session, the radius alone.
@@ -28,13 +28,13 @@ SPOT = 6
 # ``devices``: latitude, longitude, x, y and z. ``seen``, per device: time of report, first session and first ring.
 PLACE = 5
 REPORTED_AT, FIRST_SESSION, FIRST_RING, SEEN = range(4)
-# ``links``: memberships, each in the list of its device and in the list of its session.
+# ``links``: memberships of a device in a session, each in the linked list of its device and in that of its session.
 DEVICE, OF_SESSION, NEXT_OF_DEVICE, BEFORE_OF_DEVICE, NEXT_OF_SESSION, BEFORE_OF_SESSION, LINK = range(7)
-# ``sessions``.
+# ``sessions``: heads of the linked lists of a session's members and of its subscriptions.
 FIRST_MEMBER, FIRST_HANDLE, OF_A_SESSION = range(3)
-# ``rings``: one per size of circle that a device carries along: eight words, one cache line. BALL and RADIUS are floats
-# (``real_column``). SOLE is the subscription of the ring, if it is the only one and its session has no other member.
-# All values that decide about it stand in the same row, so that a search reads one cache line and not six.
+# ``rings``: one per size of circle that moves with a device: eight words, one cache line. BALL and SOLE_RADIUS are
+# floats (``real_column``). SOLE is the ring's subscription, if it is the only one and its session has no other member.
+# All values that decide about SOLE stand in the same row, so that a search reads one cache line and not six.
 RING_DEVICE, RING_LEVEL, NEXT_RING, BALL, SOLE, SOLE_STALE, SOLE_SEEN, SOLE_RADIUS, RING = range(9)
 
 _LEAST = 64

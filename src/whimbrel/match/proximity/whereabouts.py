@@ -2,7 +2,7 @@
 
 Rule: a device's last place is kept until it reports another or is forgotten, even if the device is in no session: it
 may join one later. Whether a place is too old is decided per subscription (``model.proximity``).
-Rule: numbers are small, and are reused once nothing is left of a device or session.
+Rule: devices and sessions have small numbers. A number is reused once its device or session has nothing left here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Numbers", "Whereabouts", "checked_places"]
 
 
 class Numbers:
-    """Small numbers for names; a freed number is reused."""
+    """Small numbers for names, from 0 on; a freed number is given to a later name."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -44,7 +44,7 @@ class Numbers:
         self._free: list[int] = []
 
     def __len__(self) -> int:
-        """Return the number of numbers, including free ones."""
+        """Return how many numbers were ever given: one more than the highest, including free ones."""
         return len(self._names)
 
     def get(self, name: str) -> int | None:
@@ -82,7 +82,7 @@ class Numbers:
 
 
 class Whereabouts:
-    """Devices, sessions and memberships in *tables*."""
+    """Devices, sessions and memberships, stored in the rows of *tables*."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -104,16 +104,16 @@ class Whereabouts:
         return number
 
     def let_go_of_session(self, session: int) -> None:
-        """Free the number of a session without members and subscriptions."""
+        """Free the number of *session* if it has neither members nor subscriptions."""
         if (self._tables.sessions[session] < 0).all():
             self.session_numbers.free(session)
 
     def let_go_of_device(self, device: int) -> None:
-        """Free the number of a device without a place and without sessions."""
+        """Free the number of *device* if it has neither a place nor a session."""
         if math.isnan(self._tables.devices[device, 0]) and self._tables.seen[device, FIRST_SESSION] < 0:
             self.device_numbers.free(device)
 
-    # -- who is a member of what -------------------------------------------------------------------------------------
+    # -- members of sessions -----------------------------------------------------------------------------------------
 
     def link(self, session: int, device: int) -> bool:
         """Make a device a member of a session; return False if it was one before."""
@@ -153,11 +153,11 @@ class Whereabouts:
         return found
 
     def member_before(self, session: int) -> int:
-        """Return the device that joined a session before the last one did, or -1 if there is only one."""
+        """Return the session's member that joined last but one, or -1 if the session has a single member."""
         link = int(self._tables.links[self._tables.sessions[session, FIRST_MEMBER], NEXT_OF_SESSION])
         return -1 if link < 0 else int(self._tables.links[link, DEVICE])
 
-    # -- what a session wants ----------------------------------------------------------------------------------------
+    # -- subscriptions of sessions -----------------------------------------------------------------------------------
 
     def push_handle(self, session: int, handle: int) -> None:
         """Add a subscription to a session."""
@@ -182,7 +182,7 @@ class Whereabouts:
             handle = int(self._tables.wanted[handle, NEXT_HANDLE])
         return found
 
-    # -- where devices are -------------------------------------------------------------------------------------------
+    # -- places of devices -------------------------------------------------------------------------------------------
 
     def places_at(self, session: int, *, now: int, stale_us: int) -> list[Place]:
         """Return the places of a session's members that are not too old, as ``model.proximity.hears`` takes them."""
@@ -206,7 +206,7 @@ def checked_places(places: Any) -> Any:
 
 
 def _push(rows: Any, row: int, columns: tuple[int, int], heads: Any, head: tuple[int, int]) -> None:
-    """Insert *row* at the head of a list; *columns* hold the next and the previous row."""
+    """Insert *row* at the front of the linked list that begins at ``heads[head]``; *columns*: next and previous row."""
     following, before = columns
     first = heads[head]
     rows[row, following], rows[row, before] = first, -1
@@ -216,7 +216,7 @@ def _push(rows: Any, row: int, columns: tuple[int, int], heads: Any, head: tuple
 
 
 def _unlink(rows: Any, row: int, columns: tuple[int, int], heads: Any, head: tuple[int, int]) -> None:
-    """Remove *row* from its list."""
+    """Remove *row* from the linked list whose first row is ``heads[head]`` (see ``_push``)."""
     following, before = columns
     after, previous = rows[row, following], rows[row, before]
     if after >= 0:

@@ -1,8 +1,8 @@
-"""Words: reading and writing memory by address, for the kernels of proximity.
+"""Words: the kernels of proximity read and write memory by address, in words of 64 bits.
 
 To numba an array is seven words, passed by value and reference-counted. Passing a dozen arrays to a helper for every
-candidate made a search take 110 µs instead of 6, and passing them to the kernel cost 60 µs per call. So kernels get
-addresses, and helpers get only numbers.
+candidate made a search take 110 µs instead of 6, and passing them to the kernel cost 60 µs per call. So kernels and
+their helpers get addresses as plain integers.
 Rule: nothing here checks a bound. An address belongs to an array whose owner keeps it alive and knows its size.
 """
 

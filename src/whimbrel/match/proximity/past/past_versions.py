@@ -1,18 +1,19 @@
-"""Matching of the past: which versions of subscriptions a publication reached, over all versions that a log has had.
+"""Matching of the past: which versions of subscriptions each publication of a log reached.
 
-Versions with the same subject filter, content filter and keys share one *filter combination* (``wish`` in the code). A
-matcher finds the combinations that a publication matches; this module then decides, by place, which of their versions
-it reached. Candidates come from the smaller of two sources: all versions of the combinations, or the versions that
-place finds (``hear_then``).
+A *version* is a subscription from one change to the next. Versions with the same subject filter, content filter and
+keys share one *filter combination* (``wish`` in the code). A matcher finds the combinations that a publication matches;
+this module then decides, by place, which of their versions it reached. Candidates come from the smaller of two sources:
+all versions of the combinations, or the versions that a search by place finds (``hear_then``). A *near* is the place
+condition of a subscription.
 
 | the version has | it is found by |
 |---|---|
 | no near | its combination; if there are many and the publication has an area, the sessions in the area |
-| a near of up to 50 km | its combination; if there are many, the areas around the place and the devices near it |
+| a near of up to 50 km | its combination; if there are many, the circles around the place and the devices near it |
 | a larger near | its combination |
 | ``near=any`` | its combination, whatever the area is |
 
-Rule: the result does not depend on the way in which a version is found; a differential test varies the bounds.
+Rule: the result does not depend on how a version is found; a differential test varies ``PastBounds``.
 Rule: the caller decides which versions were in force; the result may include other versions.
 """
 
@@ -67,28 +68,28 @@ __all__ = ["PastBounds", "PastVersions", "PlaceColumns"]
 
 _NO_CLASS = -1
 _OF_THE_PLAIN = LEVELS
-"""Class of versions without a near; lower classes are those of ``near=R``, by the level of the radius."""
+"""Class of versions without a near; each lower class has the versions with ``near=R`` for one range of radii."""
 
 
 class PastBounds(NamedTuple):
-    """Limits that decide how a version is found."""
+    """Limits that decide how a version of a subscription is found."""
 
     narrow_m: float = 50_000.0
-    """Largest radius of a near, in metres, for which a version is found by place."""
+    """Largest radius of a near, in metres, for which a version may be found by place."""
     few: int = 64
-    """Most versions of a publication's filter combinations that are checked one by one."""
+    """Most versions of a publication's filter combinations that are checked one by one; if more, place is searched."""
     window: int = 32_768
-    """Most place reports in one window, that is, between the first and last publication that are searched together."""
+    """Most place reports between the first and the last publication that are searched together."""
 
 
 class PlaceColumns(NamedTuple):
-    """The places in versions of subscriptions, one column per field."""
+    """The place conditions (near) of versions of subscriptions, one column per field."""
 
     kind: Any
-    """Kind of each version: ``tables.PLAIN`` and so on."""
+    """Kind of each version's near: ``tables.PLAIN`` (none), ``CIRCLE`` and so on."""
     stale_us: Any
     circle: Any
-    """Rows of latitude, longitude and radius; only the radius for a near around the session."""
+    """Rows of latitude, longitude and radius; a near around the session has only the radius."""
     corner_start: Any
     """Index of the first corner of each version, and at the end the number of corners."""
     corners: Any
@@ -101,10 +102,10 @@ class PlaceColumns(NamedTuple):
 
 
 class PastVersions:
-    """Versions of subscriptions by number.
+    """Versions of subscriptions, numbered from 0, and the search for those that publications reached.
 
-    ``wishes`` has the filter combination of each; a version was in force after the seq *begun* and before the seq
-    *ended*.
+    ``wishes`` has the filter combination of each version. A version was in force after the seq *begun* and before the
+    seq *ended*.
     """
 
     def __init__(
@@ -145,10 +146,10 @@ class PastVersions:
     def _corners(self, handle: int) -> Any:
         return self._columns.corners[slice(*self._columns.corner_start[handle : handle + 2].tolist())]
 
-    # -- what kernels know -------------------------------------------------------------------------------------------
+    # -- tables for the kernels --------------------------------------------------------------------------------------
 
     def _make_ready(self) -> None:
-        """Build the tables and the grid of areas, at the first publication with a place."""
+        """Build the tables and the grid of circles and polygons, at the first publication with a place."""
         if self._is_ready:
             return
         self._is_ready = True
@@ -182,7 +183,7 @@ class PastVersions:
         self._wished = np.full(self._wish_count + 1, -1, np.int64)
 
     def _follow(self, numbers: Any, tracks: Tracks) -> None:
-        """Set the versions' sessions to their numbers in *tracks*; a session that has no number there is left out."""
+        """Prepare for *tracks*: *numbers* has each version's session; sessions that *tracks* does not know get -1."""
         if self._followed is not None and self._followed[0] is numbers and self._followed[1] is tracks:
             return
         self._followed = (numbers, tracks)
@@ -207,16 +208,16 @@ class PastVersions:
         for place, array in placed.items():
             self._desk_words[place] = address(array)
 
-    # -- who heard ---------------------------------------------------------------------------------------------------
+    # -- matching ----------------------------------------------------------------------------------------------------
 
     def find_reached(
         self, rows: Any, wishes: Any, where: Publications | None, seqs: Any, numbers: Any, tracks: Tracks
     ) -> tuple[Any, Any]:
-        """Return rows and versions that publications reached, in ascending order of rows.
+        """Return the pairs of publication (row) and version that it reached, in ascending order of rows.
 
         *rows* (ascending) and ``wishes`` are pairs of a publication and a filter combination that it matches. *where*
         has the place, area and time of each publication, or is None if no publication has a place. *numbers* has the
-        session in *tracks* of each version.
+        number of each version's session in *tracks*.
         """
         has_area = None if where is None else ~np.isnan(where.spots[:, 5])
         if self._is_all_plain and (has_area is None or not has_area.any()):
@@ -243,7 +244,7 @@ class PastVersions:
         return _in_order(parts)
 
     def _sieve(self, rows: Any, handles: Any, where: Publications, seqs: Any, tracks: Tracks) -> tuple[Any, Any]:
-        """Return the pairs of publication and version, of the given ones, that were in force and reached."""
+        """Return the given pairs of publication and version in which the version was in force and was reached."""
         begun, ended, _ = self._arrays
         in_force = (begun[handles] < seqs[rows]) & (seqs[rows] < ended[handles])
         rows, handles = (np.ascontiguousarray(each[in_force], np.int64) for each in (rows, handles))
@@ -259,7 +260,11 @@ class PastVersions:
     def _sought(
         self, rows: Any, wishes: Any, where: Publications, seqs: Any, tracks: Tracks, sought: tuple[Any, Any, Any]
     ) -> tuple[Any, Any]:
-        """Return the rows and versions that place finds, one window of the log after the other."""
+        """Return the pairs of publication and version that a search by place finds, for one window after the other.
+
+        *sought* has, per publication: whether to search at all, whether to search versions with a near, and the radius
+        of the area in which to search sessions (0: not at all).
+        """
         seeks, seeks_near, reaches = sought
         asked = np.flatnonzero(seeks)
         asked = asked[np.argsort(seqs[asked], kind="stable")]
@@ -298,7 +303,10 @@ class PastVersions:
         return np.concatenate([np.empty((0, FOUND), np.int64), *parts])
 
     def _hears(self, row: int, handle: int, where: Publications, seqs: Any, tracks: Tracks) -> bool:
-        """Decide one pair with the reference; polygons never get here in doubt."""
+        """Return whether publication *row* reached version *handle*, by the reference ``model.proximity.hears``.
+
+        The kernels are never in doubt about polygons, so a polygon need not be restored here.
+        """
         wanted, spot = self._tables.wanted[handle], self._tables.spots[handle].tolist()
         latitude, longitude, radius_m = where.spots[row, [0, 1, 5]].tolist()
         place, near = Place(latitude, longitude), None
@@ -313,7 +321,7 @@ class PastVersions:
 
 
 class _Lists:
-    """The versions of one kind, grouped by filter combination."""
+    """The versions selected by *mask*, grouped by filter combination."""
 
     def __init__(self, wishes: Any, mask: Any, wish_count: int) -> None:
         chosen = np.flatnonzero(mask)
@@ -325,7 +333,7 @@ class _Lists:
         self._is_single = bool((self._counts == 1).all())
 
     def expand(self, rows: Any, wishes: Any) -> tuple[Any, Any]:
-        """Return the versions of each filter combination, with the row of each."""
+        """Return pairs of row and version for pairs of row and filter combination."""
         if self._is_single:
             return rows.astype(np.int64, copy=False), self._versions[wishes]
         if not self._versions.size:
@@ -336,7 +344,7 @@ class _Lists:
         return np.repeat(rows, counts).astype(np.int64, copy=False), self._versions[places]
 
     def totals(self, rows: Any, wishes: Any, count: int) -> Any:
-        """Return the number of versions of the filter combinations of each row, for *count* rows."""
+        """Return, for each of *count* rows, the number of versions that its filter combinations have."""
         return np.bincount(rows, weights=self._counts[wishes], minlength=count)
 
 
@@ -345,7 +353,7 @@ def _where(mask: Any, *arrays: Any) -> Sequence[Any]:
 
 
 def _lists_of(rows: Any, wishes: Any, chosen: Any) -> tuple[Any, Any]:
-    """Return the filter combinations of the *chosen* rows, in that order, and where those of each row begin."""
+    """Return where the filter combinations of each *chosen* row begin, and the combinations themselves."""
     first, last = np.searchsorted(rows, chosen, side="left"), np.searchsorted(rows, chosen, side="right")
     counts = last - first
     ends = np.cumsum(counts)
@@ -355,7 +363,7 @@ def _lists_of(rows: Any, wishes: Any, chosen: Any) -> tuple[Any, Any]:
 
 
 def _in_order(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return the pairs of several sources as one, in ascending order of rows."""
+    """Join pairs of row and version from several sources, in ascending order of rows."""
     some = [part for part in parts if part[0].size]
     if not some:
         return np.empty(0, np.int64), np.empty(0, np.int64)

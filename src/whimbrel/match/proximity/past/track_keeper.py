@@ -1,8 +1,8 @@
-"""Track keeper: where the devices and sessions of a node were, taken from one span of its log after the other.
+"""Track keeper: where a node's devices were, and in which sessions, from consecutive spans (seq ranges) of its log.
 
-Rule: the cost of a span depends on what is in it. From before the span, only one place per device and the members of
-each session are kept.
-Rule: numbers of devices and sessions are small, and stay the same as long as the keeper exists.
+Rule: the cost of a span depends only on the records in it. From before the span, only one place per device and the
+members of each session are kept.
+Rule: devices and sessions get small numbers, which stay the same as long as the keeper exists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["MemberChange", "Reports", "TrackKeeper"]
 
 _SESSION, _DEVICE, _FROM, _TO = range(4)
 _BEFORE = -1
-"""The seq of everything from before the first span."""
+"""Seq of places and memberships from before the first span."""
 
 
 class Reports(NamedTuple):
@@ -49,7 +49,7 @@ class MemberChange(NamedTuple):
 
 
 class TrackKeeper:
-    """The devices and sessions of one node."""
+    """Places of the devices of one node, and members of its sessions, updated span by span."""
 
     def __init__(self) -> None:
         self._devices: dict[str, int] = {}
@@ -59,9 +59,9 @@ class TrackKeeper:
         self._link_count = 0
         self._free: list[int] = []
         self._open: dict[int, dict[int, int]] = {}
-        """Row of each membership that has not ended, by session and device."""
+        """Row in ``_links`` of each membership that has not ended, by session and device."""
         self._closed: list[int] = []
-        """Rows of memberships that ended in the last span."""
+        """Rows in ``_links`` of memberships that ended in the last span; the next span frees them."""
         self._placed = 0
         self._by_number: tuple[Any, ...] | None = None
         """Cache of the arrays of members by session and sessions by device; None after a change."""
@@ -70,10 +70,10 @@ class TrackKeeper:
         self.changed: set[str] = set()
         """Devices whose place changed since the owner last cleared this set."""
 
-    # -- what was so before ------------------------------------------------------------------------------------------
+    # -- the state before the first span -----------------------------------------------------------------------------
 
     def restore(self, places: Mapping[str, Sighting]) -> None:
-        """Restore the last places of devices before the first span."""
+        """Set the places that devices had before the first span."""
         numbers = np.fromiter(map(self._device, places), np.int64)
         if not numbers.size:
             return
@@ -103,7 +103,7 @@ class TrackKeeper:
         return [device for device, number in self._devices.items() if self._base.seq[number] >= 0]
 
     def numbers(self, sessions: Iterable[str]) -> Any:
-        """Return the numbers of sessions; unknown sessions get new numbers."""
+        """Return the number of each session; an unknown session gets a new number."""
         return np.fromiter(map(self._session, sessions), np.int64)
 
     @property
@@ -122,9 +122,9 @@ class TrackKeeper:
     # -- a span ------------------------------------------------------------------------------------------------------
 
     def take(self, reports: Reports, changes: Iterable[MemberChange]) -> Tracks:
-        """Apply a span that follows the last one, with *changes* in ascending order of seq; return its tracks.
+        """Apply the next span: its place reports and its *changes* of members, both in ascending order of seq.
 
-        The tracks are valid until the next span.
+        Return the tracks of the span, which are valid until the next call.
         """
         self._settle()
         for change in changes:
@@ -150,7 +150,7 @@ class TrackKeeper:
         return Tracks(arrays, self._base)
 
     def _settle(self) -> None:
-        """Carry the end of the last span over as the beginning of the next."""
+        """Make the places and members at the end of the last span the state at the beginning of the next."""
         if self._reported is not None:
             moved, seq, at, spots = self._reported
             base, self._reported = self._base, None
@@ -197,7 +197,7 @@ class TrackKeeper:
         self._by_number = None
 
     def _members(self) -> tuple[Any, ...]:
-        """Return members by session, and sessions by device, in the form of ``TrackArrays``."""
+        """Return the first six arrays of ``TrackArrays``: members by session, and sessions by device."""
         sizes = (len(self._sessions), len(self._devices))
         if self._by_number is not None and self._by_number[0] == sizes:
             found: tuple[Any, ...] = self._by_number[1]

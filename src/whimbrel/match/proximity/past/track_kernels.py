@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-any-return, no-untyped-call"
-# (inside a kernel a number is numba's, whatever mypy takes it for)
-"""The kernels of the past: which versions a publication reached, from where devices were at its seq (``tracks``).
+# (numba infers the types inside a kernel; mypy cannot know them)
+"""Kernels for matching of the past: which versions of subscriptions a publication reached, by the places at its seq.
 
 Rule: ``_decide_then`` is the twin of ``kernels.decide`` and of ``model.proximity.hears``; the grids only find
-candidates. Its DOUBT is resolved by ``hears`` itself.
-Rule: a version of a subscription is written once per publication, however many searches find it (``STAMP``).
+candidates. Where it returns DOUBT, the caller asks ``hears``.
+Rule: a version of a subscription is reported once per publication, however many searches find it (``STAMP``).
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ __all__ = [
 
 # Indexes in the table of the versions' arrays (``past_versions``).
 BEGUN, ENDED, VERSION_WISH, WISHED, ENTRY_START, ENTRIES, REACHES = range(7)
-# An entry: the version's fields side by side, so that each device costs one access to memory.
+# An entry is one version of a session that a device is in; its fields are side by side, to be one access to memory.
 ENTRY_HANDLE, ENTRY_CLASS, ENTRY_WISH, ENTRY = range(4)
 _AHEAD = 6
 
 
 @njit(cache=True)
 def _last_before(s: Any, device: Any, seq: Any) -> Any:
-    """Return the index of a device's last sighting before *seq*; -1 if that is from before the span."""
+    """Return the index of a device's last sighting (reported place) before *seq*; -1 if the span has none."""
     begin, end = word(word(s, SIGHT_START), device), word(word(s, SIGHT_START), device + 1)
     low, high = begin, end
     while low < high:
@@ -86,7 +86,11 @@ def _last_before(s: Any, device: Any, seq: Any) -> Any:
 def _by_members_then(
     t: Any, s: Any, spot: Any, at: Any, seq: Any, handle: Any, is_for_area: Any, is_around: Any
 ) -> Any:
-    """Return whether a member at that time was inside the publication's area, and one was close to its place."""
+    """Return whether the session's members at *seq* fulfil the conditions on place: INSIDE, OUTSIDE or DOUBT.
+
+    If *is_for_area*, some member must be in the publication's area. If *is_around*, some member must be within the
+    subscription's radius of the publication's place.
+    """
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
     session = word(wanted, SESSION)
     if session < 0:
@@ -128,7 +132,7 @@ def _decide_then(t: Any, s: Any, spot: Any, at: Any, seq: Any, handle: Any) -> A
 def sieve_then(
     t: Any, s: Any, spots: Any, times: Any, seqs: Any, count: Any, rows: Any, handles: Any, verdicts: Any
 ) -> Any:
-    """Write the verdict of each pair of publication and version."""
+    """Write whether the publication reached the version (INSIDE, OUTSIDE or DOUBT) to *verdicts*, for each pair."""
     for n in range(count):
         row = word(rows, n)
         verdict = _decide_then(t, s, spots + 8 * SPOT_OF * row, word(times, row), word(seqs, row), word(handles, n))
@@ -150,7 +154,10 @@ def _note(
     room: Any,
     n: Any,
 ) -> Any:
-    """Decide a version that is in force, unless it was decided for this publication; append it unless outside."""
+    """Append a version to *found* if the publication may have reached it; return the number of results.
+
+    A version that was not in force, or that was decided for this publication before (*stamp*), is skipped.
+    """
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
     if word(wanted, STAMP) == stamp:
         return n
@@ -181,9 +188,9 @@ def _note_around(
     met_room: Any,
     n: Any,
 ) -> Any:
-    """Append the versions of the class *which* in sessions with a device that *grid* holds within *reach*.
+    """Append the versions of class *which* whose session has a device within *reach* of the publication, by *grid*.
 
-    Return the number of results, and the room that the search needs if there was too little.
+    Return the number of results, and 0 or, if the buffer *met* was too small, the size that the search needs.
     """
     count = search(grid, real(spot, 2), real(spot, 3), real(spot, 4), reach, met, met_room)
     if count > met_room:
@@ -231,13 +238,13 @@ def hear_then(
     met: Any,
     met_room: Any,
 ) -> Any:
-    """Append the versions that the publications from *begin* to *end* reached, of those found by place.
+    """Search by place: append the versions that the publications from *begin* to *end* reached.
 
     The filter combinations that a publication matches by subject, content and keys are ``wishes[starts[row]]`` to
     ``wishes[starts[row + 1] - 1]``. ``seeks[row]`` is whether to search versions with a near. ``reaches[row]`` is the
-    radius of the area in which to search sessions, or 0 for no such search. Return the first publication that did not
-    fit (or *end*), the number of results before it, and the room that it needs. Publication ``row`` uses the stamp
-    ``stamp + row``.
+    radius of the area in which to search sessions, or 0 for no such search. Return the first publication whose results
+    did not fit (or *end*), the number of results before it, and the buffer size that it needs. Publication ``row`` uses
+    the stamp ``stamp + row``.
     """
     n = 0
     for row in range(begin, end):

@@ -1,12 +1,12 @@
 """Tracks: where devices were, and of which sessions they were members, over a span of a node's log.
 
-Rule: everything goes by ``seq``. A device is at the last place that it reported with a lower seq than the
-publication's. It is a member from the seq at which it joined to the seq at which it left, or at which its session was
-deleted.
-Rule: sightings are sorted by device and seq, so that a kernel finds the last one before a publication by bisection. A
-device without a sighting in the span is where it was before the span (``base``).
-Rule: the grids only find candidates. The grid of the base holds each device once, as of the beginning of a window; the
-other grid holds everything reported within the window. So any place that counts for a publication is in one of them.
+Rule: order is by ``seq``. For a publication, a device is at the last place that it reported with a lower seq. It is a
+member of a session from the seq at which it joined to the seq at which it left, or at which the session was deleted.
+Rule: sightings (reported places) are sorted by device and seq, so that a kernel finds the last one before a publication
+by bisection. A device without a sighting in the span is where it was before the span (``base``).
+Rule: the grids only find candidates for the publications of a window, a range of seqs. The grid of ``base`` holds each
+device once, where it was at the beginning of the window; the other grid holds all places reported within the window. So
+any place that counts for a publication is in one of them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ SIGHT_START, SIGHT_SEQ, SIGHT_AT, SIGHT_SPOT, BASE_AT, BASE_SPOT, WINDOW_DEVICE 
 
 
 class TrackArrays(NamedTuple):
-    """A span, as flat arrays of 64-bit words."""
+    """Places and memberships over a span of a log, as flat arrays of 64-bit words; a link is one membership."""
 
     link_start: Any
     """Per session: index of its first member."""
     link_device: Any
     link_from: Any
-    """Per member: it counts for publications with a higher seq than this."""
+    """Per member: seq of joining; it counts for publications with a higher seq."""
     link_to: Any
-    """Per member: it counts for publications with a lower seq than this."""
+    """Per member: seq of leaving; it counts for publications with a lower seq."""
     of_start: Any
     """Per device: index of its first session."""
     of_session: Any
@@ -75,7 +75,7 @@ class TrackArrays(NamedTuple):
 
 
 class Base:
-    """Places of devices before a span, by device number; *grid* finds them, and may be ahead of the other arrays."""
+    """Places of devices before a span, by device number; *grid* may already hold places reported within the span."""
 
     def __init__(self, devices: int = 64) -> None:
         self.seq, self.at = np.full(devices, -1, np.int64), np.zeros(devices, np.int64)
@@ -92,14 +92,14 @@ class Base:
             self.spot = np.concatenate([self.spot, np.full((more, PLACE), np.nan, np.float64)])
 
     def move(self, devices: Any, spots: Any) -> None:
-        """Move devices in the grid; each may occur once."""
+        """Move devices to *spots* in the grid; each device may occur once."""
         self.grid.put_many(
             devices, np.full(devices.size, POINT_LEVEL, np.int64), spots[:, 2:5], np.zeros(devices.size, np.float64)
         )
 
 
 class Tracks:
-    """A span of one node's log; without a *base*, it is the whole log."""
+    """Places and memberships over a span of one node's log; without *base* (the state before), over the whole log."""
 
     def __init__(self, arrays: TrackArrays, base: Base | None = None) -> None:
         self.arrays = arrays
@@ -111,7 +111,7 @@ class Tracks:
         self._spots = arrays.sight_spot.reshape(-1, PLACE)
         self._seqs = arrays.sight_seq[arrays.order]
         self._rolled = 0
-        """Number of sightings, in the order of seqs, that the base's grid includes."""
+        """Number of sightings, in the order of seqs, that the grid of ``_base`` includes."""
         self._window: tuple[int, int] | None = None
         self.window_grid = Grid()
         self._window_device = np.zeros(1, np.int64)
@@ -125,11 +125,14 @@ class Tracks:
 
     @property
     def base_grid(self) -> Grid:
-        """The grid of the places before the window, by device."""
+        """The grid of the places that devices had at the beginning of the window (see ``look_at``)."""
         return self._base.grid
 
     def windows(self, seqs: Any, most: int) -> list[tuple[int, int]]:
-        """Return slices of ascending *seqs*: each spans at most *most* reported places, or has a single seq."""
+        """Split the ascending *seqs* of publications into windows, returned as slices (begin, end).
+
+        Within one window devices report at most *most* places, unless it has a single publication.
+        """
         before = np.searchsorted(self._seqs, seqs, side="left")
         found, begin = [], 0
         while begin < seqs.size:
@@ -139,7 +142,7 @@ class Tracks:
         return found
 
     def look_at(self, first: int, last: int) -> None:
-        """Move the window: set the grids for publications with seqs from *first* to *last*."""
+        """Set both grids for a window of publications, with seqs from *first* to *last*."""
         low, high = np.searchsorted(self._seqs, [first, last], side="left").tolist()
         if self._window == (low, high):
             return
@@ -157,17 +160,17 @@ class Tracks:
         self._window = (low, high)
 
     def _roll(self, until: int) -> None:
-        """Bring the base's grid forward to include the sightings before *until*, in the order of seqs."""
+        """Move the grid of ``_base`` forward by the sightings up to index *until*, exclusive, in the order of seqs."""
         passed = self.arrays.order[self._rolled : until]
         if passed.size:
             last = np.full(self.devices, -1, np.int64)
-            last[self._device[passed]] = passed  # of several sightings, the last one stays
+            last[self._device[passed]] = passed  # of several sightings of a device, the last one is kept
             moved = np.flatnonzero(last >= 0)
             self._base.move(moved, self._spots[last[moved]])
         self._rolled = until
 
     def _begin_again(self) -> None:
-        """Reset the base's grid to the places before the span."""
+        """Reset the grid of ``_base`` to the places before the span."""
         self._base.grid = Grid(room=self.devices)
         known = np.flatnonzero(~np.isnan(self._base.spot[: self.devices, 0]))
         if known.size and not self._is_whole:
