@@ -88,7 +88,7 @@ class DurableEnd:
 
 
 class LogReader:
-    """Reader with a position: ``records``, ``rows`` and ``facts`` yield what is new, up to the last whole record."""
+    """Reader with a position: each call of ``records``, ``rows`` or ``facts`` yields only records not yet read."""
 
     def __init__(self, directory: Path, node: str, *, first: int = 0, last: int | None = None) -> None:
         layout.check_format(directory)

@@ -3,7 +3,7 @@
 A record's body is its seq (int64), its table number (uint8) and its payload: the row's values as a CBOR list in the
 order of ``model.rows.COLUMNS``, without node and seq. Attributes and variables are a flat list of name, type, value, ….
 The body's length and CRC-32 (uint32 each) precede the body. All numbers are big-endian. Publications, receipts and
-moves also have a compact payload, under table numbers of their own (``compact``).
+moves (reports of a position only) also have a compact payload, under table numbers of their own (``compact``).
 
 Rule: a table number is never reused for another table. Columns are added only at the end, so a payload with fewer
 values is from an older Whimbrel. A payload with more values, or an unknown table number, is from a newer Whimbrel and

@@ -61,7 +61,8 @@ def _old_parts(directory: Path, node: str, before: date) -> Iterator[Path]:
     exported = layout.exported_seq(directory, node)
     for table in layout.tables_present(directory):
         for part in layout.all_parts(directory, table):
-            is_settled = part.last <= exported or table == layout.DEAD_LETTERS  # others: exported again if removed
+            # Parts after the last exported seq are from a crashed export, which the next export repeats: leave them.
+            is_settled = part.last <= exported or table == layout.DEAD_LETTERS
             if part.node == node and part.date < before and is_settled:
                 yield part.path
 

@@ -56,7 +56,7 @@ __all__ = ["SEGMENT_BYTES", "LogWriter", "Recovery"]
 
 SEGMENT_BYTES = 64 << 20
 _PIECE_BYTES = 256 << 10
-"""Largest piece of a group in one write, in bytes, so that a nearly full disk takes at least the first pieces."""
+"""Most bytes of a group in one write, so that a nearly full disk takes at least the first records of the group."""
 _FIRST_SEQ = 1
 _REOPEN = "reopen the log to go on"
 _MISSING = "records are missing, and no number was given to go on with"
@@ -331,7 +331,7 @@ class LogWriter:
             self._is_marked = True
 
     def _write(self, data: bytes, end: _End) -> None:
-        """Write *data*, frames whose last fact is *end*'s; on failure cut the file back to its old end."""
+        """Write *data*, whole frames up to the fact *end*; on failure cut the file back to its old end."""
         try:
             write_all(self._file, data)
         except OSError as error:
@@ -475,7 +475,7 @@ class LogWriter:
 
 
 def _pieces(group: list[tuple[bytes, int]]) -> Iterator[list[tuple[bytes, int]]]:
-    """Yield the records of a group in pieces of about ``_PIECE_BYTES``."""
+    """Divide the records of a group into lists of about ``_PIECE_BYTES`` each."""
     begin = size = 0
     for at, (body, _) in enumerate(group):
         size += len(body)

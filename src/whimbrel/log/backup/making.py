@@ -1,10 +1,11 @@
 """Making a backup of a broker's data directory, while the broker runs or not.
 
-Copied are the checkpoints, then the segments from the oldest to the open one, the heartbeat and the users file. Two
-marker files are copied too: they record that the broker has users, and that its client identifiers are mounted. All
-facts that were acknowledged before the backup began are in these files, because they were fsynced. Later facts may be
-in them.
-Not copied are the view, which a starting broker rebuilds from a checkpoint, and Parquet, which can be copied as it is.
+A backup has the checkpoints, the segments from the oldest to the open one, the heartbeat and the users file. It also
+has two marker files: one records that the broker has users, the other that client identifiers are mounted
+(``mqtt.mounts``). All facts that were acknowledged before the backup began are in these files, because they were
+fsynced. Later facts may be in them.
+A backup lacks the view (the SQLite copy of the state), which a starting broker rebuilds from a checkpoint. It also
+lacks Parquet, whose files any tool can copy.
 Rule: the backup takes no lock and sends the broker no request. The broker may cut segments meanwhile. Then segments
 that were copied before the cut are left out. If the copied checkpoints no longer reach the first segment, the backup
 starts again.

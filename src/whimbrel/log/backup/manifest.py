@@ -40,7 +40,7 @@ LOG = "log"
 USERS = "users"
 """Name of the users file in a data folder."""
 MOUNTED = "mounted"
-"""Prefix (before ``-NODE``) of the marker file which records that the node's client identifiers are mounted."""
+"""Prefix (before ``-NODE``) of the marker file: the node's client identifiers are mounted (``mqtt.mounts``)."""
 USERS_NEEDED = "users-needed"
 """Name of the marker file which records that the broker has users, and in which files."""
 _MAX_BYTES = 64 << 20
@@ -67,7 +67,7 @@ class Manifest:
     oldest: int
     """The first seq of the log in the backup."""
     checkpoint: int
-    """The seq of the newest checkpoint in the backup; 0 if there is none, as none is needed."""
+    """The seq of the newest checkpoint in the backup; 0 if there is none, because the segments begin with seq 1."""
     files: tuple[BackedUp, ...]
 
     def write(self, folder: Path) -> None:

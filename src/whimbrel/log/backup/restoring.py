@@ -3,8 +3,8 @@
 Rule: a data directory that has files is never overwritten.
 Rule: only files that the manifest names are written, each as a new file, and none outside the data directory.
 Rule: files are first copied to ``.restoring`` in the data directory, checked and fsynced; then they are renamed to
-their places, the log last. So a crash before the end leaves no log. A broker that is started there nevertheless has its
-users already.
+their places, the log last. So a crash before the end leaves no log. If a broker is started there nevertheless, its
+users file is already in place.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ APART_US = 86_400_000_000
 
 
 def copy_checkpoints(directory: Path, target: Path, node: str, *, first: int) -> None:
-    """Copy due checkpoints of *node* to *target*; *first* is the first seq that *target* has after a gap, or 1."""
+    """Copy the checkpoints of *node* that *target* needs; *first* is its first seq after a gap, 1 without a gap."""
     remove_unfinished(target, node)
     there = layout.checkpoints(target, node)
     last_seq, last_at = 0, 0
@@ -39,9 +39,9 @@ def copy_checkpoints(directory: Path, target: Path, node: str, *, first: int) ->
 
 
 def remove_short(directory: Path, node: str, *, first: int) -> int:
-    """Remove the checkpoints of *node* that end before *first*, the oldest seq in the folder; return their bytes.
+    """Remove checkpoints of *node* that are too old for *first*, the oldest seq in the folder; return their total size.
 
-    The newest checkpoint stays. In a folder with segments nothing is removed: there ``folder.save`` does so.
+    The newest checkpoint stays. In a folder with segments nothing is removed: there ``folder.save`` removes old ones.
     """
     if layout.segments(directory, node):
         return 0

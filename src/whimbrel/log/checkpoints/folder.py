@@ -5,8 +5,8 @@ Only then are checkpoints before the last two removed. A crash between any two s
 old ones and the new one.
 Rule: before older checkpoints are removed, a damaged checkpoint is renamed to a name that begins with ``.``. So two
 valid checkpoints stay, even if the disk damaged one.
-Rule: a log is never cut after the older of the last two (``cut_limit``). If the newest is damaged, the older one and
-the segments after it still give the whole state.
+Rule: a log is never cut after the older of the last two checkpoints (``cut_limit``). If the newest is damaged, the
+older one and the segments after it still give the whole state.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Rule: only whole closed segments are removed, the oldest first, and never after *limit*, the seq of the older of the
 last two checkpoints.
-Rule: a registered reader keeps unread segments from being removed, up to ``reader_bytes``; above, it loses its place in
-the log. If the disk is nearly full, it loses its place at once: a broker that cannot write serves no client.
+Rule: a registered reader keeps unread segments from being removed, up to ``reader_bytes``. A reader that is further
+behind loses unread records. If the disk is nearly full, any reader does: a broker that cannot write serves no client.
 Rule: a registration that was not renewed for ``reader_days`` is ignored.
 Rule: the plan is pure: the segments, the free space and the time are arguments.
 """
