@@ -44,7 +44,7 @@ def campus_figure_2a(
 ) -> None:
     """Campus++: mean delivery delay against used memory, for 100, 70, 50 and 20 equally popular topics.
 
-    In the paper the delay falls, is lowest at 80 % and rises again, because spraying finds no free places.
+    In the paper the delay falls, is lowest at 80 % and rises again, because spraying finds no free memory.
 
     Example: whimbrel lab campus-figure-2a --quick --out lab
     """
@@ -57,7 +57,7 @@ def campus_figure_2a(
 def campus_figure_2b(
     *, quick: Quick = False, out: Out = Path("lab"), master: Master = None, as_json: AsJson = False
 ) -> None:
-    """Campus++: mean delivery delay with copies by the root of subscribers, and with equal copies for every topic.
+    """Campus++: mean delivery delay with copies by the square root of subscribers, and with equal copies per topic.
 
     100 topics with popularity by Zipf 0.8, workload 80 %. The wait phase alone predicts a fall of 21 %.
 
@@ -107,7 +107,7 @@ def campus_optimum(
 
 @app.command("steam-traffic-light")
 def steam_traffic_light(*, quick: Quick = False, out: Out = Path("lab"), as_json: AsJson = False) -> None:
-    """STEAM, Figures 1 and 2: a car drives through the area of a traffic light, cell for cell.
+    """STEAM, Figures 1 and 2: a car drives through the area of a traffic light; compares every cell with the paper.
 
     Example: whimbrel lab steam-traffic-light --out lab
     """
@@ -229,9 +229,10 @@ def rendezvous_energy(
 ) -> None:
     """Huang, 5.1: joules of discovery, plain and through a controller: pairs, rooms, a target that never comes.
 
-    From which gap between arrivals and from how many phones on a controller saves energy, with park and without, for
-    inquiries of 10.24 s and for those that end with the target's answer; and how much more it costs when both are
-    present. The plot shows where it costs more. The report names the sources of all powers.
+    Computes the least gap between arrivals, and the least number of phones, at which a controller saves energy: with
+    and without park mode, for inquiries of 10.24 s and for inquiries that end with the target's answer. Also how much
+    more energy a controller costs when both devices are present. The plot shows where it costs more. The report names
+    the sources of all powers.
 
     Example: whimbrel lab rendezvous-energy --quick --out lab
     """
@@ -246,7 +247,7 @@ def rendezvous_load(
 ) -> None:
     """Huang, 5.4.2 and 5.4.3: waiting time by events per second, with one queue and two, for 7 to 255 devices.
 
-    And priorities: a storm of disconnections beside matching, with the order of 5.4.2 and without.
+    Also measures priorities: matching during a storm of disconnections, with and without the order of 5.4.2.
 
     Example: whimbrel lab rendezvous-load --quick --out lab
     """
@@ -287,7 +288,7 @@ def rendezvous_dumb(
 
 
 def _run_here(experiment: Experiment, out: Path, *, as_json: bool) -> None:
-    """Run an experiment that is not a sweep: in this process or one process per point, without Spark."""
+    """Run an experiment without Spark: in this process, or in one process per point."""
     from whimbrel.lab.experiment import run
     from whimbrel.lab.own_processes import check_writable
 

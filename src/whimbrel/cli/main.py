@@ -78,7 +78,7 @@ _IN_SHORT = {
     "user": "Add, list and remove the users of a broker.",
     "warm-up": "Compile the matcher and ready Spark, once on this machine.",
 }
-"""Description of each in ``whimbrel --help``, short enough for 80 columns."""
+"""Description of each command in ``whimbrel --help``, short enough for 80 columns."""
 
 
 class _CommandsOnDemand(MutableMapping[str, Any]):
@@ -123,7 +123,7 @@ def _with_help_texts(command: Any) -> Any:  # noqa: ANN401 # a command of typer'
 
 
 class _Group(typer.core.TyperGroup):
-    """All commands; running one does not load the others, which would triple the start time of ``whimbrel user``."""
+    """All commands; one command does not load the others, which would triple the start time of ``whimbrel user``."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 # those of typer
         super().__init__(**settings)

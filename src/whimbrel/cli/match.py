@@ -86,7 +86,7 @@ def _prepare() -> None:
 
 
 class _Subscriptions:
-    """The subscriptions of a file, and the last line that was read: loading is lazy, so errors come late."""
+    """The subscriptions of a file, read one by one; ``line`` is the last line that was read, for error messages."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,1 +1,1 @@
-"""The demo's parts: a broker, the devices of a ward, the pipeline on the broker's log, the page and the account."""
+"""The demo: a broker, the devices of a ward, the pipeline on the broker's log, a live page, and a final account."""

@@ -1,11 +1,11 @@
-"""``whimbrel demo``: Whimbrel at work on a simulated hospital ward, with an account of everything at the end.
+"""``whimbrel demo``: Whimbrel at work on a simulated hospital ward; ends with the outcome of every notification.
 
 A broker in a process of its own, forty devices over real sockets, and the streaming pipeline on the broker's log, in
 one terminal. The parts are in ``whimbrel.cli.demo``; a plan (``sim.fleet``) decides what the devices do.
-Rule: the page shows activity from the first second. Spark, which starts slowly, is one corner of it, and the clock
-starts with Spark's first batch: so a demo of a minute shows a minute of everything.
-Rule: however it ends, by the clock or by Ctrl-C, no process is left running, and all publications are accounted for. A
-second Ctrl-C aborts; and in a terminal, where a person waits, so do three seconds after the first.
+Rule: the page shows activity from the first second. The demo's time starts with the first batch of Spark, which starts
+slowly: so a demo of a minute shows a minute of everything.
+Rule: however the demo ends, by its time or by Ctrl-C, no process is left running, and all publications are accounted
+for. A second Ctrl-C aborts it. In a terminal, where a person waits, it also aborts three seconds after the first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["demo"]
 
 _JAVA = 17
 _PATIENCE_S = 3.0
-"""Seconds for which a person who pressed Ctrl-C waits for the account."""
+"""Seconds for which a person who pressed Ctrl-C waits for the outcomes."""
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 
 

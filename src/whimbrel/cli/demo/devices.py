@@ -2,8 +2,8 @@
 
 Rule: a device does one thing after the other, in a task of its own; its next actions wait in a queue.
 Rule: a device that vanishes sends nothing, not even a DISCONNECT; a device that leaves first waits for its answers.
-Rule: the end is determined, not guessed. Every connected device repeatedly sends the broker a request. When nothing
-arrives before the answers any more, and nothing received is left to process, then nothing is on its way.
+Rule: the demo ends only when no notification is on its way. To find out, every connected device repeatedly sends the
+broker a request. None is on its way when two rounds of answers arrive and no device received a notification meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEPT_S = 24 * 3_600
 _SETTLE_S = 60.0
 _SILENT_ROUNDS = 2
 _PAUSE_S = 0.5
-"""Pause in seconds, longer than any device needs to process a received message; of two waits the shorter ends first."""
+"""Pause in seconds after a round of answers: longer than any device takes to process a received message."""
 
 
 class _Wanderer(Client):
@@ -48,14 +48,14 @@ class _Line:
     begun_us: int
     sending: set[asyncio.Task[None]] = field(default_factory=set)
     is_open: bool = True
-    """Whether the device still sends over it."""
+    """Whether the device still sends over this connection."""
     has_gone: bool = False
-    """Whether it ended without a DISCONNECT."""
+    """Whether the connection ended without a DISCONNECT."""
 
 
 @dataclass(slots=True)
 class _Told:
-    """A publication, and what its publisher knows about it."""
+    """A publication: its device, QoS and connection, and whether it was acknowledged."""
 
     device: str
     qos: int

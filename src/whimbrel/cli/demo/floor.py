@@ -23,7 +23,7 @@ _WALL = "dim"
 
 
 def floor(beds: Mapping[str, Bed], batteries: Mapping[str, int], owners: Sequence[Owner]) -> Text:
-    """Return the plan: unusual values are red, and a bed without any reading yet is empty."""
+    """Return the floor plan: unusual values are red, and a bed without any reading yet is empty."""
     here = ", ".join(owner.name for owner in owners if owner.here and not owner.name[-1].isdigit())
     text = Text(no_wrap=True, overflow="crop")
     _border(text, "┌┬┐", [*((bed, _ROOM) for bed in _ABOVE), ("station", _STATION)])

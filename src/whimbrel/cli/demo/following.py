@@ -31,9 +31,9 @@ if TYPE_CHECKING:  # the demo's own process need not load pyspark, which takes a
 __all__ = ["FINISH", "FIRST", "FOLLOW", "Ended", "Ledger", "follow", "portable"]
 
 FOLLOW, FINISH = "follow", "finish"
-"""Messages to the process: the log exists; the log is complete."""
+"""Messages to the process: ``FOLLOW`` once the log exists, ``FINISH`` once the log is complete."""
 FIRST = "first"
-"""Message from the process: the first batch is in the tables. It also sends views, and finally ``Ended``."""
+"""Message from the process: the first batch is in the tables. It also sends ``PipelineView``, at last ``Ended``."""
 _MASTER, _MEMORY, _PARTITIONS = "local[2,4]", "1g", 2
 _EVERY_S = 2.0
 _WINDOW_US = 10_000_000
@@ -45,7 +45,7 @@ _COUNTED = ("matches", "deliveries")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The data of the pipeline at the end, from which the account is made."""
+    """Final tables of the pipeline and the log, from which the outcome of every notification is computed."""
 
     matches: ArrowTable
     deliveries: ArrowTable
@@ -206,7 +206,7 @@ def portable(error: BaseException) -> BaseException:
 
 
 def _away(stream: Stream) -> dict[str, int] | None:
-    """Return the number of notifications held for each owner; None if a batch changed it during the call."""
+    """Return the number of notifications held for each owner; None if a batch changed the numbers during the call."""
     try:
         return stream.away()
     except RuntimeError:
@@ -221,7 +221,7 @@ def _count(out: Path, table: str) -> int:
 
 
 def _newest_window(table: ArrowTable) -> list[dict[str, Any]]:
-    """Return the rows of the newest window but one, or of the only window: the newest window has only begun."""
+    """Return the rows of the second newest time window, as the newest has only begun; or of the only window."""
     windows = sorted(set(table.column("window_start").to_pylist()))
     if not windows:
         return []

@@ -82,7 +82,7 @@ def line(view: DemoSnapshot) -> str:
 
 
 def _floor(view: DemoSnapshot, width: int) -> list[tuple[int, RenderableType]]:
-    """Return the plan of the ward, if the screen is wide enough for it."""
+    """Return the floor plan of the ward, if the screen is wide enough for it."""
     drawn = Align.center(floor(view.beds, view.batteries, view.owners))
     return [(FLOOR_LINES, drawn)] if width >= FLOOR_COLUMNS else []
 

@@ -64,7 +64,7 @@ class WardPipeline:
         self._tell(FINISH)
 
     def break_off(self) -> None:
-        """Kill the process if it has not ended; there is no account then."""
+        """Kill the process if it has not ended; then ``result`` has no tables."""
         if self._process.pid is None:
             return
         if self._ended is None:

@@ -40,7 +40,7 @@ class Latency(NamedTuple):
 
 
 class Tallies:
-    """Counts per second, and the last receipts; *begun_s* is the start, on the clock of the times given later."""
+    """Counts per second, and the last receipts; *begun_s* is the start, on the same clock as all other times."""
 
     def __init__(self, begun_s: float) -> None:
         self._begun_s = begun_s
@@ -69,7 +69,7 @@ class Tallies:
             self.batteries[badge] = battery
 
     def note_received(self, receipt: Receipt, *, is_told: bool) -> None:
-        """Count one received notification; with *is_told* it joins the last receipts."""
+        """Count one received notification; *is_told*: also add it to the last receipts, which the page shows."""
         self.received += 1
         self._count("received", receipt.at_s)
         if receipt.is_live:

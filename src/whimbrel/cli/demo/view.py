@@ -24,7 +24,7 @@ class PipelineView:
     """Progress and results of the pipeline."""
 
     doing: str = "starting Spark …"
-    """Current activity, if there are no results yet, or no more."""
+    """Current activity before the first results and after the last ones; else empty."""
     batch: int = -1
     facts: int = 0
     """Number of facts in the last batch."""
@@ -52,22 +52,22 @@ class Bed:
 
     pulse: int
     oxygen: int | None
-    """None: no clip was worn."""
+    """Oxygen saturation in percent; None if no clip was worn."""
 
     @property
     def is_racing(self) -> bool:
-        """Whether the pulse is in the range of which the nurse wants to be notified."""
+        """Whether the pulse is so high that the nurse wants to be notified."""
         return self.pulse > 105
 
     @property
     def is_short_of_breath(self) -> bool:
-        """Whether the oxygen is in the range of which the nurse wants to be notified."""
+        """Whether the oxygen saturation is so low that the nurse wants to be notified."""
         return self.oxygen is not None and self.oxygen < 94
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A person, or a device of its own, for whom notifications are held."""
+    """A person with a shared session, or a device without one, for whom notifications are held."""
 
     name: str
     here: tuple[str, ...]

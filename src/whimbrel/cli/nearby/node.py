@@ -33,7 +33,7 @@ _MAX_PORT = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """The part that a command gives its node."""
+    """Role that a command gives its node: the event types that it receives."""
 
     is_relay: bool = True
     key: Path | None = None
@@ -178,7 +178,7 @@ async def _first_fix(places: AsyncIterator[Place | None], options: NodeOptions) 
 
 
 def _places(options: NodeOptions) -> AsyncIterator[Place | None]:
-    """Return the node's places from one of three sources; report errors in texts and files now."""
+    """Return the node's positions, from --place, --fixes or --gpsd; raise errors in texts and files at once."""
     from whimbrel.model.place import Place
     from whimbrel.nearby.transport.fixes import fixes_along, fixes_from_gpsd, read_fixes
 

@@ -37,9 +37,9 @@ def print_event(found: Deliver, *, as_json: bool) -> None:
 
 
 def report_note(note: Note, *, as_json: bool, is_settled: bool = False) -> None:
-    """Print a note that matters to people; a conflict of vocabularies or deployments ends the command.
+    """Print a report of the node (*note*) that matters to people; a conflict of vocabularies or cell sizes is an error.
 
-    With *is_settled* the command goes on: of two producers in conflict, the one that came later must give way.
+    With *is_settled* a conflict is only printed: of two producers in conflict, the one that came later must give way.
     """
     from whimbrel.nearby.group.outputs import NoteKind
 

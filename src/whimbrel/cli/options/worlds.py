@@ -32,7 +32,7 @@ _MAX_POSITIONS = 20_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldOptions:
-    """A random walk, recorded walks, or a trace of contacts; the defaults are the world of Campus++."""
+    """Source of the contacts: a random walk, recorded walks, or a contact trace; the defaults are those of Campus++."""
 
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="How many nodes walk.")] = 100
     area: Annotated[float, typer.Option("--area", metavar="METRES", help="The side of the square they walk in.")] = (
@@ -75,7 +75,7 @@ class WorldOptions:
 
 
 def make_contacts_of(options: WorldOptions) -> tuple[Contacts, Callable[[float], float]]:
-    """Return the contacts, and a function from simulated seconds to the speed-up since they were made."""
+    """Return the contacts, and a function from simulated seconds to their ratio to the real time that passed."""
     from whimbrel.sim.mobility.positions import position_lines
 
     found, walks, took_s = _make(options)

@@ -65,7 +65,7 @@ def run_once(  # one argument per option
 
 
 def _has_no_receipts(log: Path) -> bool:
-    """Return whether a log that is completely in Parquet has no receipts, and gives no reason."""
+    """Return whether a log without segments has presence, but neither receipts nor a note that they are assumed."""
     from whimbrel.log import layout
 
     has_segments = any(layout.segments(log, node) for node in layout.nodes(log))

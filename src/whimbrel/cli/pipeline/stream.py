@@ -1,7 +1,7 @@
 """``whimbrel pipeline run --continuous``: the shell of the stream: signals, the live line, metrics, the end.
 
-Rule: after one signal to stop, the current batch is finished; after a second, it is not. Either way nothing is lost: an
-unfinished batch is repeated by the next run.
+Rule: after one signal to stop, the current batch is finished; a second signal interrupts it. Either way nothing is
+lost: an unfinished batch is repeated by the next run.
 """
 
 from __future__ import annotations

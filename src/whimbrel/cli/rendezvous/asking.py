@@ -2,7 +2,8 @@
 
 Rule: an answer applies to the public key in the question. A device that returns with another key is a new question,
 because its address may be forged.
-Rule: only an explicit yes admits a device. Anything else but no repeats the question; the end of input is a no.
+Rule: only an explicit yes admits a device. Input that is neither yes nor no repeats the question; the end of input is
+a no.
 Rule: the number of waiting questions is limited, and each waits as long as its device. If there are too many, the new
 device is refused.
 Rule: input from before a question was shown does not answer it.

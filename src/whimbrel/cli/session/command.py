@@ -105,10 +105,10 @@ def create(
 ) -> None:
     """Create a session, without joining it.
 
-    Passwords are the owner's, who may do everything; or the user's, who may join, and the admin's; or all three. With
-    none of the options the session belongs to --user; if the broker knows no users, it is open to every client. A
-    session that exists, and that the highest of these passwords opens, is left unchanged. Exits 1 if the broker cannot
-    be reached or refuses.
+    A session has one password (of the owner, who may do everything), two (of a user, who may join, and of an admin), or
+    all three. With none of the options the session belongs to --user; if the broker knows no users, it is open to every
+    client. A session that exists, and that the highest of these passwords opens, is left unchanged. Exits 1 if the
+    broker cannot be reached or refuses.
 
     Example: whimbrel session create ward --levels 2
     """

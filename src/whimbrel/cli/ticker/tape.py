@@ -48,7 +48,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class _Piece:
-    """A message with the gap after it, and its position if it has one."""
+    """A message with the gap after it; ``place`` is its first column, once it is on the tape."""
 
     message: TickerMessage
     columns: tuple[str, ...]
