@@ -66,7 +66,7 @@ class AccessControlList:
     """Access control list: rights of users and groups, by name. The broker authenticates users before it checks."""
 
     owner: str
-    """The user whose session it is, who may do anything to it."""
+    """The user who owns the session and has all rights."""
     grants: tuple[Grant, ...] = ()
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class AccessControlList:
 
 
 def access_tree(access: str) -> dict[str, object]:
-    """Parse *access* as a JSON object, or raise ``InvalidValueError``, which quotes no part of it."""
+    """Parse the JSON object *access*, or raise ``InvalidValueError``, which quotes no part of the text."""
     try:
         return read_json(access, limits=_LIMITS)
     except MalformedBodyError:

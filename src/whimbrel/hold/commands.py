@@ -18,52 +18,52 @@ Matches: TypeAlias = Sequence[tuple[str, tuple[Identity, ...]]]
 
 
 class Published(Protocol):
-    """Protocol of an accepted notification as the caller keeps it: the values that the rules need."""
+    """Protocol of an accepted notification in the caller's own form: the values that the rules need."""
 
     @property
     def seq(self) -> int:
-        """Its seq in the log."""
+        """Seq of the notification in the node's log."""
 
     @property
     def published_at(self) -> int:
-        """Time at which it was accepted."""
+        """Time at which the notification was accepted."""
 
     @property
     def expires_at(self) -> int | None:
-        """Time at which it expires; None if it does not expire."""
+        """Time at which the notification expires; None if it does not expire."""
 
     @property
     def qos(self) -> int:
-        """QoS with which it was published."""
+        """QoS with which the notification was published."""
 
     @property
     def publisher(self) -> str | None:
-        """The client that published it."""
+        """Id of the client that published the notification, or None."""
 
 
 class HandOver(NamedTuple):
-    """Delivery attempt: send a device its copy. A receipt must follow for each session, unless *is_own_receipt*."""
+    """Delivery attempt: send a notification to a device. A receipt must follow per session, unless *is_own_receipt*."""
 
     device: str
     seq: int
     sessions: tuple[tuple[str, tuple[Identity, ...]], ...]
-    """Sessions that the copy counts for, each with the subscriptions that matched."""
+    """Sessions through which the device gets it, each with the subscriptions that matched; it is sent once for all."""
     is_held: bool
     """Whether the notification was held for the device; False: it is delivered live."""
     is_again: bool
     """Whether this is a redelivery: the device was sent it before and sent no receipt (DUP in MQTT)."""
     is_copy: bool = True
-    """False: send nothing; the copy that is on its way to the device counts for these sessions too."""
+    """False: send nothing, because an earlier delivery that is still in flight counts for these sessions too."""
     qos: int = 2
     """QoS to send it with; 2 if no subscription among *sessions* was made over MQTT, and if no copy is sent."""
     is_own_receipt: bool = False
-    """Whether the hold counts it as delivered without a receipt: it has QoS 0 and nothing confirms it (rule 16)."""
+    """Whether the hold counts it as delivered at once, without a receipt: at QoS 0, if not confirmed (rule 16)."""
     kept: Published | None = None
-    """The notification; None if the hold was restored and not given the notification itself."""
+    """The notification in the caller's form; None if the hold was restored without it."""
 
 
 class NotifyChange(NamedTuple):
-    """Notify a device that another device changed a subscription of the session (4.5)."""
+    """Notify a device that another device changed a subscription of their session (Elvin proxy, 4.5)."""
 
     device: str
     session: str
@@ -72,7 +72,7 @@ class NotifyChange(NamedTuple):
 
 
 class NotifySubscriptions(NamedTuple):
-    """Send all subscriptions of a session to a device that joined it (4.5)."""
+    """Send all subscriptions of a session to a device that joined it (Elvin proxy, 4.5)."""
 
     device: str
     session: str
@@ -90,7 +90,7 @@ class Settle(NamedTuple):
     outcome: Outcome
     decided_at: int
     lapses_at: int | None
-    """Time until which it would have been held; None if it was never held."""
+    """Time until which the notification would have been held; None if it was never held."""
     via: str | None = None
     """``Receipt.via`` of the receipt of delivery (live or held); None without such a receipt."""
     kept: Published | None = None

@@ -2,7 +2,7 @@
 
 In the log of a broker, receipts decide the outcomes. In logs without receipts (imported or generated) every delivery
 counts as received at once, unless a policy withholds it. A delivery at QoS 0 that no device confirms (rule 16) has no
-receipt in any log: the hold settles it by itself.
+receipt in any log: the hold counts it as delivered.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from whimbrel.model.facts import Fact, Outcome
 __all__ = ["Folding", "Judge", "Settled"]
 
 Settled: TypeAlias = list[Settle]
-"""Outcomes, each with its notification."""
+"""Final outcomes of notifications for devices, in order."""
 Judge: TypeAlias = Callable[[HandOver], Outcome]
-"""Function that decides whether a delivery is delivered or withheld."""
+"""Function that returns the outcome of a delivery: delivered, or withheld by a policy."""
 
 
 def _deliver(_: HandOver) -> Outcome:
@@ -30,7 +30,7 @@ def _deliver(_: HandOver) -> Outcome:
 
 
 class Folding:
-    """A hold that confirms its deliveries at once, with the outcome of *judge*, if *assume_receipts*."""
+    """A hold for reading a log; with *assume_receipts*, each delivery is confirmed at once, as *judge* decides."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class Folding:
         self._assume_receipts, self._judge = assume_receipts, judge
 
     def apply(self, fact: Fact, matches: Matches = ()) -> Settled:
-        """Apply the next fact; return the outcomes that follow."""
+        """Apply the next fact; return the outcomes that it leads to."""
         return self.answered(self.hold.apply(fact, matches))
 
     def published(self, kept: Published, matches: Matches, *, is_decided: bool = True) -> Settled:
-        """Apply a publication; *is_decided*: a policy may withhold it, so *judge* is called for each delivery."""
+        """Apply a publication; if *is_decided*, a policy may withhold it, and *judge* is called for each delivery."""
         is_received = self._assume_receipts and not is_decided
         take = self.hold.published_and_received if is_received else self.hold.published
         return self.answered(take(kept, matches))
@@ -57,15 +57,15 @@ class Folding:
     def confirmed(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
     ) -> Settled:
-        """Apply a receipt; return the outcomes that follow."""
+        """Apply a receipt; return the outcomes that it leads to."""
         return self.answered(self.hold.confirmed(at, session, device, seq, outcome, via=via))
 
     def tick(self, now: int) -> Settled:
-        """Advance the time to *now*; return the outcomes that follow."""
+        """Advance the time to *now*; return the outcomes of notifications that are no longer held."""
         return self.answered(self.hold.tick(now))
 
     def answered(self, commands: Iterable[Any]) -> Settled:
-        """Confirm the deliveries among *commands* if receipts are assumed; return all outcomes."""
+        """Return the outcomes among *commands*; if receipts are assumed, also those of confirming the deliveries."""
         if not self._assume_receipts:  # the log has the receipts
             return [command for command in commands if type(command) is Settle]
         settled: list[Settle] = []

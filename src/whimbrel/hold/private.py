@@ -3,7 +3,7 @@
 A client of plain MQTT has a session of its own, the *private session*: the client is its only device, in mode take.
 A *share* is a shared subscription of MQTT 5.0 (§4.8.2): ``$share/<group>/<filter>`` is matched as ``<filter>``, and
 only one of the sessions with this share is given each notification.
-Rule: only these names mark a session as private or a subscription as shared.
+Rule: only the prefix of its name makes a session private, and only that of its filter makes a subscription shared.
 """
 
 from __future__ import annotations

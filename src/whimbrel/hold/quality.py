@@ -1,7 +1,6 @@
 """Quality of service: the effective QoS of a delivery, from the publisher's and the subscriber's (rules 15 and 16).
 
-Rule: if no matching subscription was made over MQTT, the publisher's QoS is ignored: the delivery must be
-confirmed.
+Rule: if no matching subscription was made over MQTT, the publisher's QoS is ignored: the delivery must be confirmed.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ def effective(qos: int, subscription: Subscription | None) -> int:
 
 
 def is_live_only(qos: int, subscription: Subscription | None) -> bool:
-    """Return whether QoS 0, of either, keeps a notification from being held for a private session's subscription."""
+    """Return whether a notification is not held for a private session's subscription, because one has QoS 0."""
     if subscription is None or subscription.qos is None:
         return False
     return qos == 0 or subscription.qos == 0
 
 
 def hand_over_qos(state: State, qos: int, counted: Matches) -> int:
-    """Return the QoS of a delivery: the highest effective one of the subscriptions; ``CONFIRMED`` if none has one."""
+    """Return the QoS of a delivery: the highest effective QoS of its subscriptions; ``CONFIRMED`` if none has a QoS."""
     is_asked, highest = False, 0
     for name, identities in counted:
         session = state.sessions[name]

@@ -14,7 +14,7 @@ __all__ = ["DEFAULT_RETENTION", "Lapses", "Retention"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Default time to live and maximum count of held notifications; both bounds always exist."""
+    """Default time to live and maximum number of held notifications of a subscription; both bounds always exist."""
 
     ttl_us: int = 24 * 3_600 * 1_000_000
     max_held: int = 1_000
@@ -24,7 +24,7 @@ class Retention:
         whole("max_held", self.max_held, 0, INT32_MAX)
 
     def of(self, subscription: Subscription | None) -> tuple[int, int]:
-        """Return time to live (µs) and maximum count for a subscription; the defaults for an unknown one."""
+        """Return time to live (µs) and maximum number for a subscription; the defaults for an unknown one."""
         if subscription is None:  # the log was cut: the subscription was made before its first seq
             return self.ttl_us, self.max_held
         ttl_us, max_held = subscription.ttl_us, subscription.max_held
@@ -37,9 +37,9 @@ _LITTLE = 1_024
 
 
 class Lapses:
-    """Heap of the times at which held notifications lapse, so that the expiry pass looks only at those that are due.
+    """Heap of the times at which held notifications lapse (are no longer held), earliest first.
 
-    An entry stays in the heap after its delivery until it is due, or until such entries are the majority.
+    An entry stays in the heap when its notification is delivered, until it is due or such entries are the majority.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Lapses:
             yield heapq.heappop(self.heap)
 
     def release(self, count: int, is_held: Callable[[int, str], bool]) -> None:
-        """Note that *count* entries are obsolete; if most entries are, remove those that are not held any more."""
+        """Count *count* more entries as obsolete; if most are, remove all entries for which *is_held* returns False."""
         self._delivered += count
         if self._delivered > _LITTLE and 2 * self._delivered > len(self.heap):
             self.heap = [entry for entry in self.heap if is_held(entry[1], entry[2])]

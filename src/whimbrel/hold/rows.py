@@ -1,7 +1,7 @@
-"""Rows: encoding of the hold's state as rows of its view, the saved state that a store keeps.
+"""Rows: the form in which the state of the hold is saved in a store, and restored from it.
 
-A row has a key (its kind, then the session, device or seq it is about) and a value in CBOR. A store that follows the
-hold writes the changed rows (``touched_rows``).
+A row has a key (its kind, then the session, device or seq that it describes) and a value in CBOR. A store writes only
+the rows that changed (``touched_rows``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from whimbrel.model.subscription import Subscription
 
 _UNKNOWN_QOS = 2
 _WITHOUT_SHARES = 2
-"""Values in the row of a copy after ``received`` and ``attempted``, if it has no candidates for shares (rule 21)."""
+"""Number of values after ``received`` and ``attempted`` in the row of a copy without candidates of shares (rule 21)."""
 
 __all__ = ["KINDS", "Key", "keys", "restore_state", "row_table", "subscription_of", "subscription_row"]
 
@@ -46,7 +46,7 @@ def keys(state: State) -> Iterable[Key]:
 
 
 def row_table(state: State) -> RowTable:
-    """Return, for each kind of row, the function that builds such a row from *state*, or None if it has none."""
+    """Return, for each kind of row, the function that builds a row from *state*; it returns None for a missing row."""
     sessions = state.sessions
 
     def session(name: str) -> object | None:
@@ -126,7 +126,7 @@ def _flight(session: Session, device: str, seq: int) -> Flight:
 
 
 def restore_state(rows: Iterable[tuple[Key, bytes]]) -> State:
-    """Return the state that the *rows* of a view describe."""
+    """Return the state of a hold that was saved as *rows*."""
     state = State()
     found: dict[tuple[Any, ...], Any] = {key: cbor2.loads(value) for key, value in rows if key[0] != "notification"}
     state.now = found.get(("now",), state.now)
@@ -134,10 +134,10 @@ def restore_state(rows: Iterable[tuple[Key, bytes]]) -> State:
         if key[0] == "session":
             _restore_session(state, str(key[1]), value, found)
         elif key[0] == "copy":
-            received, attempted, *later = value  # older views lack the QoS or the expiry
+            received, attempted, *later = value  # rows of older versions lack the QoS or the expiry
             qos, expires_at = (*later, None, None)[:2]
             copy = state.copies[key[1]] = Copy(_UNKNOWN_QOS if qos is None else qos, expires_at=expires_at)
-            # Views from before QoS was kept have a list of devices here: each gets the highest QoS that it may be owed.
+            # Old rows have a list of devices without QoS here: assume the publisher's, the highest QoS possible.
             copy.received = set(received)
             copy.attempted = attempted if isinstance(attempted, dict) else dict.fromkeys(attempted, copy.qos)
             copy.has_row = True
@@ -165,7 +165,7 @@ def _restore_session(state: State, name: str, value: Any, found: dict[tuple[Any,
         state.put(session, subscription_of(name, row))
     for device in devices:
         is_present, takes, *later = found["member", name, device]
-        confirms, away_at = (*later, None, None)[:2]  # older views lack both
+        confirms, away_at = (*later, None, None)[:2]  # rows of older versions lack both
         if away_at is None and not is_present and not session.is_private:
             away_at = state.now
         session.members[device] = Member(is_present=is_present, takes=takes, confirms=confirms, away_at=away_at)
@@ -175,7 +175,7 @@ def _restore_session(state: State, name: str, value: Any, found: dict[tuple[Any,
 
 def _restore_pending(state: State, name: str, seq: int, value: Any) -> None:
     held, lapses_at, end, settled, in_flight, *later = value
-    qos, left = (*later, {}, {})[:2]  # older views lack both
+    qos, left = (*later, {}, {})[:2]  # rows of older versions lack both
     session = state.sessions[name]
     pending = session.pending[seq] = Pending({(subject, own): lapse for subject, own, lapse in held}, lapses_at)
     state.pendings += 1
@@ -191,7 +191,7 @@ def _restore_pending(state: State, name: str, seq: int, value: Any) -> None:
         pending.in_flight.add(device)
         flight = Flight(_identities(identities), qos.get(device, state.copies[seq].qos))
         bearer = session.bearer(device)
-        if bearer is None:  # the device left the session before it confirmed this
+        if bearer is None:  # the device left the session before it confirmed this delivery
             bearer = session.departed[device] = Member(is_present=False, takes=False)
             state.departed.setdefault(device, set()).add(name)
         bearer.in_flight[seq] = flight
@@ -207,7 +207,7 @@ _FIRST = (
     *("subject_filter", "name", "filter_text", "ttl_us", "max_held", "policy", "near", "keys", "accept_insecure"),
     *("qos", "no_local", "retain_as_published", "identifier", "stale_us", "seq", "changed_at"),
 )
-"""First fields in the row of a subscription. The other columns of ``interests`` follow; older rows end before them."""
+"""First fields in the row of a subscription; other columns of the table ``interests`` follow, which old rows lack."""
 _INTERESTS = COLUMNS["interests"]
 _FIELDS = (*_FIRST, *_INTERESTS[_INTERESTS.index("stale_us") + 1 :])
 _NEAR, _KEYS = _FIELDS.index("near"), _FIELDS.index("keys")

@@ -3,7 +3,8 @@
 This module is the interface to callers. The numbered rules are in docs/explanation/holding.md; ``rules/`` applies them.
 Rule: no clock, no I/O, no randomness: the same facts give the same commands in the broker, Spark and the simulator.
 Rule: a notification is identified by its seq, and a subscription by subject filter and name.
-Rule: every change marks the row that it changes (``view``), so that a store can be updated in small steps.
+Rule: the state can be saved as rows (``rows``). Every change marks its row as changed (``view``), so that a store is
+updated in small steps.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ K = TypeVar("K", bound=Published)
 class Hold(Generic[K]):
     """Offline queues of all sessions of a node; *state* is a restored state, None an empty one.
 
-    *K* is the type in which the caller keeps a notification while any device is owed it.
-    Without *has_fast_lane* the hold is slower and returns the same commands.
+    *K* is the type of notifications: the caller's own form, stored while some device has yet to receive or confirm it.
+    Without *has_fast_lane* (``rules.fast_lane``) the hold is slower and returns the same commands.
     With *heeds_places* the caller matches by subject, content and keys, and the hold leaves out the subscriptions that
     are out of range (rule 20). Without it, the caller has left them out.
     """
@@ -70,7 +71,7 @@ class Hold(Generic[K]):
         self.node = node
         self._state = State() if state is None else state
         self.tally = self._state
-        """The state, so that callers can read its ``pendings``, the number of pending notifications, without a call."""
+        """The state, from which callers read the number of pending notifications (``pendings``) without a call."""
         self._view = View(self._state, is_followed=state is not None)
         self._lanes = FastLanes(self._state, self._view, retention)
         endings = OutcomeRules(self._state, self._view)
@@ -91,7 +92,7 @@ class Hold(Generic[K]):
         self.tick = endings.tick
 
     def follow(self, follower: CopyFollower) -> None:
-        """Notify *follower* from now on when a notification is stored or forgotten."""
+        """Notify *follower* from now on when a notification is stored, or removed because no device needs it."""
         self._state.follower = follower
 
     @property
@@ -128,7 +129,10 @@ class Hold(Generic[K]):
         return session in self._state.sessions
 
     def flight_qos(self, session: str, device: str, seq: int) -> int | None:
-        """Return the QoS of a device's unconfirmed delivery in a session, which it may have left; None without one."""
+        """Return the QoS of a device's unconfirmed delivery of a notification through a session; None without one.
+
+        The device may have left the session since.
+        """
         found, copy = self._state.sessions.get(session), self._state.copies.get(seq)
         if found is None or copy is None:
             return None
@@ -172,7 +176,7 @@ class Hold(Generic[K]):
         return len(self._state.sessions) - self._state.privates
 
     def pending_count(self, session: str) -> int:
-        """Return the number of notifications that a session has pending or in flight."""
+        """Return the number of notifications in a session's queue, including deliveries that are not confirmed."""
         found = self._state.sessions.get(session)
         return 0 if found is None else _pending(found)
 
@@ -184,17 +188,17 @@ class Hold(Generic[K]):
                 yield name, seq, tuple(sorted(pending.in_flight))
 
     def kept(self, seq: int) -> K | None:
-        """Return the notification with a seq, in the form that the caller keeps; None if no device is owed it."""
+        """Return the stored notification with a seq; None if it is not stored (any more)."""
         copy = self._state.copies.get(seq)
         return None if copy is None else cast("K | None", copy.kept)
 
     def all_kept(self) -> Iterator[tuple[int, K | None]]:
-        """Yield seq and notification of everything that any device is owed."""
+        """Yield the seq and the notification (None if not attached yet) of each stored notification."""
         for seq, copy in self._state.copies.items():
             yield seq, cast("K | None", copy.kept)
 
     def keep_again(self, kept: K) -> bool:
-        """Attach a notification to its restored record; return whether the hold has such a record."""
+        """Attach a notification to the record that ``restore`` made of it; return False if there is no record."""
         copy = self._state.copies.get(kept.seq)
         if copy is None:
             return False
@@ -203,7 +207,7 @@ class Hold(Generic[K]):
         return True
 
     def is_stored(self, seq: int) -> bool:
-        """Return whether any device is still owed a notification."""
+        """Return whether a notification is stored, because some device has yet to receive or confirm it."""
         return seq in self._state.copies
 
     def counts(self) -> dict[str, int]:
@@ -217,7 +221,7 @@ class Hold(Generic[K]):
     def apply(self, fact: Fact, matches: Matches = (), kept: K | None = None) -> list[Command]:
         """Apply the next fact; return the commands that follow, in order.
 
-        *kept* is a notification in the form that the caller keeps; default: the fact itself.
+        *kept* is the notification in the form to be stored; default: the fact itself.
         """
         if isinstance(fact, Notification):
             if self._places is not None:
@@ -226,7 +230,7 @@ class Hold(Generic[K]):
         if isinstance(fact, Receipt):
             if fact.notification.node != self.node:
                 return self.tick(fact.handed_at)
-            if fact.via == RETAINED:  # the hold did not send it and has no record of it
+            if fact.via == RETAINED:  # the hold did not send this message and has no record of it
                 return self.tick(fact.handed_at)
             seq, via = fact.notification.seq, fact.via
             return self.confirmed(fact.handed_at, fact.session, fact.device, seq, fact.outcome, via=via)
@@ -257,19 +261,19 @@ class Hold(Generic[K]):
             return self._changes.session_changed(fact)
         return at_once(self.apply(fact))
 
-    # -- the view ----------------------------------------------------------------------------------------------------
+    # -- the saved state ---------------------------------------------------------------------------------------------
 
     @property
     def changed(self) -> int:
-        """Number of rows that have changed since the last call of ``changes``."""
+        """Number of rows of the saved state that have changed since the last call of ``changes``."""
         return self._view.changed
 
     def some_changes(self, most: int) -> ChangedRows:
-        """Return about *most* of the changed rows, like ``changes``; see ``TouchedRows.take_some``."""
+        """Return about *most* of the changed rows, in the form of ``changes``; see ``TouchedRows.take_some``."""
         return self._view.some_changes(most)
 
     def discard_changes(self) -> None:
-        """Forget which rows have changed: no store follows the hold any more."""
+        """Forget which rows have changed, because no store saves them any more."""
         self._view.discard_changes()
 
     def touch_all(self) -> None:
@@ -278,7 +282,7 @@ class Hold(Generic[K]):
         self._view.touch_all()
 
     def changes(self) -> ChangedRows:
-        """Return the rows to write and the keys to delete since the last call; the first call returns all rows."""
+        """Return the rows to write to a store, and the keys to delete, since the last call; the first returns all."""
         self._lanes.land_all()
         return self._view.changes()
 
@@ -292,7 +296,7 @@ class Hold(Generic[K]):
         has_fast_lane: bool = True,
         heeds_places: bool = False,
     ) -> Self:
-        """Return the hold that the *rows* of its view describe; then attach its notifications with ``keep_again``."""
+        """Return a hold with the state in *rows*; the caller then attaches the notifications with ``keep_again``."""
         flags = {"has_fast_lane": has_fast_lane, "heeds_places": heeds_places}
         return cls(node, retention=retention, state=restore_state(rows), **flags)
 

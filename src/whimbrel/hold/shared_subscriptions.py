@@ -1,4 +1,8 @@
-"""Shared subscriptions: which matching subscriptions count, with no-local (rule 17) and shares (rule 18)."""
+"""Shared subscriptions: which of the matching subscriptions get a notification, by no-local and shares (rules 17, 18).
+
+A *share* is the subject filter of a shared subscription, ``$share/<group>/<filter>``: only one of the sessions that
+have it gets each notification.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,12 @@ _NEVER = -1
 
 
 class ShareAssignment(NamedTuple):
-    """Which session serves each share that matched a notification; keys are texts of shares."""
+    """Sessions that get a notification through shares; the keys are the shares that match it."""
 
     chosen: Mapping[str, str]
-    """Session that is chosen to be given this notification."""
+    """Session that gets the notification."""
     others: Mapping[str, Matches]
-    """Candidates if a policy withholds it from the chosen one: sessions where nothing else counts (rule 21)."""
+    """Sessions that may get it if a policy withholds it from the chosen one; they do not get it otherwise (rule 21)."""
 
 
 _NONE_SERVED = ShareAssignment({}, {})
@@ -40,10 +44,10 @@ def sorted_identities(identities: tuple[Identity, ...]) -> tuple[Identity, ...]:
 
 
 def matches_that_count(state: State, publisher: str | None, matches: Matches) -> tuple[Matches, ShareAssignment]:
-    """Return the *matches* that count for a notification, and the session that serves each share.
+    """Return the *matches* that count for a notification, and the session that gets it through each share.
 
-    A subscription with no-local does not count for its own client's notifications (rule 17), nor does a share that
-    another session serves (rule 18).
+    A subscription with no-local does not count for its own client's notifications (rule 17), nor does a share for
+    which another session is chosen (rule 18).
     """
     found: list[tuple[str, tuple[Identity, ...]]] = []
     shares: dict[str, list[str]] = {}
@@ -80,7 +84,7 @@ def _may_withhold(state: State, session: Session) -> bool:
 
 
 def _others(share: str, found: Matches, counted: Matches) -> Matches:
-    """Return the sessions in which *share* matched but nothing counts, because another session serves the share."""
+    """Return the sessions in which *share* matched, was not chosen, and no other subscription counts."""
     return [
         (name, sorted_identities(tuple(identity for identity in identities if identity[0] == share)))
         for (name, identities), (_, left) in zip(found, counted, strict=True)
@@ -94,7 +98,7 @@ def _is_no_local(session: Session, identity: Identity) -> bool:
 
 
 def chosen_of(state: State, share: str, names: list[str]) -> str:
-    """Return the session of *names* to serve *share*: one with a present device, if any, chosen longest ago."""
+    """Return the session of *names* whose turn it is in *share*: with a present device, if any, chosen longest ago."""
     sessions, turns = state.sessions, state.turns.get(share, {})
     able = [name for name in names if any(member.is_present for member in sessions[name].members.values())]
     return min(able or names, key=lambda name: (turns.get(name, _NEVER), name))

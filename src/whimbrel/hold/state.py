@@ -37,14 +37,14 @@ class Flight(NamedTuple):
     identities: tuple[Identity, ...]
     """Subscriptions that the delivery is for."""
     qos: int
-    """QoS of the delivery; it stays until the delivery is confirmed, even if the subscriptions change."""
+    """QoS of the delivery; it does not change until the delivery is confirmed, even if the subscriptions do."""
 
 
 NO_FLIGHTS: Mapping[str, Flight] = MappingProxyType({})
 
 
 class Member:
-    """A device of a session."""
+    """A device that joined a session, and its deliveries in flight (sent and not confirmed)."""
 
     __slots__ = ("away_at", "confirms", "in_flight", "is_present", "takes")
 
@@ -55,12 +55,12 @@ class Member:
         self.away_at = away_at
         """Time at which it went away from a named session; None while it is present."""
         self.confirms = confirms
-        """Which deliveries at QoS 0 have receipts (rule 16): True all, False those that may expire, None none."""
+        """Which deliveries at QoS 0 the device confirms (rule 16): True all, False those that may expire, None none."""
         self.in_flight: dict[int, Flight] = {}
         """Unconfirmed deliveries to the device, by seq."""
 
     def confirms_qos_0(self, *, is_expiring: bool) -> bool:
-        """Return whether a delivery at QoS 0 has a receipt; *is_expiring*: the notification has an expiry."""
+        """Return whether the device confirms a delivery at QoS 0; *is_expiring*: the notification has an expiry."""
         return bool(self.confirms) or (is_expiring and self.confirms is False)
 
 
@@ -71,18 +71,18 @@ class Pending:
 
     def __init__(self, held: dict[Identity, int], lapses_at: int | None) -> None:
         self.held = held
-        """Subscriptions that it is held for, each with the time at which it lapses."""
+        """Subscriptions that the notification is held for, each with the time at which it is no longer held for it."""
         self.lapses_at = lapses_at
         self.end: tuple[Outcome, tuple[Identity, ...], int] | None = None
-        """Outcome, subscriptions and time of its ending in the session; waits for devices that have it in flight."""
+        """Outcome, subscriptions and time of its end in the session; devices that have it in flight may end later."""
         self.settled: set[str] = set()
         self.in_flight: set[str] = set()
         self.left: Mapping[str, Flight] = NO_FLIGHTS
-        """Unconfirmed deliveries of devices that left the session; each is settled when the notification ends."""
+        """Unconfirmed deliveries of devices that left the session; each gets its outcome when the notification ends."""
 
 
 class LaneOptions:
-    """Delivery options of a fast lane for one combination of matching subscriptions; computed once."""
+    """Delivery options of a private session for one combination of matching subscriptions; computed once."""
 
     __slots__ = ("handed", "has_policy", "identities", "kept", "longest_us", "qos", "room", "shortest_us")
 
@@ -92,16 +92,16 @@ class LaneOptions:
         self.qos = -1
         """Highest QoS granted to these subscriptions; -1: the fast lane must not be used."""
         self.kept: tuple[tuple[Identity, int], ...] = ()
-        """Subscriptions that it is held for, each with its time to live in microseconds."""
+        """Subscriptions that hold a notification, each with its time to live in microseconds."""
         self.room = 0
-        """Pending notifications from which on one of these subscriptions would displace one (its maximum)."""
+        """Least maximum of held notifications of these subscriptions: with as many pending, one would be displaced."""
         self.shortest_us = self.longest_us = 0
         self.has_policy = False
         """Whether any of the subscriptions has a policy, so that each delivery has a receipt (rule 16)."""
 
 
 class FastLane:
-    """Fast lane of a private session: its deliveries in flight that are not pending yet; see ``rules.fast_lane``."""
+    """Unconfirmed deliveries of a private session that are not in its queue yet; see ``rules.fast_lane``."""
 
     __slots__ = ("device", "flights", "member", "name", "pending", "session", "terms")
 
@@ -139,7 +139,7 @@ class Session:
         self.subscriptions: dict[Identity, Subscription] = {}
         self.members: dict[str, Member] = {}
         self.departed: dict[str, Member] = {}
-        """Devices that left with deliveries in flight, until they have confirmed these or are disconnected."""
+        """Devices that left with deliveries in flight, until they confirm these or are disconnected."""
         self.pending: dict[int, Pending] = {}
         """Pending notifications by seq, in ascending order."""
         self.counts: dict[Identity, dict[int, None]] = {}
@@ -149,7 +149,7 @@ class Session:
         self.with_policy = 0
         """Number of subscriptions with a policy."""
         self.conditional = 0
-        """Number of subscriptions that may match and yet not count: shares and, in private sessions, no-local ones."""
+        """Number of subscriptions whose match may not count: shares and, in private sessions, those with no-local."""
 
     def bearer(self, device: str) -> Member | None:
         """Return the record of a device with its deliveries in flight, also if it has left; None without one."""
@@ -157,7 +157,7 @@ class Session:
 
 
 class Copy:
-    """Record of one notification while any session has it pending, or in flight in a fast lane."""
+    """Record of one stored notification, which all sessions share that have it pending or in flight in a fast lane."""
 
     __slots__ = (
         "attempted",
@@ -177,40 +177,40 @@ class Copy:
         self, qos: int = 2, published_at: int = 0, expires_at: int | None = None, *, kept: Published | None = None
     ) -> None:
         self.kept = kept
-        """The notification itself; None in one that was restored without it."""
+        """The notification itself; None if the record was restored and the notification not attached yet."""
         self.is_stored = False
-        """Whether the follower was notified that it is stored; then it is notified too when it is forgotten."""
+        """Whether the follower was notified of this record; it is then notified of its removal too."""
         self.qos = qos
         self.published_at, self.expires_at = published_at, expires_at
-        """``published_at`` is used only in fast lanes and for shares: otherwise the pending ones have their lapses."""
+        """``published_at`` is used only in fast lanes and for shares; elsewhere ``Pending`` has the lapse times."""
         self.flight_count = 0
-        """Number of sessions that have it in flight in a fast lane."""
+        """Number of sessions that have the notification in flight in a fast lane."""
         self.has_row = False
-        """Whether a view may have a row of it; a notification that is only in fast lanes has no row."""
+        """Whether the saved state may have a row of this record; a notification only in fast lanes has none."""
         self.sessions: set[str] = set()
         self.received: set[str] = set()
-        """Devices that have received it, through any session; it is not sent to them again."""
+        """Devices that have received the notification, through any session; it is not sent to them again."""
         self.attempted: dict[str, int] = {}
-        """QoS of unconfirmed deliveries that were taken back, by device: the device may have received its copy."""
+        """QoS by device of deliveries that were cancelled unconfirmed: the device may have received them."""
         self.shares: Mapping[str, Matches] = NO_SHARES
-        """Candidates for each share: sessions to give it to if a policy withholds it from the chosen one (rule 21)."""
+        """More candidates of each share: sessions that may get it if a policy withholds it from the first (rule 21)."""
 
     def lapse_of(self, ttl_us: int) -> int:
-        """Return the time at which it lapses for a subscription with this time to live (rule 3)."""
+        """Return the time at which a subscription with this time to live stops holding the notification (rule 3)."""
         lapse, expires_at = self.published_at + ttl_us, self.expires_at
         if expires_at is not None and expires_at < lapse:
             return expires_at
-        return lapse if lapse < INT64_MAX else INT64_MAX  # noqa: FURB136  # min() takes as long as all of it
+        return lapse if lapse < INT64_MAX else INT64_MAX  # noqa: FURB136  # min() would double the time of this method
 
 
 class CopyFollower:
-    """Observer of the stored notifications; this one does nothing, callers pass a subclass."""
+    """Observer of the stored notifications; this class does nothing, and callers pass a subclass."""
 
     def stored(self, copy: Copy) -> None:
-        """Note that a notification is stored: some session has it pending or in flight."""
+        """Handle a notification that is now stored, because some session has it pending or in flight."""
 
     def forgotten(self, seq: int, copy: Copy) -> None:
-        """Note that no device is owed a notification any more."""
+        """Handle the removal of a notification that no device has yet to receive or confirm any more."""
 
 
 class State:
@@ -247,9 +247,9 @@ class State:
         self.privates = 0
         """Number of private sessions; without any, fast lanes are not tried."""
         self.conditional = 0
-        """Number of subscriptions, in all sessions, that may match and yet not count."""
+        """Number of subscriptions, in all sessions, whose match may not count (``Session.conditional``)."""
         self.turns: dict[str, dict[str, int]] = {}
-        """Seq of the last notification that a session was chosen for, by share and session (rule 18)."""
+        """Round robin of shares: seq of the last notification that a session got, by share and session (rule 18)."""
         self.shaped: set[str] = set()
         """Devices that have chosen a policy: each delivery to them has a receipt (rule 16)."""
 
@@ -259,13 +259,13 @@ class State:
         self.follower.stored(copy)
 
     def forget(self, seq: int) -> None:
-        """Remove the record of a notification that is owed to no device any more."""
+        """Remove the record of a notification that no device has yet to receive or confirm."""
         copy = self.copies.pop(seq)
         if copy.is_stored:
             self.follower.forgotten(seq, copy)
 
     def is_held(self, seq: int, session: str) -> bool:
-        """Return whether a notification is held for any subscription of a session."""
+        """Return whether a session still holds a notification for at least one of its subscriptions."""
         found = self.sessions.get(session)
         pending = None if found is None else found.pending.get(seq)
         return pending is not None and bool(pending.held)
@@ -298,7 +298,7 @@ class State:
         self._count(session, subscription, 1)
 
     def remove(self, session: Session, identity: Identity) -> None:
-        """Remove a subscription, if it exists; a session that leaves a share loses its turn there."""
+        """Remove a subscription, if it exists; a session without the share any more loses its place in the share."""
         self._count(session, session.subscriptions.pop(identity, None), -1)
         share = identity[0]
         if share is not None and share in self.turns and all(other != share for other, _ in session.subscriptions):

@@ -1,9 +1,9 @@
-"""Touched rows: tracks which rows of a view have changed, and builds them for a store to write.
+"""Touched rows: tracks which rows of a saved state (*view*) have changed, and builds them for a store to write.
 
-Four views are written in small steps, and all of them use this: ``hold.view``, ``node.rows``,
+Four states are saved in small steps, and all of them use this: ``hold.view``, ``node.rows``,
 ``pipeline.unit.node_state`` and ``pipeline.stream.windows``.
-Rule: a view has one table: for each kind of row, the function that builds the current row. Its arguments are the parts
-of the key after the kind. It returns None if the row no longer exists; then the store deletes it.
+Rule: each state has one table of functions, one for each kind of row, that build the current row. The arguments are the
+parts of the row's key after the kind. The result is None if the row no longer exists; then the store deletes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Encode: TypeAlias = Callable[[Any], bytes]
 
 
 def changed_rows(touched: Iterable[Key], table: RowTable, *, encode: Encode = cbor2.dumps) -> ChangedRows:
-    """Return the encoded rows of *touched* keys, and those of the keys whose row does not exist."""
+    """Return the encoded rows of the *touched* keys that have a row, and the keys that have none."""
     put: dict[Key, bytes] = {}
     drop: set[Key] = set()
     for key in touched:
@@ -46,9 +46,9 @@ class TouchedRows:
         self._table, self._encode = table, encode
         self._keys: set[Key] = set()
         self.touch: Callable[[Key], None] = self._keys.add
-        """Mark the row of a key as changed; a method of the set itself, because hot paths call it."""
+        """Mark the row of a key as changed (the set's own method, because it is called very often)."""
         self.untouch: Callable[[Key], None] = self._keys.discard
-        """Remove the mark of a key whose row the store does not have and does not need."""
+        """Remove the mark of a key, for a row that came and went since the last write."""
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -1,4 +1,4 @@
-"""View of the hold: records which rows of its state have changed, so that a store can be updated in small steps.
+"""View of the hold: records which rows of its saved state have changed, so that a store is updated in small steps.
 
 Rule: every rule that changes the state marks the changed row (``touch``).
 """
@@ -23,7 +23,7 @@ class View:
         self._state = state
         self._touched = TouchedRows(row_table(state))
         self.is_followed = is_followed
-        """Whether a store follows; no change is recorded before the first call of ``changes``."""
+        """Whether a store saves the changes; before the first call of ``changes``, no change is recorded."""
 
     def touch(self, key: Key) -> None:
         """Mark a row as changed; hot paths check ``is_followed`` before they call."""
@@ -36,11 +36,11 @@ class View:
         return len(self._touched)
 
     def some_changes(self, most: int) -> ChangedRows:
-        """Return about *most* of the changed rows, like ``changes``; see ``TouchedRows.take_some``."""
+        """Return about *most* of the changed rows, in the form of ``changes``; see ``TouchedRows.take_some``."""
         return self._with_time(self._touched.take_some(most)) if self.is_followed else ({}, set())
 
     def discard_changes(self) -> None:
-        """Forget the changes: no store follows any more."""
+        """Forget the changes, because no store saves them any more."""
         self._touched.clear()
 
     def touch_all(self) -> None:
@@ -48,14 +48,14 @@ class View:
         self._touched.touch_only(keys(self._state))
 
     def changes(self) -> ChangedRows:
-        """Return the rows to write and the keys to delete since the last call; the first call returns all rows."""
+        """Return the rows to write to a store, and the keys to delete, since the last call; the first returns all."""
         if not self.is_followed:
             self.is_followed = True
             self.touch_all()
         return self._with_time(self._touched.take())
 
     def _with_time(self, changes: ChangedRows) -> ChangedRows:
-        """Return *changes* with the row of the hold's time, which changes with every fact."""
+        """Add the row of the hold's time to *changes*, because the time changes with every fact; return *changes*."""
         changes[0][("now",)] = cbor2.dumps(self._state.now)
         return changes
 

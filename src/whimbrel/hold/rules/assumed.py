@@ -1,10 +1,10 @@
 """Assumed receipts: publications in logs without receipts, where every delivery counts as received when it is made.
 
-The rules would hold a publication, hand it over, confirm each delivery and end what a device takes (2 to 5, 7 and 9).
-Here only what remains is stored: the outcome for each present device, and for each absent one where a device takes; a
-notification that nobody takes is held with the devices that have it.
-Rule: a publication is applied so for all its sessions, or the rules apply it, if quality of service, a share or a
-policy has a part in it; ``tests/property/test_hold_assumed.py`` compares the two.
+Rules 2 to 5, 7 and 9 would hold a publication, deliver it, confirm each delivery, and end it where a device takes it.
+This module goes straight to the result. Each present device gets its outcome; if one takes the notification, so does
+each absent device. Where no device takes it, the notification is held, with the devices that have received it.
+Rule: the rules apply a publication, in all of its sessions, if quality of service, a share or a policy makes a
+difference in any of them. ``tests/property/test_hold_assumed.py`` compares both ways.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["AssumedReceipts"]
 
 _DELIVERED, _TAKEN = Outcome.DELIVERED, Outcome.TAKEN_ELSEWHERE
 _LIVE = "live"
-_NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
+_NEW = tuple.__new__  # makes a named tuple in a third of the time of its constructor
 
 
 class _Match(NamedTuple):
@@ -33,15 +33,15 @@ class _Match(NamedTuple):
     session: Session
     identities: tuple[Identity, ...]
     held: dict[Identity, int]
-    """Until when each subscription holds it; empty if none does."""
+    """Time until which each subscription holds the publication; empty if no subscription holds it."""
     end: tuple[Outcome, tuple[Identity, ...], int]
-    """How it ends for absent devices if it is not held: outcome, subscriptions and time."""
+    """Outcome, subscriptions and time of absent devices if the publication is not held."""
     taker: str | None
-    """The present device that takes it: the first by name, because deliveries are made in that order."""
+    """The present device in mode take that gets it first, by name; None without one."""
 
 
 class AssumedReceipts:
-    """Applies publications that no policy decides about, for a caller that confirms each delivery at once."""
+    """Applies publications without policies, for a caller that would confirm each delivery at once."""
 
     def __init__(
         self, state: State, view: View, endings: OutcomeRules, keeping: QueueRules, publications: Publications
@@ -62,7 +62,7 @@ class AssumedReceipts:
         return out
 
     def _plain(self, matches: Matches, copy: Copy) -> list[_Match] | None:
-        """Return how a publication ends in each session that it matches; None if the rules must apply it."""
+        """Return the result of a publication for each session that it matches; None if the rules must apply it."""
         state, found = self._state, list[_Match]()
         if state.shaped or (copy.expires_at is not None and copy.expires_at <= state.now):
             return None
@@ -79,7 +79,7 @@ class AssumedReceipts:
         return found
 
     def _apply(self, kept: Published, copy: Copy, matches: list[_Match], out: list[Command]) -> None:
-        """Add the outcomes to *out*, and hold the notification in the sessions where nobody takes it."""
+        """Add the outcomes to *out*, and hold the notification in the sessions where no device takes it."""
         state, seq, now = self._state, kept.seq, self._state.now
         for session, identities, held, _, taker in matches:
             lapses_at = max(held.values()) if held else None
@@ -115,7 +115,8 @@ class AssumedReceipts:
             outcome, identities, moment, lapses_at = _TAKEN, tuple(held), self._state.now, max(held.values())
         for device, member in session.members.items():
             if not member.is_present:
-                has_it = held and taker is not None and device < taker and device in copy.received  # in another session
+                # The device may have received it in another session, before the first device of this one took it.
+                has_it = held and taker is not None and device < taker and device in copy.received
                 found = _DELIVERED if has_it else outcome
                 end = (session.name, device, kept.seq, identities, found, moment, lapses_at, None, kept)
                 out.append(_NEW(Settle, end))

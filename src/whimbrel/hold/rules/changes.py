@@ -44,7 +44,7 @@ class SubscriptionRules:
                 self._endings.strip(session, seq, identity, _DROPPED, self._state.now, out)
             session.counts.pop(identity, None)
         else:
-            if subscription.seq != fact.seq or subscription.changed_at is None:  # it was not read from a log
+            if subscription.seq != fact.seq or subscription.changed_at is None:  # a new one, not read from a log
                 subscription = replace(subscription, seq=fact.seq, changed_at=fact.changed_at, parsed=None)
             self._state.put(session, subscription)
         self._view.touch(("session", session.name))
@@ -61,7 +61,7 @@ class SubscriptionRules:
         if fact.change is SessionChange.DELETED:
             yield from self._delete(fact.session, out)
             device = client_of(fact.session)
-            if device is not None:  # the policy it chose ends with its private session
+            if device is not None:  # the policy that the device chose ends with its private session
                 self._state.shaped.discard(device)
                 self._view.touch(("shaped", device))
         else:
@@ -70,7 +70,7 @@ class SubscriptionRules:
         return out
 
     def _delete(self, name: str, out: list[Command]) -> Iterator[None]:
-        """Delete a session: end all pending notifications and release all members (rule 12)."""
+        """Delete a session: end its pending notifications and cancel unconfirmed deliveries (rule 12)."""
         session = self._state.sessions.get(name)
         if session is None:
             return

@@ -1,9 +1,9 @@
 """Departures: unconfirmed deliveries to devices that have left a session (rule 10).
 
-A copy that was sent may still be confirmed, so it stays in flight until the device confirms it or is disconnected. A
-copy that was not sent, or whose connection ended, stays with its notification (``Pending.left``).
-Rule: each such copy gets one outcome: that of its receipt if one comes, else that with which the session ends the
-notification. A device that joins again is a member like any other: it is sent every copy it has not confirmed.
+A delivery that was sent may still be confirmed, so it stays in flight until the device confirms it or is disconnected.
+A delivery that was not sent, or whose connection ended, is remembered with its notification (``Pending.left``).
+Rule: each such delivery gets one outcome: that of its receipt if one comes, else that with which the session ends the
+notification. A device that joins again is a member like any other: it is sent all that it has not confirmed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Departures:
         self._state, self._view, self._endings = state, view, endings
 
     def leave(self, session: Session, device: str, member: Member, sent_seq: int, out: list[Command]) -> Iterator[None]:
-        """Keep the deliveries that a leaving device was sent (up to *sent_seq*) in flight; take back the others."""
-        gone = Member(is_present=False, takes=False)  # its receipts no longer end anything for the members
+        """Keep the deliveries that a leaving device was sent (up to *sent_seq*) in flight; cancel the others."""
+        gone = Member(is_present=False, takes=False)  # not in mode take: its receipts end nothing for other members
         for count, (seq, flight) in enumerate(member.in_flight.items(), start=1):
             if count % QUICK_PIECE == 0:
                 yield
@@ -41,12 +41,12 @@ class Departures:
             self._state.departed.setdefault(device, set()).add(session.name)
 
     def disconnect(self, device: str, out: list[Command]) -> Iterator[None]:
-        """Take back the deliveries that a device has in flight in all sessions that it left."""
+        """Cancel the deliveries that a device has in flight in all sessions that it left."""
         for name in sorted(self._state.departed.get(device, ())):
             yield from self.end(self._state.sessions[name], device, out)
 
     def end(self, session: Session, device: str, out: list[Command]) -> Iterator[None]:
-        """Take back the deliveries that a device has in flight in a session that it left."""
+        """Cancel the deliveries that a device has in flight in a session that it left."""
         gone = self.forget(session, device)
         for count, (seq, flight) in enumerate(gone.items(), start=1):
             if count % QUICK_PIECE == 0:
@@ -65,7 +65,7 @@ class Departures:
         return gone.in_flight
 
     def take_back(self, session: Session, device: str, seq: int, flight: Flight, out: list[Command]) -> None:
-        """Take a notification back from a device that left; settle the device if the session has ended it."""
+        """Cancel a delivery to a device that left; if the session has ended the notification, the device is settled."""
         pending = session.pending[seq]
         self._view.touch(("pending", session.name, seq))
         if pending.end is None:
@@ -75,11 +75,11 @@ class Departures:
             self._endings.take_back(session, device, seq, pending, out)
 
     def join(self, session: Session, device: str, member: Member) -> None:
-        """Give a device that joins again the notifications in flight that it had when it left."""
+        """Restore the deliveries that a device has had in flight since it left, because it joins again."""
         member.in_flight |= self.forget(session, device)
 
     def come_back(self, session: Session, device: str, seq: int, pending: Pending) -> None:
-        """Treat a notification as pending for a device again, as for any member: the device has joined again."""
+        """Remove the record that a device left with this notification unconfirmed; the device is a member again."""
         if device in pending.left:
             left = {other: flight for other, flight in pending.left.items() if other != device}
             pending.left = left or NO_FLIGHTS
@@ -95,7 +95,7 @@ class Departures:
         *,
         via: str | None,
     ) -> None:
-        """Apply the late receipt of a delivery that was taken back when the device left."""
+        """Apply the late receipt of a delivery that was cancelled after the device left."""
         pending = session.pending.get(seq)
         flight = None if pending is None or pending.end is not None else pending.left.get(device)
         if pending is None or flight is None:

@@ -1,4 +1,4 @@
-"""Endings: how a session ends a notification, and which outcome each device gets (rules 1, 8 and 9)."""
+"""Endings: a session stops holding a notification, and each of its devices gets a final outcome (rules 1, 8 and 9)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from whimbrel.model.facts import Outcome
 __all__ = ["OutcomeRules"]
 
 _DELIVERED, _EXPIRED = Outcome.DELIVERED, Outcome.EXPIRED
-_NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
+_NEW = tuple.__new__  # makes a named tuple in a third of the time of its constructor
 
 
 class OutcomeRules:
-    """Ends notifications in sessions, and settles their devices."""
+    """Ends notifications in sessions, and gives each device its final outcome (settles it)."""
 
     def __init__(self, state: State, view: View) -> None:
         self._state, self._view = state, view
@@ -26,7 +26,7 @@ class OutcomeRules:
         return out
 
     def advance(self, at: int, out: list[Command]) -> None:
-        """Advance the time to *at*; end the notifications that lapse until then, each at its lapse (rules 1, 8)."""
+        """Advance the time to *at*; end the notifications whose time to be held is over by then (rules 1, 8)."""
         if at > self._state.now:  # noqa: PLR1730  # max() takes twice as long, and this runs for every fact
             self._state.now = at
         heap = self._state.lapses.heap
@@ -34,7 +34,7 @@ class OutcomeRules:
             self.end_lapsed(out)
 
     def end_lapsed(self, out: list[Command]) -> None:
-        """End the notifications that have lapsed by now, earliest first (rule 8)."""
+        """End the notifications whose time to be held is over by now, earliest first (rule 8)."""
         for lapse, seq, name in self._state.lapses.due(self._state.now):
             session = self._state.sessions.get(name)
             pending = None if session is None else session.pending.get(seq)
@@ -71,7 +71,7 @@ class OutcomeRules:
         moment: int,
         out: list[Command],
     ) -> None:
-        """End a notification in a session, and settle every member that does not have it in flight (rule 9)."""
+        """End a notification in a session; each member gets its outcome, unless it has it in flight (rule 9)."""
         pending = session.pending[seq]
         if pending.held:
             for identity in pending.held:
@@ -91,7 +91,7 @@ class OutcomeRules:
         self.close(session, seq, pending, out)
 
     def take_back(self, session: Session, device: str, seq: int, pending: Pending, out: list[Command]) -> None:
-        """Take back an unconfirmed delivery; settle the device if the session has ended the notification."""
+        """Cancel an unconfirmed delivery; if the session has ended the notification, the device gets its outcome."""
         pending.in_flight.discard(device)
         if pending.end is not None:
             outcome, identities, moment = pending.end

@@ -1,9 +1,10 @@
 """Fast lane: cheap records of deliveries in flight to a connected client, which nearly always confirms them at once.
 
 Holding each such notification by the rules, only to remove it a moment later, is most of the work of a broker. In a
-fast lane a delivery is only a dictionary entry, a *flight*. The rules are applied late, when a difference could be
-seen: the flight *lands*, and becomes a pending notification. Until then no difference can be seen: while the only
-device of a session has a notification in flight, neither its lapse nor its ending gives a command.
+fast lane a delivery is only a dictionary entry, a *flight*. Most flights end with their confirmation. The others
+*land*: they become pending notifications in the session's queue, by the rules. This is done as late as possible, which
+changes no command: while the only device of a session has a notification in flight, neither its lapse nor its end in
+the session gives a command.
 Rule: only a private session has a lane, while its one device is present, has mode take, and is present in no other
 session. A change of these conditions, or of the session's subscriptions, closes the lane.
 Rule: flights land before any code reads the session, other sessions of its device, or the rows; the commands are the
@@ -25,7 +26,7 @@ __all__ = ["FastLanes", "terms_of"]
 
 _MANY = 64
 _DELIVERED = Outcome.DELIVERED
-_NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
+_NEW = tuple.__new__  # makes a named tuple in a third of the time of its constructor
 
 
 def terms_of(session: Session, matched: tuple[Identity, ...], retention: Retention) -> LaneOptions:
@@ -53,7 +54,7 @@ class FastLanes:
     def __init__(self, state: State, view: View, retention: Retention) -> None:
         self._state, self._view, self._retention = state, view, retention
         self._busy: set[FastLane] = set()
-        """All lanes with flights, and some that have none any more."""
+        """All lanes with flights (unconfirmed deliveries), and some that have none any more."""
 
     def fly(
         self,
@@ -65,9 +66,10 @@ class FastLanes:
         *,
         is_expiring: bool,
     ) -> tuple[Matches, int]:
-        """Deliver through the fast lanes; append deliveries to *out*, and outcomes at QoS 0 without a receipt to *own*.
+        """Deliver to the sessions with a fast lane: append deliveries to *out*, and final outcomes to *own*.
 
-        Return the matches that are left for the rules, and the number of new flights.
+        Outcomes are final at once at QoS 0 without a receipt. Return the matches of other sessions, which are left for
+        the rules, and the number of new flights.
         """
         left: list[tuple[str, tuple[Identity, ...]]] = []
         seq, qos = kept.seq, kept.qos
@@ -99,7 +101,7 @@ class FastLanes:
                 or lane.device in self._state.shaped
                 or lane.member.confirms_qos_0(is_expiring=is_expiring)
             ):
-                if late_us:  # ``_as_pending`` takes ``published_at`` as the time of its ending
+                if late_us:  # ``_as_pending`` takes ``published_at`` as the time at which the session ended it
                     left.append(match)
                     continue
                 busy.add(lane)
@@ -114,7 +116,7 @@ class FastLanes:
         return left, flight_count
 
     def _open(self, session: Session) -> FastLane | None:
-        """Return a new lane for a session if it meets the conditions for one; else None."""
+        """Open a fast lane for a session that meets the conditions and return it; else return None."""
         if not session.is_private or len(session.members) != 1:
             return None
         ((device, member),) = session.members.items()
@@ -125,14 +127,14 @@ class FastLanes:
         return session.lane
 
     def _work_out(self, lane: FastLane, matched: tuple[Identity, ...]) -> LaneOptions:
-        """Return the delivery options for a combination of subscriptions, and cache them."""
+        """Compute the delivery options for a combination of matching subscriptions, and cache them."""
         if len(lane.terms) >= _MANY:
             lane.terms.clear()
         terms = lane.terms[matched] = terms_of(lane.session, matched, self._retention)
         return terms
 
     def land(self, lane: FastLane) -> None:
-        """Turn the flights of a lane into pending notifications, with the state that the rules give them by now."""
+        """Turn the flights of a lane into pending notifications, in the state that the rules give at this time."""
         self._busy.discard(lane)
         landed, lane.flights = lane.flights, {}
         state, name = self._state, lane.name
@@ -159,7 +161,7 @@ class FastLanes:
 
     def _as_pending(self, lane: FastLane, seq: int, terms: LaneOptions, copy: Copy) -> Pending:
         state = self._state
-        if not (terms.qos and copy.qos):  # live only: it ended when it was published
+        if not (terms.qos and copy.qos):  # not to be held: the session ended it when it was published
             pending = Pending({}, None)
             pending.in_flight.add(lane.device)
             pending.end = (Outcome.DROPPED, terms.identities, copy.published_at)

@@ -1,4 +1,4 @@
-"""Keeping: how long a notification is held for each subscription, and which others it displaces (rules 3 and 4)."""
+"""Keeping: how long a notification is held for each subscription, and which older ones it displaces (rules 3, 4)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,17 @@ class QueueRules:
         self._state, self._endings, self._retention = state, endings, retention
 
     def is_wanted(self, session: Session, identity: Identity, copy: Copy) -> bool:
-        """Return whether a session still has a subscription and the notification has not lapsed for it."""
+        """Return whether a session still has a subscription whose time to live for the notification is not over."""
         subscription = session.subscriptions.get(identity)
         return subscription is not None and copy.lapse_of(self._retention.of(subscription)[0]) > self._state.now
 
     def to_hold(
         self, session: Session, identities: tuple[Identity, ...], copy: Copy
     ) -> tuple[dict[Identity, int], tuple[Outcome, tuple[Identity, ...], int]]:
-        """Return the lapse for each subscription that can hold a notification; and its ending if none can (rule 3)."""
+        """Return the subscriptions that can hold a notification, each with the time at which it lapses (rule 3).
+
+        Return also the outcome, subscriptions and time with which the session ends it if none can hold it.
+        """
         held: dict[Identity, int] = {}
         live_only: list[Identity] = []
         lapsed: dict[Identity, int] = {}
@@ -59,12 +62,12 @@ class QueueRules:
         return held, (_EXPIRED, tuple(i for i, lapse in lapsed.items() if lapse == latest), latest)
 
     def keep(self, session: Session, seq: int, held: dict[Identity, int], out: list[Command]) -> None:
-        """Hold a notification for some subscriptions, displacing the oldest where there is no room (rule 4)."""
+        """Hold a notification for the subscriptions in *held*; full queues first drop their oldest (rule 4)."""
         self.make_room(session, held, out)
         self.add(session, seq, held)
 
     def make_room(self, session: Session, identities: Iterable[Identity], out: list[Command]) -> None:
-        """Displace the oldest notifications of subscriptions that have as many as they may (rule 4)."""
+        """Displace the oldest notification of each subscription that holds its maximum number of them (rule 4)."""
         counts = session.counts
         for identity in identities:
             queue = counts.get(identity)
@@ -75,11 +78,11 @@ class QueueRules:
                 self._endings.strip(session, next(iter(queue)), identity, _DISPLACED, self._state.now, out)
 
     def add(self, session: Session, seq: int, held: dict[Identity, int]) -> None:
-        """Hold a notification for some subscriptions, which have room for it."""
+        """Hold a notification for the subscriptions in *held*, whose queues must not be full."""
         for identity, lapse in held.items():
             queue = session.counts.setdefault(identity, {})
             is_oldest = bool(queue) and next(reversed(queue)) > seq
             queue[seq] = None
-            if is_oldest:  # it was held in another session before (rule 21)
+            if is_oldest:  # it is older than the last one: another session held it before (rule 21)
                 put_in_order(queue)
             self._state.lapses.push(lapse, seq, session.name)

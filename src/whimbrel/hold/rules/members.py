@@ -24,13 +24,13 @@ __all__ = ["MemberRules"]
 
 _DELIVERED, _EXPIRED, _TAKEN = Outcome.DELIVERED, Outcome.EXPIRED, Outcome.TAKEN_ELSEWHERE
 _DROPPED, _WITHHELD = Outcome.DROPPED, Outcome.WITHHELD
-_NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
+_NEW = tuple.__new__  # makes a named tuple in a third of the time of its constructor
 _RECEIPTS = frozenset({_DELIVERED, _WITHHELD, _DROPPED, _EXPIRED})
 """Outcomes that a receipt may have; the hold itself determines the others."""
 
 
 class MemberRules:
-    """Applies presence changes of devices, and their receipts."""
+    """Applies the facts that devices join, disconnect and leave, and their receipts."""
 
     def __init__(self, state: State, view: View, endings: OutcomeRules, lanes: FastLanes, keeping: QueueRules) -> None:
         self._state, self._view, self._endings, self._lanes = state, view, endings, lanes
@@ -38,7 +38,7 @@ class MemberRules:
         self._departures = Departures(state, view, endings)
 
     def presence(self, fact: PresenceChanged) -> Work:
-        """Apply a presence fact: a device joins, leaves, disconnects, or changes which deliveries have receipts."""
+        """Apply a presence fact: a device joins, leaves, disconnects, or changes which deliveries it confirms."""
         if fact.change is PresenceChange.JOINED:
             assert fact.session is not None
             takes = fact.receipt is Mode.TAKE
@@ -114,12 +114,12 @@ class MemberRules:
         identities: tuple[Identity, ...],
         out: list[Command],
     ) -> bool:
-        """Deliver a held notification to a device; return whether the delivery is its own receipt (rules 6 and 16)."""
+        """Deliver a held notification to a device; return True if it needs no receipt, at QoS 0 (rules 6 and 16)."""
         copy = self._state.copies[seq]
         session.pending[seq].in_flight.add(device)
         counted = ((session.name, identities),)
         on_its_way = self._on_its_way(device, seq, session.name)
-        if on_its_way is not None:  # a receipt for it will come, or it would be settled
+        if on_its_way is not None:  # it is sent already, through another session, and its receipt will come
             member.in_flight[seq] = Flight(identities, on_its_way.qos)
             out.append(HandOver(device, seq, counted, is_held=True, is_again=False, is_copy=False, kept=copy.kept))
             return False
@@ -140,9 +140,9 @@ class MemberRules:
         return is_own
 
     def _pass_on(self, seq: int, copy: Copy, name: str, identities: tuple[Identity, ...], out: list[Command]) -> None:
-        """Give a notification to the next session of a share: hold it there and deliver it (rule 21)."""
+        """Pass a withheld notification to session *name*, next of its share: hold and deliver it there (rule 21)."""
         session = self._state.sessions[name]
-        self._lanes.close(session)  # its deliveries in flight may be younger, and must come after this one
+        self._lanes.close(session)  # its unconfirmed deliveries may be younger, and must come after this one
         held, end = self._keeping.to_hold(session, identities, copy)
         pending = session.pending[seq] = Pending(held, max(held.values(), default=None))
         put_in_order(session.pending)
@@ -167,7 +167,7 @@ class MemberRules:
             self.confirm(session, device, session.members[device], seq, _DELIVERED, out)
 
     def choose(self, fact: PolicyChanged) -> list[Command]:
-        """Record that a device chose a policy, or none (rule 16)."""
+        """Record that a device chose a policy for its deliveries, or chose to have none (rule 16)."""
         out: list[Command] = []
         self._endings.advance(fact.changed_at, out)
         if fact.change is PolicyChange.CHOSEN and fact.device is not None:
@@ -176,7 +176,7 @@ class MemberRules:
         return out
 
     def _change_receipts(self, at: int, device: str, name: str, *, confirms: bool) -> list[Command]:
-        """Set whether deliveries at QoS 0 to a member have receipts (rule 16)."""
+        """Set whether a member confirms deliveries at QoS 0 (rule 16)."""
         out: list[Command] = []
         self._endings.advance(at, out)
         session = self._state.sessions.get(name)
@@ -187,8 +187,8 @@ class MemberRules:
         return out
 
     def _on_its_way(self, device: str, seq: int, joining: str) -> Flight | None:
-        """Return the delivery in flight to a device through a session other than *joining*; None without one."""
-        # Only its own sessions are looked at: a notification may be held in thousands.
+        """Return a device's unconfirmed delivery of a notification through another session than *joining*, or None."""
+        # Search only the sessions of the device: a notification may be held in thousands.
         joined, departed = self._state.joined.get(device, ()), self._state.departed.get(device, ())
         for name in (*joined, *departed, private_session(device)):
             session = self._state.sessions.get(name) if name != joining else None
@@ -236,7 +236,7 @@ class MemberRules:
         return out
 
     def note_sent(self, device: str, member: Member, sent_seq: int = INT64_MAX) -> Iterator[None]:
-        """Record that a device may have received its unconfirmed deliveries up to *sent_seq*."""
+        """Record that a device may have received its unconfirmed deliveries up to *sent_seq*, for later DUP flags."""
         for count, (seq, flight) in enumerate(member.in_flight.items(), start=1):
             if count % QUICK_PIECE == 0:
                 yield
@@ -245,7 +245,7 @@ class MemberRules:
                 self._view.touch(("copy", seq))
 
     def _begun(self, session: Session, device: str, member: Member) -> dict[int, Flight]:
-        """Return the sent notifications whose delivery MQTT requires to be completed after a reconnect (rule 19)."""
+        """Return the sent, unconfirmed deliveries that MQTT requires to be completed after a reconnect (rule 19)."""
         copies = self._state.copies
         return {
             seq: flight
@@ -255,7 +255,7 @@ class MemberRules:
 
     @staticmethod
     def _must_finish(copy: Copy, flight: Flight, pending: Pending) -> bool:
-        """Return whether a delivery continues after its notification ended: at QoS 2, or after an unsubscribe."""
+        """Return whether a sent delivery must be completed at a reconnect: at QoS 2, or if the client unsubscribed."""
         if flight.qos == EXACTLY_ONCE:
             return copy.qos == EXACTLY_ONCE
         is_unsubscribed = pending.end is not None and pending.end[0] is _DROPPED and pending.lapses_at is not None
@@ -278,7 +278,7 @@ class MemberRules:
         *,
         begun: Mapping[int, Flight] = MappingProxyType({}),
     ) -> Iterator[None]:
-        """Take back a device's deliveries in flight, except *begun*; settle those that the session has ended."""
+        """Cancel a device's unconfirmed deliveries, except *begun*; those that the session ended get their outcome."""
         in_flight, member.in_flight = member.in_flight, dict(begun)
         for count, seq in enumerate(in_flight, start=1):
             if count % QUICK_PIECE == 0:
@@ -289,7 +289,7 @@ class MemberRules:
             self._endings.take_back(session, device, seq, session.pending[seq], out)
 
     def release(self, session: Session, device: str, out: list[Command]) -> Iterator[None]:
-        """Take back the deliveries of a device in a session that is deleted, whether it is a member or has left."""
+        """Cancel a device's unconfirmed deliveries of a session that is deleted; the device may have left it."""
         member = session.members.get(device)
         if member is not None:
             self.away(device, session.name)
@@ -299,7 +299,7 @@ class MemberRules:
         yield from self._departures.end(session, device, out)
 
     def _serve_shares(self, seq: int, identities: tuple[Identity, ...], out: list[Command]) -> None:
-        """Deliver a withheld copy of a share to the next session that serves it (rule 21)."""
+        """Pass a notification that a policy withheld to the next session of each share among *identities* (rule 21)."""
         copy = self._state.copies[seq]
         if not copy.shares:
             return
@@ -360,7 +360,7 @@ class MemberRules:
         *,
         via: str | None = None,
     ) -> None:
-        """Settle a delivery that a device has in flight with *outcome* (rule 7)."""
+        """Give a device's unconfirmed delivery the final *outcome*; in mode take, end the notification (rule 7)."""
         identities = member.in_flight.pop(seq).identities
         pending = session.pending[seq]
         pending.in_flight.discard(device)
@@ -380,5 +380,5 @@ class MemberRules:
             self._endings.end(session, seq, _TAKEN, tuple(pending.held), self._state.now, out)
         elif pending.end is not None:
             self._endings.close(session, seq, pending, out)
-        elif outcome is not _DELIVERED and device == client_of(session.name):  # there is no other device to keep it for
+        elif outcome is not _DELIVERED and device == client_of(session.name):  # no other device could still get it
             self._endings.end(session, seq, outcome, tuple(pending.held), self._state.now, out)

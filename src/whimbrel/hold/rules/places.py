@@ -33,10 +33,10 @@ class Places:
     def __init__(self, state: State) -> None:
         self._state = state
         self._last: dict[str, Sighting] = {}
-        """Last place of each device, in order of its last report. Empty if the hold does not handle places."""
+        """Last place of each device, in the order of these reports. Empty if the hold does not handle places."""
         self.follower: Follower | None = None
         self.touch: Callable[[tuple[str, str]], None] = _ignore
-        """Called with the key of each row that changes."""
+        """Function that is called with the key of each row of the saved state that changes."""
 
     def __contains__(self, device: str) -> bool:
         return device in self._last
@@ -86,7 +86,7 @@ class Places:
         return self._last.get(device)
 
     def members(self, name: str) -> Collection[str]:
-        """Return the members of a session; their places are the places of the session."""
+        """Return the devices of a session; the session is wherever one of them is."""
         session = self._state.sessions.get(name)
         return () if session is None else session.members
 

@@ -21,11 +21,11 @@ __all__ = ["Publications"]
 
 _DELIVERED, _EXPIRED = Outcome.DELIVERED, Outcome.EXPIRED
 _BY_SESSION, _BY_DEVICE = itemgetter(0), itemgetter(0)
-_NEW = tuple.__new__  # a named tuple from a tuple takes a third of the time of one from arguments
+_NEW = tuple.__new__  # makes a named tuple in a third of the time of its constructor
 
 
 class Publications:
-    """Applies publications to the sessions that match; *has_fast_lane*: use the fast lanes where possible."""
+    """Applies publications to the sessions that match; *has_fast_lane*: use fast lanes (``fast_lane``) if possible."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class Publications:
     def published(self, kept: Published, matches: Matches, *, received: Collection[str] = ()) -> list[Command]:
         """Apply an accepted notification to the sessions that match it (rules 2 to 5, and 15 to 18).
 
-        The devices *received* have it already through sessions that are not in *matches*; they are not sent it again.
+        The devices *received* have the notification already, through sessions that are not in *matches*, and do not get
+        it again.
         """
         out: list[Command] = []
         matches, others = self._begin(kept, matches, out)
@@ -70,7 +71,7 @@ class Publications:
         return out
 
     def publishing(self, kept: Published, matches: Matches, *, received: Collection[str] = ()) -> Work:
-        """Apply a publication in slices, with the same result as ``published``; see ``Hold.applying``."""
+        """Apply a publication as ``published`` does, in slices of some milliseconds; see ``Hold.applying``."""
         out: list[Command] = []
         matches, others = self._begin(kept, matches, out)
         if matches:
@@ -80,7 +81,7 @@ class Publications:
     def _publishing(
         self, kept: Published, matches: Matches, others: Mapping[str, Matches], received: Collection[str]
     ) -> Work:
-        """Deliver a notification and hold it, in slices."""
+        """Deliver a notification through fast lanes where possible, else hold and deliver it by rules; in slices."""
         out: list[Command] = []
         flown: list[HandOver] = []
         own: dict[str, Settle] = {}
@@ -104,7 +105,7 @@ class Publications:
         return out
 
     def _begin(self, kept: Published, matches: Matches, out: list[Command]) -> tuple[Matches, Mapping[str, Matches]]:
-        """Advance the time; return the matches that count, and the candidates for each share (rule 21)."""
+        """Advance the time; return the matches that count, and the other candidates of each share (rule 21)."""
         state, at = self._state, kept.published_at
         if at > state.now:  # noqa: PLR1730  # ``OutcomeRules.advance``, inlined: this runs for every publication
             state.now = at
@@ -127,7 +128,7 @@ class Publications:
     def _copy(
         self, kept: Published, flight_count: int, others: Mapping[str, Matches], received: Collection[str]
     ) -> Copy:
-        """Create the record of a notification that some session holds."""
+        """Create and return the record of a notification that is stored."""
         copy = self._state.copies[kept.seq] = Copy(kept.qos, kept.published_at, kept.expires_at, kept=kept)
         copy.flight_count = flight_count
         copy.shares = others
@@ -145,7 +146,7 @@ class Publications:
         own: dict[str, Settle],
         out: list[Command],
     ) -> list[Command]:
-        """Return the commands if fast lanes delivered to all sessions; these are in the order of their devices."""
+        """Return all commands of a publication that fast lanes delivered to every session, by name of device."""
         if flight_count:
             copy = self._copy(kept, flight_count, others, received)
             copy.received.update(own)
@@ -155,7 +156,7 @@ class Publications:
         return out
 
     def _store(self, seq: int, copy: Copy) -> None:
-        """Store the record of a notification, unless every session has ended it already."""
+        """Notify the follower of the record of a notification, unless it ended in every session at once."""
         if seq in self._state.copies:
             self._state.store(copy)
 
@@ -168,7 +169,10 @@ class Publications:
         own: dict[str, Settle],
         out: list[Command],
     ) -> Iterator[None]:
-        """Hold and deliver by the rules; *flown* and *own* are deliveries and outcomes that fast lanes gave already."""
+        """Hold a notification and deliver it, by the rules; *flown* and *own* came from fast lanes before.
+
+        *flown* has deliveries, and *own* the outcomes of devices that got it at QoS 0 and confirm nothing.
+        """
         copy.has_row = True
         if self._view.is_followed:
             self._view.touch(("copy", seq))
@@ -209,7 +213,7 @@ class Publications:
                 self._receive_at_once(command, copy, own, out)
 
     def _receive_at_once(self, command: HandOver, copy: Copy, own: dict[str, Settle], out: list[Command]) -> None:
-        """Confirm a delivery that is its own receipt (rule 16)."""
+        """Count a delivery as received that needs no receipt, at QoS 0 (rule 16)."""
         device = command.device
         settled = own.get(device)
         if settled is not None:
@@ -223,7 +227,10 @@ class Publications:
     def _hand_over_live(
         self, seq: int, matches: Matches, copy: Copy, flown: list[HandOver]
     ) -> Generator[None, None, list[HandOver]]:
-        """Send every present device one copy (rule 5); return all deliveries, in order of device names."""
+        """Deliver a notification once to every present device (rule 5); return all deliveries by name of device.
+
+        The deliveries *flown* of fast lanes are among them.
+        """
         counted: dict[str, list[tuple[str, tuple[Identity, ...]]]] = {}
         confirming: set[str] = set()
         with_qos = 0

@@ -16,10 +16,10 @@ __all__ = ["next_to_serve"]
 def next_to_serve(
     state: State, view: View, keeping: QueueRules, copy: Copy, seq: int, identities: tuple[Identity, ...]
 ) -> Iterator[tuple[str, tuple[Identity, ...]]]:
-    """Yield, for each share among *identities*, the session that must serve it next, with its subscriptions to it.
+    """Yield, for each share among *identities*, the session that gets the notification next, with its subscriptions.
 
-    The candidates are the sessions remembered in *copy* that still want the notification. The choice is that of
-    rule 18, and counts as the session's turn.
+    The candidates are the sessions in ``copy.shares`` that still want the notification. The choice is that of rule 18,
+    and counts as the session's turn.
     """
     for share in sorted({share for share, _ in identities if share is not None and share in copy.shares}):
         left = [

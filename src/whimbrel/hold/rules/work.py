@@ -12,7 +12,7 @@ __all__ = ["PIECE", "QUICK_PIECE", "Work", "all_of", "at_once"]
 PIECE = 250
 """Sessions that one slice of ``Hold.publishing`` handles: about 20 µs each on the machine of bench/results."""
 QUICK_PIECE = 2_000
-"""Items of a slice where each takes only a microsecond or two."""
+"""Items that one slice handles if each takes only a microsecond or two."""
 
 Work: TypeAlias = Generator[None, None, list[Command]]
 """Generator that yields after each slice of work, and returns the resulting commands."""

@@ -1,7 +1,7 @@
 """Interface of stores: rows under keys, and the seq of the last fact that the rows include.
 
-Rule: rows and ``applied`` change together or not at all: a hold restored from them continues with the next fact.
-Rule: a store is derived from the log. If it is damaged, replay the log, as far back as the log still reaches.
+Rule: rows and ``applied`` change together or not at all. So a hold that is restored continues with the next fact.
+Rule: a store is derived from the log. If a store is damaged, replay the log, as far back as the log still reaches.
 Rule: keys are ordered by kind, then part by part: None before texts (by code point) before integers (by size).
 """
 
@@ -79,13 +79,13 @@ class RowStore(Protocol):
     def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
         """Delete *drop*, then write *put*, and set ``applied``: all of it or, with an error, nothing.
 
-        *applied* never decreases; it stays the same if only a tick changed rows.
+        *applied* never decreases; it stays the same if only the passing of time (a tick) changed rows.
         """
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
         """Replace all rows by *rows* and set ``applied``: all of it or, with an error, nothing.
 
-        For a caller that does not know which changes are committed, because a commit failed and more followed.
+        For a caller that does not know which changes the store has, because a commit failed and more changes followed.
         """
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ _INTEGER_BYTES = 8
 
 
 def encode_key(key: Key) -> tuple[str, bytes]:
-    """Return the kind of *key* and its other parts as bytes, which sort as keys do and differ for different keys."""
+    """Return the kind of *key*, and its other parts as bytes that sort as keys do and differ for different keys."""
     if not key or not isinstance(key[0], str):
         raise InvalidValueError("key", key, "a tuple that begins with a text")
     utf8_size("key", key[0])  # refuses lone surrogates

@@ -11,7 +11,7 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore:
-    """Store in a dictionary; rows are under their encoded keys, so that they sort as in other stores."""
+    """Store in a dictionary from encoded keys to rows; encoded keys sort as in other stores."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, bytes], bytes] = {}
@@ -34,7 +34,7 @@ class MemoryStore:
     def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
         """Delete *drop*, then write *put*, and set ``applied``: all of it or, with an error, nothing."""
         whole("applied", applied, self._applied, INT64_MAX)
-        # Whatever can fail fails before the first change.
+        # Encode everything first, because this may fail and must then change nothing.
         dropped = list(map(encode_key, drop))
         added = {encode_key(key): bytes(value) for key, value in put.items()}
         for encoded in dropped:

@@ -32,7 +32,7 @@ from whimbrel.model.bounds import INT64_MAX, whole
 __all__ = ["FORMAT", "SqliteStore"]
 
 FORMAT = 3
-"""Version of the format: 3 has the time of each subscription, 2 its seq and the links of devices, 1 none of these."""
+"""Version of the format: 2 added the seq of each subscription and the links of devices, 3 the subscription's time."""
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT NOT NULL PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID;
@@ -234,5 +234,5 @@ def _row(row: tuple[Key, bytes]) -> tuple[str, bytes, bytes]:
 
 
 def _sealed(value: bytes, kind: str, encoded: bytes) -> bytes:
-    """Return *value* with the CRC-32 of its key and itself in front."""
+    """Return *value* with a CRC-32 in front, computed over its key and *value*."""
     return zlib.crc32(value, zlib.crc32(encoded, zlib.crc32(kind.encode()))).to_bytes(_CRC_BYTES) + value
