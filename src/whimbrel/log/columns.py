@@ -102,7 +102,7 @@ def rows_from_arrow(table_name: str, data: Arrow) -> Iterator[dict[str, object]]
 
 
 def completed(table_name: str, data: Arrow) -> Arrow:
-    """Return *data* as a ``pyarrow.Table``; add nullable columns that are newer than *data*, as nulls, in order."""
+    """Return *data* as a ``pyarrow.Table``; add nullable columns that an older Whimbrel did not write, as nulls."""
     table, known = pa.table(data), TABLES.get(table_name)
     if known is None:
         return table

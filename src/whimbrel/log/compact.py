@@ -205,7 +205,7 @@ class PublicationColumns(NamedTuple):
 
 
 def publication_columns(payloads: Sequence[bytes]) -> PublicationColumns:
-    """Decode compact publications into columns; raise if one is bad, with an error of Python's or of ours."""
+    """Decode compact publications into columns; a bad record raises ``InvalidValueError`` or a Python exception."""
     published_at, flags, publisher_lengths, subject_lengths = zip(*map(_PUBLICATION.unpack_from, payloads), strict=True)
     texts = _Texts()
     publishers: list[str | None] = []
@@ -264,7 +264,7 @@ class ReceiptColumns(NamedTuple):
 
 
 def receipt_columns(payloads: Sequence[bytes]) -> ReceiptColumns:
-    """Decode compact deliveries into columns; raise an error of Python's where ``receipt_values`` would raise ours."""
+    """Decode compact deliveries into columns; a bad record raises a Python exception (see ``receipt_values``)."""
     handed_at, notification_seq, vias = zip(*map(_DELIVERY.unpack_from, payloads), strict=True)
     known: dict[bytes, int] = {}
     subscriber = [known.setdefault(payload[_DELIVERY.size :], len(known)) for payload in payloads]

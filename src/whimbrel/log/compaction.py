@@ -23,7 +23,7 @@ from whimbrel.model.rows import COLUMNS
 __all__ = ["Compacted", "compact"]
 
 SMALL_BYTES = 64 << 20
-"""Size from which on a part is not merged, in bytes; merged parts stay below it, too."""
+"""Size in bytes from which on a part (a Parquet file) is not merged; merged parts stay below it, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,13 +24,13 @@ _LOCK = Lock()
 
 
 def most_descriptors() -> int:
-    """Return how many descriptors this process may have open, the reserve not counted."""
+    """Return how many descriptors this process may have open, without those that are reserved."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (_MANY if hard == resource.RLIM_INFINITY else hard) - RESERVED
 
 
 def keep_reserve(wanted: int) -> int:
-    """Raise the soft limit to *wanted* descriptors, as far as the hard limit less the reserve; return the new limit."""
+    """Raise the soft limit to *wanted* descriptors, but leave ``RESERVED`` to the hard limit; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     chosen = min(max(wanted, soft), most_descriptors())
     with suppress(ValueError, OSError):  # a system may allow fewer than its hard limit

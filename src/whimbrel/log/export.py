@@ -45,7 +45,7 @@ def export_lock(directory: Path, node: str) -> Path:
 
 
 def export(directory: Path, node: str, *, closed_only: bool = True, into: Path | None = None) -> Exported:
-    """Export the facts that are not in Parquet yet, of closed segments or, without *closed_only*, all durable ones.
+    """Export the facts that are not in Parquet yet: of closed segments or, without *closed_only*, all durable facts.
 
     The parts and the last exported seq are written *into* the folder of another log, or into *directory* itself.
     Another folder gets checkpoints too (``checkpoints.copying``), so that its tables have the same start state.

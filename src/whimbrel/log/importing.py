@@ -46,7 +46,7 @@ class Imported:
 
 
 class DeadLetters:
-    """Buffer of bad lines for the table ``dead_letters``; a part's name has the times at which they were found."""
+    """Buffer of bad lines for the table ``dead_letters``, whose Parquet files are named by times instead of seqs."""
 
     def __init__(self, directory: Path, node: str, clock: Clock) -> None:
         self._directory, self._node, self._clock = directory, node, clock

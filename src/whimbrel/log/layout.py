@@ -159,7 +159,7 @@ def checkpoint_path(directory: Path, node: str, seq: int) -> Path:
 
 
 def checkpoints(directory: Path, node: str) -> list[tuple[int, Path]]:
-    """Return seq and path of *node*'s checkpoints, in order; damaged files are not left out."""
+    """Return seq and path of *node*'s checkpoints, in order, including damaged ones."""
     names = [(_CHECKPOINT.fullmatch(path.name), path) for path in segments_folder(directory, node).glob("checkpoint-*")]
     return sorted((int(found[1]), path) for found, path in names if found)
 

@@ -37,7 +37,7 @@ from whimbrel.model.notification import NotificationId
 __all__ = ["HEADER_BYTES", "NEVER", "Header", "Record", "Scan", "is_proven_later", "is_torn_creation", "read_header"]
 
 NEVER = INT64_MIN
-"""The time of the record before the first one."""
+"""Time in place of that of a record before, for the first record of a log."""
 
 _MAGIC = b"whimseg\n"
 _VERSION = 1
@@ -112,7 +112,7 @@ def is_torn_creation(path: Path) -> bool:
 
 
 class Scan:
-    """Iterator over the whole records of a segment; at its end, ``end`` is the offset and ``trouble`` the reason."""
+    """Iterator over the whole records of a segment; ``end`` is the offset where it stopped, ``trouble`` the reason."""
 
     def __init__(self, stream: BinaryIO, header: Header, *, offset: int = HEADER_BYTES, seq: int | None = None) -> None:
         self._stream, self._salt = stream, header.salt

@@ -45,7 +45,7 @@ class Verified:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Record an error of ours, or of the disk, as a problem, and suppress it."""
+        """Suppress a ``WhimbrelError`` or ``OSError`` in the ``with`` block, and record it as a problem."""
         try:
             yield
         except WhimbrelError as error:
@@ -117,7 +117,7 @@ class _Node:
             self._tell_gaps(found[0][0])
 
     def _verify_checkpoints(self, begin: int) -> None:
-        """Read every checkpoint whole; report one that the segments, whose first seq is *begin*, do not reach."""
+        """Read every checkpoint whole; report one before *begin*, the segments' first seq, or after their end."""
         for seq, path in layout.checkpoints(self._directory, self._node):
             with self._result.noting():
                 checked(path, self._node, seq)
@@ -131,7 +131,7 @@ class _Node:
                     )
 
     def _tell_gaps(self, begin: int) -> None:
-        """Report seqs that were given, but are neither in Parquet nor in the segments, whose first seq is *begin*."""
+        """Report seqs that are neither in Parquet nor in the segments, whose first seq is *begin*."""
         where = layout.segments_folder(self._directory, self._node)
         if self._next_seq and self._exported >= self._next_seq:
             self._result.problems.append(

@@ -75,7 +75,7 @@ class Recovery:
     """Size of the torn tail that was cut off: records being written when the node died, none of them acknowledged."""
     cut_from: Path | None = None
     missing_to: int = 0
-    """The last seq that was given although its record is missing; 0 if none is missing."""
+    """The last seq that was assigned to a fact whose record is missing; 0 if none is missing."""
 
 
 class _End(NamedTuple):
@@ -161,7 +161,7 @@ class LogWriter:
         self._next_seq, self._last_at, self._fault = first, last_at, None
 
     def close(self) -> None:
-        """Sync the buffered facts, write a last mark, and release the file and the lock."""
+        """Sync the buffered facts, write a last mark (a commit marker), and release the file and the lock."""
         try:
             if self._fault is None:
                 self.settle()
@@ -230,7 +230,7 @@ class LogWriter:
     def append_body(self, body: bytes, at: int) -> int:
         """Buffer the record *body* of a fact of the time *at*; return the fact's seq.
 
-        The caller has built *body* with the seq ``next_seq`` (``records.publication_body``); this is not checked.
+        The caller has built *body* with the seq ``next_seq`` (``compact.publication_body``); this is not checked.
         """
         if not self._last_at <= at <= LAST_TIME or at < FIRST_TIME:
             low = max(self._last_at, FIRST_TIME)
@@ -249,7 +249,7 @@ class LogWriter:
         """Drop the buffered facts that are not written, and return how many were dropped.
 
         The appending thread calls this after a failed sync, once it has told the publishers that the facts are not
-        accepted: their seqs are given again. A running sync is waited for; facts that it wrote are not dropped.
+        accepted: new facts get their seqs. A running sync is waited for; facts that it wrote are not dropped.
         """
         with self._syncing:
             before = self._next_seq
@@ -389,7 +389,7 @@ class LogWriter:
         self._is_marked, self._begun_at = True, None
 
     def _given(self, given_by: Callable[[], tuple[int, str]] | None) -> tuple[int, str]:
-        """Return the last seq that is known to have been given, and the name of the file or system that proves it."""
+        """Return the last seq that is known to be assigned, and the name of the file or system that proves it."""
         exported = layout.exported_seq(self.directory, self.node), f"its export, {layout.EXPORTED_FILE},"
         state = max(layout.checkpoints(self.directory, self.node), default=(0, self._folder))  # its facts are durable
         known = max(exported, (state[0], f"its checkpoint, {state[1].name},"))

@@ -45,7 +45,7 @@ ArrowTable: TypeAlias = Any
 """A ``pyarrow.Table``; pyarrow ships no types."""
 
 HeldEntry: TypeAlias = tuple[str, str, int, str | None]
-"""Node, session, seq of a notification that has no outcome there yet, and a device that has it in flight, or None."""
+"""A notification that a session still holds: node, session, seq, and a device that has it in flight, or None."""
 
 _SHOWN = 20
 _NO_DEVICE = "no device"
@@ -83,10 +83,10 @@ class Membership(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAccount:
-    """Number of entries of a device, per outcome."""
+    """Number of a device's notifications, per outcome, and of those that are still held for it."""
 
     device: str | None
-    """The device; None for entries of sessions without a device."""
+    """The device; None for notifications of sessions that had no device."""
     delivered: int = 0
     held: int = 0
     expired: int = 0
@@ -97,7 +97,7 @@ class DeviceAccount:
 
     @property
     def entries(self) -> int:
-        """Number of all entries of the device."""
+        """Number of the device's notifications, whatever their outcome."""
         settled = self.delivered + self.expired + self.displaced + self.taken_elsewhere + self.dropped + self.withheld
         return settled + self.held
 
@@ -109,9 +109,9 @@ class Account:
     notifications: int
     """Number of notifications that at least one subscription matched."""
     wanted: int
-    """Number of pairs of notification and session that have an entry."""
+    """Number of pairs of a notification and a session that has an outcome for it or still holds it."""
     devices: tuple[DeviceAccount, ...]
-    """Counts per device, ordered by name; entries without a device come last."""
+    """Counts per device, ordered by name; the counts without a device come last."""
     gap_count: int
     gaps: tuple[str, ...]
     """Sentences about the first discrepancies."""
@@ -175,7 +175,7 @@ def _shares(matches: ArrowTable) -> dict[_Wanted, set[str | None]]:
 
 
 class Entries:
-    """All entries, and the number of each device's entries per outcome; duplicate entries are added to *gaps*."""
+    """All entries (notification, session, device), and their number per device and outcome; duplicates go to *gaps*."""
 
     def __init__(
         self, deliveries: ArrowTable, held: Iterable[HeldEntry], members: Iterable[Membership], gaps: Gaps
@@ -262,7 +262,7 @@ def _judge_sessions(
 def _served_among_others(
     shares: Mapping[_Wanted, set[str | None]], devices: Mapping[_Wanted, Container[str | None]]
 ) -> set[tuple[str, int, str]]:
-    """Return the (node, seq, share) that may have been served by a session that also matched outside the share."""
+    """Return the (node, seq, share) where a session that also matched outside the share may have served the share."""
     return {
         (node, seq, share)
         for (node, seq, session), through in shares.items()

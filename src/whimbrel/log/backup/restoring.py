@@ -71,7 +71,7 @@ def _clear(folder: Path) -> None:
 
 
 def _lay_down(backup: Path, each: BackedUp, beside: Path) -> None:
-    """Copy one file of a backup to a new file below *beside*, check it against the manifest, and fsync it."""
+    """Copy one file of a backup to the temporary folder *beside*, check it against the manifest, and fsync it."""
     target = beside / each.path
     target.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)

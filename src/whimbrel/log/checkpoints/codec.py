@@ -61,7 +61,7 @@ class CheckpointHeader:
     node: str
     seq: int
     state_at: int
-    """The largest time of any fact or tick in the state."""
+    """The largest time in the state: of a fact, or of a tick (an advance of time without a fact)."""
     made_at: int
     salt: int
 

@@ -73,7 +73,7 @@ def checked(path: Path, node: str, seq: int, *, pause: Callable[[], None] = lamb
 
 
 def newest_sound(directory: Path, node: str) -> tuple[CheckpointInfo | None, list[str]]:
-    """Return the newest valid checkpoint, or None, and the errors of newer ones.
+    """Return the newest valid checkpoint, or None, and the errors of damaged checkpoints that are newer.
 
     A checkpoint that a newer Whimbrel wrote raises ``NewerLogError``: a start from an older one would lose facts.
     """

@@ -43,9 +43,9 @@ from whimbrel.pipeline.unit.take import take
 __all__ = ["FOLDED", "UNFOLDED", "CutLogError", "ShardJob", "ShardTask", "divide", "fold_log", "fold_shard"]
 
 FOLDED = ("matches", "deliveries", "link_quality", "dead_letters")
-"""Tables that the unit makes, in one pass over the log."""
+"""Tables that a task makes while it replays a node's log, in one pass."""
 UNFOLDED = frozenset({"link_quality", "dead_letters"})
-"""Tables of ``FOLDED`` that need neither matching nor the hold."""
+"""Tables of ``FOLDED`` that need neither matching nor the hold (the state of the sessions)."""
 
 _NUMBERS_A_SHARD = 50_000
 """Least number of seqs per shard: with fewer, reading the node's log again costs more than it saves."""
@@ -132,7 +132,7 @@ def fold_log(
     shards: int | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> dict[str, list[Path]]:
-    """Fold all nodes; return the data files of each table, which are not committed yet.
+    """Replay (fold) the logs of all nodes; return the data files of each table, which are not committed yet.
 
     *missing* has the seqs that are missing from the log, per node. *shards* is the number of shards per node; None
     chooses it by size. *on_progress* is called with the fraction that is done, from 0 to 1.
@@ -156,7 +156,7 @@ def _tasks(job: ShardJob, tasks: Sequence[ShardTask], batches: Iterable[Any]) ->
 
 
 def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[WorkerOutput]:
-    """Fold one shard; yield the data files that were written."""
+    """Replay (fold) a node's log for one shard of its sessions; yield the data files that were written."""
     node, first, log = task.node, task.first, Path(job.log)
     begun = _start_state(job, task)
     reader = SpanReader(log, node, most_facts=job.piece_facts, most_bytes=job.piece_bytes, patience=job.patience)

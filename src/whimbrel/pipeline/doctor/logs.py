@@ -144,7 +144,7 @@ def _extent(log: Path, node: str) -> Extent | None:
 
 
 def _hole(log: Path, node: str) -> tuple[int, int] | None:
-    """Return the range of seqs that are missing between the exported ones and the oldest segment, or None."""
+    """Return the range of seqs that are missing between the last exported seq and the oldest segment, or None."""
     live = layout.segments(log, node)
     exported = layout.exported_seq(log, node)
     has_parts = any(part.node == node for table in COLUMNS for part in layout.parts(log, table))

@@ -204,7 +204,7 @@ class _Suspects:
 
 
 def _outside(values: Arrow, least: float, most: float) -> Arrow:
-    """Return where numbers are below *least*, above *most* or NaN; null stays null."""
+    """Return a column of booleans: is the number below *least*, above *most* or NaN? Null stays null."""
     if values.null_count == len(values):
         return pa.nulls(len(values), pa.bool_())
     return pc.invert(pc.and_(pc.greater_equal(values, least), pc.less_equal(values, most)))

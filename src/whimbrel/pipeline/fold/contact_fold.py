@@ -61,7 +61,7 @@ _SLICE, _POSITION, _CONTACT, _BEFORE = "contact slice", "contact position", "con
 CONTACT_KINDS = frozenset({_SLICE, _POSITION, _CONTACT, _BEFORE})
 """Kinds of the rows that store the state of a ``ContactFold``."""
 _MOVED_OF = 4
-"""If more than one in this many devices moved, all are searched: finding the devices near the moved ones costs more."""
+"""If more than one in this many devices moved, search all devices: finding those near the moved ones costs more."""
 _FEW = 1_000
 
 
@@ -86,10 +86,10 @@ class Meeting(NamedTuple):
     apart: int = 0
     apart_squared: int = 0
     cycles: int = 0
-    """Sum of the gaps, each with the length of the contact before it."""
+    """Sum of all gaps, plus the length of the contact before each gap."""
 
     def plus(self, other: Meeting) -> Meeting:
-        """Return the sums of both."""
+        """Return the sums over the contacts and gaps of both values."""
         return Meeting(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
@@ -126,12 +126,12 @@ class ContactFold:
     def __init__(self, plan: ContactPlan) -> None:
         self._plan = plan
         self.until = INT64_MIN
-        """End of the last slice."""
+        """End of the last slice of time, in microseconds."""
         self._held = HeldPlaces(reach_m=ball_m(plan.range_m), stale_us=plan.stale_us)
         """Places that were valid at the end of the last slice."""
         self.open: dict[Pair, _Open] = {}
         self._pairs: dict[str, set[Pair]] = {}
-        """Pairs of ``open``, per device."""
+        """Pairs of devices in contact (the keys of ``open``), per device."""
         self.last: dict[Pair, tuple[int, int]] = {}
         """End and length of the last contact, per pair of devices that have met."""
         self._ends: list[tuple[int, Pair]] = []
@@ -208,7 +208,7 @@ class ContactFold:
     # -- a slice -----------------------------------------------------------------------------------------------------
 
     def take(self, reports: Any) -> None:  # a pyarrow.Table, ordered by seq
-        """Add *reports*, which follow those added before, for the next slice."""
+        """Store position *reports* for the next slice of time; they come after all earlier reports in the log."""
         rows = reports.filter(reports.column("place").is_valid()).combine_chunks()
         if rows.num_rows:
             places = [pc.struct_field(rows.column("place"), name).to_numpy() for name in ("latitude", "longitude")]

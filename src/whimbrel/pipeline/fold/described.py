@@ -33,7 +33,7 @@ def known_of(fact: Notification) -> HeldValues:
 
 
 class Described:
-    """A notification in a worker: values for the rules of the hold and for its rows, and the results of policies."""
+    """A notification as a worker stores it: values for session queues and ``deliveries``, and results of policies."""
 
     __slots__ = (
         "body_hash",

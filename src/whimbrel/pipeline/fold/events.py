@@ -82,7 +82,7 @@ _CARRIED = {"publisher": "device", "published_at": "at"} | {
 
 
 class Seen(Enum):
-    """Content of publications that policies may have to read."""
+    """How much of a publication policies may read: nothing, its attributes, or its body too."""
 
     NOTHING = 0
     ATTRIBUTES = 1
@@ -92,7 +92,7 @@ class Seen(Enum):
 def published_events(
     batch: Arrow, found: PackedVersions, rows: Any, handles: Any, *, seen: Seen = Seen.NOTHING
 ) -> Iterator[Arrow]:
-    """Yield one event per publication that any interest matches, with the seqs of the matching interests.
+    """Yield one event per publication that any subscription matches, with the seqs of these rows of ``interests``.
 
     *rows* (row numbers in *batch*) and *handles* (versions in *found*) are the result of ``PackedVersions.match``.
     """

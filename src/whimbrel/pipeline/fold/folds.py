@@ -27,7 +27,7 @@ from whimbrel.pipeline.fold.policies import KeptContent, PolicyChecks
 __all__ = ["EVENT", "FACT", "PUBLISHED", "RECEIPT", "Event", "Fold", "Rows", "events_of", "plain"]
 
 PUBLISHED, RECEIPT, FACT = range(3)
-"""Kinds of events: publications and receipts, the frequent ones, are columns; all other events are facts."""
+"""Kinds of events; publications and receipts have their values in columns, any other event refers to a fact."""
 
 EVENT = pa.schema(
     [
@@ -86,7 +86,7 @@ class Event(NamedTuple):
 
 
 class Fold:
-    """Fold of the sessions of a node, or of a shard, which yields rows of ``deliveries``.
+    """Replays events for the sessions of a node, or of one shard of them, and yields rows of ``deliveries``.
 
     *whose* has the session and identity of each subscription that a publication may match; its keys are the seqs of the
     rows of ``interests`` that made the subscriptions.

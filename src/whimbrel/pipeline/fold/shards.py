@@ -71,7 +71,7 @@ class Shard:
         return self._is_own(whose, None) if scope is RowScope.SESSION else self._is_own(None, whose)
 
     def _is_own(self, session: str | None, device: str | None) -> bool:
-        """Return whether a row about a session, or else a device, is for this shard (unknown device: the first)."""
+        """Return whether a row about a session, or else a device, is for this shard; shard 0 has unknown devices."""
         if session is not None:
             return self.components.group(session) == self.number
         group = None if device is None else self.components.group_of_device(device)
@@ -126,7 +126,7 @@ def shard_of(
     begun: StartState | None,
     missing: Sequence[Missing] = (),
 ) -> Shard:
-    """Compute the shard *number* of *of* from a log's seqs *first* to *last*, of which *missing* ones may be absent."""
+    """Compute shard *number* (of *of* shards) from a log's seqs *first* to *last*; *missing* ones may be absent."""
     tables = ("policies",) if of == 1 else ("policies", "presence", "sessions", "interests")
     devices: set[tuple[str, str]] = set()
     shares: set[tuple[str, str]] = set()

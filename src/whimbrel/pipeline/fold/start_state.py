@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 STATE_FORMAT = 4
-"""Format of a worker's rows, stored in the row ``log mark``; it is also the format of a stream's plan."""
+"""Version of the format of a worker's state, stored in the row ``log mark``; also the format of a stream's plan."""
 _SAME = HOLD_KINDS | POLICY_KINDS | {"link", "place"}
 """Kinds of rows that are the same in a broker's checkpoint and in a worker's state."""
 
@@ -73,7 +73,7 @@ class StartState:
     name: str
     """The file name of the checkpoint."""
     at: int
-    """The largest time of any fact or tick in the state, in microseconds."""
+    """The largest time in the state, in microseconds: of a fact, or of a tick (an advance of time without a fact)."""
     rows: tuple[tuple[Key, bytes], ...]
     """The rows of a worker's state (``unit.node_share``)."""
 
@@ -161,7 +161,7 @@ def _start_state(directory: Path, node: str) -> StartState | None:
 
 
 def left_out(directory: Path, node: str) -> list[Missing]:
-    """Return the ranges of seqs that were given but are in no table: missing ones, and those before the start state."""
+    """Return the ranges of seqs whose rows are in no table: missing seqs, or those before the start state."""
     first, path = begin_of(directory, node)
     if path is None:
         return missing_numbers(directory, node)

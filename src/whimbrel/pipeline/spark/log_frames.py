@@ -316,7 +316,7 @@ _EXTENT = pa.schema([("node", pa.string()), ("first", pa.int64()), ("last", pa.i
 
 
 def extents(tables: Iterable[tuple[LogRows, str]]) -> dict[str, Extent]:
-    """Return the extent of each node over all *tables*, pairs of rows and the name of their time column."""
+    """Return seqs and last time of each node over all *tables*: pairs of rows and the name of their time column."""
     schema = from_arrow_schema(_EXTENT)
     frames = [rows.select("node", "seq", at).mapInArrow(partial(_extents, at), schema) for rows, at in tables]
     found: dict[str, Extent] = {}

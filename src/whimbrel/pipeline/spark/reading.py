@@ -29,7 +29,7 @@ from whimbrel.pipeline.spark.source import Span, read_tail, register
 __all__ = ["read_table"]
 
 SMALL_TAIL, SMALL_BYTES = 50_000, 64 << 20
-"""Most seqs, and most bytes of segments, of all nodes together, for which the driver reads the tails itself."""
+"""Most seqs, and most bytes of segments, of all nodes, for which the driver itself reads what is not in Parquet."""
 
 
 def read_table(
@@ -68,7 +68,7 @@ def read_table(
 
 
 def _are_small(directory: Path, tails: Mapping[str, tuple[int, int]]) -> bool:
-    """Return whether the tails surely fit into the driver's memory: few seqs, in small segments."""
+    """Return whether the tails (seqs that are not in Parquet) fit into the driver: few seqs, in small segments."""
     if sum(last - settled for settled, last in tails.values()) > SMALL_TAIL:
         return False
     try:
@@ -79,7 +79,7 @@ def _are_small(directory: Path, tails: Mapping[str, tuple[int, int]]) -> bool:
 
 
 def _read_here(spark: SparkSession, directory: Path, table: str, tails: Mapping[str, tuple[int, int]]) -> DataFrame:
-    """Read a table's rows of short tails in the driver."""
+    """Read a table's rows of short tails (seqs that are not in Parquet) in the driver."""
     schema = SCHEMAS[table]
     target = to_arrow_schema(schema, timezone="UTC")
     batches = read_undisturbed(

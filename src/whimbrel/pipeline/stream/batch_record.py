@@ -81,7 +81,7 @@ class NodeRecord:
     applied: int
     """The node's last seq in the tables."""
     last_at: int | None
-    """The time of that fact, in microseconds."""
+    """The time of the fact with the seq ``applied``, in microseconds."""
     size: int
     size_bytes: int
     """Size of the node's state, in bytes; ``size`` is its number of items."""

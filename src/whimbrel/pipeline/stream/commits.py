@@ -145,7 +145,7 @@ class BatchSummary:
     state: int
     """Number of items in the state of all nodes and windows."""
     state_bytes: int
-    """Size of that state, in bytes."""
+    """Size of the state of all nodes and windows, in bytes."""
     took_s: float
     notes: tuple[str, ...] = ()
     """Sentences about gaps, late rows and the like, for an observer."""

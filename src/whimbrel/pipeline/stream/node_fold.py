@@ -122,7 +122,7 @@ class _Kept:
 
 
 _kept: dict[tuple[str, str, str, str], _Kept] = {}
-"""Cache of this process; keys: stream, path of the log, path of the tables, node."""
+"""States of nodes that this process caches; keys: stream, path of the log, path of the tables, node."""
 _folder: list[Path] = []
 
 
@@ -134,7 +134,7 @@ def scratch() -> Path:
 
 
 def fold_node(job: Job, node: str, span: Span, blobs: Blobs, folder: Path) -> Iterator[WorkerOutput]:
-    """Apply a span to the state of a node, which is stored in *blobs*; yield the output.
+    """Apply a span (range of seqs) to the state of a node, which is stored in *blobs*; yield the output.
 
     Once all output was yielded, *blobs* have the state at the end of the span.
     """

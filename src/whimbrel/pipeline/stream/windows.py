@@ -44,7 +44,7 @@ _INTERVAL_SCHEMA = pa.schema(
     [("session", pa.string()), ("subject_filter", pa.string()), ("began_at", TIME_TYPE), ("ended_at", TIME_TYPE)]
 )
 SMALL = 8
-"""Least ratio of the intervals of all sessions to those of changed sessions; below it, the index is rebuilt."""
+"""Least ratio of the subscriptions of all sessions to those of changed sessions; below it, rebuild the index."""
 _COUNTED = pa.schema(
     [
         ("subject", pa.string()),
@@ -96,7 +96,7 @@ class Windows:
         self._intervals: dict[tuple[str, int], tuple[str, str | None, int, int | None]] = {}
         """Session, subject filter, begin and end (None: still in force) of each subscription, by node and seq."""
         self._ended: dict[tuple[str, int], int] = {}
-        """End of the intervals that have ended."""
+        """End of each subscription's interval that has ended, by node and seq."""
         self._nodes: dict[str, tuple[int | None, int]] = {}
         """Time of the last fact, and publication time of the oldest held notification, per node."""
         self.latest: dict[str, tuple[int, int]] = {}
@@ -104,7 +104,7 @@ class Windows:
         self._final = (INT64_MIN, INT64_MIN)
         """Times up to which windows of popularity and of latency are final."""
         self._of_session: dict[str, set[tuple[str, int]]] = {}
-        """Keys of the intervals of each session."""
+        """Node and seq of the subscriptions of each session: the keys of ``_intervals``."""
         self._changed: set[str] = set()
         """Sessions that have changed since ``_wishes`` was built."""
         self._wishes_size = 0
@@ -347,7 +347,7 @@ class Windows:
 
     @property
     def subscribers(self) -> dict[str, int] | None:
-        """Number of subscribers in the last window of each subject; None if neither this nor the census has changed."""
+        """Number of subscribers in the last window of each subject; None if neither they nor the census changed."""
         if not any(key[0] in {_LATEST, _CENSUS} for key in self._touched):
             return None
         return {subject: subscribers for subject, (_, subscribers) in self.latest.items()}

@@ -55,7 +55,7 @@ class InForce:
             for each in hold.subscriptions(session)
             if each.seq is not None
         }
-        """Session and identity of each subscription, by the seq of its interest."""
+        """Session and identity of each subscription, by the seq of its row in ``interests``."""
         self._ended: list[int] = []
         """Seqs of the subscriptions in ``whose`` that end in the piece (chunk of the log) that is being folded."""
         self._tables: tuple[Any, Any] | None = None

@@ -38,7 +38,7 @@ _SAVED = ("kind", "stale_us", "circle", "corner_start", "corners")
 
 
 def distinct_wishes(table: Any) -> tuple[Any, Any]:
-    """Return the number of each row's distinct filter, and a table with the first row of each distinct filter."""
+    """Assign numbers to the distinct filters of *table*; return each row's number, and a row of each filter."""
     count = table.num_rows
     found = np.zeros(count, np.int64)
     keys = table.column("keys")
@@ -72,7 +72,7 @@ class VersionPlaces:
 
     @classmethod
     def of_table(cls, table: Any, *, wishes: Any, wish_count: int) -> VersionPlaces:
-        """Build it for the versions in *table*; the other arguments number the versions' distinct filters."""
+        """Read the limits of the versions in *table*; the other arguments number the versions' distinct filters."""
         return cls._of(table, _place_columns(table), wishes, wish_count)
 
     @classmethod

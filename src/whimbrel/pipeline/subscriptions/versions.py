@@ -119,7 +119,7 @@ def open_intervals(interests: Any) -> Any:
 
 
 def touched_sessions(interests: Any, sessions: Any) -> set[str]:
-    """Return the sessions of one node whose subscriptions these rows change."""
+    """Return the sessions of one node whose subscriptions these rows of ``interests`` and ``sessions`` change."""
     is_gone = pc.equal(sessions.column("change"), SessionChange.DELETED.value)
     return {*interests.column("session").to_pylist(), *sessions.filter(is_gone).column("session").to_pylist()}
 
@@ -194,12 +194,12 @@ def keys_of(value: Sequence[Mapping[str, Any]] | None) -> KeyHashes:
 
 
 class LayerBase(NamedTuple):
-    """The base layer of a small matcher, and the sessions that it hides there."""
+    """The large matcher under a small one, and the sessions whose subscriptions the small one replaces."""
 
     path: str
-    """File of the base: a packed matcher that does not lie over another."""
+    """File of the large matcher, which does not lie over another one."""
     sessions: Collection[str]
-    """Sessions whose versions in the base are hidden, because the small matcher has all their versions."""
+    """Sessions whose versions in the large matcher are hidden, because the small matcher has all their versions."""
 
 
 def pack_versions(path: Path, table: Any, *, over: LayerBase | None = None, moves: Moves | None = None) -> set[str]:
@@ -266,7 +266,7 @@ class PackedVersions:
     begun: Any
     ended: Any
     places: VersionPlaces
-    """Places of the versions of this layer."""
+    """Limits to places of the versions in this layer."""
     words: SubjectWords
     """Words in the subject filters of this layer."""
     below: PackedVersions | None = None

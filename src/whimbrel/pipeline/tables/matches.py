@@ -49,7 +49,7 @@ __all__ = [
 
 _ALWAYS = ("seq", "published_at", "attributes", "deliver_insecure")
 _SOMETIMES = ("node", "subject", "keys", "place", "radius_m")
-"""Columns that are sent to the workers only if matching needs them: the transport is most of the cost."""
+"""Columns that are sent to the workers only if matching needs them, because sending is most of the cost."""
 
 
 class MovingRows(NamedTuple):
@@ -218,7 +218,7 @@ def scratch() -> Path:
 
 
 class Matching:
-    """Function for workers: matches batches of publications, and converts the matches with *shape*."""
+    """Function for workers: matches batches of publications, and makes rows of the matches with *shape*."""
 
     def __init__(self, shipped: Shipped, shape: Callable[[Any, PackedVersions, Any, Any], Any]) -> None:
         self._files, self._shape = shipped.files, shape

@@ -116,7 +116,7 @@ _NONE = -1
 
 
 class Wishes:
-    """Index of subscription intervals, to count the subscribers of subjects at a time; built once, used repeatedly."""
+    """Index of the times in force of subscriptions, to count the subscribers of subjects at the end of a window."""
 
     def __init__(self, intervals: Any) -> None:
         filters, people = (_encode(intervals.column(name)) for name in ("subject_filter", "session"))

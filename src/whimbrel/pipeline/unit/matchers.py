@@ -22,7 +22,7 @@ from whimbrel.pipeline.unit.node_share import NodeShare
 __all__ = ["SMALL", "Matchers"]
 
 SMALL = 8
-"""Least ratio of the sizes of the large and the small layer; below it, everything is packed again."""
+"""Least ratio of the sizes of the large and the small matcher; below it, one large matcher is built again."""
 
 
 @dataclass(slots=True)

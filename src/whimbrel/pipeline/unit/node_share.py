@@ -91,7 +91,7 @@ class LogPosition:
 
 
 class NodeShare:
-    """State of one node as far as its log was folded; *store* has the state of the last commit."""
+    """State of one node after the part of its log that was replayed; *store* has the state of the last commit."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class NodeShare:
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     def seen_content(self, put: Any) -> Seen:  # a pyarrow.Table
-        """Return which content of publications policies may read: those in force, and those of the rows *put*."""
+        """Return which content of publications policies may read: policies in force, and new ones in the rows *put*."""
         policies = self._fold.policies
         texts = put.column("text").drop_null().to_pylist()
         if self._decides or policies.needs_bodies or any(map(policies.reads_bodies, texts)):
@@ -255,7 +255,7 @@ _Rows = list[tuple[Key, bytes]]
 
 
 def _sorted_rows(node: str, store: RowStore) -> tuple[_Rows, _Rows, _Rows, bool]:
-    """Return the rows of the hold, of contacts and of the other parts, and whether an older version wrote them."""
+    """Sort the stored rows into those of the hold, of contacts and all others; return also whether they are old."""
     rows, is_old = upgrade(node, list(store.rows()))
     of_hold, of_contacts, own = _Rows(), _Rows(), _Rows()
     for key, value in rows:

@@ -54,7 +54,7 @@ class TakenPiece:
     tally: Arrow
     """Latencies per subject and window, with the schema ``latency.TALLY``."""
     intervals: Arrow
-    """Times in force of the subscriptions that this piece added, changed or removed."""
+    """Time in force of each subscription that this piece added, changed or removed."""
     meetings: dict[tuple[str, str], Meeting] = field(default_factory=dict)
     """Sums over the contacts that ended, per pair of devices."""
 
