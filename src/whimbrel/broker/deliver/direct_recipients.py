@@ -1,8 +1,9 @@
 """Direct recipients: the precomputed recipients of a topic, for publications that only private sessions receive.
 
-A lane saves a publication most of the work of the hold (the queues of all sessions). Sessions whose subscriptions match
-by topic alone are cached per topic. Sessions that match by content differ from publication to publication: at QoS 0
-they are cached one by one, otherwise a lane is built for that publication only.
+The list of these recipients is called a *lane*: a fast path past the hold (the queues of all sessions), which saves
+most of the work for a publication. Sessions whose subscriptions match by topic alone are cached per topic. Sessions
+that match by content differ from publication to publication: at QoS 0 they are cached one by one, otherwise a lane is
+built for that publication only.
 Some recipients only the hold can serve: named sessions and the devices in them, shares, subscriptions with No Local,
 and devices and subscriptions with a policy. They are the *rest* of a lane and are left to the hold.
 Two kinds of delivery store nothing in the hold. At QoS 0 a delivery to a private session is live only, and counts as
@@ -57,7 +58,7 @@ class _Recipient(NamedTuple):
 
 
 class DirectRecipients:
-    """The recipients of a topic: sessions *found* to match it, split into direct ones (*seats*) and the *rest*."""
+    """Recipients of a topic: the sessions *found*, split into direct ones (*seats*) and the hold's (*rest*)."""
 
     __slots__ = (
         "_devices",
@@ -86,7 +87,7 @@ class DirectRecipients:
         self.is_long = len(seats) > PIECE
         """Whether serving all recipients at QoS 1 takes more than one turn of the event loop."""
         self.confirms = any(seat.client.confirms for seat in seats)
-        """Whether the hold is needed at QoS 0 too, because some copy has a receipt."""
+        """Whether the hold is needed at QoS 0 too, because some client's copy has a receipt."""
 
     def __bool__(self) -> bool:
         return bool(self._seats)
@@ -210,15 +211,15 @@ class DirectRecipients:
 
 
 class DirectRecipientsCache:
-    """Cache of lanes per topic, valid until a subscription changes; no lane exists for a topic that *is_refused*."""
+    """Cache of lanes per topic, valid until a subscription changes; a topic that *is_refused* has no lane."""
 
     def __init__(self, state: BrokerState, is_refused: Callable[[str], object]) -> None:
         self._state, self._is_refused = state, is_refused
         self._epoch = -1
         self._lanes = Remembered[DirectRecipients | None](state.memory, item_bytes=_SEAT_BYTES)
         self._plain: dict[int, LiveClient] = {}
-        """The client of each content subscription, by its handle, if at QoS 0 its copies need nothing but the
-        client."""
+        """Client of each subscription whose QoS 0 copies need no delivery options, by the subscription's handle in the
+        matcher."""
 
     def get(self, subject: str) -> DirectRecipients | None:
         """Return the lane of the topic *subject*, without matches by content; None if publishing to it is refused.
@@ -315,7 +316,7 @@ class DirectRecipientsCache:
 
 
 def is_plain(message: KeptNotification) -> bool:
-    """Return whether a publication may take a lane, as far as its own properties decide: no keys, expiry or placing."""
+    """Return whether a publication's own properties allow a lane: it has no keys, expiry, deadline or place."""
     return (
         message.secured is OPEN
         and message.expires_at is None

@@ -1,7 +1,7 @@
 """Cache of messages in the form that policies read: a message for two hundred devices is decoded once.
 
-Rule: the cache is bounded in messages and bytes. It removes the least recently used first, and always keeps the last
-one.
+Rule: the cache is bounded in messages and bytes. It removes the least recently used message first, and always keeps the
+latest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """State of a broker: the node (durable state), and what the broker derives from it.
 
 It finds the subscriptions that match a publication, has the node apply facts, and performs the commands that the node
-returns. Derived from the node's state are the routes (matching index), the terms of deliveries, and indexes. Values
-that are lost on a restart are in ``volatile_state``.
+returns. The broker derives from the node's state the routes (matching index), the delivery options of sessions
+(*terms*), and indexes. Values that are lost on a restart are in ``volatile_state``.
 Rule: a new fact of this broker and a fact of a replayed log go through the same methods. While a log is replayed no
 client is connected, so the commands have no visible effect.
 Rule: no method here answers a client's request.
@@ -171,7 +171,8 @@ class BrokerState(NodeListener[LiveClient]):
     def connection_ended(self, client: LiveClient) -> None:
         """Clear the queue and the messages in flight of a client whose connection ended.
 
-        The hold repeats its messages when the client is back; retained messages are kept in the client.
+        When the client reconnects, the hold (the message store) sends its messages again. Retained messages are kept in
+        the client.
         """
         client.land()
 

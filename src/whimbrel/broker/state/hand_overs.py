@@ -109,7 +109,8 @@ class HandOvers:
     def _hand_over_live(self, client: LiveClient, message: KeptNotification, command: HandOver, now: int) -> None:
         """Send a QoS 0 copy that counts as delivered once it is written, and so needs no delivery options.
 
-        The log already has it as delivered. So it is written unless the gate refuses it or the connection broke.
+        The log already has it as delivered. So it is written, unless the gate (which checks rights and expiry) refuses
+        it, or the connection broke.
         """
         volatile, link = self._volatile, client.link
         assert volatile.sender is not None

@@ -55,7 +55,7 @@ class HistoryChunk(NamedTuple):
     missing: int = 0
     """Number of seqs, counted from the first that was requested, that were cut from the log."""
     trouble: str | None = None
-    """Why the rest cannot be read; None if it can."""
+    """Why the rest of the log cannot be read; None if it can."""
 
 
 class PastMatches:

@@ -1,4 +1,4 @@
-"""Cache of terms: the delivery options of a session for one combination of its subscriptions that match a message.
+"""Cache of delivery options (*terms*) of a session, per combination of its subscriptions that match a message.
 
 The options (QoS, identifiers, retain flag, policies) are computed from the subscriptions in the hold.
 Rule: when a subscription of a session has changed, the cached terms of the session are removed (``forget``).
@@ -21,7 +21,7 @@ __all__ = ["OptionsCache"]
 
 _MAX_TERMS = 10_000
 _IDENTITIES_A_TERM = 8
-"""Subscriptions of one combination that count as one more cached entry, because the terms name each of them."""
+"""Number of subscriptions in a combination that count as one more entry, because the options list each of them."""
 
 
 class OptionsCache:

@@ -100,11 +100,11 @@ class Routes:
         self._wanted: dict[int, tuple[str, Identity, str, int]] = {}
         """Session, identity, subject filter and memory in bytes of each subscription, by route number."""
         self._by_handle: dict[int, int] = {}
-        """Route numbers by the matcher's handles."""
+        """Route number of each subscription in the matcher, by its handle there."""
         self.has_content = False
         """Whether the matcher has any subscription: one with a content filter, with keys, or that demands keys."""
         self._handles: dict[int, int] = {}
-        """The matcher's handles by route number."""
+        """Handle of each subscription (its index in the matcher), by route number."""
         self._last = 0
         self.refused_today: dict[tuple[str, Identity], str] = {}
         """Subscriptions whose filter an older version accepted and this one would refuse, each with the reason."""
@@ -117,7 +117,7 @@ class Routes:
         self._remembered_sessions: dict[str, dict[str, tuple[Identity, ...]]] = {}
         """Cached results of ``by_subject`` as maps with sessions as keys, for publications for an area."""
         self.epoch = 0
-        """Version of the routes: it changes when a subscription changes, or the clients served without the hold."""
+        """Version number: it changes with every subscription, and when other clients can be served without the hold."""
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -129,7 +129,7 @@ class Routes:
 
     @property
     def at_once(self) -> int:
-        """Most notifications to match in one turn of the event loop; fewer, the more filters are unpacked."""
+        """Most notifications to match in one turn of the event loop: the more filters are not packed yet, the fewer."""
         unpacked = self._matcher.content.unpacked + self.near.unpacked
         return _MAX_ASKED if unpacked < _LITTLE else max(1, _MAX_ASKED // unpacked)
 
@@ -251,7 +251,7 @@ class Routes:
     def by_content(
         self, subjects: Sequence[str], attributes: Sequence[Attributes], secured: Sequence[Secured] | None = None
     ) -> list[list[int]]:
-        """Return for each notification the handles of the matcher's subscriptions that match it.
+        """Return, for each notification, the subscriptions in the matcher that match it, as handles (see ``whose``).
 
         They match in subject, content and keys. *secured* has the keys of each notification; None: all are open.
         """
@@ -274,7 +274,7 @@ class Routes:
         return Allowance(self._stopwatch, _PIECE_S)
 
     def subscribers(self, subject: str, handles: Sequence[int], secured: Secured = OPEN) -> Found:
-        """Return the matching subscriptions of a notification without place: by *subject*, and those of *handles*.
+        """Return the subscriptions that match a notification without place: those found by *subject*, and *handles*.
 
         *handles* come from ``by_content``. If the notification demands keys, subscriptions without keys are left out.
         """

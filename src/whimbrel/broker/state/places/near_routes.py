@@ -50,10 +50,10 @@ NO_SUBSCRIBERS = NearFound((), is_decided=True)
 
 
 class NearRoutes:
-    """Index of the subscriptions with ``near``, by route number; *make_matcher* creates the matcher when needed.
+    """Index of the subscriptions with ``near``, each under a route number that the caller gives it.
 
-    *has_kernels* returns whether the compiled kernels of the grid are loaded, and starts loading them if they are not.
-    More than *few* subscriptions are worth the grid.
+    *make_matcher* creates the matcher when needed. *has_kernels* returns whether the compiled kernels of the grid are
+    loaded, and starts loading them if they are not. The grid is used for more than *few* subscriptions.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class NearRoutes:
         """Matches the subscriptions without their places until the grid is complete; None if it is not needed."""
         self._interests: dict[int, tuple[Entry, Interest]] = {}
         self._handles: dict[int, int] = {}
-        """The matcher's handles by route number."""
+        """Handle of each subscription (its index in the matcher), by route number."""
         self._numbers: dict[int, int] = {}
-        """Route numbers by the matcher's handles."""
+        """Route number of each subscription, by its handle in the matcher."""
         self.grid_so_far: PlaceGrid | None = None
         """The grid, also while it is being filled; None if there is none."""
         self._waiting: list[int] = []
@@ -109,7 +109,7 @@ class NearRoutes:
             self._handles[number], self._numbers[handle] = handle, number
             if self.grid_so_far is not None:
                 self._waiting.append(number)
-        self._interests[number] = entry, replace(interest, parsed=None)  # for the grid; without the tree, it is small
+        self._interests[number] = entry, replace(interest, parsed=None)  # for the grid; a parsed filter is large
 
     def remove(self, number: int) -> None:
         """Remove the subscription with the route number *number*; it must exist."""
@@ -144,14 +144,14 @@ class NearRoutes:
     # -- the grid ----------------------------------------------------------------------------------------------------
 
     def prepare_for(self, seconds: float, stopwatch: Callable[[], float]) -> None:
-        """Prepare the grid, if it is worth it, for about *seconds* by *stopwatch*."""
+        """Build the grid, if it is worth its cost, for about *seconds* by *stopwatch*."""
         until = stopwatch() + seconds
         self.prepare()
         while self.grid_so_far is not None and not self._is_over and stopwatch() < until:
             self.prepare()
 
     def prepare(self, asked: int | None = None) -> None:
-        """Do the next step of preparing the grid, if *asked* subscriptions are worth it (default: all that it has)."""
+        """Do the next step of building the grid, unless *asked* subscriptions (default: all) are too few for it."""
         if self.grid_so_far is None:
             many = len(self._interests) if asked is None else asked
             if many <= self._few or self.places is None or not self._has_kernels():
@@ -190,7 +190,7 @@ class NearRoutes:
         return NearFound(by_session(entries), is_decided=False)
 
     def sessions_within(self, area: Area, asked: int) -> set[str] | None:
-        """Return the sessions that may be in *area*, or None if the grid cannot tell yet or is not worth it.
+        """Return the sessions that may be in *area*, or None if the grid is not complete, or not worth using.
 
         *asked* is the number of subscriptions to check; if they are few, the hold checks them as fast.
         """

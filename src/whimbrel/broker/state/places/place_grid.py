@@ -67,13 +67,13 @@ class PlaceGrid:
         self._matcher, self._places = matcher, places
         self._index: ProximityIndex = matcher.places
         self._entries: list[Entry] = []
-        """Session and subscription of each handle of the matcher."""
+        """Session and subscription, by handle (the index of the subscription in the matcher)."""
         self._several = 0
         """Number of sessions with more than one subscription in the grid."""
         self._wanting: dict[str, int] = {}
         """Number of subscriptions in the grid per session."""
         self._joined: dict[str, frozenset[str]] = {}
-        """Members of each session that the index has."""
+        """Members of each session, as they are in the index."""
         self._changed: set[str] = set()
         """Sessions whose members may have changed since the last search."""
         self._named_of: dict[str, set[str]] = {}
