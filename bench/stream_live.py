@@ -270,8 +270,8 @@ class _Pair:
         subscribe(self.subscriber, wanted)
         self.publisher = stack.enter_context(connect(wanted, f"live-sensor-{number}"))
         self._tally = Tally(self._packets[0])
-        packet = self._packets[0].encoded(0)
-        self._heads = [load.encoded(0)[: -load.size_bytes - 2] for load in self._packets]
+        packet = self._packets[0].encode(0)
+        self._heads = [load.encode(0)[: -load.size_bytes - 2] for load in self._packets]
         self._stride, self._rest = len(packet), b""
         self._stamp_at = self._stride - len(_body(0, 0)) + _AT
 

@@ -431,7 +431,7 @@ def refusals_table() -> str:
 
 def parameters_table() -> str:
     """Return the parameters of a controller, each with its reason."""
-    rows = ((f"`{name}`", str(value), reason) for name, value, reason in Parameters().explained())
+    rows = ((f"`{name}`", str(value), reason) for name, value, reason in Parameters().explain())
     return _table(("parameter", "default", "why"), rows)
 
 

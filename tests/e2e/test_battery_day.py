@@ -12,7 +12,7 @@ from tests.e2e.broker_process import BrokerProcess
 from whimbrel.mqtt.codec import Decoder
 from whimbrel.mqtt.packets import V5, Connack, Puback
 from whimbrel.sim.ward.battery_day import BatteryDay, play
-from whimbrel.sim.ward.bedside_monitor import Monitor, published
+from whimbrel.sim.ward.bedside_monitor import Monitor, encode_reading
 from whimbrel.sim.ward.day_policies import DayPolicy
 from whimbrel.sim.ward.doctor import DoctorDevice
 from whimbrel.sim.ward.energy import Battery, Energy
@@ -71,7 +71,7 @@ def test_a_day_over_sockets_has_the_same_bytes_and_messages(tmp_path: Path, poli
             if reading is None:
                 doctor.socket.sendall(device.report())
             else:
-                monitor.socket.sendall(published(reading, packet_id=1))
+                monitor.socket.sendall(encode_reading(reading, packet_id=1))
                 while not (answers := decoder.receive(monitor.read())):
                     pass
                 assert isinstance(answers[0], Puback)  # decided, in this order

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from whimbrel.errors import InvalidInputError, MalformedBodyError
 from whimbrel.model.attributes import Attributes, Int64, Limits, Scalar, checked, type_of
-from whimbrel.model.codecs import from_cbor, from_json, from_typed, merged, to_cbor, to_json, to_typed
+from whimbrel.model.codecs import from_cbor, from_json, from_typed, merge_attributes, to_cbor, to_json, to_typed
 from whimbrel.model.tables import attributes_from_column_value, attributes_to_column_value
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def test_what_passes_the_limits_is_within_them(values: Attributes, room: int, na
 @given(body=ALL_ATTRIBUTES, properties=attributes(TEXT))
 def test_the_body_wins_and_nothing_is_lost(body: Attributes, properties: Attributes) -> None:
     """Every name of either side is there, with the body's value where both have it."""
-    both = merged(body, properties)
+    both = merge_attributes(body, properties)
     assert set(both) == set(body) | set(properties)
     assert all(both[name] == value for name, value in body.items())
 

@@ -50,7 +50,7 @@ class Truth:
         """Remember an event."""
         self.published[event.origin, event.number] = (now, event)
 
-    def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
+    def on_transmission(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
         """See that nobody transmits outside of the area, or repeats twice."""
         assert datagrams <= MAX_DATAGRAMS
         del heard_by, now
@@ -59,7 +59,7 @@ class Truth:
             self.repeats[who.node.name, frame.origin, frame.seq] += 1
             assert self.repeats[who.node.name, frame.origin, frame.seq] == 1
 
-    def noted(self, who: Resident, note: Note, *, now: int) -> None:
+    def on_note(self, who: Resident, note: Note, *, now: int) -> None:
         """Keep what a node reports."""
         key = (who.node.name, note.group)
         if note.kind in OUTCOMES:
@@ -72,7 +72,7 @@ class Truth:
         elif note.kind in {NoteKind.MEMBER_SILENT, NoteKind.MEMBER_RETURNED}:
             self.departures[note.kind] += 1
 
-    def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
+    def on_delivery(self, who: Resident, what: Deliver, *, now: int) -> None:
         """See that an event is delivered once, inside its area, and in time."""
         event, name = what.event, who.node.name
         self.deliveries[name, str(event.id)] += 1

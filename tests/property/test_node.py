@@ -78,8 +78,8 @@ def _check(followed: _Followed, traffic: NodeTraffic) -> None:
     shape = state.decisions.shape
     for device in DEVICES:
         named = [traffic.random.choice((None, "gone", *POLICIES)) for _ in range(3)]
-        asked = [None if version is None else version.name for version in shape.asked(device, named)]
-        assert asked == naive.asked(device, named)
+        asked = [None if version is None else version.name for version in shape.find_policies(device, named)]
+        assert asked == naive.find_policies(device, named)
         for policy in POLICIES:
             assert shape.is_suspended(policy, device, "a") == naive.is_suspended(policy, device, "a")
     for subject in SUBJECTS:

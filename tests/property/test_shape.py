@@ -16,10 +16,10 @@ from whimbrel.language.policies.values import Compression, Level, Projection
 from whimbrel.model.facts import Fact, Outcome
 from whimbrel.model.notification import Notification
 from whimbrel.model.rows import fact_of, row_of
-from whimbrel.shape.decision import decide, decided, finished
+from whimbrel.shape.decision import decide, decision_fact, finish
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.state import ShapeState
-from whimbrel.shape.transforms import Work, cost_of, needed, perform
+from whimbrel.shape.transforms import Work, cost_of, drop_needless, perform
 
 LIMITS = PolicyLimits(
     body_bytes=2_000, image_pixels=1_000, variables=3, variable_bytes=60, bytes=10**6, pixels=10**6, steps=10**6
@@ -72,7 +72,7 @@ def test_any_body_is_transformed_or_refused_with_a_fault(
     work = Work(body, transforms, changes)  # type: ignore[arg-type]
     assert len(work.key) == 32
     try:
-        part = needed(work)
+        part = drop_needless(work)
         if part is None:
             return
         cost = cost_of(part, LIMITS)
@@ -103,10 +103,10 @@ def test_a_decision_raises_nothing_and_keeps_every_limit(text: str, body: bytes,
         assert made.cost.bytes <= policy.bound.bytes
         assert made.cost.pixels <= policy.bound.pixels
         if made.work is not None:
-            made = finished(made, data.draw(st.just(b"smaller") | st.just(body) | st.just(Fault.TIME_OUT)))
+            made = finish(made, data.draw(st.just(b"smaller") | st.just(body) | st.just(Fault.TIME_OUT)))
         assert (made.outcome is Outcome.DELIVERED) or not made.body
         names_of = {"session": "s", "device": "d", "policy": "p"}
-        fact = decided(made, arrived.id, node="n", seq=9 + seq, now=0, policy_seq=1, is_kept=True, **names_of)
+        fact = decision_fact(made, arrived.id, node="n", seq=9 + seq, now=0, policy_seq=1, is_kept=True, **names_of)
         state.apply(fact_of(*row_of(fact)))
         assert len(state.manual("d", "p")) <= LIMITS.variables
         assert state.manual("e", "p") == state.manual("d", "q") == {}
@@ -129,5 +129,5 @@ def test_any_log_folds_and_folds_alike(found: list[Fact]) -> None:
 def _everything(state: ShapeState) -> object:
     automatic = {device: state.automatic(device) for device in state.devices}
     manual = {key: state.manual(*key) for key in state.variables}
-    failures = {key: state.failures.listed(*key) for key in state.failures}
+    failures = {key: state.failures.list_failures(*key) for key in state.failures}
     return automatic, manual, state.policies, state.choices, failures

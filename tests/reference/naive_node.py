@@ -319,7 +319,7 @@ class NaiveNode:
         """Return whether a policy is suspended for a device and a publisher."""
         return any(each[:3] == (device, policy, publisher) and each[3] >= _FAILURES for each in self.failures)
 
-    def asked(self, device: str, named: Sequence[str | None]) -> list[str | None]:
+    def find_policies(self, device: str, named: Sequence[str | None]) -> list[str | None]:
         """Return the policies that decide about a copy, in order; None is a subscription that takes it as it is."""
         if self.chosen.get(device) in self.policies:
             return [self.chosen[device]]

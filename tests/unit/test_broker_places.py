@@ -511,8 +511,8 @@ def test_after_a_restart_what_came_does_not_come_again(rig: Rig) -> None:
     restored = BrokerState.restore(NODE, rig.state.view.changes()[0].items())
     for state in (replayed, restored):
         assert len(state.areas) == 1
-        assert list(state.areas.entered(private_session("car"), Place.parse(HERE))) == []
-        assert len(list(state.areas.entered("other", Place.parse(HERE)))) == 1
+        assert list(state.areas.enter(private_session("car"), Place.parse(HERE))) == []
+        assert len(list(state.areas.enter("other", Place.parse(HERE)))) == 1
 
 
 def test_a_missed_deadline_is_counted_by_subject(rig: Rig) -> None:

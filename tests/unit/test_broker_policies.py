@@ -652,4 +652,4 @@ def test_a_decision_is_forgotten_with_its_receipt_whoever_else_waits_for_the_not
         phone.send(Puback(copy.packet_id))
         rig.settle()
     (decided,) = (fact for fact in _facts(rig) if isinstance(fact, Decided))
-    assert rig.state.decisions.kept("phone", decided.notification.seq) == ()
+    assert rig.state.decisions.find_decisions("phone", decided.notification.seq) == ()

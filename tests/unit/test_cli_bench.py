@@ -178,7 +178,7 @@ def test_a_tally_at_qos_0_answers_nothing() -> None:
     """An acknowledgement that nobody asked for would be a breach of the protocol."""
     load = Load(port=1)
     tally = Tally(load)
-    assert tally.receive(load.encoded(0) * 3) == b""
+    assert tally.receive(load.encode(0) * 3) == b""
     assert tally.count == 3
 
 
@@ -186,9 +186,9 @@ def test_a_tally_refuses_what_is_no_publication_of_its_length() -> None:
     """A stream out of step would be counted wrongly, and nobody would know."""
     load = Load(port=1)
     tally = Tally(load)
-    tally.receive(load.encoded(0))
+    tally.receive(load.encode(0))
     with pytest.raises(LoadError):
-        tally.receive(b"\xd0\x00" + load.encoded(0))
+        tally.receive(b"\xd0\x00" + load.encode(0))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from whimbrel.errors import InvalidValueError, MalformedBodyError
 from whimbrel.model.attributes import Int64, Limits, checked
-from whimbrel.model.codecs import from_cbor, from_json, from_properties, merged, to_cbor, to_json
+from whimbrel.model.codecs import from_cbor, from_json, from_properties, merge_attributes, to_cbor, to_json
 
 
 def test_json_numbers_and_booleans_get_their_types() -> None:
@@ -153,13 +153,13 @@ def test_user_properties_are_strings_and_come_once() -> None:
 
 def test_the_body_wins_over_a_property() -> None:
     """The architecture page says so; both engines must."""
-    assert merged(checked({"a": 1}), checked({"a": "x", "b": "y"})) == {"a": 1, "b": "y"}
+    assert merge_attributes(checked({"a": 1}), checked({"a": "x", "b": "y"})) == {"a": 1, "b": "y"}
 
 
 def test_limits_hold_for_both_together() -> None:
     """Two halves within the limits may be beyond them together."""
     with pytest.raises(InvalidValueError, match="at most 1 names"):
-        merged(checked({"a": 1}), checked({"b": "y"}), limits=Limits(max_names=1))
+        merge_attributes(checked({"a": 1}), checked({"b": "y"}), limits=Limits(max_names=1))
 
 
 @pytest.mark.parametrize("value", [b"x", math.nan, -math.inf])

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.replicas import plan, unserved, unserved_note
+from whimbrel.model.replicas import find_unserved, plan, unserved_note
 
 popularities = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=4), st.integers(0, 10**6), max_size=60)
 
@@ -22,7 +22,7 @@ popularities = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=4), st.i
 def test_the_plan_keeps_its_bounds(subscribers: dict[str, int], nodes: int, slots: int, target: float) -> None:
     """A plan that does not fit the devices' memory is none."""
     capacity = math.floor(nodes * slots * target + 1e-9)
-    beyond = unserved(subscribers, nodes=nodes, slots_per_node=slots, target=target)
+    beyond = find_unserved(subscribers, nodes=nodes, slots_per_node=slots, target=target)
     copies = plan(subscribers, nodes=nodes, slots_per_node=slots, target=target)
     assert copies.keys() == subscribers.keys()
     assert len(beyond) == max(0, len(subscribers) - capacity)
@@ -130,16 +130,16 @@ def test_more_subjects_than_places_leave_the_least_wanted_with_one_copy() -> Non
     wanted = {f"t{number}": 9 - number for number in range(9)}
     memory = {"nodes": 5, "slots_per_node": 2}
     assert plan(wanted, **memory) == dict.fromkeys(wanted, 1)
-    assert unserved(wanted, **memory) == ["t8"]
-    assert unserved({**wanted, "a": 5}, **memory) == ["t7", "t8"]
-    assert unserved(dict.fromkeys("cba", 3), nodes=2, slots_per_node=1) == ["b", "c"]
-    assert unserved(dict.fromkeys(map(str, range(8)), 1), **memory) == []
+    assert find_unserved(wanted, **memory) == ["t8"]
+    assert find_unserved({**wanted, "a": 5}, **memory) == ["t7", "t8"]
+    assert find_unserved(dict.fromkeys("cba", 3), nodes=2, slots_per_node=1) == ["b", "c"]
+    assert find_unserved(dict.fromkeys(map(str, range(8)), 1), **memory) == []
 
 
 def test_what_is_beyond_a_plan_is_counted_and_named() -> None:
     """A log of a million subjects has a short sentence, too."""
     many = {f"t{number:07}": 1 for number in range(1_000)}
-    told = unserved_note(unserved(many, nodes=5, slots_per_node=2), subjects=len(many))
+    told = unserved_note(find_unserved(many, nodes=5, slots_per_node=2), subjects=len(many))
     assert told.startswith("992 of 1,000 subjects are beyond the memory and keep one copy, their source's: t0000008, ")
     assert told.endswith(", … (982 more)")
     assert len(told) < 250

@@ -75,8 +75,8 @@ def test_bearings_are_clockwise_from_north(x_m: float, y_m: float, degrees: floa
 def test_the_consumers_own_attributes_win_over_published_ones() -> None:
     """Also where the own one is unknown: nobody else can say that this car approaches."""
     published: Attributes = {"status": "red", "approaching": 1, "speed": 99.0}
-    passed = _driven((20, 0), (40, 0)).seen(published, LIGHT)
+    passed = _driven((20, 0), (40, 0)).attributes_seen_from(published, LIGHT)
     assert (passed["status"], passed["approaching"]) == ("red", 0)
     assert passed["speed"] != 99.0
-    standing = _driven((20, 0)).seen(published, LIGHT)
+    standing = _driven((20, 0)).attributes_seen_from(published, LIGHT)
     assert set(standing) == {"status", "distance_m"}

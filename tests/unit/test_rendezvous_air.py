@@ -33,7 +33,7 @@ class Hall(halls.Hall):
 
     def met(self, who: Address) -> list[Address]:
         """Return the devices that *who* is connected to."""
-        return [address for address, _ in self.introduced(who)]
+        return [address for address, _ in self.list_introductions(who)]
 
     def kinds(self) -> list[NoteKind]:
         """Return what became of events."""

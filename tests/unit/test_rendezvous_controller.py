@@ -647,7 +647,7 @@ def test_another_controller_is_not_published() -> None:
 def test_every_parameter_has_a_reason_and_the_value_of_the_thesis() -> None:
     """5.3 argues for each; so does the table."""
     parameters = Parameters()
-    assert {name for name, _, _ in parameters.explained()} == set(REASONS)
+    assert {name for name, _, _ in parameters.explain()} == set(REASONS)
     assert parameters.page_timeout_us == PAGE_TIMEOUT_US == 2 * MIN_TIMEOUT_US == 5_120_000
     assert parameters.removed_ttl_us == 33_280_000 < parameters.event_ttl_us == 600_000_000
     assert parameters.pair_ttl_us == 120_000_000

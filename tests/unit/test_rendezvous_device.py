@@ -125,7 +125,7 @@ class Room:
             case _:
                 pass
 
-    def introduced(self, who: Address) -> list[Address]:
+    def list_introductions(self, who: Address) -> list[Address]:
         """Return the devices that *who* was connected to."""
         return [each.address for each in self.done[who] if isinstance(each, d.Introduced)]
 
@@ -137,8 +137,8 @@ def test_two_devices_find_each_other_though_they_were_never_there_at_once_scanni
     assert room.devices[BOB].publisher is DeviceState.PARKED
     room.wait(500)
     room.want(ALICE, room.devices[ALICE].subscribe(Subscription(name="bob")))
-    assert room.introduced(ALICE) == [BOB]
-    assert room.introduced(BOB) == [ALICE]
+    assert room.list_introductions(ALICE) == [BOB]
+    assert room.list_introductions(BOB) == [ALICE]
     assert not room.devices[ALICE].wishes.all
     assert not room.devices[BOB].wishes.all
 
@@ -186,7 +186,7 @@ def test_a_discoverable_device_is_served_without_knowing_what_a_controller_is() 
     assert room.devices[BOB].publisher is DeviceState.PARKED
     assert [wish.id for wish in room.devices[BOB].wishes.all] == ["P1"]
     room.want(ALICE, room.devices[ALICE].subscribe(Subscription(name="Bob")))
-    assert room.introduced(BOB) == [ALICE]
+    assert room.list_introductions(BOB) == [ALICE]
 
 
 @pytest.mark.parametrize("is_discoverable", [True, False])
@@ -243,9 +243,9 @@ def test_friends_find_each_other_and_strangers_learn_nothing() -> None:
     room = Room(alice, bob, carol)
     room.want(BOB, bob.publish(keys=(FAMILY.public,)))
     room.want(CAROL, carol.subscribe(Subscription(keys=(FAMILY.public,))))
-    assert room.introduced(CAROL) == []
+    assert room.list_introductions(CAROL) == []
     room.want(ALICE, alice.subscribe(Subscription(keys=(FAMILY.public,))))
-    assert room.introduced(ALICE) == [BOB]
+    assert room.list_introductions(ALICE) == [BOB]
 
 
 def test_a_device_proves_no_group_that_it_has_not_named() -> None:
@@ -361,7 +361,7 @@ def test_several_matches_are_listed_to_the_user() -> None:
     (told,) = [each for each in room.done[ALICE] if isinstance(each, d.Tell) and each.what == "listed"]
     assert [each.name for each in told.listed] == ["Bob", "Carol"]
     room.want(ALICE, alice.subscribe(Subscription(name="carol")))
-    assert room.introduced(ALICE) == [CAROL]
+    assert room.list_introductions(ALICE) == [CAROL]
 
 
 def test_a_device_may_publish_and_seek_at_once() -> None:
@@ -371,7 +371,7 @@ def test_a_device_may_publish_and_seek_at_once() -> None:
     for each in (alice, bob):
         room.want(each.address, each.publish())
     room.want(ALICE, alice.subscribe(Subscription(name="Bob")))
-    assert room.introduced(ALICE) == [BOB]
+    assert room.list_introductions(ALICE) == [BOB]
     assert alice.publisher is DeviceState.PARKED
     assert [record.owner for record in room.core.open_events()] == [ALICE]
 

@@ -121,7 +121,7 @@ def test_smart_first_the_controller_hears_the_page_and_wakes_the_smart_device(wo
         "D connects S",
         "S is master of D",
     ]
-    assert world.hall.introduced(SMART)[0][0] == DUMB
+    assert world.hall.list_introductions(SMART)[0][0] == DUMB
     assert not world.hall.controller.core.open_events(), "the answered publication is removed"
 
 
@@ -157,7 +157,7 @@ def test_dumb_first_the_controller_answers_in_the_smart_devices_place_and_lets_g
         "D connects S",
         "S is master of D",
     ]
-    assert world.hall.introduced(SMART)[0][0] == DUMB
+    assert world.hall.list_introductions(SMART)[0][0] == DUMB
     assert not world.hall.controller.core.open_events(), "the answered publication is removed"
 
 
@@ -175,7 +175,7 @@ def test_dumb_first_a_discoverable_smart_device_is_not_connected_to(world: World
         "D connects S",
         "S is master of D",
     ]
-    assert world.hall.introduced(SMART)[0][0] == DUMB
+    assert world.hall.list_introductions(SMART)[0][0] == DUMB
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -196,7 +196,7 @@ def test_both_orders_of_arrival_end_in_the_real_connection(seed: int, *, is_smar
     hall.air.run(40 * SECOND)
     come(is_smart=not is_smart_first)
     hall.air.run(40 * SECOND)
-    assert [who for who, _ in hall.introduced(SMART)][:1] == [DUMB]
+    assert [who for who, _ in hall.list_introductions(SMART)][:1] == [DUMB]
     assert headset.is_connected
     assert hall.air.link(DUMB, SMART) is not None
     assert hall.air.link(DUMB, hall.controller.core.address) is None
@@ -232,7 +232,7 @@ def test_a_smart_device_that_did_not_hear_its_headset_is_woken_again_at_the_next
     assert not headset.is_connected
     headset.radio.move((0.0, 0.0))
     hall.air.run(40 * SECOND)
-    assert [who for who, _ in hall.introduced(SMART)] == [DUMB]
+    assert [who for who, _ in hall.list_introductions(SMART)] == [DUMB]
 
 
 def test_a_wrong_pin_holds_nothing() -> None:
@@ -279,7 +279,7 @@ def test_two_dumb_devices_of_one_phone_are_held_and_let_go_one_after_the_other()
     device = Device(address=SMART, name="phone")
     hall.add(device).do(device.publish(is_lasting=True))
     hall.air.run(60 * SECOND)
-    assert {who for who, _ in hall.introduced(SMART)} == {DUMB, CAROL}
+    assert {who for who, _ in hall.list_introductions(SMART)} == {DUMB, CAROL}
 
 
 # -- the core alone ----------------------------------------------------------------------------------------------------

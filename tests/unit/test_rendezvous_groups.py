@@ -60,7 +60,7 @@ class Town:
         called.do(called.core.publish(keys=keys))
         caller.do(caller.core.subscribe(Subscription(address=called.core.address, keys=keys)))
         self.run(40)
-        assert called.core.address in [who for who, _ in self.hall.introduced(caller.core.address)]
+        assert called.core.address in [who for who, _ in self.hall.list_introductions(caller.core.address)]
 
     def run(self, seconds: float) -> None:
         """Let time pass."""

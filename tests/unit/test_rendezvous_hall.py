@@ -51,7 +51,7 @@ def test_friends_meet_within_ten_seconds_behind_silent_and_lying_subscribers(see
     assert {record.owner for record in hall.controller.core.open_events()} >= {address(100 + n) for n in range(6)}
     bob.do(bob.core.publish(keys=(FAMILY.public,)))
     hall.air.run(began + 10 * SECOND)
-    ((met, _at),) = hall.introduced(ALICE)
+    ((met, _at),) = hall.list_introductions(ALICE)
     assert met == BOB
 
 
@@ -120,4 +120,4 @@ def test_names_are_the_same_whatever_the_case_of_their_letters() -> None:
     carol = hall.add(Device(address=CAROL, name="Carol"))
     carol.do(carol.core.subscribe(Subscription(name="STRASSE")))
     hall.air.run(30 * SECOND)
-    assert [who for who, _ in hall.introduced(CAROL)] == [BOB]
+    assert [who for who, _ in hall.list_introductions(CAROL)] == [BOB]

@@ -196,8 +196,8 @@ def test_two_devices_meet_without_park_in_both_orders_of_arrival() -> None:
         assert state is DeviceState.RELEASED
         second(place)
         place.air.run(60 * SECOND)
-        assert [who for who, _ in place.introduced(ALICE)] == [BOB]
-        assert [who for who, _ in place.introduced(BOB)] == [ALICE]
+        assert [who for who, _ in place.list_introductions(ALICE)] == [BOB]
+        assert [who for who, _ in place.list_introductions(BOB)] == [ALICE]
 
 
 def test_controller_and_subscriber_never_page_the_publisher_at_the_same_time() -> None:
@@ -219,7 +219,7 @@ def test_controller_and_subscriber_never_page_the_publisher_at_the_same_time() -
                 going.add(who)
             else:
                 going.discard(who)
-        assert len({who for who, _ in place.introduced(BOB)}) >= 2
+        assert len({who for who, _ in place.list_introductions(BOB)}) >= 2
 
 
 def test_a_published_device_is_connectable_and_never_discoverable() -> None:
@@ -324,7 +324,7 @@ def test_friends_are_paged_both_and_prove_their_group_without_park() -> None:
         keys = (FAMILY.public,)
         node.do(node.core.publish(keys=keys) if who == BOB else node.core.subscribe(wanted))
         place.air.run(30 * SECOND)
-    assert [who for who, _ in place.introduced(ALICE)] == [BOB]
+    assert [who for who, _ in place.list_introductions(ALICE)] == [BOB]
     assert isinstance(place.told[BOB][-1][0], Introduced)
 
 
@@ -335,5 +335,5 @@ def test_a_hall_of_thirty_devices_is_served_without_park() -> None:
         offer(place, address(200 + number), f"p{number}")
         seek(place, address(300 + number), f"p{number}", is_lasting=True)
     place.air.run(180 * SECOND)
-    met = [place.introduced(address(300 + number)) for number in range(15)]
+    met = [place.list_introductions(address(300 + number)) for number in range(15)]
     assert all(met), [len(each) for each in met]

@@ -111,7 +111,7 @@ def test_requirement_4_discovery_is_asynchronous() -> None:
     alice = hall.add(Device(address=ALICE, name="Alice"))
     alice.do(alice.core.subscribe(Subscription(name="BOB")))
     hall.air.run(40 * SECOND)
-    assert [who for who, _ in hall.introduced(ALICE)] == [BOB]
+    assert [who for who, _ in hall.list_introductions(ALICE)] == [BOB]
 
 
 def test_requirement_5_availability_can_be_restricted() -> None:
@@ -137,8 +137,8 @@ def test_requirement_5_availability_can_be_restricted() -> None:
     assert {each.what for each, _ in hall.told[CAROL] if isinstance(each, Tell)} == {"accepted"}
     alice.do(alice.core.subscribe(Subscription(keys=(family.public,))))
     hall.air.run(60 * SECOND)
-    assert [who for who, _ in hall.introduced(ALICE)] == [BOB]
-    assert hall.introduced(CAROL) == []
+    assert [who for who, _ in hall.list_introductions(ALICE)] == [BOB]
+    assert hall.list_introductions(CAROL) == []
 
 
 def test_requirement_6_no_inconsistent_data_persists() -> None:

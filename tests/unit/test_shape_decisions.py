@@ -15,7 +15,7 @@ from whimbrel.model.attributes import Scalar
 from whimbrel.model.device import DeviceState
 from whimbrel.model.facts import Decided, Outcome
 from whimbrel.model.notification import Notification
-from whimbrel.shape.decision import Decision, decide, decided, finished
+from whimbrel.shape.decision import Decision, decide, decision_fact, finish
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import ShapeState
 from whimbrel.shape.variables import AutomaticVariables
@@ -188,7 +188,7 @@ def a_fact(
 ) -> Decided:
     """Return the fact of a decision."""
     names = {"session": "s", "device": "d", "policy": "p"}
-    return decided(made, arrived.id, node="n", seq=seq, now=NOW, policy_seq=policy_seq, is_kept=is_kept, **names)
+    return decision_fact(made, arrived.id, node="n", seq=seq, now=NOW, policy_seq=policy_seq, is_kept=is_kept, **names)
 
 
 def test_the_fact_holds_what_may_have_to_be_sent_again() -> None:
@@ -232,10 +232,10 @@ def test_what_comes_of_the_work_ends_the_decision() -> None:
     arrived = notification({}, ECG)
     made = decide(Policy("state.x = 1; return compress(m, 0.5, 1, 1);"), arrived, {}, {}, now=NOW)
     assert made.work is not None
-    whole = finished(made, b"small")
+    whole = finish(made, b"small")
     assert (whole.work, whole.body, whole.is_original, whole.changed) == (None, b"small", False, {"x": 1})
-    assert finished(made, ECG).is_original
-    failed = finished(made, Fault.TIME_OUT)
+    assert finish(made, ECG).is_original
+    failed = finish(made, Fault.TIME_OUT)
     assert (failed.outcome, failed.fault, failed.changed) == (Outcome.WITHHELD, Fault.TIME_OUT, {})
 
 

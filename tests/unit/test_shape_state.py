@@ -150,7 +150,7 @@ def test_failures_of_a_device_are_bounded_and_end_with_it() -> None:
         assert state.has_suspended("p")
         state.apply(decided("p", 1, Fault.VARIABLES, publisher=f"m{number}"))
     assert not state.has_suspended("p")
-    assert len(state.failures.listed("d", "p")) == MAX_PUBLISHERS
+    assert len(state.failures.list_failures("d", "p")) == MAX_PUBLISHERS
     state.forget("d")
     assert not [*state.failures]
 
@@ -216,7 +216,7 @@ def test_the_rows_of_a_view_bring_everything_back() -> None:
         assert value is not None
         restore_row(again, key, value)
     assert (again.policies, again.choices) == (state.policies, {"d": "p"})
-    assert again.failures.listed("d", "p") == state.failures.listed("d", "p") == [("m", 1)]
+    assert again.failures.list_failures("d", "p") == state.failures.list_failures("d", "p") == [("m", 1)]
     restore_row(again, ("policy", "old"), cbor2.dumps([7, "o", "return m;", 12]))  # as older views have it
     assert (again.policies["old"].seq, again.has_suspended("old")) == (7, False)
     assert again.automatic("d") == state.automatic("d")

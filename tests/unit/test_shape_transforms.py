@@ -13,10 +13,10 @@ from PIL import Image
 
 from whimbrel.language.policies.limits import PolicyLimits
 from whimbrel.language.policies.values import Compression, Level, Projection
-from whimbrel.shape.bodies import BodyKind, ImageSize, image_size, kind_of, projected, rewritten, written
+from whimbrel.shape.bodies import BodyKind, ImageSize, image_size, kind_of, project, rewritten, write_body
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.images import fitting
-from whimbrel.shape.transforms import Work, cost_of, needed, perform
+from whimbrel.shape.transforms import Work, cost_of, drop_needless, perform
 from whimbrel.shape.work_queue import ResultCache
 
 LIMITS = PolicyLimits()
@@ -103,8 +103,8 @@ def test_a_bomb_is_refused_by_its_header_and_by_its_content() -> None:
 def test_json_is_projected_to_its_named_members(names: tuple[str, ...], kept: object) -> None:
     """By name, or down a path; lists and what is nested come along."""
     body = json.dumps({"a": 1, "b": {"c": 2, "d": [3]}, "x.y": 4}).encode()
-    assert json.loads(projected(body, names)) == kept
-    assert projected(b"plain text", names) == b"plain text"
+    assert json.loads(project(body, names)) == kept
+    assert project(b"plain text", names) == b"plain text"
 
 
 def test_json_follows_the_attributes_that_a_policy_changed() -> None:
@@ -113,7 +113,7 @@ def test_json_follows_the_attributes_that_a_policy_changed() -> None:
     changes = {"a.b": 5, "c": None, "new": "x", "opaque": b"x", "nan": float("nan")}
     assert json.loads(rewritten(body, changes)) == {"a": {"b": 5}, "new": "x"}
     assert rewritten(b"\x00binary", changes) == b"\x00binary"
-    assert (written({"a": 1}), written({}), written({"a": b"x"})) == (b'{"a":1}', b"", b"\xa1aaAx")
+    assert (write_body({"a": 1}), write_body({}), write_body({"a": b"x"})) == (b'{"a":1}', b"", b"\xa1aaAx")
 
 
 def test_compress_projects_json_only_where_something_is_scarce() -> None:
@@ -121,9 +121,9 @@ def test_compress_projects_json_only_where_something_is_scarce() -> None:
     body = b'{"pulse": 60, "name": "long"}'
     work = Work(body, (Compression(Level.HALF, names=("pulse",)),))
     assert perform(work, LIMITS) == b'{"pulse":60}'
-    assert needed(Work(body, (Compression(Level.WHOLE, names=("pulse",)),))) is None
-    assert needed(Work(body, (Compression(Level.HALF),))) is None
-    assert needed(Work(b"text", (Compression(Level.QUARTER), Projection(("a",))))) is None
+    assert drop_needless(Work(body, (Compression(Level.WHOLE, names=("pulse",)),))) is None
+    assert drop_needless(Work(body, (Compression(Level.HALF),))) is None
+    assert drop_needless(Work(b"text", (Compression(Level.QUARTER), Projection(("a",))))) is None
     assert work.is_light
     assert not Work(picture("PNG", (16, 16)), ()).is_light
 

@@ -148,12 +148,12 @@ def test_without_proximity_every_node_repeats_every_event() -> None:
     town.run(joined.warmup_s)
     sent: Counter[tuple[str, int]] = Counter()
 
-    def transmitted(_who: Resident, frame: Frame, **_more: int) -> None:
+    def on_transmission(_who: Resident, frame: Frame, **_more: int) -> None:
         assert isinstance(frame, Event)  # neither beacons nor joins
         sent[frame.origin, frame.seq] += 1
 
     watcher.is_counting = True
-    watcher.transmitted = transmitted  # type: ignore[method-assign, assignment] # each event by itself
+    watcher.on_transmission = on_transmission  # type: ignore[method-assign, assignment] # each event by itself
     town.run(joined.seconds)
     through = [each for each, (at, _) in watcher.published.items() if at < town.now - joined.deadline_us]
     assert len(through) > 10

@@ -10,7 +10,7 @@ import pytest
 
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.accounts import Entries, Gaps, HeldEntry, Membership
-from whimbrel.sim.witnesses import Heard, Logged, Received, Sent, Spoken, compare_heard, compare_sent, logged
+from whimbrel.sim.witnesses import Heard, Logged, Received, Sent, Spoken, compare_heard, compare_sent, read_logged
 
 Row = dict[str, Any]
 
@@ -74,7 +74,7 @@ def test_who_stayed_has_its_answers() -> None:
 def test_the_log_is_read_from_a_table() -> None:
     """Of a table only four columns are needed."""
     table = pa.table({"node": ["n"], "seq": [7], "qos": [1], "body_hash": [_hash(7)]})
-    assert logged(table) == [Logged("n", 7, 1, _hash(7))]
+    assert read_logged(table) == [Logged("n", 7, 1, _hash(7))]
 
 
 # -- what was received -------------------------------------------------------------------------------------------------

@@ -22,13 +22,13 @@ from whimbrel.language.policies.reading.tokens import MAX_TEXT
 from whimbrel.language.policies.warnings import warnings_of
 from whimbrel.model.attributes import Attributes
 from whimbrel.model.clock import parse_time
-from whimbrel.model.codecs import attributes_of, from_json, merged
+from whimbrel.model.codecs import attributes_of, from_json, merge_attributes
 from whimbrel.model.device import DeviceState
 from whimbrel.model.notification import MAX_BODY_BYTES, Notification
 from whimbrel.model.outcome import Outcome
 from whimbrel.model.typed import to_typed
 from whimbrel.shape.agents import admit
-from whimbrel.shape.decision import Decision, decide, finished
+from whimbrel.shape.decision import Decision, decide, finish
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.transforms import Work, perform
 from whimbrel.shape.variables import AutomaticVariables
@@ -215,7 +215,7 @@ def test(
     manual = from_json(state)
     made = decide(found, arrived, automatic.values, manual, now=at)
     if made.work is not None:
-        made = finished(made, _performed(made.work))
+        made = finish(made, _performed(made.work))
     if out is not None and made.outcome is Outcome.DELIVERED:
         out.write_bytes(made.body)
     typer.echo(json.dumps(_as_json(made, arrived), ensure_ascii=False) if as_json else _as_text(made, arrived))
@@ -246,7 +246,7 @@ def _notification(attributes: str, body: Path | None, subject: str, at: int) -> 
     if body is not None:
         with body.open("rb") as stream:
             data = stream.read(MAX_BODY_BYTES + 1)
-        said = merged(attributes_of(data), said)
+        said = merge_attributes(attributes_of(data), said)
     return Notification(node="test", seq=0, published_at=at, subject=subject, attributes=said, body=data)
 
 

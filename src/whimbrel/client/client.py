@@ -293,7 +293,7 @@ class Client:
             code = link.connection.publish_once(packet)
             if code.is_error:
                 raise PublishRefusedError(topic, code)
-            await link.sent()
+            await link.flush_and_wait()
             return code
         return await self._outbox.publish(packet, self._link_now)
 
@@ -425,7 +425,7 @@ class Client:
             return granted
 
     async def _send_subscribe(self, link: Link, interest: Interest) -> int:
-        version, interest = self._connect.version, self._places.resumed(interest)
+        version, interest = self._connect.version, self._places.resume(interest)
         properties = interest.properties(version, home=link.home)
         identifier = link.connection.subscribe((interest.request(version),), properties)
         answer = await self._answer(link, identifier)
@@ -499,7 +499,7 @@ class Client:
         self._asking[identifier] = future
         self._room.set()
         try:
-            await link.sent()
+            await link.flush_and_wait()
             return await future
         finally:
             if self._asking.get(identifier) is future:
@@ -522,7 +522,7 @@ class Client:
     def _confirm(self, delivery: Delivery) -> None:
         """Acknowledge *delivery*, which the application has handled."""
         if self._link is None:
-            self._session.handled(delivery)
+            self._session.mark_handled(delivery)
         else:
             self._link.connection.acknowledge(delivery)
             self._link.flush()
@@ -624,7 +624,7 @@ class Client:
             self._settled.clear()
         link.writer.close()
         self._break_off(BrokenLinkError())
-        self._requests.lost()
+        self._requests.withdraw_all()
 
     def _break_off(self, error: ClientError) -> None:
         """Wake with *error* the callers that wait for an answer to SUBSCRIBE or UNSUBSCRIBE."""
@@ -731,16 +731,16 @@ class Client:
             match event:
                 case Arrived(delivery):
                     self._received += 1
-                    self._places.arrived(delivery.packet)
+                    self._places.record_arrival(delivery.packet)
                     if delivery.packet.topic.startswith(TOPICS):
                         self._hear(delivery)
                     else:
                         self._inbox.put(delivery)
                 case PublishCompleted(packet_id, code, reason):
-                    self._outbox.answered(packet_id, code, reason)
-                    self._requests.acknowledged(packet_id, code, reason)
+                    self._outbox.on_answer(packet_id, code, reason)
+                    self._requests.on_acknowledgement(packet_id, code, reason)
                 case OutcomeUnknown(packet_id):
-                    self._outbox.answered(packet_id, None)
+                    self._outbox.on_answer(packet_id, None)
                 case SubscribeAnswered(packet_id):
                     future = self._asking.pop(packet_id, None)
                     if future is not None and not future.done():
@@ -752,7 +752,7 @@ class Client:
         """Handle a publication about sessions, which is not for the application's queue."""
         self._confirm(delivery)
         try:
-            self.sessions.heard(delivery.packet)
+            self.sessions.on_message(delivery.packet)
         except MalformedAnswerError as error:
             self._told(str(error))
 

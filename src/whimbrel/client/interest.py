@@ -187,7 +187,7 @@ class Places:
         if interest is not None and interest.identifier is not None:
             self._last.pop(interest.identifier, None)
 
-    def arrived(self, packet: Publish) -> None:
+    def record_arrival(self, packet: Publish) -> None:
         """Record the position of a received message."""
         if not self._last:
             return
@@ -196,7 +196,7 @@ class Places:
                 found = next((value for name, value in packet.properties.user if name == ID_PROPERTY), None)
                 self._last[identifier] = found or self._last[identifier]
 
-    def resumed(self, interest: Interest) -> Interest:
+    def resume(self, interest: Interest) -> Interest:
         """Return *interest* with ``since`` set to the last message that was received."""
         last = None if interest.identifier is None else self._last.get(interest.identifier)
         return interest if interest.since is None or last is None else replace(interest, since=last)

@@ -54,7 +54,7 @@ class Link:
         if data and not self.writer.is_closing():  # a closing one is noticed by the reading task
             self.writer.write(data)
 
-    async def sent(self) -> None:
+    async def flush_and_wait(self) -> None:
         """Flush, and wait while the socket's buffer is full (back-pressure)."""
         self.flush()
         with suppress(ConnectionError):

@@ -51,7 +51,7 @@ class Outbox:
             self._perform(events)
             try:
                 if link is not None:
-                    await link.sent()
+                    await link.flush_and_wait()
                 code, reason = await future
             finally:
                 if self._waiting.get(identifier) is future:
@@ -62,7 +62,7 @@ class Outbox:
             raise PublishRefusedError(packet.topic, code, reason)
         return code
 
-    def answered(self, packet_id: int, code: ReasonCode | None, reason: str | None = None) -> None:
+    def on_answer(self, packet_id: int, code: ReasonCode | None, reason: str | None = None) -> None:
         """Pass the last answer to the waiting caller; *code* None: the broker lost the session before it answered."""
         future = self._waiting.pop(packet_id, None)
         if future is not None and not future.done():

@@ -78,7 +78,7 @@ class Requests:
         self._packets[identifier] = number
         perform(events)
         try:
-            await link.sent()
+            await link.flush_and_wait()
             return await future
         finally:
             self._waiting.pop(number, None)
@@ -118,7 +118,7 @@ class Requests:
 
     # -- being answered ----------------------------------------------------------------------------------------------
 
-    def answered(self, payload: bytes) -> None:
+    def on_answer(self, payload: bytes) -> None:
         """Pass an answer to the caller that waits for it."""
         members = members_of(payload)
         number = members.get("id")
@@ -135,7 +135,7 @@ class Requests:
             case _:
                 _fail(waiting, MalformedAnswerError("ok", "true, or false with a code"))
 
-    def acknowledged(self, packet_id: int, code: ReasonCode, reason: str | None) -> None:
+    def on_acknowledgement(self, packet_id: int, code: ReasonCode, reason: str | None) -> None:
         """Handle the acknowledgement of a packet; after a refusal, fail the request without an answer."""
         number = self._packets.pop(packet_id, None)
         if number is not None and code.is_error:
@@ -147,7 +147,7 @@ class Requests:
         if waiting is not None:
             _fail(waiting, SessionRefusedError(waiting.session, code, reason))
 
-    def lost(self) -> None:
+    def withdraw_all(self) -> None:
         """Withdraw all requests after the link was lost, and wake their callers."""
         for packet_id in self._packets:
             self._session.outbound.pop(packet_id, None)

@@ -232,10 +232,10 @@ class Sessions:
         """
         return SessionChanges(self._queues)
 
-    def heard(self, packet: Publish) -> None:
+    def on_message(self, packet: Publish) -> None:
         """Handle a publication about sessions. For internal use by the client."""
         if packet.topic == ANSWERS:
-            self._requests.answered(packet.payload)
+            self._requests.on_answer(packet.payload)
         elif packet.topic.endswith("/changes"):
             change = change_of(members_of(packet.payload))
             if change.change in {"left", "deleted"}:

@@ -20,7 +20,7 @@ __all__ = [
     "INT64_MIN",
     "LAST_TIME",
     "MAX_NAME_BYTES",
-    "dated",
+    "check_time",
     "flag",
     "instant",
     "name",
@@ -85,7 +85,7 @@ def flag(what: str, value: object) -> bool:
     return value
 
 
-def dated(what: str, value: object) -> int:
+def check_time(what: str, value: object) -> int:
     """Return *value* if it is the time of a fact: microseconds UTC in the years 1 to 9999."""
     if type(value) is int and FIRST_TIME <= value <= LAST_TIME:
         return value

@@ -48,7 +48,7 @@ __all__ = [
     "from_properties",
     "from_tree",
     "from_typed",
-    "merged",
+    "merge_attributes",
     "to_cbor",
     "to_json",
     "to_typed",
@@ -206,7 +206,7 @@ def from_properties(pairs: Iterable[tuple[str, str]], *, limits: Limits = DEFAUL
     return checked(result, limits=limits)
 
 
-def merged(body: Attributes, properties: Attributes, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
+def merge_attributes(body: Attributes, properties: Attributes, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
     """Return the attributes of body and properties together; if both have a name, the body's value counts."""
     if not properties and isinstance(body, FrozenAttributes):
         return body

@@ -19,7 +19,7 @@ from typing import Self
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, Int64, Limits, Scalar, checked, integer
-from whimbrel.model.bounds import INT32_MAX, INT64_MAX, dated, name, real, whole
+from whimbrel.model.bounds import INT32_MAX, INT64_MAX, check_time, name, real, whole
 from whimbrel.model.json_body import read_json
 from whimbrel.model.place import Place
 
@@ -72,7 +72,7 @@ class DeviceState:
 
     def __post_init__(self) -> None:
         name("device", self.device)
-        dated("reported_at", self.reported_at)
+        check_time("reported_at", self.reported_at)
         if self.battery is not None:
             object.__setattr__(self, "battery", real("battery", self.battery, 0, 1))
         if self.received is not None:

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.bounds import INT64_MAX, dated, flag, name, node_name, real, text, whole
+from whimbrel.model.bounds import INT64_MAX, check_time, flag, name, node_name, real, text, whole
 from whimbrel.model.device import DeviceState, Display
 from whimbrel.model.notification import MAX_PACKET_ID, MAX_SUBJECT_BYTES, Notification, NotificationId
 from whimbrel.model.outcome import Outcome
@@ -215,7 +215,7 @@ class Receipt:
             checked = real("network_connection", self.network_connection, 0, 1)
             object.__setattr__(self, "network_connection", checked)
         if self.published_at is not None:
-            dated("published_at", self.published_at)
+            check_time("published_at", self.published_at)
         if self.subject is not None:
             name("subject", self.subject, max_bytes=MAX_SUBJECT_BYTES)
 
@@ -305,4 +305,4 @@ def later(last: int, now: int) -> int:
 def _number(node: str, seq: int, what: str, moment: int) -> None:
     node_name(node)
     whole("seq", seq, 0, INT64_MAX)
-    dated(what, moment)
+    check_time(what, moment)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from whimbrel.errors import InvalidValueError, description_of
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, FrozenAttributes, checked
-from whimbrel.model.bounds import INT64_MAX, dated, flag, instant, name, node_name, whole
+from whimbrel.model.bounds import INT64_MAX, check_time, flag, instant, name, node_name, whole
 from whimbrel.model.keys import NO_KEYS, KeyHashes
 from whimbrel.model.place import Area, Place
 
@@ -112,7 +112,7 @@ class Notification:
             whole("will_seq", self.will_seq, 0, INT64_MAX)
         flag("retain", self.retain)
         flag("deliver_insecure", self.deliver_insecure)
-        dated("published_at", self.published_at)
+        check_time("published_at", self.published_at)
         for what, moment in (("expires_at", self.expires_at), ("deadline_at", self.deadline_at)):
             if moment is not None:
                 instant(what, moment)

@@ -12,7 +12,7 @@ from enum import Enum
 
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes
-from whimbrel.model.bounds import INT64_MAX, dated, name, text, whole
+from whimbrel.model.bounds import INT64_MAX, check_time, name, text, whole
 from whimbrel.model.notification import MAX_BODY_BYTES, NotificationId
 from whimbrel.model.outcome import Outcome
 
@@ -49,7 +49,7 @@ class PolicyChanged:
 
     def __post_init__(self) -> None:
         NotificationId(self.node, whole("seq", self.seq, 0, INT64_MAX))
-        dated("changed_at", self.changed_at)
+        check_time("changed_at", self.changed_at)
         name("owner", self.owner)
         if self.name is not None:
             name("name", self.name)
@@ -101,7 +101,7 @@ class Decided:
 
     def __post_init__(self) -> None:
         NotificationId(self.node, whole("seq", self.seq, 0, INT64_MAX))
-        dated("decided_at", self.decided_at)
+        check_time("decided_at", self.decided_at)
         name("session", self.session)  # one statement each, for speed: each hand-over has a decision
         name("device", self.device)
         name("policy", self.policy)

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from whimbrel.model.bounds import INT32_MAX, real, whole
 
-__all__ = ["TARGET", "plan", "unserved", "unserved_note"]
+__all__ = ["TARGET", "find_unserved", "plan", "unserved_note"]
 
 TARGET = 0.8
 """Share of the memory to fill; the paper measured that 0.8 is best."""
@@ -43,7 +43,9 @@ def plan(subscribers: Mapping[str, int], *, nodes: int, slots_per_node: int, tar
     return copies
 
 
-def unserved(subscribers: Mapping[str, int], *, nodes: int, slots_per_node: int, target: float = TARGET) -> list[str]:
+def find_unserved(
+    subscribers: Mapping[str, int], *, nodes: int, slots_per_node: int, target: float = TARGET
+) -> list[str]:
     """Return the subjects for which there is no slot, the most wanted first; equal ones are sorted by name."""
     return _rank(subscribers)[_checked_capacity(nodes, slots_per_node, target) :]
 

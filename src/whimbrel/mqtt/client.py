@@ -233,7 +233,7 @@ class ClientSession:
         self.outbound[identifier] = _Outbound(packet._replace(packet_id=identifier, dup=False), self.version)
         return identifier
 
-    def handled(self, delivery: Delivery) -> None:
+    def mark_handled(self, delivery: Delivery) -> None:
         """Record that the application has handled *delivery*, while there is no connection on which to confirm it."""
         if delivery.inbound is not None:
             delivery.inbound.is_handled = True

@@ -61,7 +61,7 @@ class FarEvents:
         if not event.remaining_us:
             self.counts["expired"] += 1
             return None
-        seen = self._motion.seen(event.attributes, event.place)
+        seen = self._motion.attributes_seen_from(event.attributes, event.place)
         names, _ = self._subscriptions.select(event, seen)
         if not names:
             self.counts["discarded"] += 1

@@ -64,7 +64,7 @@ class Motion:
     def _begin(self, place: Place | None) -> None:
         self._anchor, self.previous, self.speed_m_s = place, None, None
 
-    def seen(self, published: Attributes, there: Place) -> Attributes:
+    def attributes_seen_from(self, published: Attributes, there: Place) -> Attributes:
         """Return the attributes for filters of an event from *there*: the published ones, and this node's own.
 
         A published attribute with the name of one of ``OWN_ATTRIBUTES`` is dropped, even if this node's own is unknown.

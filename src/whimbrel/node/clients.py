@@ -86,7 +86,7 @@ class Clients(Generic[C]):
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
-    def joined(self, fact: PresenceChanged) -> C:
+    def on_join(self, fact: PresenceChanged) -> C:
         """Apply that a client joined its private session; return the client, a new one if it was unknown."""
         assert fact.session is not None
         client = self.by_id.get(fact.device)
@@ -113,7 +113,7 @@ class Clients(Generic[C]):
             client.releasing.discard(fact.packet_id or 0)
             client.recount()
 
-    def published(self, publisher: str | None, packet_id: int) -> None:
+    def on_publication(self, publisher: str | None, packet_id: int) -> None:
         """Store the packet identifier of a QoS 2 publication, to detect its retransmission."""
         client = self.by_id.get(publisher or "")
         if client is not None:
@@ -136,7 +136,7 @@ class Clients(Generic[C]):
             released.owner, released.is_unclaimed = None, True
             self._touch(("client", released.id))
 
-    def ended(self, client_id: str) -> C | None:
+    def on_end(self, client_id: str) -> C | None:
         """Remove a client whose session has ended; return it, or None if it was unknown."""
         self._touch(("client", client_id))
         gone = self.by_id.pop(client_id, None)

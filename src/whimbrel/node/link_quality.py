@@ -25,7 +25,7 @@ class LinkQuality:
         self._touch, self._memory, self._most = touch, memory, most
         self.state: dict[str, LinkState] = {}
 
-    def reported(self, report: DeviceState) -> None:
+    def on_report(self, report: DeviceState) -> None:
         """Update the link of the reporting device, and remove devices without a report for ``SILENCE_US``."""
         self.step(report.device, report.reported_at, report.received, report.sent)
 

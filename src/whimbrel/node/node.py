@@ -137,7 +137,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         self.note(fact)
         known = len(self.hold.places)
         if isinstance(fact, Reported):
-            self.links.reported(fact.state)
+            self.links.on_report(fact.state)
         commands: list[NodeCommand] = [*self.hold.apply(fact)]
         self.memory.counted += (len(self.hold.places) - known) * PLACE_BYTES
         if isinstance(fact, Reported) and fact.state.place is not None:
@@ -152,7 +152,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
 
     def note_move(self, device: str, seq: int, place: Place, reported_at: int) -> None:
         """Apply a report that has only a place to policies, as soon as it is appended."""
-        self.policies.moved(device, seq, place, reported_at)
+        self.policies.on_place(device, seq, place, reported_at)
 
     def tick(self, now: int) -> list[NodeCommand]:
         """Advance the time to *now*."""
@@ -178,12 +178,12 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         devices in *received* have got it already, without the hold.
         """
         if packet_id:
-            self.clients.published(kept.publisher, packet_id)
+            self.clients.on_publication(kept.publisher, packet_id)
         commands = self.hold.published(kept, matches, received=received)
         if kept.retain:
             self._retain(kept, matches)
         if will_seq is not None:
-            self.wills.published(kept.publisher, will_seq)
+            self.wills.on_publication(kept.publisher, will_seq)
         return commands
 
     def publishing(
@@ -197,12 +197,12 @@ class Node(NodeCore[KeptNotification], Generic[C]):
     ) -> NodeWork:
         """Apply a publication as ``publish`` does, but in steps, yielding after each."""
         if packet_id:
-            self.clients.published(kept.publisher, packet_id)
+            self.clients.on_publication(kept.publisher, packet_id)
         commands = yield from self.hold.publishing(kept, matches, received=received)
         if kept.retain:
             self._retain(kept, matches)
         if will_seq is not None:
-            self.wills.published(kept.publisher, will_seq)
+            self.wills.on_publication(kept.publisher, will_seq)
         return [*commands]
 
     def _retain(self, kept: KeptNotification, matches: Matches) -> None:
@@ -231,7 +231,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
     ) -> list[Command]:
         """Apply the receipt of a copy that the hold has in flight, sent with *qos* (None: ask the hold)."""
         if self.policies.are_used:
-            self.policies.received(device, seq)
+            self.policies.on_receipt(device, seq)
         if outcome is Outcome.DELIVERED:
             if qos is None:
                 qos = self.hold.flight_qos(session, device, seq)
@@ -241,7 +241,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
 
     def settle_beside(self, device: str, seq: int, outcome: Outcome, *, qos: int) -> None:
         """Apply the receipt of a copy that is not in the hold: a retained message, or for a session without expiry."""
-        self.policies.received(device, seq)
+        self.policies.on_receipt(device, seq)
         if outcome is Outcome.DELIVERED and qos == EXACTLY_ONCE:
             self.clients.await_completion(device, seq)
 
@@ -270,7 +270,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         if is_named:
             self.listener.conditions_changed()  # a member of a named session gets one copy for all its sessions
         if change is PresenceChange.JOINED and session is not None and not is_named:
-            client: C | None = self.clients.joined(fact)
+            client: C | None = self.clients.on_join(fact)
             assert client is not None
             if fact.device in self.wills.by_device:
                 self.wills.present(fact)
@@ -316,7 +316,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
             crossed += [Crossed(*each) for each in self.fences.put(stored, fact.changed_at)]
             if self.areas:  # SUBSCRIBE sends the messages retained here, so mark them as sent
                 for each in self.hold.places.sightings(session):
-                    for _ in self.areas.entered(session, each.place):
+                    for _ in self.areas.enter(session, each.place):
                         pass
         return [*crossed, *told]
 
@@ -334,7 +334,7 @@ class Node(NodeCore[KeptNotification], Generic[C]):
             self.areas.end(session)
             if not is_named and fact.device is not None:
                 self.note(fact)
-                gone = self.clients.ended(fact.device)
+                gone = self.clients.on_end(fact.device)
                 if gone is not None:
                     self.listener.client_ended(gone)
         commands = yield from self.hold.applying(fact)
@@ -355,10 +355,10 @@ class Node(NodeCore[KeptNotification], Generic[C]):
         """Return the commands that follow from a device's new place: its sessions may enter and leave areas."""
         commands: list[NodeCommand] = []
         if self.fences:
-            commands += [Crossed(*each) for each in self.fences.moved(private_session(device), now)]
+            commands += [Crossed(*each) for each in self.fences.on_place(private_session(device), now)]
         if self.areas:
             for session in (private_session(device), *self.hold.sessions_of(device)):
-                commands += [Arrived(session, kept) for kept in self.areas.entered(session, place)]
+                commands += [Arrived(session, kept) for kept in self.areas.enter(session, place)]
         return commands
 
     def forget_places(self, now: int) -> None:

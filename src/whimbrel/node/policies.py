@@ -79,12 +79,12 @@ class Policies:
         if isinstance(fact, Decided) and self._is_held(fact.notification.seq):
             self._keep(fact)
 
-    def moved(self, device: str, seq: int, place: Place, reported_at: int) -> None:
+    def on_place(self, device: str, seq: int, place: Place, reported_at: int) -> None:
         """Apply a report that only gives the place of a device."""
         if seq > self.seq:
             self.seq = seq
             before = self.shape.size_bytes
-            self.shape.moved(device, place, reported_at)
+            self.shape.on_place(device, place, reported_at)
             self._memory.counted += self.shape.size_bytes - before
 
     def _keep(self, fact: Decided) -> None:
@@ -93,12 +93,12 @@ class Policies:
         self._memory.counted += _size(fact)
         self._touched.add(("decision", seq, device))
 
-    def kept(self, device: str, seq: int) -> Sequence[Decided]:
+    def find_decisions(self, device: str, seq: int) -> Sequence[Decided]:
         """Return the decisions about a delivery that has no receipt yet, in order."""
         found = self._kept.get(seq)
         return () if found is None else found.get(device, ())
 
-    def received(self, device: str, seq: int) -> None:
+    def on_receipt(self, device: str, seq: int) -> None:
         """Remove the decisions about a delivery that has its receipt."""
         found = self._kept.get(seq)
         if found is None:
@@ -112,7 +112,7 @@ class Policies:
     def forget(self, seq: int) -> None:
         """Remove the decisions about a notification that is no longer owed to any device."""
         for device in list(self._kept.get(seq, ())):
-            self.received(device, seq)
+            self.on_receipt(device, seq)
 
     def _end(self, device: str, seq: int) -> None:
         """Remove a device's chosen policy, its reports and decisions: its private session ended with the fact *seq*."""
@@ -121,7 +121,7 @@ class Policies:
         self.shape.forget(device)
         self._memory.counted += self.shape.size_bytes - before
         for kept in [kept for kept, found in self._kept.items() if device in found]:
-            self.received(device, kept)
+            self.on_receipt(device, kept)
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class Policies:
         if key[0] != "decision":
             return row_of(self.shape, key)
         _, seq, device = key
-        kept = self.kept(str(device), seq)  # type: ignore[arg-type]  # the second part of such a key is a seq
+        kept = self.find_decisions(str(device), seq)  # type: ignore[arg-type]  # the second part of such a key is a seq
         return cbor2.dumps([body_of(fact)[0] for fact in kept]) if kept else None
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:

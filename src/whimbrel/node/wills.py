@@ -130,7 +130,7 @@ class Wills:
             left.gone_at, left.due_at = None, None
             self._waiting.pop(fact.device, None)
 
-    def published(self, device: str | None, will_seq: int) -> None:
+    def on_publication(self, device: str | None, will_seq: int) -> None:
         """Remove a will that was published."""
         left = self.by_device.get(device or "")
         if left is not None and left.seq == will_seq:

@@ -1,7 +1,7 @@
 """Shaping of deliveries for each device: device state, policy decisions and transforms of bodies (SUBLIM)."""
 
 from whimbrel.shape.agents import Agents, admit
-from whimbrel.shape.decision import Decision, decide, decided, finished
+from whimbrel.shape.decision import Decision, decide, decision_fact, finish
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import PolicyVersion, ShapeState
 
@@ -13,6 +13,6 @@ __all__ = [
     "ShapeState",
     "admit",
     "decide",
-    "decided",
-    "finished",
+    "decision_fact",
+    "finish",
 ]

@@ -27,9 +27,9 @@ __all__ = [
     "digest_of",
     "image_size",
     "kind_of",
-    "projected",
+    "project",
     "rewritten",
-    "written",
+    "write_body",
 ]
 
 _JSON_LIMITS = Limits(max_bytes=1 << 30, max_depth=64)
@@ -159,7 +159,7 @@ def _dump_json(tree: Mapping[str, object]) -> bytes:
     return json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-def projected(body: bytes, names: tuple[str, ...]) -> bytes:
+def project(body: bytes, names: tuple[str, ...]) -> bytes:
     """Return the JSON object *body* with only the named members (``a.b``: member b of a); another *body* as it is."""
     if kind_of(body) is not BodyKind.JSON:
         return body
@@ -216,7 +216,7 @@ def _put(tree: dict[str, object], name: str, value: object) -> None:
         tree[name] = value
 
 
-def written(attributes: Attributes) -> bytes:
+def write_body(attributes: Attributes) -> bytes:
     """Return the body of a message that has attributes only: JSON, or CBOR where JSON does not have a value."""
     if not attributes:
         return b""

@@ -19,12 +19,12 @@ from whimbrel.model.attributes import NO_ATTRIBUTES, Attributes, Scalar
 from whimbrel.model.notification import Notification, NotificationId
 from whimbrel.model.outcome import Outcome
 from whimbrel.model.policies import Decided
-from whimbrel.shape.bodies import digest_of, written
+from whimbrel.shape.bodies import digest_of, write_body
 from whimbrel.shape.faults import Fault, TransformError
-from whimbrel.shape.transforms import Work, cost_of, needed, perform
+from whimbrel.shape.transforms import Work, cost_of, drop_needless, perform
 from whimbrel.shape.variables import fit, variable_bytes
 
-__all__ = ["MAX_SET_BYTES", "SUSPENDED", "Decision", "decide", "decide_on", "decided", "finished"]
+__all__ = ["MAX_SET_BYTES", "SUSPENDED", "Decision", "decide", "decide_on", "decision_fact", "finish"]
 
 
 MAX_SET_BYTES = 65_536
@@ -112,17 +112,17 @@ def _shape(
     source = body if data.is_original else data.text
     if source is None or (takes_empty_for_none and not source and not data.is_original):
         sent = run.arrival.attributes if message.is_original and not takes_empty_for_none else {}
-        source, changes = written(sent if attributes is None else attributes), {}
+        source, changes = write_body(sent if attributes is None else attributes), {}
     elif isinstance(source, str):
         source = source.encode()
-    work = needed(Work(source, data.transforms, changes)) if data.transforms or changes else None
+    work = drop_needless(Work(source, data.transforms, changes)) if data.transforms or changes else None
     if work is None:
         return _make_decision(run, Outcome.DELIVERED, source, attributes, is_original=data.is_original)
     cost = cost_of(work, limits)
     made = _make_decision(
         run, Outcome.DELIVERED, source, attributes, is_original=data.is_original, work=work, cost=cost
     )
-    return finished(made, _perform(work, limits)) if work.is_light else made
+    return finish(made, _perform(work, limits)) if work.is_light else made
 
 
 def _perform(work: Work, limits: PolicyLimits) -> bytes | Fault:
@@ -177,7 +177,7 @@ def _fail(run: Run, fault: Fault) -> Decision:
     )
 
 
-def finished(decision: Decision, result: bytes | Fault) -> Decision:
+def finish(decision: Decision, result: bytes | Fault) -> Decision:
     """Return *decision* with the result of its work: the body, or a fault, which is never one of the policy."""
     if isinstance(result, Fault):
         result = Fault.DECODER if result.is_of_policy else result
@@ -195,7 +195,7 @@ def finished(decision: Decision, result: bytes | Fault) -> Decision:
     return decision._replace(body=result, work=None, is_original=decision.is_original and result == source)
 
 
-def decided(
+def decision_fact(
     decision: Decision,
     notification: NotificationId,
     *,

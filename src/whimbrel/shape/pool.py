@@ -19,7 +19,7 @@ from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyLimit
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.transforms import Work
 from whimbrel.shape.work_queue import ResultCache, WorkQueue
-from whimbrel.shape.worker import FAULTS, LENGTH, OUT_OF_TIME, framed
+from whimbrel.shape.worker import FAULTS, LENGTH, OUT_OF_TIME, encode_request
 
 __all__ = ["TIME_OUT_S", "TransformPool"]
 
@@ -125,7 +125,7 @@ class TransformPool:
 
     async def ready(self) -> None:
         """Wait until no spare process is being started any more."""
-        await self._ready.filled()
+        await self._ready.wait_until_filled()
 
     def _start(self) -> None:
         self._wake.set()
@@ -169,7 +169,7 @@ class TransformPool:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(_STUCK_S):
-                process.stdin.write(framed(work, self._limits, self._time_out_s))
+                process.stdin.write(encode_request(work, self._limits, self._time_out_s))
                 await process.stdin.drain()
                 (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
                 if not 0 < length <= 1 + 2 * max(len(work.body), 1 << 20):  # no transform lengthens a body that much
@@ -218,7 +218,7 @@ class _ReadyProcesses:
             self._asked -= 1
             self.fill()
 
-    async def filled(self) -> None:
+    async def wait_until_filled(self) -> None:
         """Wait until no process is being started any more."""
         while self._starting:
             await asyncio.gather(*self._starting)

@@ -48,7 +48,7 @@ def row_of(state: ShapeState, key: Key) -> bytes | None:
         typed = [[root, to_typed(values)] for root, values in members.items()]
         return cbor2.dumps([chosen, reported_at, to_typed(own), typed])
     if kind == "failures":
-        listed = state.failures.listed(whose, str(key[2]))
+        listed = state.failures.list_failures(whose, str(key[2]))
         return cbor2.dumps(listed) if listed else None
     manual = state.variables.get((whose, str(key[2])))
     return None if manual is None else cbor2.dumps(to_typed(manual.values))

@@ -92,7 +92,7 @@ class Failures:
         """Return whether *policy* is suspended for any device and publisher."""
         return policy in self._suspended
 
-    def listed(self, device: str, policy: str) -> list[tuple[str | None, int]]:
+    def list_failures(self, device: str, policy: str) -> list[tuple[str | None, int]]:
         """Return each publisher and its number of failures; the one that failed last stands at the end."""
         return [*self._counts.get((device, policy), {}).items()]
 
@@ -156,7 +156,7 @@ class ShapeState:
         elif isinstance(fact, PolicyChanged):
             self._apply_policy(fact)
 
-    def moved(self, device: str, place: Place, reported_at: int) -> None:
+    def on_place(self, device: str, place: Place, reported_at: int) -> None:
         """Apply a report that has only the place of *device*."""
         self.touched.add(("device", device))
         self._device(device).move(place, reported_at)
@@ -206,7 +206,7 @@ class ShapeState:
         """Return the version of *policy* in force; None if there is none."""
         return None if policy is None else self.policies.get(policy)
 
-    def asked(self, device: str, named: Sequence[str | None]) -> tuple[PolicyVersion | None, ...]:
+    def find_policies(self, device: str, named: Sequence[str | None]) -> tuple[PolicyVersion | None, ...]:
         """Return the policies that decide about a hand-over, in order; None in their place sends it unchanged.
 
         They are the policy that the device chose, if it is in force; else those *named* by subscriptions, each once. A

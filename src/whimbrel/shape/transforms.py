@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from whimbrel.language.policies.limits import PolicyCost, PolicyLimits
 from whimbrel.language.policies.values import Compression, Level, Transform
 from whimbrel.model.attributes import Scalar
-from whimbrel.shape.bodies import BodyKind, decoded_pixels, digest_of, image_size, kind_of, projected, rewritten
+from whimbrel.shape.bodies import BodyKind, decoded_pixels, digest_of, image_size, kind_of, project, rewritten
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.images import compressed_image, stays_as_it_is
 from whimbrel.shape.pictures import without_metadata
 from whimbrel.shape.pictures.members import IMAGES, may_hold_pictures, with_smaller_pictures
 
-__all__ = ["LIGHT_BYTES", "Work", "cost_of", "may_be_light", "may_need_work", "needed", "perform"]
+__all__ = ["LIGHT_BYTES", "Work", "cost_of", "drop_needless", "may_be_light", "may_need_work", "perform"]
 
 LIGHT_BYTES = 4_096
 
@@ -79,7 +79,7 @@ def may_need_work(body: bytes) -> bool:
     return kind in IMAGES or may_hold_pictures(body, kind)
 
 
-def needed(work: Work) -> Work | None:
+def drop_needless(work: Work) -> Work | None:
     """Return *work* without the parts that would change nothing; None if nothing is left. Only headers are read."""
     kind = kind_of(work.body)
     if kind is BodyKind.OTHER:
@@ -150,11 +150,11 @@ def perform(work: Work, limits: PolicyLimits) -> bytes:
     for transform in work.transforms:
         kind = kind_of(body)
         if not isinstance(transform, Compression):
-            body = projected(body, transform.names)
+            body = project(body, transform.names)
         elif kind in IMAGES:
             body = _compress(body, kind, transform, limits)
         elif transform.names and (made := _with_members(body, kind, transform, limits)) is not None:
             body = made
         elif kind is BodyKind.JSON and transform.names and transform.level is not Level.WHOLE:
-            body = projected(body, transform.names)
+            body = project(body, transform.names)
     return rewritten(body, work.changes)

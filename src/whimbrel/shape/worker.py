@@ -25,7 +25,7 @@ from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.images import load_decoders
 from whimbrel.shape.transforms import Work, perform
 
-__all__ = ["FAULTS", "LENGTH", "MAX_MEMORY_BYTES", "OUT_OF_TIME", "framed", "main"]
+__all__ = ["FAULTS", "LENGTH", "MAX_MEMORY_BYTES", "OUT_OF_TIME", "encode_request", "main"]
 
 LENGTH = struct.Struct(">I")
 FAULTS = tuple(Fault)
@@ -35,7 +35,7 @@ OUT_OF_TIME = getattr(signal, "SIGPROF", None)
 """The signal that ends a process whose work took too much core time; None on platforms without it."""
 
 
-def framed(work: Work, limits: PolicyLimits, core_s: float) -> bytes:
+def encode_request(work: Work, limits: PolicyLimits, core_s: float) -> bytes:
     """Return the frame that requests *work*, limited to *core_s* seconds of core time."""
     transforms = [
         [int(each.level), each.width_px, each.height_px, each.pixels, each.names]

@@ -63,9 +63,9 @@ def _simulate_controller(way: Way, gap_s: float, seed: int) -> ExposureRun:
     began = hall.now()
     seeker = hall.add(Device(address=seeking, name="seeker"))
     seeker.do(seeker.core.subscribe(Subscription(name="sought"), is_lasting=True))
-    while not hall.introduced(sought) and hall.now() - began < _LIMIT_US:
+    while not hall.list_introductions(sought) and hall.now() - began < _LIMIT_US:
         hall.air.run(_STEP_US)
-    met = hall.introduced(sought)
+    met = hall.list_introductions(sought)
     return _report(node.exposure, hall.now(), began, met[0][1] if met else None)
 
 

@@ -138,7 +138,7 @@ class Hall:
             node.show()
         return node
 
-    def introduced(self, who: Address) -> list[tuple[Address, int]]:
+    def list_introductions(self, who: Address) -> list[tuple[Address, int]]:
         """Return the devices that *who* was connected to, each with the time."""
         return [(each.address, now) for each, now in self.told[who] if isinstance(each, Introduced)]
 
@@ -164,7 +164,9 @@ def run_hall(scenario: HallScenario) -> HallReport:
         _bring_headset(hall, dumb, smart, at=come if number % 2 else come[::-1])
     hall.air.run(round(scenario.seconds * US_PER_S))
     met = {
-        pair: [now for who, now in hall.introduced(pair[0]) if who == pair[1]] for pair in pairs if pair[0] in hall.told
+        pair: [now for who, now in hall.list_introductions(pair[0]) if who == pair[1]]
+        for pair in pairs
+        if pair[0] in hall.told
     }
     waits = [times[0] - max(arrivals[each] for each in pair) for pair, times in met.items() if times]
     kinds = [note.kind for note, _ in hall.notes]

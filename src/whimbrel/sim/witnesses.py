@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeAlias
 from whimbrel.model.facts import Outcome, PresenceChange
 from whimbrel.pipeline.accounts import ArrowTable, Entries, Gaps
 
-__all__ = ["Heard", "Logged", "Received", "Sent", "Spoken", "compare_heard", "compare_sent", "logged"]
+__all__ = ["Heard", "Logged", "Received", "Sent", "Spoken", "compare_heard", "compare_sent", "read_logged"]
 
 _DELIVERED = Outcome.DELIVERED.value
 
@@ -42,7 +42,7 @@ class Logged(NamedTuple):
     body_hash: bytes
 
 
-def logged(publications: ArrowTable) -> list[Logged]:
+def read_logged(publications: ArrowTable) -> list[Logged]:
     """Return the rows of *publications*, a table with node, seq, qos and body_hash."""
     columns = (publications.column(name).to_pylist() for name in Logged._fields)
     return [Logged(*row) for row in zip(*columns, strict=True)]

@@ -309,7 +309,7 @@ class DeliveryHandler:
 
     def _is_kept(self, client: LiveClient, out: Outgoing) -> bool:
         """Return whether the decision about a copy is stored, until its receipt is applied."""
-        return self._policies.are_used and bool(self._policies.kept(client.id, out.message.seq))
+        return self._policies.are_used and bool(self._policies.find_decisions(client.id, out.message.seq))
 
     def _settle_later(
         self, client: LiveClient, out: Outgoing, terms: HandOverOptions, outcome: Outcome, now: int

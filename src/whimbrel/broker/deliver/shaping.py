@@ -35,7 +35,7 @@ from whimbrel.mqtt.codes import PacketType
 from whimbrel.mqtt.properties import decode_properties, passed_on
 from whimbrel.node.publication import KeptNotification
 from whimbrel.shape.asking import Asked, Delivery, ask
-from whimbrel.shape.decision import SUSPENDED, Decision, decided, finished
+from whimbrel.shape.decision import SUSPENDED, Decision, decision_fact, finish
 from whimbrel.shape.faults import Fault
 from whimbrel.shape.state import PolicyVersion
 from whimbrel.shape.transforms import Work
@@ -145,7 +145,7 @@ class PolicyHandler:
         """Return whether policies decide about a delivery, or have decided about it before."""
         if not out.terms or not out.message.seq or out.is_decided:
             return False
-        if self._decisions.kept(client.id, out.message.seq):
+        if self._decisions.find_decisions(client.id, out.message.seq):
             return True
         return self._decisions.are_any and bool(self._chain(client, out))
 
@@ -156,7 +156,7 @@ class PolicyHandler:
 
     def _chain(self, client: LiveClient, out: Outgoing) -> _Chain:
         terms = out.terms if len(out.terms) == 1 else sorted(out.terms, key=lambda each: each.session)
-        return self._decisions.shape.asked(client.id, [name for each in terms for name in each.policies])
+        return self._decisions.shape.find_policies(client.id, [name for each in terms for name in each.policies])
 
     def begin(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> int:
         """Decide about a delivery that may be sent now, and carry the decision out; return its cost in messages."""
@@ -189,7 +189,7 @@ class PolicyHandler:
                 self.on_slowed(version, client.id, steps, now)
 
     def _begin(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> None:
-        known = () if out.via is RETAINED else self._decisions.kept(client.id, out.message.seq)
+        known = () if out.via is RETAINED else self._decisions.find_decisions(client.id, out.message.seq)
         delivered = next((fact for fact in known if fact.outcome is Outcome.DELIVERED), None)
         if delivered is not None:
             self._hand_over(client, link, out, delivered)
@@ -228,7 +228,7 @@ class PolicyHandler:
             if decision.work is not None and made is not None:
                 decision = _with_body(decision, *made)
             if decision.work is not None and self._is_late(client, link, now):
-                decision = finished(decision, Fault.TIME_OUT)
+                decision = finish(decision, Fault.TIME_OUT)
             if decision.work is not None:
                 if link.shaping_since is None:
                     link.shaping_since = now
@@ -315,7 +315,7 @@ class PolicyHandler:
     ) -> Decided:
         """Append a decision to the log, and apply it."""
         commits, publisher = self._commits, out.message.publisher
-        fact = decided(
+        fact = decision_fact(
             decision,
             NotificationId(commits.node, out.message.seq),
             node=commits.node,
@@ -393,8 +393,8 @@ def _with_body(decision: Decision, job: TransformJob, result: bytes | Fault) -> 
     """Return *decision* with the transform's result, if the decision still wants that transform."""
     assert decision.work is not None
     if isinstance(result, Fault) or decision.work.is_equal(job.work):
-        return finished(decision, result)
-    return finished(decision, Fault.TIME_OUT) if job.tries >= _MAX_TRIES else decision
+        return finish(decision, result)
+    return finish(decision, Fault.TIME_OUT) if job.tries >= _MAX_TRIES else decision
 
 
 def _reshape(message: KeptNotification, payload: bytes, attributes: Attributes | None) -> KeptNotification:

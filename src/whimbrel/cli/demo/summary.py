@@ -15,7 +15,7 @@ from rich.text import Text
 
 from whimbrel.cli.demo.following import Ledger
 from whimbrel.pipeline.accounts import Account, DeviceAccount, Entries, Gaps, account, memberships
-from whimbrel.sim.witnesses import Heard, Received, Sent, Spoken, compare_heard, compare_sent, logged
+from whimbrel.sim.witnesses import Heard, Received, Sent, Spoken, compare_heard, compare_sent, read_logged
 
 __all__ = ["Summary", "drawn", "summed_up"]
 
@@ -57,7 +57,7 @@ class Summary:
 def summed_up(ledger: Ledger, *, sent: dict[bytes, Sent], heard: dict[str, Heard], failures: Sequence[str]) -> Summary:
     """Return the outcome of everything; *failures* of the demo itself count as gaps."""
     members = memberships(ledger.presence, ledger.sessions)
-    found = logged(ledger.publications)
+    found = read_logged(ledger.publications)
     gaps = Gaps()
     for failure in failures:
         gaps.add(failure)

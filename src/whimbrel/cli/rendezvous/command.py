@@ -173,7 +173,7 @@ def parameters(*, as_json: AsJson = False) -> None:
     """
     from whimbrel.rendezvous.controller.parameters import Parameters
 
-    rows = list(Parameters().explained())
+    rows = list(Parameters().explain())
     if as_json:
         found = [{"name": name, "value": value, "reason": reason} for name, value, reason in rows]
         typer.echo(json.dumps(found, ensure_ascii=False))

@@ -76,7 +76,7 @@ def _simulated(*, park: bool) -> int:
         typer.echo(f"{now / US_PER_S:7.2f} s  {line}")
     exposures = {who: hall.nodes[who].exposure.seconds(hall.now()) for who in hall.nodes}
     _print_exposure(exposures)
-    return len(hall.introduced(alice.address))
+    return len(hall.list_introductions(alice.address))
 
 
 async def _on_air() -> int:

@@ -45,16 +45,16 @@ class _Watcher:
         self.propagated: list[str] = []
         self.given: list[str] = []
 
-    def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
+    def on_transmission(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
         """Ignore a transmission."""
 
-    def noted(self, who: Resident, note: Note, *, now: int) -> None:
+    def on_note(self, who: Resident, note: Note, *, now: int) -> None:
         """Record a propagation."""
         del now
         if note.kind is NoteKind.PROPAGATED:
             self.propagated.append(who.node.name)
 
-    def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
+    def on_delivery(self, who: Resident, what: Deliver, *, now: int) -> None:
         """Record a delivery."""
         del what, now
         self.given.append(who.node.name)
@@ -74,7 +74,7 @@ def deliveries_3a() -> Reached:
         event = town.publish(producer, "A", {"value": value})
         town.run(0.4)
         assert event is not None
-        found[f"e{value}"] = (tuple(sorted(town.named(event))), tuple(sorted(watcher.given)))
+        found[f"e{value}"] = (tuple(sorted(town.find_named(event))), tuple(sorted(watcher.given)))
     return found
 
 

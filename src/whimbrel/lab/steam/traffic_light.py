@@ -45,16 +45,16 @@ class _Watcher:
         self.kinds: list[NoteKind] = []
         self.delivered_now = 0
 
-    def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
+    def on_transmission(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
         """Ignore a transmission."""
 
-    def noted(self, who: Resident, note: Note, *, now: int) -> None:
+    def on_note(self, who: Resident, note: Note, *, now: int) -> None:
         """Record a note of the car's node."""
         del now
         if who.node.name == "car":
             self.kinds.append(note.kind)
 
-    def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
+    def on_delivery(self, who: Resident, what: Deliver, *, now: int) -> None:
         """Count a delivery."""
         del who, what, now
         self.delivered_now += 1

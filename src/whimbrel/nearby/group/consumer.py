@@ -248,7 +248,7 @@ class Consumer:
         if dies_at <= now:
             return [*done, self._expire(event)]
         done.append(Note(kind=NoteKind.PROPAGATED, group=group, number=event.number))
-        seen = self._motion.seen(attributes, place)
+        seen = self._motion.attributes_seen_from(attributes, place)
         names, asked = self._subscriptions.select(event, seen)
         self._counts["filters asked"] += asked
         if not names:

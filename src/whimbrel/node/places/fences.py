@@ -75,7 +75,7 @@ class Fences:
         for identity in self._named.pop(session, ()):
             self._inside.pop((session, identity), None)
 
-    def moved(self, session: str, now: int) -> Iterator[Crossing]:
+    def on_place(self, session: str, now: int) -> Iterator[Crossing]:
         """Yield the areas that a session entered and left, after its device reported a place."""
         for identity, subscription in self._named.get(session, {}).items():
             yield from self._look(session, identity, subscription, now)

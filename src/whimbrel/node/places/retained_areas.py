@@ -85,7 +85,7 @@ class RetainedAreas:
                 if not self._cells[cell]:
                     del self._cells[cell]
 
-    def entered(self, session: str, place: Place) -> Iterator[KeptNotification]:
+    def enter(self, session: str, place: Place) -> Iterator[KeptNotification]:
         """Yield the messages retained for *place* that *session* has not received, and mark them as received."""
         if not self._areas:
             return

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from whimbrel.errors import InvalidValueError
 from whimbrel.log.layout import assumes_receipts, check_format
 from whimbrel.log.parts import statistics
-from whimbrel.model.replicas import unserved, unserved_note
+from whimbrel.model.replicas import find_unserved, unserved_note
 from whimbrel.pipeline import TABLES_MADE
 from whimbrel.pipeline.batch.intervals import Interval, has_intervals
 from whimbrel.pipeline.batch.node_shards import FOLDED, UNFOLDED, ShardJob, fold_log
@@ -108,7 +108,7 @@ def _note_of_replicas(paths: list[Path], plan: Plan) -> str:
     """Return a sentence about the subjects that the plan for replicas cannot serve; empty if there are none."""
     rows = (row for path in paths for row in pq.read_table(path, columns=["subject", "subscribers"]).to_pylist())
     subscribers = {row["subject"]: row["subscribers"] for row in rows}
-    beyond = unserved(subscribers, nodes=plan.nodes, slots_per_node=plan.slots_per_node)
+    beyond = find_unserved(subscribers, nodes=plan.nodes, slots_per_node=plan.slots_per_node)
     return unserved_note(beyond, subjects=len(subscribers)) if beyond else ""
 
 

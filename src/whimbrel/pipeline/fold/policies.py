@@ -28,7 +28,7 @@ from whimbrel.model.typed import from_typed, to_typed
 from whimbrel.node.policies import Policies
 from whimbrel.shape.asking import Delivery, ask, evaluate
 from whimbrel.shape.bodies import BodyKind, kind_of
-from whimbrel.shape.decision import Decision, finished
+from whimbrel.shape.decision import Decision, finish
 from whimbrel.shape.faults import Fault, TransformError
 from whimbrel.shape.transforms import perform
 
@@ -113,7 +113,7 @@ class PolicyChecks:
 
     def decide(self, device: str, named: Sequence[str | None], content: Content | None, *, now: int) -> HandedOver:
         """Decide a hand-over to *device*, whose subscriptions name the policies *named*; update the policies' state."""
-        outcome, chain = Outcome.DELIVERED, self.shape.asked(device, named)
+        outcome, chain = Outcome.DELIVERED, self.shape.find_policies(device, named)
         if content is None:
             return _AS_IT_IS
         delivery, limits = _delivery(device, content), DEFAULT_POLICY_LIMITS
@@ -223,6 +223,6 @@ def _complete(decision: Decision, limits: PolicyLimits) -> Decision:
     if decision.work is None:
         return decision
     try:
-        return finished(decision, perform(decision.work, limits))
+        return finish(decision, perform(decision.work, limits))
     except TransformError as error:
-        return finished(decision, error.fault)
+        return finish(decision, error.fault)

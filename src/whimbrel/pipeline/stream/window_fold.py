@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.census import CENSUS_SUBJECT
-from whimbrel.model.replicas import unserved, unserved_note
+from whimbrel.model.replicas import find_unserved, unserved_note
 from whimbrel.model.tables import TABLES
 from whimbrel.pipeline.files.delta import WHOLE
 from whimbrel.pipeline.files.snapshots import missing_numbers
@@ -146,7 +146,7 @@ def _plan_replicas(job: Job, windows: Windows, notes: list[str]) -> Iterator[Wor
     plan = job.plan.for_census(windows.census)
     subscribers = chosen(subscribers, subject_filter=plan.replicas_for, census=windows.census)
     memory = {"nodes": plan.nodes, "slots_per_node": plan.slots_per_node}
-    if beyond := unserved(subscribers, **memory):
+    if beyond := find_unserved(subscribers, **memory):
         notes.append(f"replicas: {unserved_note(beyond, subjects=len(subscribers))}")
     rows = plan_replicas(subscribers, **memory, sample_bytes=plan.sample_bytes)
     yield from _write_changed(job, "replicas", {WHOLE: pa.Table.from_batches([rows])})

@@ -125,7 +125,7 @@ class Parameters:
         """
         return self.presence_us + 4 * MIN_TIMEOUT_US * self.max_released
 
-    def explained(self) -> Iterator[tuple[str, object, str]]:
+    def explain(self) -> Iterator[tuple[str, object, str]]:
         """Yield every parameter with its value and the reason for its default."""
         for field in fields(self):
             yield field.name, getattr(self, field.name), REASONS[field.name]

@@ -21,7 +21,7 @@ from whimbrel.carry.node import PLACES
 from whimbrel.errors import InvalidValueError
 from whimbrel.model.bounds import real, whole
 from whimbrel.model.clock import US_PER_S
-from whimbrel.model.replicas import TARGET, plan, unserved
+from whimbrel.model.replicas import TARGET, find_unserved, plan
 
 __all__ = ["Allocation", "Campus", "Publication", "World", "share_by_power"]
 
@@ -98,7 +98,7 @@ class Campus:
         shares = share_by_power(counts, exponent)
         wanted = dict(zip(names, shares, strict=True))
         memory = {"nodes": nodes, "slots_per_node": self.memory}
-        if beyond := unserved(wanted, **memory, target=self.workload):
+        if beyond := find_unserved(wanted, **memory, target=self.workload):
             most = self.topics - len(beyond)
             raise InvalidValueError("topics", self.topics, f"at most {most}: {nodes} nodes of {self.memory} samples")
         found = plan(wanted, **memory, target=self.workload)

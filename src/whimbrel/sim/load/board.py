@@ -25,7 +25,7 @@ class Board:
         path.write_bytes(bytes(32))
         return path
 
-    def arrived(self, count: int) -> None:
+    def record_arrivals(self, count: int) -> None:
         """Record the number of arrivals so far, and the current time."""
         self._numbers[1] = time.monotonic_ns()
         self._numbers[0] = count

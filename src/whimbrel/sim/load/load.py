@@ -70,7 +70,7 @@ class Load:
         """Length of a body in bytes."""
         return len(self.bodies[0])
 
-    def encoded(self, number: int) -> bytes:
+    def encode(self, number: int) -> bytes:
         """Encode publication *number*, counted from 0; its packet identifier is *number* + 1."""
         body = self.bodies[number % len(self.bodies)]
         return encode(Publish(self.topic, body, self.qos, packet_id=number + 1 if self.qos else 0), self.version)
@@ -137,5 +137,5 @@ def publications(load: Load, block: int) -> list[bytes]:
     There are enough of them that a packet identifier is not reused before it was acknowledged.
     """
     needed = max(len(load.bodies), 2 * load.window if load.qos else 1)
-    encoded = [load.encoded(number) for number in range(-(-needed // block) * block)]
+    encoded = [load.encode(number) for number in range(-(-needed // block) * block)]
     return [b"".join(encoded[at : at + block]) for at in range(0, len(encoded), block)]

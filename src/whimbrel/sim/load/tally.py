@@ -19,7 +19,7 @@ class Tally:
     __slots__ = ("_heads", "_identifier_at", "_rest", "_stride", "count")
 
     def __init__(self, load: Load) -> None:
-        packet = load.encoded(0)
+        packet = load.encode(0)
         self._stride = len(packet)
         self._heads = bytes((packet[0], packet[0] | 0x08))  # a retransmission has the DUP flag
         after_topic = len(packet) - load.size_bytes - (load.version == V5)
@@ -51,7 +51,7 @@ class Stamps:
     """Reads the sending times from a stream of publications."""
 
     def __init__(self, load: Load) -> None:
-        self._stride = len(load.encoded(0))
+        self._stride = len(load.encode(0))
         self._at = self._stride - load.size_bytes
         self._rest = b""
 

@@ -54,7 +54,7 @@ def receive_all(path: Path, load: Load) -> float:
                 before = tally.count
                 total += take(link, tally) - before
             if total != board.count:
-                board.arrived(total)
+                board.record_arrivals(total)
     return time.process_time() - began
 
 

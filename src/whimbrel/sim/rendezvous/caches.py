@@ -58,13 +58,13 @@ def _lose(losses: int, *, has_removed: bool, seed: int) -> dict[str, object]:
         node.do(device.subscribe(Subscription(name=name, keys=(owner.public,)), is_lasting=True))
     hall.air.run(_BACK_S * US_PER_S)
     radio = hall.air.reserve(_SOUGHT)
-    before = radio.used().figures()
+    before = radio.current_usage().figures()
     for _ in range(losses):
         radio.move(_FAR)
         hall.air.run(_LOST_S * US_PER_S)
         radio.move((0.0, 0.0))
         hall.air.run(_BACK_S * US_PER_S)
-    after = radio.used().figures()
+    after = radio.current_usage().figures()
     return {
         "lost_bytes": (after["sent_bytes"] - before["sent_bytes"]) / losses,
         "lost_packets": (after["sent_packets"] - before["sent_packets"]) / losses,
@@ -84,13 +84,13 @@ def _ask(asks: int, *, has_members: bool, seed: int) -> dict[str, object]:
     node.do(seeker.subscribe(Subscription(name="nobody"), is_lasting=True))  # keeps it with the controller
     hall.air.run(_ASKS_S * US_PER_S)
     radio = hall.air.reserve(_SEEKER)
-    before = radio.used().figures()
+    before = radio.current_usage().figures()
     for _ in range(asks):
         node.do(seeker.subscribe(Subscription(name="sought", keys=keys)))
         hall.air.run(_ASKS_S * US_PER_S)
-    after = radio.used().figures()
+    after = radio.current_usage().figures()
     return {
         "asked_bytes": (after["sent_bytes"] - before["sent_bytes"]) / asks,
         "asked_packets": (after["sent_packets"] - before["sent_packets"]) / asks,
-        "met": len(hall.introduced(_SEEKER)),
+        "met": len(hall.list_introductions(_SEEKER)),
     }

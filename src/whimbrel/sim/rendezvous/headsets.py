@@ -70,8 +70,8 @@ def play_headset(
     return {
         "kind": "headset",
         **settings,
-        "headset": headset.radio.used().figures(),
-        "phone": air.reserve(_PHONE).used().figures(),
+        "headset": headset.radio.current_usage().figures(),
+        "phone": air.reserve(_PHONE).current_usage().figures(),
         "wait_s": (connected[-1] - second_at) / US_PER_S if is_met else None,
         "pages": headset.pages(),
         "heard_s": _heard_s(hall, headset, order),

@@ -169,9 +169,9 @@ def _simulate_controller(
     hall.air.run(round(seconds * US_PER_S))
     friend = _member(_FRIEND, "friend", owner)
     add_device(hall, friend).do(friend.subscribe(Subscription(name="victim", keys=keys), is_lasting=True))
-    while not hall.introduced(_FRIEND) and hall.now() < round(seconds * US_PER_S) + _LIMIT_US:
+    while not hall.list_introductions(_FRIEND) and hall.now() < round(seconds * US_PER_S) + _LIMIT_US:
         hall.air.run(100_000)
-    return _report(attacker, hall.nodes[_VICTIM].exposure, hall.now(), is_met=bool(hall.introduced(_FRIEND)))
+    return _report(attacker, hall.nodes[_VICTIM].exposure, hall.now(), is_met=bool(hall.list_introductions(_FRIEND)))
 
 
 def _radio_attacker(hall: Hall, attack: Attack, seed: int) -> _Attacker:
@@ -247,7 +247,7 @@ def play_thief(*, is_address_forged: bool, seed: int) -> dict[str, object]:
         "kind": "thief",
         "is_address_forged": is_address_forged,
         "seed": seed,
-        "introduced": len(hall.introduced(who)),
+        "introduced": len(hall.list_introductions(who)),
         "listed": sum(len(each.listed) for each in told),
         "refused_proofs": hall.controller.core.refused_proofs(),
         "thesis_admits": thesis_admits,

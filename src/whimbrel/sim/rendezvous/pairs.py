@@ -82,8 +82,8 @@ def _plain(order: First, gap_s: float, search: Search, seed: int) -> dict[str, o
     while not met and air.now - began < _LIMIT_US:
         air.run(_STEP_US)
     return {
-        "seeker": seeking.used().figures(),
-        "sought": sought.used().figures(),
+        "seeker": seeking.current_usage().figures(),
+        "sought": sought.current_usage().figures(),
         "wait_s": (met[0] - began) / US_PER_S if met else None,
     }
 
@@ -108,11 +108,11 @@ def _simulate_controller(how: System, order: First, gap_s: float, *, is_whole: b
     hall.air.run(round(gap_s * US_PER_S))
     began = hall.now()
     arrivals[1]()
-    while not hall.told.get(_SEEKER) or not hall.introduced(_SEEKER):
+    while not hall.told.get(_SEEKER) or not hall.list_introductions(_SEEKER):
         if hall.now() - began >= _LIMIT_US:
             break
         hall.air.run(_STEP_US)
-    met = hall.introduced(_SEEKER)
+    met = hall.list_introductions(_SEEKER)
     return {
         "seeker": _figures(hall, seeker),
         "sought": _figures(hall, sought),
@@ -132,7 +132,7 @@ def play_waiting(
         radio = air.add(_SEEKER, name="seeker")
         PlainSeeker(air, radio, _SOUGHT, search, lambda _now: None).begin()
         air.run(round(seconds * US_PER_S))
-        figures = radio.used().figures()
+        figures = radio.current_usage().figures()
     elif how is System.FOUND:
         raise InvalidValueError("system", system, "a system in which a seeker asks for itself")
     else:
@@ -148,4 +148,4 @@ def play_waiting(
 def _figures(hall: Hall, device: Device) -> dict[str, float]:
     radio = hall.air.radio(device.address)
     assert radio is not None
-    return radio.used().figures()
+    return radio.current_usage().figures()

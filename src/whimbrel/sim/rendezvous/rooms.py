@@ -86,7 +86,7 @@ def _plain(arrivals: list[int], seconds: float, search: Search, seed: int) -> di
         air.reserve(address(_FIRST + number))
         air.after(at, arrive(number))
     air.run(round(seconds * US_PER_S))
-    usages = [air.reserve(address(_FIRST + number)).used() for number in range(len(arrivals))]
+    usages = [air.reserve(address(_FIRST + number)).current_usage() for number in range(len(arrivals))]
     unwanted = sum(each.unwanted for each in seekers)
     return _report(usages, waits, len(arrivals), unwanted=unwanted, collisions=air.collisions)
 
@@ -117,10 +117,10 @@ def _simulate_controller(
     waits = []
     for number in range(0, len(arrivals) - 1, 2):
         seeker, sought = devices[number].address, devices[number + 1].address
-        met = [at for who, at in hall.introduced(seeker) if who == sought]
+        met = [at for who, at in hall.list_introductions(seeker) if who == sought]
         if met:
             waits.append((met[0] - max(arrivals[number], arrivals[number + 1])) / US_PER_S)
-    usages = [hall.air.reserve(each.address).used() for each in devices]
+    usages = [hall.air.reserve(each.address).current_usage() for each in devices]
     answers = sum(each.answers for each in usages)
     return _report(usages, waits, len(arrivals), unwanted=answers, collisions=hall.air.collisions)
 

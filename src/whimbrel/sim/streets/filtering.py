@@ -84,7 +84,7 @@ class FilteringTown(Town):
         self.perform(resident, outputs)
         return event
 
-    def named(self, event: Event) -> frozenset[str]:
+    def find_named(self, event: Event) -> frozenset[str]:
         """Return the consumers that the producer named in *event*."""
         return self._named[event.origin, event.seq]
 
@@ -96,7 +96,7 @@ class FilteringTown(Town):
         for member in producer.node.members(subject):
             self.verdicts["asked"] += 1
             told = deployed[member]
-            seen = told.motion().seen(values, here)
+            seen = told.motion().attributes_seen_from(values, here)
             if _parsed(told.filter_text).verdict(seen) is True:
                 wanted.append(member)
         return frozenset(wanted)

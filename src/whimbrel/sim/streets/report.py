@@ -66,7 +66,7 @@ class CityWatcher:
         self.report.bounds.add(bound_us)
         self.published[event.origin, event.seq] = (now, bound_us)
 
-    def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
+    def on_transmission(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
         """Count a transmission."""
         del who, heard_by, now
         if not self.is_counting:
@@ -78,7 +78,7 @@ class CityWatcher:
         if self.is_weighing:
             self.report.sizes[kind] += self._town().size_of(frame)
 
-    def noted(self, who: Resident, note: Note, *, now: int) -> None:
+    def on_note(self, who: Resident, note: Note, *, now: int) -> None:
         """Count a note of a node."""
         if note.kind is NoteKind.JOINED:
             self._joined_at[who.node.name, note.group] = now
@@ -86,7 +86,7 @@ class CityWatcher:
             self.report.counts[note.kind.value] += note.count if note.kind in _COUNTED else 1
             self.report.touched.add(who.node.name)
 
-    def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
+    def on_delivery(self, who: Resident, what: Deliver, *, now: int) -> None:
         """Count a delivery, and its delay in true time."""
         at, bound_us = self.published.get((what.event.origin, what.event.seq), (None, 0))
         if at is None:

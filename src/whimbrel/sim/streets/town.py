@@ -37,13 +37,13 @@ DUBLIN = Place(53.3438, -6.2546)
 class Watcher(Protocol):
     """Observes the simulation, without any effect on it."""
 
-    def transmitted(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
+    def on_transmission(self, who: Resident, frame: Frame, *, datagrams: int, heard_by: int, now: int) -> None:
         """Observe a transmission, and the number of datagrams that it would be on a real link."""
 
-    def noted(self, who: Resident, note: Note, *, now: int) -> None:
+    def on_note(self, who: Resident, note: Note, *, now: int) -> None:
         """Observe a note of a node."""
 
-    def delivered(self, who: Resident, what: Deliver, *, now: int) -> None:
+    def on_delivery(self, who: Resident, what: Deliver, *, now: int) -> None:
         """Observe an event that is delivered to an application."""
 
 
@@ -177,7 +177,7 @@ class Town:
             else:
                 self.counts[each.kind.value] += 1
                 if self._watcher is not None:
-                    self._watcher.noted(resident, each, now=self.now)
+                    self._watcher.on_note(resident, each, now=self.now)
         self._serve(resident)
         self._set_timer(resident)
 
@@ -188,7 +188,7 @@ class Town:
         self.counts["datagrams"] += datagrams
         self.counts["receptions"] += len(heard_by)
         if self._watcher is not None:
-            self._watcher.transmitted(resident, frame, datagrams=datagrams, heard_by=len(heard_by), now=self.now)
+            self._watcher.on_transmission(resident, frame, datagrams=datagrams, heard_by=len(heard_by), now=self.now)
         if self._through_bytes:
             data = encode(frame)
             self.counts["bytes"] += len(data)
@@ -233,14 +233,14 @@ class Town:
                 assert isinstance(note, Note)
                 self.counts[note.kind.value] += 1
                 if self._watcher is not None:
-                    self._watcher.noted(resident, note, now=self.now)
+                    self._watcher.on_note(resident, note, now=self.now)
             if found is None:
                 return
             if not self.is_for(resident, found):
                 continue
             self.counts["delivered"] += 1
             if self._watcher is not None:
-                self._watcher.delivered(resident, found, now=self.now)
+                self._watcher.on_delivery(resident, found, now=self.now)
             if resident.service_us:
                 resident.free_at = self.now + resident.service_us
                 self.after(resident.service_us, lambda: self._serve(resident))

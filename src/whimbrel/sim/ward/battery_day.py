@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from whimbrel.model.bounds import real
 from whimbrel.model.clock import microseconds
 from whimbrel.model.device import Display
-from whimbrel.sim.ward.bedside_monitor import Monitor, published
+from whimbrel.sim.ward.bedside_monitor import Monitor, encode_reading
 from whimbrel.sim.ward.day_policies import DayPolicy, policy_text
 from whimbrel.sim.ward.doctor import DoctorDevice, RefusedError
 from whimbrel.sim.ward.energy import Battery, Energy
@@ -102,7 +102,7 @@ def play(day: BatteryDay, folder: Path, *, most_s: float = 7 * 86_400.0) -> Life
             if reading is None:
                 broker.send(link, device.report())
             else:
-                broker.send(source, published(reading))
+                broker.send(source, encode_reading(reading))
             received.append(device.counts["messages"])
         raise AssertionError("moments never end")
     finally:

@@ -7,7 +7,7 @@ from whimbrel.mqtt.packets import V5, Connect, Publish
 from whimbrel.mqtt.properties import Properties, Property
 from whimbrel.sim.ward.intensive_care import CONTENT_TYPE, Reading
 
-__all__ = ["Monitor", "published"]
+__all__ = ["Monitor", "encode_reading"]
 
 
 class Monitor:
@@ -23,7 +23,7 @@ class Monitor:
         return encode(Connect("monitor"), V5)
 
 
-def published(reading: Reading, *, packet_id: int = 0) -> bytes:
+def encode_reading(reading: Reading, *, packet_id: int = 0) -> bytes:
     """Return the PUBLISH packet of *reading*; at QoS 1 if *packet_id* is given."""
     properties = Properties({Property.CONTENT_TYPE: CONTENT_TYPE})
     qos = 1 if packet_id else 0

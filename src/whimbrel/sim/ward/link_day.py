@@ -23,7 +23,7 @@ from whimbrel.errors import InvalidValueError
 from whimbrel.log.reader import read
 from whimbrel.model.bounds import real
 from whimbrel.model.facts import Reported
-from whimbrel.sim.ward.bedside_monitor import Monitor, published
+from whimbrel.sim.ward.bedside_monitor import Monitor, encode_reading
 from whimbrel.sim.ward.broker_run import NODE, BrokerRun
 from whimbrel.sim.ward.day_policies import DayPolicy, policy_text
 from whimbrel.sim.ward.doctor import DoctorDevice, RefusedError
@@ -113,7 +113,7 @@ class _Day:
             if reading.at_s <= now_s and reading.at_s < self._day.seconds:
                 self.published.append(now_s)
                 last_s = max(last_s, now_s + every_s)
-                monitor.sendall(published(reading))
+                monitor.sendall(encode_reading(reading))
                 reading = next(readings)
             due_s = min(draw_s, report_s, last_s, reading.at_s if reading.at_s < self._day.seconds else last_s)
             self._listen(begun, due_s)

@@ -396,7 +396,7 @@ class SimulatedRadio:
         if link is not None:
             self._air.authenticate(self, link, pin)
 
-    def used(self) -> Usage:
+    def current_usage(self) -> Usage:
         """Return the usage of the radio up to now."""
         self.usage.advance(self._air.now)
         self.usage.answers = self._air.baseband().stations[self.number].answers
