@@ -1,4 +1,4 @@
-"""The subscription language: filters and policies, each with one tree and several backends or ways to run it."""
+"""The subscription language: filters and policies. Each text is parsed to a tree, which several backends can run."""
 
 from whimbrel.language.codes import ErrorCode
 from whimbrel.language.filters import Filter, parse

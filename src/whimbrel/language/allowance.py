@@ -1,7 +1,7 @@
-"""The allowance: limits the time of searches per turn, so that a match with many expensive patterns is done in pieces.
+"""The allowance: limits the time of pattern searches at a stretch, so that a costly match does not block other work.
 
 The verdict of a search depends only on its pattern and its string. So a match may be stopped before its next expensive
-search and restarted later: it then finds the earlier verdicts in a cache, and gets a little further each time.
+search and restarted in a later *turn*: it then finds the earlier verdicts in a cache, and gets further each time.
 Rule: an allowance decides when a verdict is found, never which verdict.
 Rule: a search that cannot take long always runs; and each turn runs at least one long search.
 """
@@ -15,27 +15,27 @@ from typing import TypeVar
 __all__ = ["CHEAP_STEPS", "Allowance", "OutOfAllowanceError", "current_allowance"]
 
 CHEAP_STEPS = 2_000
-"""Most steps (instructions times bytes) of a cheap search; it takes some microseconds and is not counted."""
+"""Most steps (instructions times bytes) of a search that takes only some microseconds and is not timed."""
 
 _Result = TypeVar("_Result")
 
 
 class OutOfAllowanceError(Exception):
-    """The turn's time is spent; internal: the next attempt continues with the verdicts found so far."""
+    """The time of this turn is spent; internal: the next attempt starts with the verdicts found so far."""
 
 
 class Allowance:
-    """The time for searches in one turn: about *piece_s* by *stopwatch*, which returns a time in seconds."""
+    """Time for searches in one turn: about *piece_s* seconds by *stopwatch*, a function that returns seconds."""
 
     def __init__(self, stopwatch: Callable[[], float], piece_s: float) -> None:
         self._stopwatch, self._piece_s = stopwatch, piece_s
         self._until: float | None = None
         """End of the turn's time, set by its first long search."""
         self._verdicts: dict[tuple[object, bytes], bool] = {}
-        """Verdicts of the current match, which is not finished."""
+        """Verdicts of searches in the current match, which is not finished."""
 
     def attempt(self, match: Callable[[], _Result]) -> _Result:
-        """Run *match* and return its result; raise ``OutOfAllowanceError`` if it must be attempted again."""
+        """Run *match* and return its result; raise ``OutOfAllowanceError`` if it must be repeated in another turn."""
         token = _current.set(self)
         try:
             found = match()
@@ -50,7 +50,7 @@ class Allowance:
         self._until = None
 
     def attempting(self, match: Callable[[], _Result]) -> Generator[None, None, _Result]:
-        """Attempt *match* until it succeeds and return its result; yield whenever the time of a turn is spent."""
+        """Run *match* until it succeeds and return its result; when a turn's time is spent, yield, then start again."""
         while True:
             try:
                 return self.attempt(match)
@@ -59,7 +59,7 @@ class Allowance:
                 self.renew()
 
     def verdict_of(self, pattern: object, data: bytes, search: Callable[[bytes], bool]) -> bool:
-        """Return the verdict of *pattern*, by *search*, on *data*; a verdict is cached until the match succeeds."""
+        """Return the verdict of *pattern* on *data*, found by *search* or in the cache of the current match."""
         key = pattern, data
         known = self._verdicts.get(key)
         if known is not None:

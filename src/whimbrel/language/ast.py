@@ -1,4 +1,4 @@
-"""The tree of a filter: data only, independent of text and backends.
+"""The syntax tree of a filter: data only, independent of text and backends.
 
 Rule: a ``Predicate`` has a verdict (true, false or undefined), a ``Value`` has a value (or none); the two never mix, so
 any tree that can be built here can be evaluated.
@@ -91,7 +91,7 @@ class TestFunction(StrEnum):
 
 
 class PatternFunction(StrEnum):
-    """Tests of a string; one matching pattern suffices."""
+    """Tests of a string against several patterns; the test is true if one pattern matches."""
 
     BEGINS_WITH = "begins-with"
     ENDS_WITH = "ends-with"
@@ -277,7 +277,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def height(node: Node) -> int:
-    """Return the height of *node*'s tree, counted as the parser does: a chain of ``&&`` counts once."""
+    """Return the number of levels of *node*'s tree; as in the parser, a chain of ``&&`` is one level."""
     return 1 + max(map(height, children(node)), default=0)
 
 

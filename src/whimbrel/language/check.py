@@ -64,7 +64,7 @@ _NUMBERS = _INTEGERS | {ValueKind.REAL}
 
 
 class StaticError(ValueError):
-    """*node* makes the tree unacceptable; internal: ``parse`` turns it into a ``FilterError``."""
+    """A node of the tree is not acceptable; internal: ``parse`` turns this error into a ``FilterError``."""
 
     def __init__(self, code: ErrorCode, reason: str, node: Node) -> None:
         super().__init__(code, reason, node)
@@ -72,7 +72,7 @@ class StaticError(ValueError):
 
 
 def check(tree: Predicate, bounds: PatternBounds = ADMITTED) -> None:
-    """Raise ``StaticError`` for the first part of *tree* that can never work, or exceeds the cost in *bounds*."""
+    """Raise ``StaticError`` for the first part of *tree* that can never work, or if it costs more than *bounds*."""
     _Checker(bounds).visit(tree)
     folded = fold(tree)
     if isinstance(folded, bool):
@@ -83,7 +83,7 @@ def check(tree: Predicate, bounds: PatternBounds = ADMITTED) -> None:
 
 
 def value_kind(node: Value) -> ValueKind:
-    """Return the kind of *node*, or raise ``StaticError`` if an operand can never fit."""
+    """Return the kind of the value of *node*; raise ``StaticError`` if an operand never has a type that fits."""
     match node:
         case Literal(value):
             if isinstance(value, str):

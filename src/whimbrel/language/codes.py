@@ -1,6 +1,6 @@
 """The stable error codes of texts: one data table for each language, from which the docs pages are made.
 
-2101 to 2112 are Elvin 4's codes; 2113 is ours. Policies have codes of their own (``policies.codes``) in the same class.
+2101 to 2112 are Elvin 4's codes; 2113 is ours. The codes of policies are in ``policies.codes``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PARSE_TEXTS = (
     "The words are right but their order is not; the caret shows the first that does not fit.",
 )
 OVERFLOW_TEXTS = ("overflow", "Literals are signed: 32 bits, or 64 with the suffix L; reals are IEEE doubles.")
-"""Texts that filters and policies share."""
+"""Summaries and advice of errors that filters and policies have in common."""
 
 
 class LanguageCode(IntEnum):
@@ -28,7 +28,7 @@ class LanguageCode(IntEnum):
     """Advice to the author of the text."""
 
     def __new__(cls, number: int, summary: str = "", advice: str = "") -> Self:
-        """Return the member for a row; the texts have defaults for type checkers, which see lookups by number alone."""
+        """Make a member; the texts have defaults only because type checkers also see lookups by number here."""
         code = int.__new__(cls, number)
         code._value_, code.summary, code.help = number, summary, advice
         return code

@@ -19,7 +19,7 @@ from whimbrel.model.subscription import Subscription
 __all__ = ["Filter", "can_be_read", "filter_of", "parse", "parse_stored", "recognise"]
 
 _LEVELS = " (!~+-"
-"""Characters that every term except a leaf prints; if a text has few of them, its tree need not be walked."""
+"""Characters of which every level of a tree prints at least one; a text with few of them cannot be too deep."""
 _shapes = ShapeCache()
 
 
@@ -37,9 +37,9 @@ def parse_stored(text: str) -> Predicate:
 
 
 def can_be_read(tree: Predicate, text: str) -> bool:
-    """Return whether the parser accepts *text*, the printed *tree*, or finds it too long or too deep.
+    """Return False if *text*, the printed form of *tree*, is too long or too deep for the parser.
 
-    For a tree that was joined from checked conditions; nothing is parsed.
+    The tree must be joined from parts that were checked before; nothing is parsed.
     """
     if len(text) > MAX_TEXT:
         return False
@@ -56,15 +56,15 @@ def _read(text: str, bounds: PatternBounds) -> Predicate:
 
 
 def recognise(text: str) -> tuple[Template, list[str]] | None:
-    """Return the template of *text*'s shape and the tokens of *text*, if the shape is known and cacheable.
+    """Return the template of *text* and its tokens, if a filter of the same shape was parsed before; else None.
 
-    For loading millions of filters: the analysis of the template need not be repeated for each text.
+    Filters of one shape differ only in names and constants. So millions of filters are loaded without analysing each.
     """
     return _shapes.recognise(text)
 
 
 def parse_without_shapes(text: str) -> Predicate:
-    """Parse like ``parse``, but without the cache of shapes."""
+    """Parse as ``parse`` does, but without the cache of filters of the same shape (``shapes``)."""
     return _parse(text)[1]
 
 
@@ -112,7 +112,7 @@ class Filter:
 
     @property
     def refusal(self) -> str | None:
-        """Reason why this version would refuse it as a new filter, or None; only bounds of patterns have changed."""
+        """Reason why this version would refuse the text as a new filter, or None; only pattern bounds differ."""
         if self._has_patterns:
             try:
                 check(self.tree, ADMITTED)
@@ -125,7 +125,7 @@ class Filter:
         return "regex" in self.text or "wildcard" in self.text
 
     def matches(self, values: Mapping[str, object] | Attributes) -> bool:
-        """Return whether the filter selects *values*; only the verdict true does."""
+        """Return whether the filter is true of the attributes *values*; False if it is false or undefined."""
         return self.verdict(checked(values)) is True
 
     def normal(self) -> str:

@@ -2,8 +2,8 @@ r"""Required literals: strings of which one must occur in anything that a regula
 
 A search with many patterns looks for their literals first, all in one pass, and runs only the patterns whose literals
 occur.
-Rule: a requirement may be missed, but is never wrong. The reader knows the syntax of RE2 as far as it must, and assumes
-that everything else (``(?i)``, ``\Q…\E``, octal escapes, deep nesting) requires nothing.
+Rule: a requirement may be missed, but is never wrong. This module knows the common syntax of RE2, and assumes that
+everything else (``(?i)``, ``\Q…\E``, octal escapes, deep nesting) requires no literal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 __all__ = ["Requirement", "required_literals"]
 
 Requirement: TypeAlias = frozenset[str]
-"""Strings of which at least one must occur."""
+"""Strings of which at least one must occur in every match."""
 
 _MAX_DEPTH = 32
 _MAX_OPTIONS = 32
@@ -25,11 +25,11 @@ _MAX_CHARS = 128
 _REPEAT = re.compile(r"([*+?]|\{([0-9]+)(?:,[0-9]*)?\})\??")
 _GROUP = re.compile(r"\((?:\?(?:P?<\w+>|([imsU-]*)([:)])))?")
 _ONE_CHARACTER = frozenset("dDwWsSbBAzCnrtfva")
-"""Letters that form a class, a position or one character after a backslash; none is read as a literal."""
+"""Letters that, after a backslash, stand for a class, a position or a control character, and not for themselves."""
 
 
 class _UnknownError(Exception):
-    """The expression has syntax that the reader does not know."""
+    """The expression has syntax that this module does not know."""
 
 
 def required_literals(regex: str) -> tuple[Requirement, ...]:
@@ -55,7 +55,7 @@ class _Reader:
         return found
 
     def _alternatives(self) -> tuple[Requirement, ...]:
-        """Read ``a|b|c`` up to the end or the closing parenthesis."""
+        """Read ``a|b|c`` up to the end or the closing parenthesis; return the requirements of the whole."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise _UnknownError

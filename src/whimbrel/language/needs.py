@@ -1,4 +1,4 @@
-"""Needs: the attributes that a filter needs before it can be true; for people, for quench, and for the index."""
+"""Needs: the attributes that a filter needs before it can be true; for users, for quench, and for the index."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Need:
     is_required: bool
     """Whether the filter is never true without this attribute."""
     types: frozenset[AttributeType]
-    """Types of the attribute with which at least one use of it can be true."""
+    """Attribute types with which at least one condition on the attribute can be true."""
 
 
 def needs(tree: Predicate) -> list[Need]:
@@ -78,7 +78,7 @@ def _required_names(tree: Predicate) -> frozenset[str]:
             return names(subject) | frozenset.intersection(*map(names, options))
         case Not(Equals() as operand):
             return names(operand)
-        case _:  # a comparison, test or pattern is undefined without any of its names, and so is ^^
+        case _:  # a comparison, test, pattern or ``^^`` is undefined if one of its attributes is missing
             return names(tree)
 
 

@@ -1,8 +1,8 @@
-"""Text to tree: a Pratt parser over the tokens of one filter.
+"""Parser of filters, from text to tree: a Pratt parser over the tokens of one filter.
 
 Rule: a finished tree is well formed: predicates where predicates belong, names and string literals where functions need
-them. Whether strings are compared with numbers is tested by ``check``.
-Rule: an error holds its token; the position in the text is looked up only for an error.
+them. The types of operands are tested by ``check``.
+Rule: the parser counts tokens; their positions in the text are computed only for an error.
 Rule: operators bind as ``precedence`` defines.
 """
 
@@ -48,7 +48,7 @@ MAX_TEXT = 65_536
 MAX_HEIGHT = 64
 """Most levels of a tree; a chain of && || ^^ counts once."""
 MAX_DEPTH = 2 * MAX_HEIGHT + 2
-"""Limit of nesting in a text: each level of the tree prints as at most one operator and one parenthesis."""
+"""Most nested calls of the parser: a text needs at most two for each level of its tree, operator and parenthesis."""
 
 _LOGICAL: Mapping[str, type[And | Or | Xor]] = {"||": Or, "^^": Xor, "&&": And}
 _END = ""
@@ -303,7 +303,7 @@ class Parser:
         return self.error(ErrorCode.PARSE, f"found '{found}', expected {allowed}{hint}", self._at)
 
     def _grow(self, at: int) -> None:
-        """Add a level for the node that starts at token *at*, above the node parsed last."""
+        """Record the node that starts at token *at*: it is one level above the node parsed last."""
         self._height += 1
         if self._height > MAX_HEIGHT:
             raise self._too_deep(at)

@@ -40,7 +40,7 @@ class PatternBounds(NamedTuple):
     instructions: int
     """Most compiled instructions of one pattern."""
     positions: int
-    """Most positions in one pattern at which a match can be; the states of its automaton are sets of them."""
+    """Most positions in one pattern at which a match can be; each state of its automaton is a set of positions."""
     patterns: int
     total_instructions: int
     """Most compiled instructions of all patterns of a filter."""
@@ -65,6 +65,6 @@ def longest_searched(tree: Node) -> int:
 
 
 def longest_for(call: Pattern, longest: int) -> int:
-    """Return the longest string for *call*, in a filter whose other patterns run on up to *longest* bytes."""
+    """Return the longest string, in bytes, on which *call* runs in a filter whose patterns run on *longest* bytes."""
     is_constant = not any(isinstance(node, Name) for node in walk(call.subject))
     return MAX_CONSTANT if is_constant else longest

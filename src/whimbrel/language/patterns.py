@@ -2,7 +2,7 @@
 
 Rule: the only module that imports re2.
 Rule: a pattern has at most ``MAX_PATTERN_CHARS``. Its automaton may use ``_MAX_MEMORY`` bytes; with more, RE2 falls
-back to a slower matcher that needs none. ``budget`` bounds the cost of patterns.
+back to a slower matcher that needs no more memory. ``pattern_cost`` bounds the cost of patterns.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PatternError(ValueError):
 
 
 def searcher(function: PatternFunction, pattern: str) -> Searcher:
-    """Return the test of a string by *function* with one *pattern*, or raise ``PatternError``."""
+    """Return a function that tests a string with *function* and one *pattern*; raise ``PatternError`` for a bad one."""
     match function:
         case PatternFunction.BEGINS_WITH:
             return lambda text: text.startswith(pattern)
@@ -62,8 +62,11 @@ def searcher(function: PatternFunction, pattern: str) -> Searcher:
 
 
 def byte_searcher(function: PatternFunction, pattern: str) -> ByteSearcher:
-    """Return the test of a UTF-8 string by *function*, one of ``COMPILED``, or raise ``PatternError``."""
-    # Only the verdict of a match is needed: the classes around this call take ten times as long as a short search.
+    """Return a function that tests UTF-8 bytes with *pattern* of *function*, one of ``COMPILED``.
+
+    Raise ``PatternError`` for a bad pattern.
+    """
+    # Call RE2 directly: only the verdict is needed, and the module's classes take ten times as long as a short search.
     compiled = _compiled(regex_of(function, pattern))
     match_at = compiled._regexp.Match  # noqa: SLF001
     anchor = re2._Anchor.UNANCHORED if function is PatternFunction.REGEX else re2._Anchor.ANCHOR_BOTH  # noqa: SLF001
@@ -87,7 +90,7 @@ def program_size(function: PatternFunction, pattern: str) -> int:
 
 
 def position_count(function: PatternFunction, pattern: str) -> int:
-    """Return the number of positions in *pattern* at which a match can be; the automaton's states are sets of them."""
+    """Return the number of positions in *pattern* at which a match can be; each automaton state is a set of them."""
     return sum(_compiled(regex_of(function, pattern)).programfanout) if function in COMPILED else 0
 
 

@@ -1,4 +1,4 @@
-"""Tree to text: ``parse(print_filter(tree)) == tree`` for every tree that passes the static check.
+"""Printer of filters, from tree to text: ``parse(print_filter(tree)) == tree`` for every tree that ``check`` accepts.
 
 Parentheses are written only where the tree needs them, and around the operand of ``!`` to help readers.
 """
@@ -44,7 +44,7 @@ def print_filter(node: Node) -> str:
 
 
 def _print(node: Node, power: int) -> str:
-    """Print *node* as an operand of an operator with binding power *power*."""
+    """Return the text of *node* as an operand of an operator with binding power *power*, in parentheses if needed."""
     text, own = _term(node)
     return text if own >= power else f"({text})"
 

@@ -1,4 +1,4 @@
-"""Rewrites: tree to tree, with the same verdict on every notification (each is a property test).
+"""Rewrites of a filter's tree that keep its verdict on every notification (shown by a property test for each).
 
 The matcher and every backend may rely on ``normal_form``: no constant subterm that has a value, no ``equals`` over a
 plain attribute, no ``Not`` except directly above a leaf, no ``&&`` under ``&&`` (nor ``||`` or ``^^`` under itself).
@@ -74,7 +74,7 @@ def fold(tree: Predicate) -> Predicate | bool:
             if isinstance(subject, Literal) and isinstance(subject.value, str):
                 constant = subject.value
                 is_short = function not in COMPILED or len(constant.encode()) <= MAX_CONSTANT
-                if is_short:  # a longer one is left undefined by the budget
+                if is_short:  # on a longer constant a pattern is undefined (``pattern_cost``)
                     return any(searcher(function, pattern)(constant) for pattern in patterns)
             return Pattern(function, subject, patterns)
         case _:
@@ -82,7 +82,7 @@ def fold(tree: Predicate) -> Predicate | bool:
 
 
 def _fold_junction(kind: type[And | Or], operands: Iterable[Predicate], *, deciding: bool) -> Predicate | bool:
-    """Fold ``&&``, which one false decides, or ``||``, which one true decides; the other constant changes nothing."""
+    """Fold constants in ``&&`` or ``||``: one *deciding* constant decides it, the opposite constant is left out."""
     folded = [fold(operand) for operand in operands]
     if any(operand is deciding for operand in folded):
         return deciding
@@ -103,7 +103,7 @@ def _fold_xor(operands: Iterable[Predicate]) -> Predicate | bool:
 
 
 def _fold_compare(node: Compare) -> Predicate | bool:
-    """Fold a comparison of constants; infinities have no literal, but their order is known."""
+    """Fold a comparison of two constants; an infinite result of arithmetic has no literal, but can be compared."""
     left, right = _constant(node.left), _constant(node.right)
     verdict = None if left is None or right is None else compare(node.op, left, right)
     return node if verdict is None else verdict
@@ -133,7 +133,7 @@ def _fold_equals(subject: Value, options: tuple[Value, ...]) -> Predicate | bool
 
 
 def fold_value(node: Value) -> Value:
-    """Fold constants inside a value; NaN and infinities have no literal and stay as written.
+    """Fold constant arithmetic inside a value; NaN and infinities have no literal and stay as written.
 
     An unchanged subterm stays the same object, because the matcher finds a constant's token through its node.
     """
@@ -177,7 +177,7 @@ def expand_equals(tree: Predicate) -> Predicate:
 
 
 def push_not(tree: Predicate, *, negate: bool = False) -> Predicate:
-    """Push ``!`` down to the leaves; a comparison absorbs it, every other leaf keeps it directly above."""
+    """Push ``!`` down to the leaves: a comparison becomes its opposite, any other leaf gets ``!`` directly above it."""
     match tree:
         case Not(operand):
             return push_not(operand, negate=not negate)

@@ -7,8 +7,8 @@ Rule: a shape is cached only if nothing in it depends on the constants: no const
 filter trivial) and no pattern that RE2 compiles. Ranges of literals are checked each time.
 Rule: two texts of one shape differ only in names and constants. A function's name is part of the shape, wherever it
 stands: it may also name an attribute.
-Rule: whatever the fast way cannot do, it declines; the parser then decides and words the error. Both give the same
-tree (a property test). All caches are bounded.
+Rule: a text that a builder cannot handle goes to the parser, which also words the error. Both give the same tree (shown
+by a property test). All caches are bounded.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Template:
         self._kinds = parser.kinds
         self._spans = {id(node): parser.spans[id(node)] for node in walk(tree)}
         self.build = _Translator(self).predicate(tree)
-        """Builds the tree of another text of this shape from its tokens."""
+        """Function that builds the tree of another text of this shape from its tokens."""
 
     def place(self, node: Node) -> int:
         """Return the token position of a name, or of a literal without its sign."""
@@ -115,10 +115,10 @@ class ShapeCache:
     def __init__(self) -> None:
         self._templates: dict[tuple[str, ...], Template] = {}
         self._sighted: set[int] = set()
-        """Shapes seen once: a template costs as much as parsing, and most shapes of random filters never recur."""
+        """Hashes of shapes seen once: a template costs as much as parsing, and most shapes never come a second time."""
 
     def build(self, text: str) -> Predicate | None:
-        """Return the tree of *text* if its shape is known and its constants are in range, else None."""
+        """Return the tree of *text* if its shape has a template and its constants are in range, else None."""
         known = self.recognise(text)
         if known is None:
             return None
@@ -129,7 +129,7 @@ class ShapeCache:
             return None
 
     def recognise(self, text: str) -> tuple[Template, list[str]] | None:
-        """Return the template of *text* and its tokens, if its shape is known; constants are not checked."""
+        """Return the template of *text* and its tokens, if its shape has a template; constants are not checked."""
         if len(text) > _MAX_TEXT or not (text.isascii() or _is_unicode(text)):
             return None
         tokens = tokenize(text)
@@ -141,7 +141,7 @@ class ShapeCache:
 
     def learn(self, parser: Parser, tree: Predicate) -> None:
         """Record the shape of a text parsed to *tree*; from its second occurrence on, keep a template if possible."""
-        with suppress(RecursionError):  # as above; it can be learnt another time
+        with suppress(RecursionError):  # the caller may be deep in its stack; a later text can make the template
             self._learn(parser, tree)
 
     def _learn(self, parser: Parser, tree: Predicate) -> None:
@@ -166,7 +166,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _is_free_of_constants(tree: Node) -> bool:
-    """Return whether no subterm is constant, so that folding changes nothing, and no pattern needs RE2."""
+    """Return whether a shape can be cached: no subterm is constant, so that none is folded, and none needs RE2."""
     match tree:
         case Pattern(function, Name() | Text() as subject, _):
             return function not in _COMPILED and _is_free_of_constants(subject)

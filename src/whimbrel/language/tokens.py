@@ -1,4 +1,4 @@
-r"""The words of a filter text, and what policies share with them: strings, numbers and limits.
+r"""Lexer of filters: splits a text into tokens. Policies share its strings, numbers and limits.
 
 Rule: white space is SP, HT, CR and LF; there are no comments.
 Rule: a name starts with an ASCII letter, ``_`` or ``\``+any character, and goes on with those, digits and ``-.:/$#@``.
@@ -55,8 +55,7 @@ OPERATORS = frozenset("( ) , || ^^ && ! == != < <= > >= + - * / % << >> >>> | ^ 
 class Kind:
     """Kinds of tokens; an operator is its own kind, and in a shape so is a function's name.
 
-    Each kind has a space in it, unlike operators and names, because an attribute may be called ``string`` or
-    ``integer``.
+    Each kind's text contains a space, so that it differs from any name: an attribute may be called ``string``.
     """
 
     NAME = "a name"
@@ -68,9 +67,9 @@ class Kind:
 
 
 class TokenError(ValueError):
-    """A token that no rule allows; internal: the parser turns it into its own error with a position.
+    """The text has a token that is not allowed; internal: the parser turns this into its own error with a position.
 
-    *span* is the position in the text, if the parser does not know a better one.
+    *span* is the position in the text, for a parser that does not know a better one.
     """
 
     def __init__(self, code: ErrorCode, reason: str, span: tuple[int, int] = (0, 0)) -> None:
@@ -90,7 +89,7 @@ def check_text(text: str, kind: str, max_characters: int) -> None:
 
 
 def tokenize(text: str) -> list[str]:
-    """Split *text* into tokens; a character outside any token becomes one itself, which ``kind_of`` refuses."""
+    """Split *text* into tokens; a character that begins no token becomes a token itself, which ``kind_of`` refuses."""
     return _TOKEN.findall(text)
 
 

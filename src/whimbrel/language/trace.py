@@ -16,7 +16,7 @@ __all__ = ["Trace", "reasons", "trace", "verdict_word"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One part of a filter, its verdict, the attributes it saw (None: missing), and its own parts."""
+    """Verdict of one part of a filter, with the attributes that it used (None: missing), and the parts below it."""
 
     part: str
     verdict: bool | None

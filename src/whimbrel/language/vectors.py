@@ -31,7 +31,7 @@ __all__ = ["BACKENDS", "Backend", "Failure", "Vector", "failures", "read_vectors
 EXPECTATIONS = ("true", "false", "undefined", "error")
 
 Backend: TypeAlias = Callable[[Sequence[tuple[Predicate, Attributes]]], Iterable[bool | None]]
-"""Function from trees with attributes to their verdicts; it gets all at once, since an engine may want one job."""
+"""Function that returns the verdict of each pair of tree and attributes; it gets all pairs, to run them as one job."""
 
 
 def _python(cases: Sequence[tuple[Predicate, Attributes]]) -> Iterator[bool | None]:
@@ -97,7 +97,7 @@ def _vector(line: bytes, number: int, source: str) -> Vector:
 
 
 def _column(line: bytes, error: InvalidValueError) -> int:
-    """Return the column of the key that the error is about, or 1 if the key is missing."""
+    """Return the column in *line* of the key that *error* names, or 1 if *line* does not contain the key."""
     key = error.what.removeprefix("type of ").removeprefix("attribute ")
     return line.decode().find(f'"{key}"') + 1 or 1
 

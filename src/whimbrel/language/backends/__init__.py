@@ -1,1 +1,4 @@
-"""Backends, one translator per file: each turns the same tree into code for its engine, and agrees with ``python``."""
+"""Backends of the filter language, one per file: each turns a filter's tree into code for its engine.
+
+All agree with ``python``, the reference.
+"""

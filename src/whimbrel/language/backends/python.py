@@ -1,4 +1,4 @@
-"""The reference backend: a tree becomes nested Python functions, written to be obviously right.
+"""The reference backend: a filter's tree becomes nested Python functions, written to be obviously right.
 
 Rule: every other backend (index, Spark) must agree with this one on every tree and every notification.
 Rule: a value function returns a scalar or None (undefined); a predicate function returns True, False or None.
@@ -45,9 +45,10 @@ ValueFunction: TypeAlias = Callable[[Attributes], Scalar | None]
 
 
 def compile_filter(tree: Predicate, *, longest: int | None = None) -> VerdictFunction:
-    """Return the function that computes the verdict of *tree* on attributes.
+    """Return the function that computes the verdict of *tree* (True, False or None: undefined) on attributes.
 
-    *longest* is the longest string, in bytes, on which patterns run; give it if *tree* is only a part of a filter.
+    *longest* is the longest string, in bytes, on which its regular expressions and wildcards run. It must be given if
+    *tree* is only a part of a filter, because it depends on all patterns of the filter.
     """
     return _compile(tree, longest_searched(tree) if longest is None else longest)
 
@@ -62,7 +63,7 @@ def _compile(tree: Predicate, longest: int) -> VerdictFunction:
             return _xor(tuple(_compile(operand, longest) for operand in operands))
         case Not(operand):
             return _not(_compile(operand, longest))
-        case Compare(op, Name(name), Literal(value)):  # most leaves: one object each spares the collector a dozen
+        case Compare(op, Name(name), Literal(value)):  # the most common node: one object for the collector, not a dozen
             return partial(_compare_attribute, op, name, value)
         case Compare(op, left, right):
             return _compare(op, compile_value(left), compile_value(right))
@@ -100,7 +101,7 @@ def compile_value(node: Value) -> ValueFunction:
 
 
 def _apply(function: Callable[[Scalar], Scalar | None], operand: ValueFunction) -> ValueFunction:
-    """Return *function* applied to the operand's value; undefined if the operand is undefined."""
+    """Return a function that applies *function* to the operand's value, and returns None for an undefined operand."""
 
     def value(attributes: Attributes) -> Scalar | None:
         found = operand(attributes)
@@ -186,7 +187,7 @@ def _compare(op: CompareOp, left: ValueFunction, right: ValueFunction) -> Verdic
 
 
 def _equals(subject: ValueFunction, options: tuple[ValueFunction, ...]) -> VerdictFunction:
-    """Return the disjunction of ``==`` between the subject, which is computed once, and each option."""
+    """Return a function for ``equals``: whether the subject, which is computed once, equals at least one option."""
 
     def verdict(attributes: Attributes) -> bool | None:
         value = subject(attributes)
@@ -208,7 +209,7 @@ def _pattern(node: Pattern) -> VerdictFunction:
 
 
 def _compiled_pattern(node: Pattern, longest: int) -> VerdictFunction:
-    """Return the verdict function of regular expressions or wildcards; undefined on a string that is too long."""
+    """Return the verdict function of a call with regular expressions or wildcards; undefined on a too long string."""
     subject = compile_value(node.subject)
     searchers = tuple(byte_searcher(node.function, pattern) for pattern in node.patterns)
 

@@ -1,8 +1,8 @@
-"""The Spark backend: a tree becomes one Column over the log's ``attributes``; NULL is undefined.
+"""The Spark backend: a filter's tree becomes one Column over the log's ``attributes``; NULL is undefined.
 
 Rule: it agrees with ``python`` on every tree and notification, whatever ``spark.sql.ansi.enabled`` is; no row raises.
 Rule: the only module of the language that imports pyspark.
-Rule: the column comes from ``attributes_to_column_value``: an entry has only the field of its type set.
+Rule: in ``attributes``, each value has only the field of its type set (``attributes_to_column_value``).
 
 A value is a few columns (``_Typed``), at most one of which is not NULL. A type that a term can never have gets no
 column, so ``a == 'x'`` compares only strings. Spark's own operators are used if they mean the same and cannot raise:
@@ -90,7 +90,7 @@ def to_column(tree: Predicate, attributes: Column) -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Integer:
-    """An int32 or int64; both are computed as bigint."""
+    """The column of an int32 or int64 value; both are computed as bigint."""
 
     number: Column
     is_wide: Column  # whether it is an int64; arbitrary where number is NULL
@@ -121,7 +121,7 @@ _Finish: TypeAlias = Callable[[Sequence[_Typed]], Column]
 
 
 class _Translator:
-    """Translates one tree; a term that occurs twice is translated once."""
+    """Translates one filter's tree to columns; a term that occurs twice is translated once."""
 
     def __init__(self, attributes: Column, longest: int = UNBOUNDED) -> None:
         self._attributes, self._longest = attributes, longest
@@ -154,7 +154,7 @@ class _Translator:
         if self._value(subject) is not None:
             compares = (Compare(CompareOp.EQ, subject, option) for option in options)
             return _join_pairwise(operator.or_, map(self.verdict, compares))
-        # One program for all comparisons, so that the subject is computed once.
+        # One program (see above) for all comparisons, so that the subject is computed once.
         return self._compute(
             (subject, *options),
             lambda found: _join_pairwise(operator.or_, (_compare(CompareOp.EQ, found[0], each) for each in found[1:])),
@@ -177,7 +177,7 @@ class _Translator:
     # -- values ------------------------------------------------------------------------------------------------------
 
     def _direct(self, node: Value) -> _Typed:
-        """Return the columns of *node*, which must not be arithmetic, or be small enough."""
+        """Return the columns of *node*, which must not be arithmetic that is too large to be written out."""
         value = self._value(node)
         return _UNDEFINED if value is None else value
 
@@ -219,7 +219,7 @@ class _Translator:
         return _Typed(integer=integer, real=entry.getField("real"), text=entry.getField("text"))
 
     def _number(self, function: NumberFunction, name: str) -> _Typed:
-        """Return an attribute as a number, or the number in its text; Java's ``$`` would allow a final newline."""
+        """Return an attribute as a number, or the number that its string is; Java's ``$`` would allow a newline."""
         entry, own = self._entry(name), self._attribute(name)
         assert own.integer is not None
         spelled = entry.getField("text")
@@ -236,7 +236,7 @@ class _Translator:
     # -- programs ----------------------------------------------------------------------------------------------------
 
     def _compute(self, nodes: Sequence[Value], finish: _Finish) -> Column:
-        """Return *finish* of the values of *nodes*; values that are too large are computed by a program."""
+        """Return *finish* applied to the values of *nodes*; too large arithmetic is computed by a program."""
         values = [self._value(node) for node in nodes]
         large = [node for node, value in zip(nodes, values, strict=True) if value is None]
         if not large:
@@ -256,7 +256,7 @@ class _Translator:
 
 
 def _join_pairwise(join: Callable[[Any, Any], Any], operands: Iterable[Column]) -> Column:
-    """Join *operands* pairwise: 500 terms are then nine levels deep, where a chain would overflow Spark's stack."""
+    """Join *operands* as a balanced tree: 500 terms are nine levels deep; a chain would overflow Spark's stack."""
     level = list(operands)
     while len(level) > 1:
         pairs = [join(*level[at : at + 2]) for at in range(0, len(level) - 1, 2)]
@@ -301,7 +301,7 @@ def _may_meet_as_reals(left: _Typed, right: _Typed) -> bool:
 
 
 def _as_real(value: _Typed, other: _Typed) -> Column:
-    """Return the number *value* as a real, to combine with the real *other*; arbitrary if both are integers."""
+    """Return the number *value* as a real, for an operation with *other*; the result is unused if both are integers."""
     if value.integer is None or other.real is None:
         assert value.real is not None, "one of the two may be a real"
         return value.real
@@ -368,7 +368,7 @@ _REAL_OPS = frozenset(
 )
 
 _GROWTH = {BinaryOp.ADD: 2, BinaryOp.SUBTRACT: 2, BinaryOp.MULTIPLY: 2, BinaryOp.DIVIDE: 3}
-"""Number of times that an integer operator mentions its operands, if more than once."""
+"""Number of times that an integer operator repeats its operands in the Spark expression, if more than once."""
 
 
 def _literal(value: float | str) -> _Typed:
@@ -414,7 +414,7 @@ def _binary(op: BinaryOp, left: _Typed, right: _Typed) -> _Typed:
 
 
 def _wrap(number: Column, is_wide: Column) -> _Integer:
-    """Keep the low 32 bits of an int32, with their sign; an int64 fills the column."""
+    """Reduce the result of an int32 operation to its low 32 bits, with their sign; an int64 stays as it is."""
     spare = F.when(is_wide, F.lit(0)).otherwise(F.lit(32))
     wrapped = F.call_function("shiftright", F.call_function("shiftleft", number, spare), spare)
     return _Integer(number=wrapped, is_wide=is_wide)
@@ -493,7 +493,7 @@ _PUSH = 0
 class _Program:
     """Arithmetic in postfix notation: a step pushes a number, or pops its operands from the stack and pushes a result.
 
-    A step's code says which. Each operator is in the expression only once, however often it occurs.
+    Each step has a code for its kind. The Spark expression contains each operator once, however often it is used.
     """
 
     def __init__(self, value: Callable[[Value], _Typed | None]) -> None:
@@ -528,7 +528,7 @@ class _Program:
         self._steps.append(self._made[key])
 
     def run(self, finish: Callable[[Column], Column]) -> Column:
-        """Return *finish* of the stack after the last step."""
+        """Return a column that runs all steps and applies *finish* to the stack after the last one."""
         empty = F.array().cast(f"array<{_NUMBER}>")
         return F.aggregate(F.array(*self._steps), empty, self._advance, finish)
 
@@ -575,7 +575,7 @@ def verdicts(cases: Sequence[tuple[Predicate, Attributes]]) -> list[bool | None]
 
 
 def _verdict_frame(spark: SparkSession, chunk: range, cases: Sequence[tuple[Predicate, Attributes]]) -> DataFrame:
-    """Return one row per case; each computes all trees of the chunk and keeps its own: cheaper than many plans."""
+    """Return one row with the verdict per case of *chunk*; each row computes all trees: cheaper than many plans."""
     rows = pa.array([attributes_to_column_value(cases[place][1]) for place in chunk], ATTRIBUTES_TYPE)
     frame = spark.createDataFrame(pa.table({"place": pa.array(chunk, pa.int32()), "attributes": rows}))
     columns = [to_column(cases[place][0], F.col("attributes")) for place in chunk]

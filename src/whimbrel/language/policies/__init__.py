@@ -1,4 +1,4 @@
-"""The policy language (SUBLIM): decides what a device gets, by the notification and the state of the device."""
+"""The policy language (SUBLIM): a policy decides what a device gets, from the notification and the device's state."""
 
 from whimbrel.language.policies.codes import PolicyCode
 from whimbrel.language.policies.limits import DEFAULT_POLICY_LIMITS, PolicyCost, PolicyLimits

@@ -1,10 +1,10 @@
 """Bounds: the highest cost of a policy, computed before it runs.
 
-Rule: a statement counts all nodes of its expressions, whether or not ``and`` and ``or`` evaluate them. So the steps
-that a run counts (``own_steps`` of each executed statement) never exceed this bound, and a run need not test it.
-Rule: compared characters of strings are counted as a run counts them, at their maximum.
-Rule: of an ``if`` the condition and the costlier branch count; of a call the highest cost of its function. A chain of
-functions that each call the next one twice makes 2ⁿ steps: these are computed, not executed.
+Rule: a statement counts all nodes of its expressions, whether or not ``and`` and ``or`` evaluate them. A run counts
+the same for each statement that it executes (``own_steps``). So it never exceeds this bound, and need not test it.
+Rule: compared characters of strings count at their maximum.
+Rule: of an ``if``, the condition and the costlier branch count; of a call, the highest cost of its function. A chain of
+n functions that each call the next one twice makes 2ⁿ steps: these are computed, not executed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def own_steps(statement: Statement) -> int:
 
 
 def string_steps(statement: Statement) -> int:
-    """Return the part of ``own_steps`` for string functions, which assumes the longest strings; a run needs fewer."""
+    """Return the part of ``own_steps`` for string functions, which is for the longest strings; a run may need fewer."""
     return sum(map(_string_steps, tree.expressions(statement)))
 
 
@@ -81,7 +81,7 @@ def _node_steps(node: Expression) -> int:
 
 
 def _compared_chars(node: Expression) -> int:
-    """Return the most string characters that *node*, with all nodes below it, can compare."""
+    """Return the greatest number of characters that the comparisons in *node* and below it can read."""
     own = 0
     match node:
         case tree.Comparison(_, left, right):
@@ -92,7 +92,7 @@ def _compared_chars(node: Expression) -> int:
 
 
 def _longest(node: Expression) -> int:
-    """Return the longest string that *node* can be, in characters, up to the limit that a comparison reads."""
+    """Return the greatest length, in characters, that a string value of *node* can have in a comparison."""
     match node:
         case tree.Constant(value):
             return min(len(value), MAX_COMPARED_CHARS) if isinstance(value, str) else 0
@@ -105,7 +105,7 @@ def _longest(node: Expression) -> int:
 def bound_of(program: Program, limits: PolicyLimits) -> PolicyCost:
     """Return the highest cost of *program*, which must have no recursion."""
     functions = {each.name: each for each in program.functions}
-    # Parts of steps, one per compared character, are added up and rounded once, as in a run.
+    # Compared characters, each a fraction of a step, are added up and rounded once, as in a run.
 
     @cache
     def of_function(name: str) -> PolicyCost:

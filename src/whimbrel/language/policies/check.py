@@ -26,7 +26,7 @@ __all__ = ["MAX_FRAMES", "MAX_SET_ATTRIBUTES", "checking", "statements", "walk"]
 MAX_SET_ATTRIBUTES = 128
 """Most different attributes that a policy may set; each setting copies those before it."""
 MAX_FRAMES = 192
-"""Most levels of blocks, expressions and calls of one run; each takes a few of Python's stack frames."""
+"""Most nested blocks, expressions and calls of one run, together; each takes a few of Python's stack frames."""
 
 
 class _Kind(Enum):
@@ -42,9 +42,9 @@ _VALUES = frozenset({_Kind.VALUE, _Kind.NUMBER, _Kind.STRING})
 
 
 def checking(program: Program, parser: Parser, limits: PolicyLimits) -> Generator[None, None, PolicyCost]:
-    """Return the bound of *program*, or raise ``PolicyError`` for the first part that can never work.
+    """Return the highest cost of *program*, or raise ``PolicyError`` for the first part that can never work.
 
-    Yield after each piece of the work.
+    This is a generator, which yields after each part of the work, so that other work can run.
     """
     checker = _Checker(program, parser)
     checker.check_names()
@@ -148,7 +148,7 @@ class _Checker:
             raise self._error(PolicyCode.NESTING, reason, self._program)
 
     def _frames_of(self, name: str, frames: dict[str, int], path: list[str]) -> None:
-        """Compute the nesting depth of the function *name*; refuse recursion and deep nesting before Python fails."""
+        """Compute how deep the function *name* nests; refuse recursion, and nesting too deep for Python's stack."""
         if name in frames:
             return
         function = self._functions[name]
@@ -201,7 +201,7 @@ class _Checker:
     # -- kinds ----------------------------------------------------------------------------------------------------
 
     def check_kinds(self, scope: str, parameters: tuple[str, ...], body: Block) -> None:
-        """Refuse operands that never fit; a local has a kind if all its assignments have that kind."""
+        """Refuse operands whose type never fits; a local has a type if all its assignments have that type."""
         found: dict[str, set[_Kind]] = {name: {_Kind.ANY} for name in parameters}
         for statement in statements(body):
             if isinstance(statement, tree.Assign) and statement.value != tree.Constant(None):
@@ -261,7 +261,7 @@ class _Checker:
 
 
 def _literal_kind(node: Expression) -> _Kind:
-    """Return the kind of *node* by itself, without the kinds of locals; it may also be NULL."""
+    """Return the type of the value of *node* (unless NULL), without knowledge about the types of locals."""
     match node:
         case tree.Constant(value):
             return _Kind.ANY if value is None else _Kind.STRING if isinstance(value, str) else _Kind.NUMBER

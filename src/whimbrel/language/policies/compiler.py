@@ -1,8 +1,8 @@
-"""The compiler: turns a policy's tree once into nested Python functions, which then run without the tree.
+"""The compiler of policies: turns a policy's tree once into nested Python functions, which then run without the tree.
 
-Rule: it agrees with ``interpreter`` on everything; a differential test compares them.
-Names become places in a list, and blocks become tuples of functions with their steps. The commonest forms (an attribute
-of a local, a comparison with a constant) have functions of their own, because calls cost most of the time.
+Rule: it agrees with the naive interpreter in ``tests/reference`` on everything; a differential test compares them.
+Local names become positions in a list, and blocks become tuples of functions with the steps that they count. The
+commonest forms (an attribute of a local, a comparison with a constant) have special functions with fewer calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Compiled", "compile_program"]
 Compiled: TypeAlias = Callable[[Run], Message | None]
 _Value: TypeAlias = Callable[[Run], AnyValue]
 _Execution: TypeAlias = Callable[[Run], Any]
-"""A statement or a block; it returns the policy's result, or ``_RUNNING`` to continue."""
+"""Compiled statement or block; it returns the result of the policy or function, or ``_RUNNING`` to continue."""
 
 _RUNNING: Any = object()
 _NEW = Message(is_original=False, changes={}, data=EMPTY)
@@ -54,7 +54,7 @@ def compile_program(program: Program) -> Compiled:
 
 
 def _segments(block: Block) -> Iterator[Block]:
-    """Split *block* after each statement that may return."""
+    """Split *block* after each statement that may end the policy or function (``return``, or an ``if`` with one)."""
     begin = 0
     for end, statement in enumerate(block, start=1):
         if end == len(block) or isinstance(statement, tree.If | tree.Return):
@@ -63,7 +63,7 @@ def _segments(block: Block) -> Iterator[Block]:
 
 
 class _Compiler:
-    """Compiles one scope: the program, or one function."""
+    """Compiles one scope of local names: the policy itself, or one of its functions."""
 
     def __init__(
         self, parameters: tuple[str, ...], functions: Mapping[str, _Execution], sizes: Mapping[str, int]
@@ -93,7 +93,7 @@ class _Compiler:
         return several
 
     def _segment(self, block: Block) -> _Execution:
-        """Compile statements of which only the last may return, so that their steps are counted together."""
+        """Compile statements of which only the last may end the scope, so that their steps are counted together."""
         steps = sum(map(own_steps, block))
         spared = sum(map(string_steps, block))
         *before, last = map(self._statement, block)
@@ -223,7 +223,10 @@ class _Compiler:
 
 
 def _spare(steps: int) -> _Execution:
-    """Return a function that adds *steps* to ``run.spared``; string functions then subtract the steps that they use."""
+    """Return a function that credits *steps*, the most that string functions may need, to ``run.spared``.
+
+    The string functions then subtract the steps that they use.
+    """
 
     def execute(run: Run) -> Any:  # noqa: ANN401
         run.spared += steps

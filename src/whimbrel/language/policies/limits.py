@@ -16,14 +16,14 @@ __all__ = ["DEFAULT_POLICY_LIMITS", "PolicyCost", "PolicyLimits"]
 
 
 class PolicyCost(NamedTuple):
-    """Steps of a program, and the bytes and pixels that its transforms read."""
+    """Cost of one run of a policy: steps, and the bytes and pixels that its transforms read."""
 
     steps: int = 0
     bytes: int = 0
     pixels: int = 0
 
     def plus(self, other: PolicyCost) -> PolicyCost:
-        """Return the cost of both, one after the other."""
+        """Return the cost of a run of this part and then of *other*."""
         return PolicyCost(self.steps + other.steps, self.bytes + other.bytes, self.pixels + other.pixels)
 
     def or_else(self, other: PolicyCost) -> PolicyCost:
@@ -33,7 +33,7 @@ class PolicyCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLimits:
-    """Limits of a deployment: the first three for a policy as a whole, the others for transforms and variables."""
+    """Limits of a deployment: three for the cost of a policy as a whole, then those of transforms and of variables."""
 
     steps: int = 5_000
     bytes: int = 16 << 20
@@ -45,7 +45,7 @@ class PolicyLimits:
     variables: int = 256
     """Most manual variables of one device and policy."""
     variable_bytes: int = 16_384
-    """Most bytes of their names and values together."""
+    """Most bytes of the names and values of one device's manual variables for one policy, together."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -1,6 +1,6 @@
-"""The operations of policies as one data table, read by the parser, ``explain`` and the docs page.
+"""The operations of policies as one data table, read by the parser, ``whimbrel policy explain`` and the docs page.
 
-The first block is Figure 3 of the paper. The second has the further operations of Figure 4, and ours.
+First come those of Figure 3 of the SUBLIM paper, then further ones of Figure 4, and ours.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ OPERATIONS = MappingProxyType({each.name: each for each in _ALL})
 
 
 def is_automatic(name: str) -> bool:
-    """Return whether *name* is always an automatic variable, whatever devices report."""
+    """Return whether *name* is an automatic variable of every device, even before a report."""
     return name in AUTOMATIC or name == "Place"
 
 

@@ -17,7 +17,7 @@ __all__ = ["Policy", "parse_policy"]
 
 
 def parse_policy(text: str, limits: PolicyLimits = DEFAULT_POLICY_LIMITS) -> tuple[Program, PolicyCost]:
-    """Return the checked tree of *text* and its bound, or raise ``PolicyError`` with code and position."""
+    """Return the checked tree of *text* and its highest cost, or raise ``PolicyError`` with code and position."""
     return finish(_parsing(text, limits))
 
 
@@ -51,7 +51,7 @@ class Policy:
 
     @classmethod
     def reading(cls, text: str, limits: PolicyLimits) -> Generator[None, None, Policy]:
-        """Return the policy, yielding after each piece of the work; a long text takes about 30 ms in all."""
+        """Parse and compile a policy, yielding after each part of the work; a long text takes about 30 ms in all."""
         program, bound = yield from _parsing(text, limits)
         yield
         policy = cls.__new__(cls)
@@ -60,7 +60,7 @@ class Policy:
 
     @property
     def sends_when_suspended(self) -> bool:
-        """Whether the policy's owner wants everything sent unchanged while the policy is suspended."""
+        """Whether notifications are sent unchanged while the policy is suspended, by ``sendWhenSuspended();``."""
         return self.program.sends_when_suspended
 
     @property
@@ -70,7 +70,7 @@ class Policy:
 
     @property
     def needs_bodies(self) -> bool:
-        """Whether a decision may depend on more of a body than its length: the policy may transform or rewrite it."""
+        """Whether the policy needs the body itself and not only its length, because it may transform or rewrite it."""
         if any(isinstance(node, tree.Compress | tree.Project) for node in self._expressions()):
             return True
         return any(isinstance(each, tree.SetAttribute | tree.SetData) for each in self._statements())

@@ -1,4 +1,4 @@
-"""Semantics: the effect of each operation of a policy; shared by the interpreter and the compiled form.
+"""Semantics: the effect of each operation of a policy; the compiled form and the naive interpreter of the tests use it.
 
 Rule: nothing here raises, whatever the values are.
 """
@@ -70,7 +70,7 @@ MAX_SEARCHED_CHARS = 4_096
 MAX_FOLDED_CHARS = 1_024
 """Longest string for fold-case and the like, in characters; one character may become eighteen."""
 MAX_ITEM_CHARS = 1_024
-"""Longest item of a set, in characters; names of variables are no longer."""
+"""Longest item of a set, in characters: no variable's name may be longer."""
 PATTERN_WORK = 8_192
 """Most instructions times bytes of a regular expression or wildcard; above that, it is undefined."""
 
@@ -81,7 +81,7 @@ def scalar(value: AnyValue) -> Scalar | None:
 
 
 def compare_values(run: Run, op: CompareOp, left: AnyValue, right: AnyValue) -> bool | None:
-    """Return the verdict of ``left op right`` and count characters; undefined for two very long strings."""
+    """Return the verdict of ``left op right``, and count compared characters; undefined for two very long strings."""
     a, b = scalar(left), scalar(right)
     if a is None or b is None:
         return None
@@ -94,7 +94,7 @@ def compare_values(run: Run, op: CompareOp, left: AnyValue, right: AnyValue) -> 
 
 
 def equal(run: Run, subject: AnyValue, options: Sequence[AnyValue]) -> bool | None:
-    """Return the verdicts of ``subject == option``, joined by *or*."""
+    """Return whether *subject* equals one of *options*: the verdicts of ``==``, joined by *or*."""
     result: bool | None = False
     for option in options:
         found = compare_values(run, CompareOp.EQ, subject, option)
@@ -177,7 +177,10 @@ def pattern_test(function: PatternFunction, patterns: Sequence[str]) -> Callable
 
 
 def is_member(run: Run, scope: Scope, name: str, item: AnyValue) -> bool | None:
-    """Return whether the set *name* contains *item*: the variables ``name.item``; a set never reported is empty."""
+    """Return whether the set *name* contains *item*, that is, whether the variable ``name.item`` exists.
+
+    A set that was never reported is empty.
+    """
     if isinstance(item, str):
         if len(item) > MAX_ITEM_CHARS:
             return None
@@ -193,9 +196,9 @@ def is_member(run: Run, scope: Scope, name: str, item: AnyValue) -> bool | None:
 
 
 def set_property(run: Run, scope: Scope, name: str, value: AnyValue) -> None:
-    """Set a manual variable; ``setProperty`` has no effect on an automatic variable (section 4).
+    """Set a manual variable; ``setProperty`` has no effect on an automatic variable (section 4 of the paper).
 
-    For names that every device may report, this holds even before the first report.
+    A name in ``operations.AUTOMATIC`` cannot be set even before the device has reported it.
     """
     if scope is Scope.STATE or not (is_automatic(name) or name in run.automatic):
         run.set(name, value)
@@ -207,7 +210,7 @@ def data_of(message: AnyValue) -> Data | None:
 
 
 def with_data(message: AnyValue, value: AnyValue) -> AnyValue:
-    """Return *message* with *value* as its data: data of a message, a string or opaque bytes; NULL for none."""
+    """Return *message* with *value* as its data: another message's data, a string or opaque bytes; NULL removes it."""
     if not isinstance(message, Message):
         return message
     if isinstance(value, Data):
@@ -218,7 +221,7 @@ def with_data(message: AnyValue, value: AnyValue) -> AnyValue:
 
 
 def compress_message(run: Run, values: Sequence[AnyValue], names: tuple[str, ...]) -> Message | None:
-    """Return ``compress(message, …)``; an image is to fit the display in width, height and pixels."""
+    """Return ``compress(message, …)``; an image is reduced to fit the display in width, height and pixels."""
     message, battery, display, network = values
     if not isinstance(message, Message):
         return None

@@ -1,7 +1,7 @@
-"""Summaries: count, last, least, greatest and mean of named attributes, per subject, over a time.
+"""Summaries: count, last, least, greatest and mean of named attributes, per subject, over an interval of time.
 
-An unfinished summary is one manual variable per ``summarise`` in the text and per subject. So it follows from the
-decisions in the log, is bounded like all manual variables, and also counts notifications that were withheld.
+An unfinished summary is stored as one manual variable for each ``summarise`` in the text and each subject. So it can be
+restored from the decisions in the log, is bounded like all manual variables, and includes withheld notifications.
 Rule: no timer. The first notification starts the interval; the first one after the interval triggers the summary, which
 includes it.
 Rule: a variable that cannot be read (the log may be from another version) is replaced by a new summary.
@@ -23,7 +23,7 @@ __all__ = ["MAX_LAST", "PREFIX", "add_to_summary"]
 PREFIX = "summary:"
 """Prefix of variable names that are reserved for summaries."""
 MAX_LAST = 256
-"""Longest value that is kept as the last, in characters or bytes."""
+"""Longest string or opaque value that is stored as an attribute's last value, in characters or bytes."""
 _COUNTS = range(1 << 62)
 
 

@@ -1,4 +1,4 @@
-"""The tree of a policy: data only, independent of text and backends.
+"""The syntax tree of a policy: data only, independent of text and backends.
 
 Rule: an ``Expression`` has a value: a scalar, a verdict, a message, data, or none (NULL, which is also undefined).
 Rule: messages are values. A statement that sets an attribute of a message binds its name to a changed copy.
@@ -71,7 +71,7 @@ class Scope(Enum):
     """The group of variables that a name refers to."""
 
     ANY = "any"
-    """The paper's getProperty: the automatic variable of that name, else the manual one."""
+    """The paper's ``getProperty``: the automatic variable of that name if there is one, else the manual variable."""
     DEVICE = "device"
     """Automatic variables: reported by the device."""
     STATE = "state"
@@ -87,7 +87,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """The value last assigned to *name*; NULL if there was none."""
+    """A local variable: the value last assigned to *name*, or NULL."""
 
     name: str
 
@@ -188,7 +188,7 @@ class TypeTest:
 
 @dataclass(frozen=True, slots=True)
 class SizeOf:
-    """``size(a)``: characters, or bytes; for a message the bytes of its data, undefined after a transform."""
+    """``size(a)``: characters of a string, bytes of opaque data; of a message, bytes of its data unless transformed."""
 
     operand: Expression
 
@@ -369,7 +369,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """A call whose value is not used."""
+    """A call as a statement, whose value is not used."""
 
     value: Expression
 

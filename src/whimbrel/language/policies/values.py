@@ -1,4 +1,4 @@
-"""Values: the operands of a policy, and the record of one run.
+"""Values of the policy language: the operands of expressions, messages and their data, and the record of one run.
 
 Rule: a value is a scalar of the five attribute types, a verdict (``bool``, which counts as 0 and 1), a message, data,
 or ``None``: NULL and undefined are the same. No operation raises; an operand that does not fit gives ``None``.
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Level(IntEnum):
-    """Share of a body that is sent: the lower of battery and link, in four steps, so that equal work is shared."""
+    """Share of a body that is sent, by the lower of battery and link; four levels, so that equal work is shared."""
 
     QUARTER = 1
     HALF = 2
@@ -70,7 +70,7 @@ class Data(NamedTuple):
 
     is_original: bool
     text: bytes | str | None = None
-    """None: no data, so the attributes are sent. A string is encoded once, when it is sent."""
+    """New data. None: the original data or, without that, no data, so the attributes are sent. Encoded when sent."""
     transforms: tuple[Transform, ...] = ()
 
 
@@ -108,7 +108,7 @@ _LEVELS = (Level.QUARTER, Level.HALF, Level.MOST, Level.WHOLE, Level.WHOLE)
 
 
 class Arrival(NamedTuple):
-    """The arrived notification, as far as a policy can see it."""
+    """The arrived notification, with the properties that a policy can read."""
 
     attributes: Attributes
     subject: str = ""
@@ -123,10 +123,10 @@ class Run:
     def __init__(self, arrival: Arrival, automatic: Attributes, manual: Attributes, now: int) -> None:
         self.arrival, self.automatic, self.manual, self.now = arrival, automatic, manual, now
         self.steps = self.compared = self.spared = 0
-        """Counters: steps; compared characters of strings; and steps counted for string functions but not needed,
-        because the strings were shorter than the limit."""
+        """Counters: steps; compared characters of strings; and the steps that string functions were credited with but
+        did not need, because the strings were shorter than the limit."""
         self.read: dict[str, Scalar] = {}
-        """Variables that were read, with their values at that time; missing ones are left out."""
+        """Variables that the run read, with the values that it saw; missing variables are left out."""
         self.changed: dict[str, Scalar | None] = {}
         """Manual variables that were set, or removed (None)."""
         self.locals: list[AnyValue]
@@ -174,7 +174,7 @@ class Run:
 
 
 def truth(value: AnyValue) -> bool | None:
-    """Return the verdict of *value* as a condition: a number is true unless it is 0; other values are undefined."""
+    """Return the verdict of *value* as a condition: a number is true unless it is 0; None for any other value."""
     if value is None or value is True or value is False:
         return value
     if isinstance(value, int):
@@ -192,7 +192,10 @@ def storable(value: AnyValue) -> Scalar | None:
 
 
 def level_of(battery: AnyValue, network: AnyValue) -> Level:
-    """Return the share to send (R1 to R3): all from 3/4 on, else by the lower one; a missing value counts as full."""
+    """Return the share of a body to send (R1 to R3), by the lower of *battery* and *network*.
+
+    From 3/4 on, everything is sent. A missing value counts as full.
+    """
     least: float = 1.0
     for each in (battery, network):
         if isinstance(each, _NUMBERS) and each < least:  # False for NaN

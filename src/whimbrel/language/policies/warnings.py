@@ -1,7 +1,7 @@
 """Warnings: parts of a policy that are allowed but probably a mistake; ``whimbrel policy explain`` shows them.
 
-Rule: a warning refuses nothing. An attribute may be a string, as an MQTT user property always is. Its comparison with a
-number is then undefined, so that the ``else`` branch runs.
+Rule: a policy with warnings is accepted. An example: an attribute may be a string, as an MQTT user property always is.
+Its comparison with a number is then undefined, so that the ``else`` branch runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _warning(text: str, start: int, name: str) -> PolicyWarning:
 
 
 def _mixed_comparisons(program: Program) -> Iterator[tuple[Expression, str]]:
-    """Yield each comparison of a number with a possible string, and the name of the string in the text."""
+    """Yield each comparison of an attribute, which may be a string, with a number; and the attribute's name."""
     for body in (program.body, *(function.body for function in program.functions)):
         locals_ = _from_attributes(body)
         for node in walk(body):

@@ -1,1 +1,1 @@
-"""Reading of policies: from the text to the tree, in words, calls and statements."""
+"""Reading of policies: the lexer, and the parsers of calls and of statements, that turn a text into a tree."""

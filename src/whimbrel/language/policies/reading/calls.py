@@ -1,4 +1,4 @@
-"""Calls, as the parser reads them: functions of filters, operations of policies, and a policy's own functions."""
+"""Parsing of calls in a policy: to functions of filters, operations of policies, and the policy's own functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STRING_FIRST = frozenset({"getProperty", "setProperty", "removeProperty"})
 
 
 class Tokens(Protocol):
-    """The parser, as ``Calls`` uses it: its tokens, its expressions, and the functions defined so far."""
+    """Protocol of the parser that ``Calls`` needs: its tokens, its expressions, and the functions defined so far."""
 
     functions: dict[str, tuple[int, int]]
     sites: int
@@ -72,7 +72,7 @@ class Calls:
         return True
 
     def statement(self) -> Statement | None:
-        """Parse an operation that is only allowed as a statement; if there is none, return None and consume nothing."""
+        """Parse a call that is only allowed as a statement; before any other call, return None and consume nothing."""
         parser = self._parser
         operation = OPERATIONS.get(parser.text_ahead())
         if operation is None or not operation.is_statement:
@@ -149,7 +149,7 @@ class Calls:
                 return tree.DataOf(values[0])
 
     def _values_and_names(self, least: int | None, opened: Token) -> tuple[list[Expression], tuple[str, ...]]:
-        """Parse the arguments; after the first few of an operation that takes names, the rest are strings in quotes."""
+        """Parse the arguments of a call: values, and then names in quotes if the operation (by *least*) takes names."""
         if least is None:
             return self._arguments(opened), ()
         few = {2: 1, 3: 2, 4: 4}[least]

@@ -1,4 +1,4 @@
-"""Text to tree: a Pratt parser for expressions, and recursive descent for statements.
+"""Parser of policies, from text to tree: a Pratt parser for expressions, and recursive descent for statements.
 
 Rule: one grammar for two spellings. Figure 4 of the paper is read as it is printed: its head, line numbers, type words,
 accessors and ``endif``. Our own form has braces, ``m.pulse``, ``device.Battery`` and ``state.sent``.
@@ -37,12 +37,12 @@ _POWERS: Mapping[str, int] = {**POWERS, "in": COMPARE}
 _TYPES = frozenset({"Message", "auto", "bool", "double", "float", "int", "long", "string"})
 _NULL = tree.Constant(None)
 _PIECE = 20
-"""Functions and statements that are parsed in one piece, before other work may run."""
+"""Number of functions and statements that are parsed before other work may run."""
 _Result = TypeVar("_Result")
 
 
 def finish(pieces: Generator[None, None, _Result]) -> _Result:
-    """Run all pieces of some work at once; return its result."""
+    """Run the generator *pieces* to its end, without other work between its parts; return its result."""
     while True:
         try:
             next(pieces)
@@ -74,7 +74,7 @@ class Parser:
         return finish(self.parsing())
 
     def parsing(self) -> Generator[None, None, tree.Program]:
-        """Parse like ``parse``, but yield after each piece of the work."""
+        """Parse as ``parse`` does, but yield after every few statements so that other work can run."""
         self._tokens = tokenize(self.text)
         yield
         for here, after in zip(self._tokens, self._tokens[1:], strict=False):
