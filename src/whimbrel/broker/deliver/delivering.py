@@ -32,8 +32,8 @@ _PUBREL = b"\x62\x02"
 _MAX_SENT = 1_000
 """Most messages that one client is sent in a turn of the event loop; each takes about 5 µs."""
 _MAX_DECIDED = 320
-"""Budget of one turn for policy decisions of several clients together, in messages: eight cheap decisions, about 1.5
-ms. They share the fixed cost of a turn, such as writing to the log."""
+"""Budget of one turn for policy decisions, over all clients; the unit is the cost of sending one message. Eight cheap
+decisions fit into it (about 1.5 ms); they share the fixed cost of a turn, such as writing to the log."""
 
 
 class DeliveryHandler:
@@ -64,7 +64,7 @@ class DeliveryHandler:
         return bool(self._unfinished or self._deciding)
 
     def pump_ready(self, now: int) -> None:
-        """Send to each client with new messages; a client whose next one needs a policy's decision gets a later turn.
+        """Send to each client with new messages; a client whose next message a policy decides about gets a later turn.
 
         The other clients are served first, because one decision takes as long as sending a hundred messages.
         """
@@ -108,7 +108,7 @@ class DeliveryHandler:
     def pump(self, client: LiveClient, now: int) -> int:
         """Send a client its queued messages, up to the limit of one turn; ``go_on`` sends the rest in later turns.
 
-        Return the cost, in messages.
+        Return the cost; the unit is the cost of sending one message.
         """
         gate = self._gate
         is_open, policies = gate.rights.is_open, self._policies
@@ -170,7 +170,7 @@ class DeliveryHandler:
             spent += self._take_turn(client, now)
 
     def _take_turn(self, client: LiveClient, now: int) -> int:
-        """Send a client its next messages, drop those over its bounds, and return the cost in messages."""
+        """Send a client its next messages, drop those over its bounds, and return the cost (see ``pump``)."""
         spent = self.pump(client, now)
         self._bound(client, now)
         return spent

@@ -5,12 +5,12 @@ messages. Only the broker's own messages ($SYS, answers) are not decided about, 
 Rule: a decision is appended to the log before its bytes may leave: the shell writes to a link only when the log
 contains the seq ``Link.after_seq``. At QoS 2 the bytes also wait for fsync.
 Rule: a delivery is decided once. If it has a decision but no receipt, it is sent as decided, also after a crash.
-Rule: a device waits only for its own transforms. While one runs, nothing else is sent to the device, so messages stay
-in order and the next program sees the variables that the last one left.
+Rule: a device waits only for its own transforms. While one runs, nothing else is sent to the device. So messages stay
+in order, and the next policy sees the variables that the last one left.
 Rule: a copy that needs no transform waits behind transforms for at most ``MAX_WAIT_US``; then the copies before it are
-withheld with a time-out. The same happens if more copies wait than are looked at.
-Rule: a decision reflects the state at its seq and time. So the program runs again when its transform is done, and the
-result counts if the program still wants that transform; otherwise it is transformed again, a few times at most.
+withheld with a time-out. The same happens if more than ``_MAX_LOOKED_AT`` copies wait.
+Rule: a decision reflects the state at its seq and time. So the policy runs again when its transform is done. The result
+counts if the policy still asks for the same transform; otherwise the new transform is made, a few times at most.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ MAX_WAIT_US = 500_000
 LOOK_US = 100_000
 """Interval in microseconds at which the shell calls ``TransformJob.look`` for waiting copies."""
 _MAX_LOOKED_AT = 1_024
-"""Waiting copies in which the first without a transform is searched; with more, the search assumes that there is
+"""Most waiting copies that are searched for the first that needs no transform; if more wait, the next counts as
 one."""
 _MAX_RUN = 4
-"""Pictures for which that search runs the policy, and as many other bodies."""
+"""Most pictures, and most other bodies, for which the search ``_first_plain`` runs the policy."""
 
 _OF_DECISION = 40
-"""Cost of one decision, in messages, besides its steps."""
+"""Cost of one decision without its steps; the unit is the cost of sending one message."""
 _MAX_TRIES = 3
-"""Transforms made for one delivery if its policy asks for a different one each time."""
+"""Most transforms that are made for one delivery whose policy asks for a different one each time."""
 _Chain = Sequence[PolicyVersion | None]
 _STEPS_A_MESSAGE = 5
 """Policy steps that cost as much as one message; one turn sends a thousand messages."""
@@ -159,7 +159,7 @@ class PolicyHandler:
         return self._decisions.shape.find_policies(client.id, [name for each in terms for name in each.policies])
 
     def begin(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> int:
-        """Decide about a delivery that may be sent now, and carry the decision out; return its cost in messages."""
+        """Decide about a delivery that may be sent now, and carry it out; return the cost (see ``_OF_DECISION``)."""
         before = self._steps
         self._begin(client, link, out, self._commits.now(now))
         return _OF_DECISION + (self._steps - before) // _STEPS_A_MESSAGE
@@ -363,7 +363,7 @@ class PolicyHandler:
         self._send_in_turn(client, link, out, of=None)
 
     def _send_in_turn(self, client: LiveClient, link: Link, out: Outgoing, *, of: int | None) -> None:
-        """Send when all facts before are accepted; *of* is the seq of a new decision that must be durable first.
+        """Send once all earlier facts are accepted; *of* is the seq of a new decision that must be durable first.
 
         Until then the message takes room in the connection's buffer, as if it were already written.
         """

@@ -28,18 +28,18 @@ _SAID = {"seen": "notifications", "unseen": "unseen", "unconfirmed": "unconfirme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The account of the demo."""
+    """Result of the demo: the pipeline's account of all outcomes, compared with the devices' own counts."""
 
     account: Account
     spoken: Spoken
     received: tuple[Received, ...]
     gap_count: int
-    """Gaps between the devices' counts and the pipeline's; gaps inside the account are counted there."""
+    """Number of differences between the devices' counts and the pipeline's; ``account`` has its own gaps."""
     gaps: tuple[str, ...]
 
     @property
     def closes(self) -> bool:
-        """Whether everything is accounted for."""
+        """Whether there is no gap, neither in the account nor between it and the devices' counts."""
         return self.account.closes and self.gap_count == 0
 
     def as_json(self) -> dict[str, object]:

@@ -46,7 +46,7 @@ _LATE = {
 
 
 class WindowsReport(NamedTuple):
-    """Report of the windows to the driver after a batch."""
+    """Report about the time windows to the driver after a batch."""
 
     watermark: int
     """The time that all nodes have passed, in microseconds."""
@@ -66,7 +66,7 @@ class _Kept:
 
 
 _kept: dict[tuple[str, str], _Kept] = {}
-"""Cache of this process; keys: stream, path of the tables."""
+"""States of windows that this process caches; keys: stream, path of the tables."""
 
 
 def scratch_of(out: Path) -> Path:
@@ -75,7 +75,7 @@ def scratch_of(out: Path) -> Path:
 
 
 def fold_windows(job: Job, rows: Iterable[WorkerOutput], blobs: Blobs) -> Iterator[WorkerOutput]:
-    """Add the tallies of all nodes in a batch to the windows; yield changed rows of windows, and all other output."""
+    """Add the counts of all nodes in a batch to the windows; yield changed rows of windows, and all other output."""
     key = (job.stream, job.out)
     kept = _kept.pop(key, None)
     if kept is not None and kept.store.applied == blobs.head().applied:
