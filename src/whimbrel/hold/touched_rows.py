@@ -1,7 +1,7 @@
 """Touched rows: tracks which rows of a saved state (*view*) have changed, and builds them for a store to write.
 
 Four states are saved in small steps, and all of them use this: ``hold.view``, ``node.rows``,
-``pipeline.unit.node_state`` and ``pipeline.stream.windows``.
+``pipeline.fold.contact_fold`` and ``pipeline.stream.windows``.
 Rule: each state has one table of functions, one for each kind of row, that build the current row. The arguments are the
 parts of the row's key after the kind. The result is None if the row no longer exists; then the store deletes it.
 """

@@ -31,7 +31,7 @@ _NOTHING = 1e-9
 def plan(subscribers: Mapping[str, int], *, nodes: int, slots_per_node: int, target: float = TARGET) -> dict[str, int]:
     """Return L_i for each subject of *subscribers*, which has S_i by subject.
 
-    A subject without subscribers gets one copy, and so does each ``unserved`` subject, for which there is no slot.
+    A subject without subscribers gets one copy, and so does a subject for which no slot is left (``find_unserved``).
     """
     capacity = _checked_capacity(nodes, slots_per_node, target)
     ranked = _rank(subscribers)
@@ -51,7 +51,7 @@ def find_unserved(
 
 
 def unserved_note(names: Sequence[str], *, subjects: int) -> str:
-    """Return a message about *names*, which are ``unserved``, of *subjects* subjects in all."""
+    """Return a message about *names*, the result of ``find_unserved``, of *subjects* subjects in all."""
     shown = ", ".join(names[:_SHOWN])
     more = f", … ({len(names) - _SHOWN:,} more)" if len(names) > _SHOWN else ""
     count = f"{len(names):,} of {subjects:,} subjects"

@@ -1,6 +1,6 @@
 """The door of a node: the Unix socket for requests of applications on this machine (``carry.application``).
 
-Rule: at most ``_MOST_WAITING`` samples are queued for a slow application; then the oldest is dropped and counted.
+Rule: at most ``_MAX_WAITING`` samples are queued for a slow application; then the oldest is dropped and counted.
 """
 
 from __future__ import annotations

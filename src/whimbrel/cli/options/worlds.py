@@ -1,6 +1,6 @@
 """Options of all commands of ``whimbrel sim``: the source of the contacts, and the contacts made from them.
 
-Rule: an option of several commands is defined here once; ``option_groups`` gives it to a command.
+Rule: an option of several commands is defined here once; ``options.groups`` gives it to a command.
 """
 
 from __future__ import annotations
