@@ -234,7 +234,7 @@ class DirectRecipientsCache:
             return None if len(found) > PIECE else self._remember(subject, self._lane(subject, found))
 
     def making(self, subject: str, found: Found) -> Generator[None, None, DirectRecipients | None]:
-        """Build a lane for the sessions *found* to match a publication, in slices, yielding after each; return it."""
+        """Build the lane (direct recipients) of a publication from the sessions *found*; yield after each slice."""
         self._keep_up()
         lane = self._lanes.get(subject)
         if lane is not None and lane.found is found:
@@ -263,12 +263,15 @@ class DirectRecipientsCache:
         return lane
 
     def of(self, subject: str, found: Found) -> DirectRecipients | None:
-        """Return the lane for the sessions *found* to match a publication, including matches by content."""
+        """Return the lane (direct recipients) for the sessions *found*, including sessions that match by content."""
         lane = self.get(subject)
         return lane if lane is None or lane.found is found else self._lane(subject, found)
 
     def others(self, handles: Iterable[int]) -> Others | None:
-        """Return the QoS 0 recipients of content subscriptions, or None if one needs the hold; call ``get`` before."""
+        """Return the QoS 0 recipients of subscriptions with a content filter, or None if one of them needs the hold.
+
+        *handles* are the matcher's indices of these subscriptions. Call ``get`` before, which clears outdated entries.
+        """
         try:
             return dict.fromkeys(map(self._plain.__getitem__, handles), ())
         except KeyError:

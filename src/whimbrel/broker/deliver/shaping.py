@@ -58,7 +58,7 @@ _MAX_TRIES = 3
 """Most transforms that are made for one delivery whose policy asks for a different one each time."""
 _Chain = Sequence[PolicyVersion | None]
 _STEPS_A_MESSAGE = 5
-"""Policy steps that cost as much as one message; one turn sends a thousand messages."""
+"""Policy steps that cost as much time as sending one message; one turn sends a thousand messages."""
 _TOLD_AGAIN_US = 60_000_000
 """Shortest time in microseconds between two notices to a policy's owner that the same device is slowed."""
 _MAX_TOLD = 10_000
@@ -137,7 +137,7 @@ class PolicyHandler:
         self.on_suspended: _Suspended = lambda _version, _device, _publisher, _now: None
         """Notifies the owner of a policy that it is suspended for a device and publisher."""
         self.on_slowed: _Slowed = lambda _version, _device, _steps, _now: None
-        """Notifies the owner of a policy that a device pauses, and because of how many steps."""
+        """Notifies the owner of a policy that a device pauses, with the number of steps that caused it."""
         self._slowed: dict[str, int] = {}
         """Per device, when the owner of its policy was last notified that it pauses."""
 
@@ -174,7 +174,7 @@ class PolicyHandler:
         return [rest.client for link, rest in woken if rest.client.link is link]
 
     def _count(self, client: LiveClient, version: PolicyVersion | None, decision: Decision, now: int) -> None:
-        """Count the steps of a decision; a device whose policies took too many pauses, and the owner is notified."""
+        """Count a decision's steps; if a device's policies took too many, pause it and notify the policy's owner."""
         steps = decision.steps_needed
         self._steps += steps
         if steps <= FREE_STEPS:

@@ -161,7 +161,7 @@ class BrokerState(NodeListener[LiveClient]):
             self.named.note_member(device, session)
 
     def conditions_changed(self) -> None:
-        """Discard the cached routes, because the clients that can be served directly, without the hold, changed."""
+        """Discard the cached routes, because other clients than before can be served directly, without the hold."""
         self.routes.forget()
 
     def client_leaves(self, client: LiveClient, session: str) -> None:

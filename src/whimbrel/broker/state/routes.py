@@ -54,11 +54,11 @@ _PIECE_S = 0.004
 _LONG_FILTER = 1_024
 """Length from which a content filter is parsed in steps, in characters; parsing it takes a millisecond or more."""
 _MAX_ASKED = 8_192
-"""Most evaluations, in one turn of the event loop, of filters that are not packed yet; each takes about 4 µs."""
+"""Most evaluations of single filters (outside the packed index) in a turn of the event loop; one takes some 4 µs."""
 _LITTLE = 16
-"""Fewer filters than this are never packed, so they do not limit the notifications of a turn."""
+"""Fewer content filters than this are never packed, so they do not limit the notifications of a turn."""
 _FEW = 10
-"""Fewer notifications than this are matched one by one: a batch has a fixed cost of about that many matches."""
+"""Fewer notifications than this are matched one by one, because a batch has the fixed cost of about this many."""
 
 
 class Heard(Protocol):
@@ -124,7 +124,7 @@ class Routes:
 
     @property
     def unpacked(self) -> int:
-        """Number of content filters that are evaluated one by one, because no segment of the matcher has them yet."""
+        """Number of content filters that are evaluated one by one, because the packed index does not have them yet."""
         return self._matcher.content.unpacked
 
     @property

@@ -1,7 +1,8 @@
 """``matches``: the subscriptions that match each publication, found by the packed matcher in Arrow workers.
 
-The driver packs one matcher per node and batch, and ships it as a file. The workers of a machine memory-map the file,
-so they share one copy. A worker matches a whole Arrow batch at a time; no row is handled in Python.
+The driver packs one matcher per node and batch, and sends it to the workers as a file. The workers of a machine
+memory-map the file, so they share one copy. A worker matches a whole Arrow batch at a time; no row is handled in
+Python.
 """
 
 from __future__ import annotations

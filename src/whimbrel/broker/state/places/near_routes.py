@@ -127,7 +127,7 @@ class NearRoutes:
 
     @property
     def unpacked(self) -> int:
-        """Number of content filters that are evaluated one by one, because they are not packed yet."""
+        """Number of content filters that are evaluated one by one, because the packed index does not have them yet."""
         asked = self.grid_so_far if self._matcher is None else self._matcher.content
         return 0 if asked is None else asked.unpacked
 

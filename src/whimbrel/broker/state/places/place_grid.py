@@ -211,7 +211,7 @@ class PlaceGrid:
 
     @property
     def unpacked(self) -> int:
-        """Number of content filters that are evaluated one by one, because they are not packed yet."""
+        """Number of content filters that are evaluated one by one, because the packed index does not have them yet."""
         return self._matcher.content.unpacked
 
     def settle(self) -> None:
@@ -220,7 +220,7 @@ class PlaceGrid:
 
 
 def by_session(entries: list[Entry]) -> list[Entry]:
-    """Return one entry per session, with all subscriptions that *entries* has of it, ordered by session."""
+    """Return one entry per session, with all of the session's subscriptions in *entries*, ordered by session."""
     entries.sort(key=_BY_SESSION)
     found = dict(entries)
     if len(found) == len(entries):  # nearly always: no session has two matching subscriptions
