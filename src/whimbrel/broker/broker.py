@@ -78,11 +78,11 @@ from whimbrel.mqtt.server import Phase, ServerConnection, ServerLimits
 __all__ = ["Broker", "Verify"]
 
 _MAX_READ_BYTES = 1 << 20
-"""Most bytes that one read of a socket may return, in addition to the bytes that were already kept."""
+"""Most bytes that one read of a socket may return, in addition to the bytes that wait already."""
 _MAX_PACKETS = 2_000
 """Packets of one client that are handled in one turn of the event loop; each takes about 5 µs."""
 _OF_FILTER = 40
-"""Cost of one topic filter of a SUBSCRIBE or UNSUBSCRIBE, in packets, against ``_MAX_PACKETS``."""
+"""Number of packets that one topic filter of a SUBSCRIBE or UNSUBSCRIBE counts as, against ``_MAX_PACKETS``."""
 _MAX_WAITING = 10_000
 """Facts that may wait to be applied; while more wait, the shell does not read from clients."""
 _PINGRESP = b"\xd0\x00"
@@ -104,7 +104,7 @@ class Broker:
         now: int | None = None,
         has_direct_path: bool = True,
     ) -> None:
-        """Take over from a broker that died at *died_at*; both this and *now* default to the last fact's time.
+        """Take over from a broker that died at *died_at*; *died_at* and *now* default to the time of the last fact.
 
         With *has_direct_path* false, no publication takes the direct path (``DirectPath``): slower, with the same
         results.
@@ -119,7 +119,7 @@ class Broker:
         self.blocking_tasks = BlockingTasks(
             access.wrong_passwords_per_minute, self.counters, most=access.passwords_waiting
         )
-        """Slow questions, such as password checks, that the shell answers in worker threads."""
+        """Slow tasks, such as password checks, that the shell runs in worker threads."""
         self._commits = CommitQueue(log)
         self._sender = state.volatile.sender = Sender(self.counters)
         self.events = self._sender.events
@@ -201,13 +201,13 @@ class Broker:
         self.rates = RateLimits.of(config.limits, self.counters)
         """The rate limits of clients; the shell asks how many of the bytes that it read may be handled now."""
         self._most_held = config.limits.packet_bytes + _MAX_READ_BYTES
-        """Most bytes that may wait behind an unanswered CONNECT; a shell stops reading at ``packet_bytes``."""
+        """Most bytes that may wait behind an unanswered CONNECT; the shell stops reading at ``packet_bytes``."""
         self.links: set[Link] = set()
         self.is_draining = False
         self._begin(wills, died_at, now)
 
     def _begin(self, wills: WillHandling, died_at: int | None, now: int | None) -> None:
-        """Continue from the restored state: end cut connections, and subscriptions that are refused now."""
+        """Continue from the restored state: record lost connections, and end subscriptions no longer allowed."""
         last_at = self._commits.last_at
         died_at, now = last_at if died_at is None else died_at, last_at if now is None else now
         self._connecting.take_over(died_at)
@@ -232,7 +232,7 @@ class Broker:
 
     @property
     def late(self) -> Mapping[str, int]:
-        """Copies that missed their deadline, counted per subject."""
+        """Number of deliveries that missed their deadline, by subject."""
         return self._sender.late
 
     @property
@@ -293,7 +293,7 @@ class Broker:
         verified_user: str | None = None,
         listener: ListenerRules | None = None,
     ) -> Link:
-        """Return a new link for an accepted connection; *listener* is given if the listener has rules of its own."""
+        """Return a new link (connection in the core); *listener* is given if the listener has rules of its own."""
         rules = listener or self._listener
         self._ids.add(rules.mount)
         machine = ServerConnection(self._limits, mount=rules.mount)
@@ -315,14 +315,14 @@ class Broker:
         if link.is_busy:
             machine.hold(data)
         else:
-            packets = machine.receive(data)  # nothing behind a CONNECT is decoded until that is answered
+            packets = machine.receive(data)  # bytes behind a CONNECT are decoded only after it is answered
         if len(link.held) != link.incoming_bytes or link.meter is not None or machine.alias_bytes:
             self._back_pressure.count_incoming(link)
         if not link.is_busy:
             self._handle_all(link, packets, now)
 
     def go_on(self, now: int) -> None:
-        """Continue work that takes more than one turn of the event loop, by one slice of each kind."""
+        """Do one slice of each kind of work that takes more than one turn of the event loop."""
         self._commits.now(now)
         self._long_work.tried = 0
         self._commits.go_on()
@@ -388,7 +388,7 @@ class Broker:
         self._end_step(now)
 
     def _end_step(self, now: int) -> None:
-        """Send the deliveries that are ready, and record the departure of clients whose links are closing."""
+        """Send the deliveries that are ready, and record clients whose links are closing as disconnected."""
         if self.state.volatile.arrived:
             self._interests.retained.send_arrived()
         if self.state.volatile.ready:
@@ -458,11 +458,11 @@ class Broker:
         self._end_step(self._commits.last_at)
 
     def refuse(self, *, is_refusing: bool = True) -> None:
-        """Refuse publications while the log cannot be written; those already waiting are accepted later."""
+        """Refuse publications while the log cannot be written; those that wait already are accepted later."""
         self._admission.is_refusing = is_refusing
 
     def spare(self, *, is_short: bool) -> None:
-        """Set whether the disk is nearly full: publications are refused then, and little else is."""
+        """Set whether the disk is nearly full: then publications are refused, but small changes are still accepted."""
         self._admission.is_short = is_short
 
     def tick(self, now: int) -> None:
@@ -520,7 +520,7 @@ class Broker:
         return closed
 
     def replace_rights(self, rights: Rights) -> None:
-        """Replace the rights: they decide about all that is not accepted yet, also for subscriptions made earlier."""
+        """Replace the rights; they apply at once, also to publications that wait and to subscriptions made earlier."""
         self._commits.then(partial(self._replace_rights, rights))
 
     def _replace_rights(self, rights: Rights) -> None:
@@ -606,5 +606,5 @@ class Broker:
             self._driver.start(self._connecting.connect(link, connect, now))
 
     def _no_room_for(self, link: Link, connect: Connect) -> str | None:
-        """Return why CONNECT is refused while the client's earlier publications wait for room, or None if none wait."""
+        """Return why CONNECT is refused, as the client's earlier publications had no room; None if there is room."""
         return self._publishing.stalled.refusal(connect.client_id, link.machine.mount + connect.client_id)

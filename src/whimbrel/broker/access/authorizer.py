@@ -59,7 +59,7 @@ class Verdicts:
 
 
 class Connected(Protocol):
-    """A connection, as far as the authorizer needs it."""
+    """Protocol of a connection: the part that the authorizer needs."""
 
     @property
     def user(self) -> str | None:
@@ -84,7 +84,7 @@ class Authorizer:
         """The mount points of listeners: rights are about the client identifier without its mount point."""
         self._publishing, self._receiving, self._sharing = Verdicts(), Verdicts(), Verdicts()
         self.epoch = 0
-        """Version of the rights: it grows when they are replaced."""
+        """Version number of the rights, increased whenever they are replaced."""
         self._set(rights)
 
     def _set(self, rights: Rights) -> None:

@@ -7,10 +7,10 @@
     group = "gateways"             # also: user = "…"; if both are given, both must fit
     ids = ["gateway-*"]
 
-Rule: without a table every identifier is free, and a session belongs to the first user who created it. With one, a
-client may use only an identifier that a table grants to its user.
+Rule: without a ``[[client]]`` table every identifier is free, and a session belongs to the first user who created it.
+If there are such tables, a client may use only an identifier that one of them grants to its user.
 Rule: ``user = "*"`` fits every client, ``user = ""`` clients without a verified user. ``{user}`` never fits these.
-Rule: the name of a user stands for itself in an identifier: a user called ``*`` is granted no more than others.
+Rule: in place of ``{user}`` the user's name is taken literally: a user called ``*`` is granted no more than others.
 
 A listener may have a mount point: a prefix of the client identifiers. The client ``lamp`` of a listener with the mount
 point ``home/7/`` is known to the broker as ``home/7/lamp``.

@@ -5,8 +5,8 @@
 | ``<scheme>:private:<text>`` | a private key: both of its hashes are kept, the text is not |
 | ``<scheme>:<hex>`` | a public key: the SHA-256 (64 digits) or the SHA-1 (40 digits) of a private one |
 
-Rule: the scheme of a key, and whether it is private, decide if it is for publications or for subscriptions. The side
-that proves its identity under a scheme (``match/keys``) has private keys of it, the other side has public ones.
+Rule: the scheme of a key, and whether it is private, decide if it is for publications or for subscriptions. In each
+scheme one side proves its identity (``match/keys``): that side has private keys, the other side public ones.
 Rule: so the broker itself computes every hash that proves an identity. A client that knows only a public key cannot
 act as its owner.
 Rule: an error, or the error that caused it, never quotes the text of a key: it may be a private key, and errors are

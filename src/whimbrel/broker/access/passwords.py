@@ -1,7 +1,7 @@
 """Passwords of a session (Elvin proxy, 5.2.1): the rights of each password level, and the stored scrypt hashes.
 
-Rule: a session has passwords of one, two or three levels, or an access control list (``hold.access``); ``Access`` is
-any of them.
+Rule: a session has passwords of one, two or three levels, or an access control list (``hold.access``); the type
+``Access`` is either of these.
 Rule: only the scrypt hash of a password is stored; neither password nor hash appears in a ``repr`` or in an error.
 Rule: a check takes the same time whether the password is right or wrong: the hashes of all levels are always computed.
 Rule: a hash with a lower cost than is configured today is replaced when its password is given next (``examine``).
@@ -135,7 +135,7 @@ class PasswordHash:
         return hmac.compare_digest(_scrypt(secret, self.salt, self.cost), self.digest)
 
     def spend(self, cost: Cost) -> None:
-        """Compute a hash of *cost* and discard it, so that the caller takes as long as if it were needed."""
+        """Compute a hash of *cost* and discard it, so that an answer takes as long as if the hash were needed."""
         _scrypt(b"", self.salt, cost)
 
 

@@ -1,7 +1,7 @@
 """The users file: who may connect, with one line for each user: ``name:scrypt$n$r$p$salt$hash:group,group``.
 
 Salt and hash are base64; the groups, and the colon before them, may be missing. Empty lines and lines that begin with
-``#`` are ignored, and keep their places when users are added and removed.
+``#`` are ignored, and stay where they are when users are added and removed.
 
 Rule: only the scrypt hash of a password is stored; neither password nor hash appears in an error.
 Rule: a check takes the same time for every name: for a name that is not in the file, the password is compared with the
@@ -113,7 +113,7 @@ class Users:
         self._known: dict[str, tuple[PasswordHash, bytes]] = {}
         """Cache of successful logins by user: the stored hash, and a hash of the password with this process's key."""
         self._in_file = {name: user.password for name, user in users.items()}
-        """The hashes as they are in the file; one in memory was upgraded even if the file could not be written."""
+        """The hashes in the file; a hash in memory may be an upgraded one that could not be written."""
         self._set(users)
 
     @classmethod
@@ -131,7 +131,7 @@ class Users:
     def take(self, newer: Users) -> UserChanges:
         """Replace the users by those of *newer*, which was read later, and return the differences.
 
-        The cached login and the upgraded hash of a user whose password is the same stay.
+        A user whose password did not change keeps the cached login and the upgraded hash.
         """
         with self._changing:
             before, found = self._state[0], dict(newer._state[0])
@@ -155,7 +155,7 @@ class Users:
         return frozenset() if user is None else user.groups
 
     def verify(self, name: str, password: bytes | str | None) -> bool:
-        """Return whether *name* is a user and *password* theirs; it takes most of a second, in any thread."""
+        """Return whether *name* is a user and *password* theirs; any thread may call this, and it takes a second."""
         users, hashes = self._state
         user = users.get(name)
         # The costs of users may differ. An unknown name is always checked against the same user's hash, so that it
@@ -166,7 +166,7 @@ class Users:
         return is_theirs and user is not None
 
     def log_in(self, name: str, password: bytes | str | None, *, cost: Cost = DEFAULT_COST) -> bool:
-        """Return whether *name* is a user and *password* theirs, at once if this password was right before.
+        """Return whether *name* is a user and *password* theirs; the answer is quick if it was right before.
 
         If it is right and the stored hash is below *cost*, upgrade the hash to *cost*.
         """

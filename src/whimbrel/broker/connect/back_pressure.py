@@ -1,7 +1,7 @@
 """Back-pressure: bounds on the bytes that wait in a connection, received but not handled or still to be written.
 
-Rule: a client that reads too slowly is written no more than its buffer holds. Its QoS 0 messages wait for room, up to a
-bound, and get receipts meanwhile, so the log records each as delivered or dropped.
+Rule: a client that reads too slowly is sent no more than its send buffer holds. Its QoS 0 messages wait for space, up
+to a bound. During this time they get receipts, so the log records each as delivered or dropped.
 Rule: while memory is full, incomplete packets over ``_LONG_PACKET`` bytes are refused once all incomplete packets
 together take more than ``_INCOMING_SHARE`` allows.
 """
@@ -76,7 +76,7 @@ class BackPressure:
         client = link.client
         if client is not None and client.link is link:
             self._delivering.pump(client, self._commits.now(now))
-            if not client.live:  # otherwise new messages would overtake the waiting ones
+            if not client.live:  # while QoS 0 messages wait, new ones would overtake them
                 self.lag(link, now, is_lagging=False)
 
     def lag(self, link: Link, now: int, *, is_lagging: bool) -> None:
@@ -84,7 +84,7 @@ class BackPressure:
         if link.is_lagging is is_lagging or link.client is None or link.client.link is not link:
             return
         link.is_lagging = is_lagging
-        if not link.confirms:  # a copy that does not fit is dropped, and the log has to record that
+        if not link.confirms:  # messages may be dropped now, and the log has to record that
             self._connecting.change_receipts(link.client, now, is_confirming=is_lagging)
 
     def note_full(self, now: int) -> None:

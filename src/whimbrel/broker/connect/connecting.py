@@ -1,6 +1,6 @@
 """Connect and disconnect clients, with their sessions and wills (MQTT 5, 3.1, 3.2, 3.14, 4.1).
 
-Rule: CONNECT changes state only when all facts before it are accepted, so that it sees the session as it is.
+Rule: CONNECT changes state only when all facts before it are accepted, so that it sees the session's latest state.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ConnectHandler:
         self._wills.begin(now)
         return self._moves.notices
 
-    # -- coming ------------------------------------------------------------------------------------------------------
+    # -- connect -----------------------------------------------------------------------------------------------------
 
     def connect(self, link: Link, connect: Connect, now: int) -> Procedure[None]:
         """Handle CONNECT: accept the client, or refuse it."""
@@ -236,7 +236,7 @@ class ConnectHandler:
         self._settle_in(link, client_id)
 
     def _is_changing(self, link: Link, client_id: str) -> bool:
-        """Return whether a change that this CONNECT must wait for waits for the disk."""
+        """Return whether CONNECT must wait, because a change of the client or of its sessions is not durable yet."""
         is_coming_or_going = client_id in self._coming or client_id in self._ending
         return is_coming_or_going or (bool(link.joining) and self._sessions.is_changing(link))
 
@@ -284,7 +284,7 @@ class ConnectHandler:
         return all(is_mounted(each.subject_filter or "", mount) for each in subscriptions)
 
     def _choose(self, link: Link, connect: Connect, client_id: str, now: int) -> None:
-        """Record the policy that CONNECT chooses; without a choice, the session keeps its policy."""
+        """Record the policy that CONNECT chooses for the device; without a choice, the session keeps its policy."""
         is_said, name = policy_of(connect) if connect.properties.user not in _SILENT else (False, None)
         fact = self._policies.choice(link, client_id, name, now) if is_said else None
         if fact is not None:
@@ -358,7 +358,7 @@ class ConnectHandler:
         yield from state.performing(commands, now)
 
     def _settle_in(self, link: Link, client_id: str) -> None:
-        """Send the notifications queued in all its sessions, then handle the bytes that arrived during CONNECT."""
+        """Send the client the notifications queued in its sessions, then handle the bytes that arrived meanwhile."""
         client = self._state.clients.get(client_id)
         if client is None or client.link is not link or link.closing is not None:
             return
@@ -377,7 +377,7 @@ class ConnectHandler:
         self._sender.fail(link, ReasonCode.SESSION_TAKEN_OVER, "another connection has this client identifier")
 
     def end_broken(self, link: Link, failure: ProtocolError) -> None:
-        """Close a connection that sent invalid MQTT, with an answer in a form that the client may know."""
+        """Close a connection that sent invalid MQTT, with an answer that the client may be able to read."""
         self._sender.counters.protocol_errors += 1
         if isinstance(failure, UnsupportedVersionError) and link.client is None:
             self._sender.send(link, _OLD_REFUSAL)
@@ -408,7 +408,7 @@ class ConnectHandler:
         )
         self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
 
-    # -- going -------------------------------------------------------------------------------------------------------
+    # -- disconnect --------------------------------------------------------------------------------------------------
 
     def disconnect(self, link: Link, client: LiveClient, packet: Disconnect, now: int) -> None:
         """Handle a client's DISCONNECT packet."""
@@ -438,7 +438,7 @@ class ConnectHandler:
         is_clean: bool = False,
         is_known: bool = True,
     ) -> None:
-        """Record that a client is disconnected; its session ends now if it has no expiry, unless a clean start ends it.
+        """Record that a client is disconnected; end its session if it has no expiry (on a clean start the caller does).
 
         *is_known* is false if a previous broker process sent the client's messages: their last seq is not known then.
         """
@@ -449,7 +449,7 @@ class ConnectHandler:
                 self._sender.events.note(Event.DISCONNECTED, client.link, now, reason=client.link.closing)
         client.link = None
         if fate is _Fate.WITHDRAWN:
-            self._wills.withdraw(client.id, now)  # first: a crash between the two must not leave a will
+            self._wills.withdraw(client.id, now)  # before the disconnection: a crash in between must not leave a will
         fact = PresenceChanged(
             node=self._commits.node,
             seq=self._commits.seq,

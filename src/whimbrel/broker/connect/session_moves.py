@@ -1,7 +1,7 @@
 """Session moves: private sessions stored before client identifiers were mounted go to the mount points they belong to.
 
-Rule: a stored session moves if all its subscriptions are below one mount point, at the first start of a version that
-mounts identifiers. Others stay outside, as do the named sessions of their devices, which no client inside has joined.
+Rule: at the first start of a version that mounts identifiers, a stored session moves if all its subscriptions are below
+one mount point. Other private sessions stay outside, and so do the named sessions that their devices have joined.
 Rule: a move takes along the subscriptions, owner, expiry, chosen policy, stored policies, and a will below the mount
 point, as facts of the log: a session begins under the full identifier, and the old one ends.
 Rule: no queued notification is lost. A session that holds one is marked (``_mark_of``) and keeps its identifier: its
@@ -88,7 +88,7 @@ class SessionMoves:
         return _mount_in(self._state.hold.access(private_session(client_id)))
 
     def before(self, mount: str, said: str) -> LiveClient | None:
-        """Return the old session, not moved yet, of a client that connects at *mount* as *said*, or None."""
+        """Return the old, unmoved session of a client that connects at *mount* with the identifier *said*, or None."""
         if not mount or mount + said in self._state.clients or self.mark(said) != mount:
             return None
         return self._state.clients.get(said)

@@ -63,6 +63,6 @@ class UserCheck:
         if link.user in changes.revoked:
             return ReasonCode.NOT_AUTHORIZED, "this user was removed, or has another password now"
         if link.user in changes.regrouped and (link.rights or link.joining):
-            # Its rights in named sessions were derived from its groups when it joined.
+            # The client's rights in named sessions were derived from its groups when it joined.
             return ReasonCode.ADMINISTRATIVE_ACTION, "the groups of this user have changed: connect again"
         return None

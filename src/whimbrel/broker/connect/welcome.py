@@ -24,8 +24,8 @@ class Welcome:
     def packet(self, link: Link, connect: Connect, assigned: str | None, *, is_resumed: bool) -> bytes | None:
         """Return the CONNACK for a client, or None if it is longer than the client's packet limit [MQTT-3.1.2-24].
 
-        Its properties are limits that the client must respect, so only one may be omitted to shorten it: without a
-        topic alias maximum the client may not use aliases (3.2.2.3.8).
+        The properties of a CONNACK are limits that the client must respect. So only one may be omitted to shorten it:
+        without a topic alias maximum the client may not use aliases (3.2.2.3.8).
         """
         told, most, version = self._properties(connect, assigned), link.machine.max_packet_bytes, link.machine.version
         data = encode(Connack(is_resumed, ReasonCode.SUCCESS, Properties(told)), version)

@@ -1,9 +1,9 @@
-"""Wills: how clients leave and withdraw them, and when the broker publishes them (MQTT 5, 3.1.2.5, 3.1.3.2 and 3.14.4).
+"""Wills: how clients set and withdraw them, and when the broker publishes them (MQTT 5, 3.1.2.5, 3.1.3.2 and 3.14.4).
 
 Rule: a will is written before the CONNECT that carries it, and both are durable before CONNACK.
 Rule: a will is delivered when its publication is durable, at QoS 0 too. The publication names its will, so a broker
 that is killed in between neither forgets the will nor publishes it twice.
-Rule: rights are checked twice: when the will is left, and when it is published.
+Rule: rights are checked twice: when the client sets the will, and when it is published.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WillHandling:
         self._authorizer, self._publishing = authorizer, publishing
 
     def begin(self, now: int) -> None:
-        """Start the waiting time of wills that were left with the previous broker process."""
+        """Start the delay of the wills of clients that were connected to the previous broker process."""
         self._state.wills.begin(now, self._config.mqtt.will_grace_s * US_PER_S)
 
     def refusal(self, link: Link, client_id: str, will: Will) -> tuple[ReasonCode, str] | None:
@@ -94,7 +94,7 @@ class WillHandling:
     # -- disconnect --------------------------------------------------------------------------------------------------
 
     def withdraw(self, client_id: str, now: int) -> None:
-        """Record that a client's will is withdrawn, if the client left one."""
+        """Record that a client's will is withdrawn, if it has one."""
         if self._state.will_of(client_id) is None:
             return
         fact = WillChanged(

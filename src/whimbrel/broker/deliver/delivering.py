@@ -90,8 +90,7 @@ class DeliveryHandler:
         has_several = len(client.flying) + len(client.queue) > 1  # a single copy may exceed the bound
         is_far_behind = has_several and client.queued_bytes > 2 * most and client.unshed_bytes > 2 * most
         if is_far_behind and not client.expiry_us and client.link is not None:
-            # Nothing is held beyond the connection for a session that ends with it, so its queue must not grow for
-            # ever.
+            # A session that ends with its connection is queued for in memory alone, so its queue must be bounded.
             self._sender.counters.slow_readers += 1
             reason = f"more than {2 * most} bytes wait to be sent, or to be acknowledged"
             self._sender.fail(client.link, ReasonCode.QUOTA_EXCEEDED, reason)
@@ -127,7 +126,7 @@ class DeliveryHandler:
                 client.sent -= 1
                 self._receipt(client, out, refused, now)
             elif not out.qos and out.via is RETAINED and not self._state.is_retained(message):
-                client.sent -= 1  # a newer message replaced it while it waited, and was sent or dropped
+                client.sent -= 1  # a newer retained message replaced this one while it waited, and counts instead
             elif policies.are_used and self.shaping.is_for(client, out):
                 left -= self.shaping.begin(client, link, out, now)
             elif link.unsent:
@@ -143,7 +142,7 @@ class DeliveryHandler:
             identifier = packet_id_of(out.message.seq)
             flying = client.flying.get(identifier)
             if flying is None or flying.message.seq != out.message.seq:
-                return  # it was withdrawn during the wait for the disk
+                return  # the message was withdrawn during the wait for the disk
             client.flying[identifier] = flying._replace(message=out.message, is_decided=True)
         if not out.qos:
             is_sent = self._sender.copy(link, out.message, out.identifiers, now, retain=out.retain)
@@ -156,7 +155,7 @@ class DeliveryHandler:
 
     def _withhold(self, client: LiveClient, out: Outgoing, now: int) -> None:
         """Record that policies withheld a message."""
-        client.sent -= 1  # the message was not due to the device
+        client.sent -= 1  # a withheld message does not count as sent to the device
         self._receipt(client, out, Outcome.WITHHELD, now)
 
     def go_on(self, now: int) -> None:
@@ -208,7 +207,7 @@ class DeliveryHandler:
                 self._receipt(client, out, Outcome.DELIVERED, now)
                 seq = 0
                 continue
-            del flying[identifier]  # the hold does not know the copy, so nothing else needs to change
+            del flying[identifier]  # the hold has no record of this delivery, so nothing else needs to change
             receipts += 1
             message, via = out.message, out.via
             if via is RETAINED:
@@ -291,7 +290,7 @@ class DeliveryHandler:
                 client.let_go(gone)
         for terms in out.terms:
             seq = commits.seq
-            if out.via is RETAINED:  # otherwise a replay would take it for the receipt of a copy that the hold has
+            if out.via is RETAINED:  # marked as such: a replay must not take it for the receipt of a held message
                 commits.append(self._of_retained(seq, now, terms, client, message, outcome))
             elif outcome is Outcome.DELIVERED:
                 commits.append_body(receipt_body(seq, now, terms.receipt, message.seq, out.via), now)
@@ -299,7 +298,7 @@ class DeliveryHandler:
                 commits.append(self._new_receipt(seq, now, terms, client, message, outcome))
             is_released_later = out.qos == EXACTLY_ONCE and outcome is Outcome.DELIVERED
             if not (out.is_held or out.via is RETAINED or is_released_later or self._is_kept(client, out)):
-                continue  # the node does not know this copy
+                continue  # the node has no record of this delivery
             if is_owed or commits.waiting:
                 commits.enter_appended(
                     seq, partial(self._settle_later, client, out, terms, outcome, now), is_owed=is_owed
@@ -308,7 +307,7 @@ class DeliveryHandler:
                 self._settle(client, out, terms, outcome, now)
 
     def _is_kept(self, client: LiveClient, out: Outgoing) -> bool:
-        """Return whether the decision about a copy is stored, until its receipt is applied."""
+        """Return whether the policy decision about a delivery is stored until its receipt is applied."""
         return self._policies.are_used and bool(self._policies.find_decisions(client.id, out.message.seq))
 
     def _settle_later(
@@ -316,7 +315,7 @@ class DeliveryHandler:
     ) -> None:
         """Apply a receipt that waited for the disk.
 
-        A session that joined meanwhile may count this copy too; record its receipt then.
+        A session that the device has joined meanwhile may count this delivery too; then record its receipt.
         """
         seq = out.message.seq
         self._settle(client, out, terms, outcome, now)

@@ -101,7 +101,7 @@ class DirectRecipients:
         return False
 
     def send(self, payload: bytes, sender: Sender, others: Others | None = None) -> Collection[str]:
-        """Send each connected recipient, and *others*, a QoS 0 copy; return the devices of this lane that have it."""
+        """Send a QoS 0 copy to each connected recipient and to *others*; return the recipients that have it."""
         length = len(payload)
         old = new = b""
         skipped = absent = 0
@@ -149,7 +149,7 @@ class DirectRecipients:
     def passing_on(
         self, message: KeptNotification, sender: Sender, ready: list[LiveClient], now: int
     ) -> Generator[None, None, tuple[Found, list[str]]]:
-        """Do the same as ``pass_on`` in slices, yielding after each, and return the same result."""
+        """Do the work of ``pass_on`` in slices, yielding after each; return the same result."""
         held: Found = []
         received: list[str] = []
         for start in range(0, len(self._seats), PIECE):
@@ -190,7 +190,7 @@ class DirectRecipients:
             link = client.link
             effective = granted if granted < qos else qos  # noqa: FURB136 # min() takes four times as long
             if not effective:
-                if client.confirms:  # the copy has a receipt
+                if client.confirms:  # deliveries to this client have receipts
                     held.append((terms.session, terms.identities))
                 elif link is not None:
                     retain = message.retain and terms.keeps_retain

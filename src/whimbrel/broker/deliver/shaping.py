@@ -81,13 +81,13 @@ class TransformJob(NamedTuple):
     link: Link
     out: Outgoing
     chain: _Chain
-    """The policies still to be run; the first has decided, except for its body."""
+    """The policies still to be run; the first has decided, and only the transformed body is missing."""
     work: Work
     """The transform to run."""
     tries: int
 
     def then(self, result: object, now: int) -> None:
-        """Handle the transformed body or its fault; with None the job still runs: check if others wait too long."""
+        """Handle the transformed body or a fault; None: the job still runs, so check if other copies wait too long."""
         assert result is None or isinstance(result, bytes | Fault)
         if result is not None:
             self.shaping.on_transform_result(self, result, now)
@@ -95,19 +95,19 @@ class TransformJob(NamedTuple):
             self.shaping.look(self, now)
 
     def wait_from(self, now: int) -> None:
-        """Count the waiting time of other copies from *now*: transforms could not run before."""
+        """Count the time that other copies have waited from *now* on, because transforms could not run before."""
         self.link.shaping_since = now
 
     @property
     def is_pending(self) -> bool:
-        """Whether its device still waits for the body."""
+        """Whether the device still waits for the transformed body."""
         return self.link.shaping is self
 
 
 class PolicyHandler:
     """Decides about deliveries with policies.
 
-    *send* and *withhold* carry out a decision, *go_on* sends the messages after it, and *go_on_later* does so in a
+    *send* and *withhold* carry out a decision, *go_on* sends the messages behind it, and *go_on_later* sends them in a
     later turn.
     """
 
@@ -257,7 +257,7 @@ class PolicyHandler:
             return
         link.shaping = None
         if client.link is not link or link.closing is not None:
-            return  # the hold still has the copy
+            return  # the connection is gone; the hold will deliver the message again
         now = self._commits.now(now)
         if self._chain(client, out)[-len(job.chain) :] != tuple(job.chain):  # the policies changed meanwhile
             self.begin(client, link, out, now)
@@ -268,7 +268,7 @@ class PolicyHandler:
             link.shaping_since = None
 
     def look(self, job: TransformJob, now: int) -> None:
-        """Withhold the copy of a *job* if others have waited too long behind it."""
+        """Withhold the copy that a *job* transforms if other copies have waited too long behind it."""
         now = self._commits.now(now)
         if self._is_late(job.client, job.link, now):
             self.on_transform_result(job, Fault.TIME_OUT, now)
@@ -298,7 +298,7 @@ class PolicyHandler:
         return None
 
     def _needs_work(self, client: LiveClient, out: Outgoing, now: int) -> bool:
-        """Return whether the first policy for a copy wants a transform of it."""
+        """Return whether the first policy that decides about a copy asks for a transform of its body."""
         asked = next(self._answers(client, out, self._chain(client, out), now), None)
         if asked is None or asked.decision is None:
             return False

@@ -1,4 +1,4 @@
-"""Figures: the description of each number that a broker shows, written beside the number itself.
+"""Figures: each metric of a broker is a dataclass field that contains its own description.
 
 Rule: a figure is one field of a dataclass. Metrics, ``$SYS``, ``whimbrel status`` and the reference page are made from
 these fields, so that a new figure is one line of code.
@@ -24,7 +24,7 @@ class Figure:
     """The description of one number."""
 
     about: str
-    """The text that describes the number, for the reference page and the metric's help."""
+    """Text that describes the number, for the reference page and the help of the metric."""
     is_counter: bool
     """Whether the number only grows (a counter), as opposed to a current value (a gauge)."""
     topic: str = ""

@@ -36,7 +36,7 @@ _PASSING = 8
 
 
 class NoRoom(str):
-    """Reason why memory is refused now; it may be free later without any action of the refused client."""
+    """Reason why more memory is refused; some may be free later without any action of the refused client."""
 
     __slots__ = ()
 
@@ -59,15 +59,15 @@ class Memory(MemoryCount):
         super().__init__()
         self.most = most
         self.hold: _Tally = _NothingHeld()
-        """Has the number of pending notifications: the hold, once it exists."""
+        """Source of the number of pending notifications: the hold, once it exists."""
         self.incoming = 0
-        """Part of the sum: packets that are incomplete, or wait for their CONNACK or their turn."""
+        """Bytes of ``used`` for received packets: incomplete, behind a CONNECT, or waiting for their turn."""
         self.outgoing = 0
-        """Part of the sum: bytes that wait to be written to connections, or were written since the last measurement."""
+        """Bytes of ``used`` that wait to be written to connections, or were written since the last measurement."""
         self._is_guess = False
         """Whether ``outgoing`` was estimated since the last measurement."""
         self.measure: Callable[[], int] = int
-        """Returns the bytes that wait to be written to connections; set by the shell."""
+        """Function that returns the bytes that wait to be written to connections; set by the shell."""
 
     @property
     def used(self) -> int:
@@ -75,7 +75,7 @@ class Memory(MemoryCount):
         return self.counted + self.hold.pendings * PENDING_BYTES
 
     def has_room(self, more: int = 0) -> bool:
-        """Return whether *more* bytes may be kept; measure the bytes that wait to be written if that is in doubt."""
+        """Return whether *more* bytes may be kept; if an estimate says no, first measure the bytes in send buffers."""
         if self.counted + self.hold.pendings * PENDING_BYTES + more <= self.most or not self.most:
             return True
         if self._is_guess:  # clients may have read much of what was written

@@ -8,10 +8,10 @@ Rule: an IPv4 address counts by itself; an IPv6 address counts as its /64 networ
 An IPv4-mapped IPv6 address counts as IPv4. The port is ignored. A text that is not an address counts by itself.
 Rule: memory is bounded. If it is full, the addresses whose buckets are full again are removed; if there are none, the
 address that failed longest ago is removed.
-Rule: if the clock is set back, no address loses its allowance, and the time until then counts.
+Rule: if the clock is set back, no address loses its allowance, and the time that passed before it counts.
 
-For each address the time is stored when its bucket is full again. The unit of time is a microsecond divided by the
-allowed failures per minute, so that one failure is a whole number of units and nothing is rounded.
+For each address, the time at which its bucket will be full again is stored. The unit of time is a microsecond divided
+by the allowed failures per minute, so that one failure is a whole number of units and nothing is rounded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PasswordRateLimit:
         self._per_minute = whole("wrong passwords per minute", per_minute, 0, INT32_MAX)
         self._most = whole("addresses that are remembered", most, 1, INT32_MAX)
         self._whole_at: dict[str, int] = {}
-        """The time when the bucket of each address is full again; in the order of their last failures."""
+        """The time at which the bucket of each address will be full again, in the order of their last failures."""
         self._passed = 0
         """Time since the first call, in units of a microsecond divided by the failures per minute."""
         self._last_us: int | None = None

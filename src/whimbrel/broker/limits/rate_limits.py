@@ -29,11 +29,11 @@ __all__ = ["Meter", "RateLimits", "Rates", "Slowed", "TokenBucket"]
 
 _SLOWED = "the client sends more than {} allows; it is read from as slowly as that, and nothing is dropped"
 _WAITS = 10
-"""A waiting client goes on when the bucket has the tokens of 1/10 second, not for every byte."""
+"""A waiting client goes on when its bucket has the tokens of 1/10 second, so that it is not woken for every byte."""
 _TURNS = 50
-"""A turn of one of several clients of a user takes the tokens of 1/50 second."""
+"""If several clients of a user wait, each takes the tokens of 1/50 second in its turn."""
 _EPISODE_US = 60 * US_PER_S
-"""Time within which a client that is slowed down again is neither reported nor counted again."""
+"""Time after which a client that is slowed down again is reported and counted again."""
 _REMEMBERED = 10_000
 
 
@@ -48,7 +48,7 @@ class Rates(NamedTuple):
 
 
 class Slowed(NamedTuple):
-    """A client that is slowed down from now on, for the process's log."""
+    """Notice for the process's log that a client is slowed down from now on."""
 
     client: str
     user: str | None
@@ -87,7 +87,7 @@ class TokenBucket:
             self._level -= number * US_PER_S
 
     def wait_us(self, now: int) -> int:
-        """Return the microseconds until the bucket has enough tokens to go on; 0 if it has at least one now."""
+        """Return the microseconds until a waiting client may go on (``_WAITS``); 0 if the bucket has a token now."""
         if self.tokens_left(now) > 0:
             return 0
         wanted = min(self._most, max(1, self._rate // _WAITS) * US_PER_S)
@@ -95,7 +95,7 @@ class TokenBucket:
 
     @property
     def turn(self) -> int:
-        """Most tokens that one of several clients takes before the next has its turn."""
+        """Most tokens that one of several clients of a user takes before the next client's turn."""
         return max(1, self._rate // _TURNS) if self._rate else INT64_MAX
 
     def is_full(self, now: int) -> bool:
@@ -147,13 +147,13 @@ class Meter:
     def __init__(self, link: object, client: str, user: str | None, own: _Share, shared: _Share | None) -> None:
         self.link, self.client, self.user = link, client, user
         self.own, self.shared = own, shared
-        """Buckets of all clients of the connection's user; None if they are not limited. ``own`` are the client's."""
+        """``own``: token buckets of the client. ``shared``: those of all clients of its user, None if not limited."""
         self.inflow = ReceiveBuffer()
         self.is_waiting = False
         """Whether the connection waits for tokens; meanwhile the shell must not read from it."""
         self.is_closed = False
         self.turn: tuple[int, int] | None = None
-        """Messages and bytes left of a turn that was interrupted because the user's tokens were used up."""
+        """Messages and bytes that were left in the connection's turn when the user's tokens were used up, or None."""
 
 
 class RateLimits:
@@ -169,7 +169,7 @@ class RateLimits:
         self._due: list[tuple[int, int, Meter | _Share]] = []
         """Schedule (heap): connections that wait for their own tokens and users with waiting clients, by due time."""
         self._numbers = count()
-        """Makes the entries of the schedule distinct."""
+        """Counter that makes the entries of ``_due`` distinct, so that meters are never compared."""
         self._now, self._most_known = 0, _REMEMBERED
         self._new: list[Meter] = []
         """New connections with bytes behind their CONNECT that were not metered yet."""
@@ -249,7 +249,7 @@ class RateLimits:
     def _admit(self, meter: Meter, now: int) -> bytes:
         """Return the buffered bytes of a connection that may be handled now; if it has more, it begins to wait."""
         if meter.shared is not None and meter.shared.waiting and meter.inflow.has_more:
-            self._wait_for_user(meter, meter.shared, now)  # behind the connections that wait already
+            self._wait_for_user(meter, meter.shared, now)  # it queues behind the user's connections that wait already
             return b""
         data, _ = self._take(meter, INT64_MAX, INT64_MAX, now)
         if meter.inflow.has_more:
@@ -325,7 +325,7 @@ class RateLimits:
         if waiting:
             self._schedule(users, now)
 
-    # -- who is remembered -------------------------------------------------------------------------------------------
+    # -- remembered clients and users --------------------------------------------------------------------------------
 
     def _share(self, known: dict[str, _Share], whose: str, name: str, rates: Rates) -> _Share:
         share = known.get(name)
@@ -337,7 +337,7 @@ class RateLimits:
         return share
 
     def _forget(self) -> None:
-        """Forget idle clients and users, and if too many disconnected ones are left, those known for the longest."""
+        """Forget idle clients and users; if too many disconnected ones are left, also those seen first."""
         for known in (self._clients, self._users):
             for name in [name for name, share in known.items() if share.is_idle(self._now)]:
                 del known[name]

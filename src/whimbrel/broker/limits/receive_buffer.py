@@ -25,7 +25,7 @@ class ReceiveBuffer:
     def __init__(self) -> None:
         self._data, self._begin = b"", 0
         self._left = 0
-        """Bytes that are still to be released of the packet whose first byte was released."""
+        """Bytes of the current packet that are not released yet, although its first byte was."""
 
     def __len__(self) -> int:
         return len(self._data) - self._begin
@@ -36,7 +36,7 @@ class ReceiveBuffer:
 
     @property
     def has_more(self) -> bool:
-        """Whether bytes could be released if the rates allowed it; part of a packet's fixed header could not."""
+        """Whether the buffer has more than part of a fixed header, so that bytes could be released at a higher rate."""
         return len(self) > 0 and (self._left > 0 or _packet_bytes(self._data, self._begin) is not None)
 
     def take(self, messages: int, size: int) -> tuple[bytes, int]:

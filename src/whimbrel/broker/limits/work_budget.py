@@ -3,8 +3,8 @@
 The work of subscribing is counted in units; one unit is about the work of a plain topic filter. A topic filter costs
 one unit, and more if it is long. A content filter costs units for its comparisons, its patterns and its length, once
 for every topic filter that it is combined with.
-Rule: a device is never refused because of the steps of a policy: if it used more than its share, it waits.
-Rule: the time is an argument; the same packets at the same times are refused on every machine.
+Rule: a device is never refused because of the steps of a policy: if it has used more than its share, it waits.
+Rule: the time is an argument, so that the same packets at the same times are refused on every machine.
 Rule: memory is bounded: a session that has its full allowance again is forgotten.
 """
 
@@ -36,7 +36,7 @@ _BYTES_A_UNIT = 64
 _PATTERN = 16
 _REMEMBERED = 10_000
 FREE_STEPS = 200
-"""Steps up to which a policy decision costs nothing: it takes less time than the other work for the message."""
+"""Number of policy steps that a decision may take without being counted: other work for a message takes longer."""
 
 
 def topic_cost(topic_filter: str) -> int:
@@ -65,7 +65,7 @@ def _tree_cost(tree: Predicate) -> int:
 
 
 class PacketBudget:
-    """Units of work that are left to one packet."""
+    """Units of work that one packet may still use."""
 
     def __init__(self, budget: WorkBudget, session: str) -> None:
         self._budget, self._session = budget, session
@@ -167,7 +167,7 @@ class SessionSum:
             self._totals[session] -= size
 
     def _load_sizes(self, session: str) -> dict[Identity, int]:
-        if session not in self._subscribed:  # a stored sum belongs to a session of this name that has ended
+        if session not in self._subscribed:  # a stored sum belonged to an earlier session of this name
             self._sizes.pop(session, None)
         if session not in self._sizes:
             if len(self._sizes) > len(self._subscribed) + _REMEMBERED:
@@ -204,7 +204,7 @@ class StepBudget:
     def __init__(self, steps_per_second: int) -> None:
         self._total = steps_per_second
         self._left: dict[str, tuple[float, int]] = {}
-        """Per device: the steps left of its share at its last decision (negative if it has to wait), and that time."""
+        """Per device: steps left of its share after its last decision (negative: it has to wait), and that time."""
         self._second = 0
         self._active: set[str] = set()
         """Devices that used steps in the current second."""
@@ -224,7 +224,7 @@ class StepBudget:
         return None if left >= 0 else now + int(-left * US_PER_S / share)
 
     def forget(self, device: str) -> None:
-        """Forget the share of a device that is gone."""
+        """Forget the share of a device, because the device is gone."""
         self._left.pop(device, None)
 
     def _go_to(self, second: int) -> None:

@@ -42,7 +42,7 @@ _PASSING = 8
 
 
 class Admission:
-    """Decides what is accepted; *state* knows how much room is left."""
+    """Decides whether publications are accepted; *state* has the memory that is in use."""
 
     def __init__(self, config: Config, state: BrokerState, authorizer: Authorizer) -> None:
         self._limits, self._state, self._authorizer = config.limits, state, authorizer
@@ -51,11 +51,11 @@ class Admission:
         self.most_bytes = config.limits.message_bytes or config.limits.packet_bytes
         """Longest body of a publication, in bytes."""
         self._allowed_topic = ""
-        """The last topic that was allowed, as a cache: most publishers use one topic again and again."""
+        """Cache of the last topic that was allowed, because most publishers repeat one topic."""
         self.is_refusing = False
-        """The log cannot be written: nothing new is accepted until it can."""
+        """Whether nothing new is accepted, because the log cannot be written."""
         self.is_short = False
-        """The disk is nearly full: publications are refused, but small changes such as CONNECT are accepted."""
+        """Whether the disk is nearly full: publications are refused, but small changes such as CONNECT are accepted."""
 
     @property
     def takes_publications(self) -> bool:
@@ -186,9 +186,10 @@ class Admission:
         return None if makes_room or memory.has_room() else memory.refusal()
 
     def waiting_refusal(self, found: Found) -> Refusal | None:
-        """Return why no publication for these sessions is accepted, or None; clients that keep up have more room.
+        """Return why no publication for the sessions *found* is accepted, or None.
 
-        Otherwise one client could fill the room with messages that no device fetches, and so stop clients that keep up.
+        More memory is allowed if the clients of all these sessions keep up. Otherwise one client could fill the memory
+        with messages that no device fetches, and so stop the clients that keep up.
         """
         state = self._state
         is_full = state.held.size_bytes > self._limits.held_bytes
@@ -208,7 +209,7 @@ class Admission:
     # -- must it be durable ------------------------------------------------------------------------------------------
 
     def must_sync(self, message: KeptNotification, found: Found, lane: DirectRecipients | None, packet_id: int) -> bool:
-        """Return whether a publication needs an fsync before its ack: a session could ask for it after a crash."""
+        """Return whether a publication must be fsynced before its ack: a session could need it after a crash."""
         if not message.qos:
             return False
         if message.retain:
@@ -220,7 +221,7 @@ class Admission:
 
 
 def waiting_bytes(found: Found) -> int:
-    """Return the memory to reserve for a publication that waits for many sessions; 0 for few, where it does not matter.
+    """Return the memory to reserve for a publication that is to be held for many sessions; for few sessions 0.
 
     It is reserved from acceptance on. Otherwise several publications that wait for one fsync would each count on the
     same room.
@@ -229,7 +230,7 @@ def waiting_bytes(found: Found) -> int:
 
 
 def _response_refusal(properties: Properties) -> Refusal | None:
-    """Return why a publication or will is refused because of its response topic, or None: others will publish to it."""
+    """Return why a publication or will is refused for its response topic, or None: others will publish to that."""
     topic = properties.text(Property.RESPONSE_TOPIC)
     if topic is None:
         return None

@@ -22,11 +22,11 @@ __all__ = ["PublicationAnswers"]
 _PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
 _NO_SUBSCRIBERS = b"\x10"
 _SAID_BY_CONNACK = (ReasonCode.QOS_NOT_SUPPORTED, ReasonCode.RETAIN_NOT_SUPPORTED)
-"""Codes for what CONNACK told the client not to do; doing it is a protocol error (MQTT 5, 3.2.2.3.4 and 3.2.2.3.5)."""
+"""Codes for things that CONNACK forbade; doing one is a protocol error (MQTT 5, 3.2.2.3.4 and 3.2.2.3.5)."""
 
 
 class PublicationAnswers:
-    """Answers publishers; before it frees a packet id for good, that is recorded in the log."""
+    """Sends acknowledgements to publishers; a packet id of QoS 2 is freed only after the log has recorded that."""
 
     def __init__(self, commits: CommitQueue, state: BrokerState, sender: Sender) -> None:
         self._commits, self._state, self._sender = commits, state, sender
@@ -53,7 +53,7 @@ class PublicationAnswers:
             kind = Puback if packet.qos == 1 else Pubrec
             self._sender.say(link, kind(identifier, code, Properties({Property.REASON_STRING: reason})))
         elif code is ReasonCode.QUOTA_EXCEEDED:
-            self._sender.close(link, reason)  # an acknowledgement would be wrong; without any, the client would stop
+            self._sender.close(link, reason)  # an acknowledgement would be wrong, and without one the client would wait
         elif packet.qos == 1:
             link.machine.publication_ends()
             self._sender.send(link, _PUBACK + identifier.to_bytes(2))
@@ -72,7 +72,7 @@ class PublicationAnswers:
         else:
             self._sender.send(link, b"\x40\x03" + identifier.to_bytes(2) + _NO_SUBSCRIBERS)
 
-    def confirm(self, link: Link, client: LiveClient, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # see above
+    def confirm(self, link: Link, client: LiveClient, identifier: int, is_wanted: bool) -> None:  # noqa: FBT001 # as above
         """Answer an accepted QoS 2 publication with PUBREC."""
         client.receiving.discard(identifier)
         if client.link is not link:

@@ -1,8 +1,8 @@
-"""The direct path: handle many publications at once that need no hold, no fsync and no content of other publications.
+"""The direct path: handle many simple publications at once, which need neither the hold nor an fsync.
 
-It follows the steps of ``publishing`` without those that cannot matter here. Without keys, no key is read. A
+It follows the steps of ``publishing`` without those that cannot matter here: no key is read if there are none, and a
 publication without properties that is not retained needs only checks of its topic, length, publisher and room
-(``Admission``). A publication that no session could ask for after a crash is acknowledged at once.
+(``Admission``). A publication that no session could need after a crash is acknowledged at once.
 Rule: in any doubtful case the direct path stops: that publication and all behind it take the full path.
 Rule: clients and log get the same with and without it (tests/differential/test_broker_direct_recipients.py).
 """
@@ -57,7 +57,7 @@ class DirectPath:
         """
         commits, lanes, publisher, sender = self._commits, self._lanes, client.id_bytes, self._sender
         append, waiting, ready, seq = commits.append_body, commits.waiting, self._state.volatile.ready, commits.seq
-        passed = unwanted = most = 0  # most: the highest QoS that there is room for; 0 until room was checked
+        passed = unwanted = most = 0  # most: highest QoS for which there is room; 0 until the room is checked
         may_publish, is_guarded = self._authorizer.may_publish, not self._authorizer.is_open
         for (topic, payload, qos, retain, _, identifier, properties), handles in zip(packets, matched, strict=False):
             if retain or properties is not NO_PROPERTIES or waiting or len(payload) > self._most_bytes:

@@ -1,8 +1,8 @@
 """Position reports: handle many reports at once that contain nothing but a device's place.
 
-They follow the steps of ``reports`` without those that cannot matter here. A QoS 0 report without properties and with
-only a place gets no acknowledgement, and has no count of received messages; so the count of sent messages continues
-until the next report that has one.
+This follows the steps of ``reports`` without those that cannot matter here. A QoS 0 report without properties and with
+only a place gets no acknowledgement. It has no count of received messages either, so the count of sent messages
+continues until the next report that has one.
 Rule: state and log are the same with and without this path (tests/unit/test_broker_moves.py).
 """
 

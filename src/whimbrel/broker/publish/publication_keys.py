@@ -1,9 +1,9 @@
 """Publication keys: remove a publication's security keys and hash them, before all other steps (Elvin proxy, 5.2.3).
 
 Rule: a private key is hashed here and goes no further: not into the log, the attributes, or the copies for subscribers.
-Rule: a property is a key by its name alone (``own_properties``). An invalid key is refused and not passed on, since it
-may be a mistyped private key.
-Rule: a publication without keys, its own or its connection's, is open, whatever its ``insecure`` property is.
+Rule: the name alone decides whether a property is a key (``own_properties``). An invalid key is refused and not passed
+on, since it may be a mistyped private key.
+Rule: if neither a publication nor its connection has keys, any subscriber may receive it, whatever ``insecure`` says.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 1. *unlock* (``publication_keys``): read its security keys and those of its connection;
 2. *match* (``routes``): find the subscribers for its topic, content and keys;
 3. *admit* (``admission``): accept it, or refuse it with a reason;
-4. *number*: give it a seq and write it to the log (``commits``);
-5. *route*: at once, or after an fsync if ``Admission.must_sync`` requires it, send it to direct recipients (``lanes``),
-  pass the others to the hold (``state``), retain it, and acknowledge it.
+4. *number*: give it a seq and write it to the log (``commit_queue``);
+5. *route*: at once, or after an fsync if ``Admission.must_sync`` requires it: send it to recipients that do not need
+  the hold (``direct_recipients``), pass it to the hold for all others, retain it, and acknowledge it.
 
 The direct path (``direct``) takes the same steps for many publications at once, without those that cannot affect them.
 Rule: messages to the broker itself (requests, reports, policies) leave this path before they are admitted.
@@ -59,9 +59,9 @@ _KEYS = f"{SESSIONS}keys"
 _SPLITTING = frozenset({_KEYS, REPORT})
 
 _Answer = Callable[[bool], None]
-"""Called with whether the publication had a subscriber."""
+"""Function that acknowledges a publication; the argument is whether it had a subscriber."""
 _Taker = Callable[[Link, LiveClient, Publish, int], None]
-"""Handles a message to the broker itself, such as a request."""
+"""Function that handles a message to the broker itself, such as a request."""
 
 
 class _Accepted:
@@ -77,7 +77,7 @@ class PublishHandler:
     """Runs all steps of a publication; without a direct path, every publication goes through the hold.
 
     *pump_ready* sends waiting deliveries. It is called before any QoS 0 copy is sent: such a copy may be written at
-    once, and would overtake a QoS 0 copy with a receipt that waits for the end of the turn [MQTT-4.6.0-6].
+    once, and would overtake an earlier QoS 0 copy with a receipt, which waits for the end of the turn [MQTT-4.6.0-6].
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class PublishHandler:
         self.policy: _Taker | None = None
         """Handlers of device reports, and of policies and their choice by devices."""
         self.note_full: Callable[[int], None] = lambda _now: None
-        """Makes QoS 0 messages wait for clients whose send buffers are full."""
+        """Function that makes QoS 0 messages wait for clients whose send buffers are full."""
 
     def handle(self, link: Link, client: LiveClient, packets: Sequence[Publish], now: int) -> None:
         """Handle consecutive publications of one client."""
@@ -136,7 +136,7 @@ class PublishHandler:
             end = _run(packets)
             try:
                 self._taken_in(link, client, packets[:end], now, allowance)
-            except OutOfAllowanceError:  # none of them was handled yet
+            except OutOfAllowanceError:  # no packet was handled yet
                 self._long_work.begin(link, self._taking_in(link, client, packets, allowance or routes.allowance()))
                 return
             packets = packets[end:]
@@ -161,12 +161,12 @@ class PublishHandler:
                     allowance.renew()
 
     def _direct_for(self, link: Link) -> DirectPath | None:
-        """Return the direct path, or None if a link's publications have keys or the disk cannot store them."""
+        """Return the direct path, or None if the link's connection has keys or the disk cannot store publications."""
         is_open = not link.keyring.publications.hashes and self.admission.takes_publications
         return self._direct if is_open else None
 
     def _find_subscribers(self, topic: str, handles: Sequence[int], secured: Secured) -> Found:
-        """Return the subscribers of a publication without a place, from its cached lane if it has one."""
+        """Return the subscribers of a publication without a place, from the cache of its topic's lane if possible."""
         lane = None if handles or secured is not OPEN or self._lanes is None else self._lanes.get(topic)
         return self._state.routes.subscribers(topic, handles, secured) if lane is None else lane.found
 
@@ -201,7 +201,7 @@ class PublishHandler:
                 packets[at] = packet
         opened = [OPEN if isinstance(each, str) else each for each in secured]
         routes = self._state.routes
-        # The matches stay valid: what a request among these packets changes is applied only after an fsync.
+        # The matches stay valid: a change that a request among these packets makes is applied only after an fsync.
         handles, near = self._match(packets, opened, placings, now, allowance)
         self.counters.foreign_places += foreign
         at, direct = 0, self._direct_for(link) if routes.has_content else None
@@ -285,7 +285,7 @@ class PublishHandler:
         if qos:
             is_known = identifier in client.received or identifier in client.asked
             if qos == 2 and (is_known or identifier in client.receiving):
-                if is_known:  # otherwise it is answered after the fsync
+                if is_known:  # a duplicate of a publication that waits for fsync is answered after the fsync
                     self._sender.send(link, _PUBREC + identifier.to_bytes(2))
                 return
             if not link.machine.publication_begins():
@@ -305,7 +305,7 @@ class PublishHandler:
             return
         if not qos:
             if not (self.admission.logs_unwanted or found or packet.retain or self._commits.waiting):
-                self.counters.unwanted += 1  # it gets no seq, because seqs have no gaps
+                self.counters.unwanted += 1  # without subscribers: it is not written to the log and gets no seq
                 return
             answer = None
         elif qos == 1:
@@ -362,7 +362,7 @@ class PublishHandler:
         self._state.memory.counted -= waiting_bytes(found)
         message = accepted.message
         if epoch != self._state.routes.epoch or message.placing is not None:
-            # A subscription changed or a device moved meanwhile, and that has the lower seq: match again.
+            # A subscription changed or a device moved meanwhile, by a fact with a lower seq: match again.
             return self._finding_and_passing_on(accepted)
         if len(found) > PIECE:
             return self._passing_on(accepted, found)
@@ -378,7 +378,7 @@ class PublishHandler:
             self._pass_on(accepted, found, self._lane(accepted.message, found))
 
     def _lane(self, message: KeptNotification, found: Found) -> DirectRecipients | None:
-        """Return the lane for a publication, or None if it must not take one."""
+        """Return the direct recipients (lane) for a publication, or None if it must go through the hold."""
         return self._lanes.of(message.subject, found) if self._lanes is not None and is_plain(message) else None
 
     def _pass_on(self, accepted: _Accepted, found: Found, lane: DirectRecipients | None) -> None:
@@ -397,7 +397,7 @@ class PublishHandler:
             accepted.answer(is_wanted)
 
     def _passing_on(self, accepted: _Accepted, found: Found) -> Pieces:
-        """Do the same as ``_pass_on`` in slices, yielding after each."""
+        """Do the work of ``_pass_on`` in slices, yielding after each."""
         message, offer, is_wanted, accepted_at = accepted.message, accepted.offer, bool(found), self._commits.last_at
         if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)
@@ -423,7 +423,7 @@ def _may_speak_to_us(packet: Publish) -> bool:
 
 
 def _run(packets: Sequence[Publish]) -> int:
-    """Return how many of the first publications are matched together.
+    """Return how many of *packets*, from the first on, can be matched together.
 
     Publications behind a request for keys need the new keys, and those behind a report are matched at the client's new
     place.

@@ -86,7 +86,7 @@ class Reports:
         self._state.apply(fact)
         self._sender.counters.reports += 1
         if packet.qos == AT_LEAST_ONCE:
-            self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself was its subscriber
+            self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker counts as its subscriber
         elif packet.qos:
             client.receiving.discard(packet.packet_id)
             client.remember_answer(packet.packet_id)  # until a restart, this id marks the same publication

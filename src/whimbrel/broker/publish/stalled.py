@@ -1,4 +1,4 @@
-"""Stalled publications: those of MQTT 3.1.1 clients that wait until memory or disk has room.
+"""Stalled publications: publications of MQTT 3.1.1 clients that wait until memory or disk has room.
 
 MQTT 3.1.1 cannot refuse a publication: an acknowledgement would be wrong, and a client that is disconnected reconnects
 at once and publishes the same again. So while memory or disk is full, its publications wait unacknowledged, in order.
@@ -23,8 +23,7 @@ MAX_STALLED_BYTES = 1 << 16
 _PACKET_BYTES = 200
 """Counted size of a publication in bytes, besides its topic and payload."""
 _MAX_SHUT_OUT = 10_000
-"""Clients remembered for refusing their next CONNECT; with more, the oldest may connect, and is closed if still
-full."""
+"""Most clients that are remembered so that their next CONNECT is refused; with more, the oldest is forgotten."""
 
 _Receive = Callable[[Link, LiveClient, Sequence[Publish], int], None]
 
@@ -38,7 +37,7 @@ class Stalled:
         self._shut_out: dict[str, None] = {}
 
     def holds(self, link: Link, packets: Sequence[Publish]) -> bool:
-        """Queue publications if earlier ones of the link wait; return whether they do. Close a link with too many."""
+        """Queue publications if earlier ones of the link wait, else return False; close a link with too many."""
         stalled = link.stalled
         if stalled is None:
             return False
@@ -55,7 +54,7 @@ class Stalled:
         return True
 
     def retry(self, now: int) -> list[Link]:
-        """Handle the waiting publications if there is room now; return the connections for which that was tried."""
+        """Handle waiting publications if there is room now; return the connections whose publications were tried."""
         admission = self._admission
         if not self._links or not admission.takes_publications or admission.room_refusal() is not None:
             return []

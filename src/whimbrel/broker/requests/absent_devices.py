@@ -24,7 +24,7 @@ __all__ = ["AbsentDevices"]
 _AT_ONCE = 256
 """Most sessions that are checked in one turn."""
 _LOOKS = 10
-"""How often all sessions are checked within the time that a device may be away."""
+"""Number of times that all sessions are checked within the time that a device may be away."""
 _LONGEST_REST_US = 3_600 * US_PER_S
 _GRACE_US = 3_600 * US_PER_S
 """Longest time in microseconds that a broker runs before it removes devices that were away at its start."""

@@ -45,7 +45,7 @@ _MEMBERS: Mapping[str, Mapping[str, type]] = {
     "show": {"client": str},
     "disconnect": {"client": str},
 }
-"""The members that each request may have, with their types; ``client`` is required."""
+"""The JSON members that each request may have, with their types; a member ``client`` is required."""
 
 
 class ClientRequests:

@@ -6,8 +6,7 @@ Rule: a missing session, a wrong password and a user missing from the access lis
 same time. If no session has a password, the answer comes at once, since times then reveal nothing.
 Rule: hashing takes long, so the shell does it in a thread; the rights of open sessions and of listed users are known at
 once.
-Rule: a hash with less than today's recommended cost is replaced when its password is given; that changes nobody's
-rights.
+Rule: a hash with less than today's recommended cost is replaced when its password is given, which changes no rights.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def _values(own: Pairs, wanted: str) -> list[str]:
 
 
 def _each(what: str, values: list[str], count: int) -> list[str]:
-    """Return one value per session: none was given, one for all, or one for each."""
+    """Return one value for each of *count* sessions; *values* is empty, has one value for all, or one for each."""
     if len(values) in {0, 1}:
         return (values or [""]) * count
     if len(values) != count:
@@ -130,14 +129,15 @@ class JoinAuthorizer:
             and (access := state.hold.access(session)) is not None
             and (below := _below(access, cost)) is not None
         }
-        """Old sessions with hashes that cost less than *cost*, each with its access and the lowest of these costs."""
+        """Sessions with hashes that cost less than *cost*, each with its access text and the lowest of these costs."""
         self._raised: dict[str, tuple[str, str]] = {}
-        """Per session, its access before and after its hashes were replaced."""
+        """Per session, its access text before and after its hashes were replaced."""
 
     def rights_in(self, link: Link, wanted: Sequence[Wanted], now: int) -> Procedure[tuple[list[Joining], int]]:
-        """Return the rights in each session and the time of the answer, or raise ``ProtocolError`` over the rate limit.
+        """Return the rights in each of the sessions *wanted*, and the time at which they were determined.
 
-        The rights are empty if a session does not exist, or if neither the password nor the user gives any.
+        The rights are empty if a session does not exist, or if neither the password nor the user gives any. Raise
+        ``ProtocolError`` if the client gave too many wrong passwords.
         """
         hold = self._state.hold
         doors = [
@@ -156,7 +156,7 @@ class JoinAuthorizer:
         return _joinings(doors, rights), now
 
     def _lowest_cost(self) -> Cost | None:
-        """Return the cost of hashes in a session with old hashes, or None if no such session is left."""
+        """Return the cost of the hashes in one of the sessions with old hashes, or None if no such session is left."""
         while self._cheap:
             session, (access, cost) = next(iter(self._cheap.items()))
             found = self._state.hold.access(session)
@@ -179,7 +179,7 @@ class JoinAuthorizer:
                 self._write(session, access, now)
 
     def is_staying(self, session: str) -> bool:
-        """Return whether a session is not about to be deleted."""
+        """Return whether a session exists and is not about to be deleted."""
         return session not in self._state.volatile.deleting
 
     def is_as_it_was(self, joining: Joining) -> bool:
@@ -218,7 +218,7 @@ def _joinings(doors: Sequence[_Door], rights: Sequence[frozenset[Right]]) -> lis
 
 
 def _asker(link: Link, doors: Sequence[_Door]) -> RequesterId:
-    """Return the requester of a password check, for its rate limit."""
+    """Return the requester of a password check, by which the rate limit counts."""
     names = tuple(f"session {door.wanted.session}" for door in doors)
     return RequesterId(link.address, names[0] if link.client is None else f"client {link.client.id}", names)
 

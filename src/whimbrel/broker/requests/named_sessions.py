@@ -249,7 +249,7 @@ class Sessions:
                 yield from self._unsubscribe(asked, now)
 
     def _joining_of(self, asked: Asked, now: int) -> Procedure[tuple[Joining, int]]:
-        """Return the client's rights in the session: those that it joined with, or those that its password gives."""
+        """Return the client's rights in the session: those it joined with, or those that its password gives it now."""
         request, session = asked.request, asked.request.session
         rights = asked.link.rights.get(session)
         if request.password is None and rights is not None:
@@ -281,7 +281,7 @@ class Sessions:
         if not asked.is_here:
             return
         if session in state.volatile.changing or session in state.volatile.deleting or state.hold.has(session):
-            raise _SessionChangedError  # another client was faster
+            raise _SessionChangedError  # another client has created the session meanwhile
         state.volatile.changing[session] = asked.client.id
         yield from self._change(asked, SessionChange.CREATED, access, now)
 
@@ -344,7 +344,7 @@ class Sessions:
                 self._driver.start(self._put_out(device, session, asked.client.id, fact.changed_at))
 
     def _write_raised(self, session: str, access: str, now: int) -> None:
-        """Record the access with costlier hashes of the same passwords; no client waits for this."""
+        """Record a session's access with costlier hashes of the same passwords; no client waits for this."""
         fact = self._session_fact(session, SessionChange.ACCESS, now, access=access)
         self._commits.enter(fact, partial(self._state.apply, fact), is_owed=False)
 
@@ -391,7 +391,7 @@ class Sessions:
         self._answers.answer(asked, {"session": session})
 
     def _put_out(self, device: str, session: str, by: str, now: int) -> Procedure[None]:
-        """Record that a device leaves a session, by itself or removed *by* another device."""
+        """Record that a device leaves a session, of its own accord or removed by the device *by*."""
         fact = self._presence(device, session, now, mode=None)
         yield Append((fact,), is_owed=True)
         yield from self._state.applying(fact)

@@ -1,8 +1,8 @@
 """Pages: answers to requests that may list thousands of rows.
 
 Rule: an answer has at most ``MAX_ROWS`` rows and about 64 KiB, and names the start of the next page.
-Rule: rows count as work (``work_budget``) and are made over several turns of the event loop, none in the turn that read
-the request, because one read of a socket may contain a thousand requests.
+Rule: rows count as work (``work_budget``) and are made over several turns of the event loop. None is made in the turn
+that read the request, because one read of a socket may contain a thousand requests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_ANSWER_BYTES = 65_536
 _ROWS_A_PIECE = 100
 """Rows that are made in one turn of the event loop; each takes 5 to 10 µs."""
 _ROWS_A_UNIT = 8
-"""Rows per unit of work."""
+"""Number of rows that cost one unit of work (``work_budget``)."""
 
 _Item = TypeVar("_Item")
 Row = Mapping[str, object]
@@ -33,9 +33,9 @@ def cost_of_rows(count: int) -> int:
 def page_of(
     items: Sequence[_Item], most: int, row_of: Callable[[_Item], Row | None]
 ) -> Generator[None, None, tuple[list[Row], int]]:
-    """Return rows of the first *items*, at most *most*, and how many items they cover; yield before each slice.
+    """Return at most *most* rows, made by *row_of* from the first *items*, and the number of items used.
 
-    An item that was removed meanwhile has no row and is left out.
+    Yield before each slice of the work. An item that was removed meanwhile has no row and is left out.
     """
     page: list[Row] = []
     size_bytes = 0

@@ -53,11 +53,11 @@ __all__ = ["Policies", "check_policy_name", "owner_of"]
 _MAX_NAME_BYTES = 255
 _LONGEST_REASON = 1_000
 _BYTES_A_UNIT = 2
-"""Bytes of a policy per unit of work; parsing and compiling 16 KB takes about 30 ms."""
+"""Bytes of a stored policy that cost one unit of work; parsing and compiling 16 KB takes about 30 ms."""
 _BYTES_A_UNIT_SENT = 64
-"""Bytes per unit of work of a policy that is shown."""
+"""Bytes of a shown policy that cost one unit of work."""
 _LONG = 1_024
-"""Characters of a policy; parsing a longer one takes several turns of the event loop."""
+"""Length in characters above which a policy is parsed over several turns of the event loop."""
 _LIMITS = Limits(max_bytes=MAX_POLICY_BYTES)
 _SUSPENDED = "the policy {} failed too often in a row with what {} published; {} gets {} of that until it is put anew"
 _SLOWED = (
@@ -121,7 +121,7 @@ class Policies:
         if waiting is None:
             self._waiting[link] = deque([(client, packet, now)])
             self._long_work.begin(link, self._taking_in(link))
-        else:  # a policy before it is still being parsed
+        else:  # an earlier policy of this link is still being parsed
             waiting.append((client, packet, now))
 
     def _taking_in(self, link: Link) -> Iterator[None]:
@@ -184,7 +184,7 @@ class Policies:
             policy = yield from pieces
         else:
             policy = finish(pieces)
-        self._check_room(name, owner)  # other clients may have stored theirs meanwhile
+        self._check_room(name, owner)  # other clients may have stored policies meanwhile
         self._check_memory(name, text)
         self._check_owner(link, client, name)
         self._agents.put(policy)
@@ -199,7 +199,7 @@ class Policies:
             raise ProtocolError(*full)
 
     def _check_owner(self, link: Link, client: LiveClient, name: str) -> None:
-        """Refuse to change a policy of another owner; one stored before users existed still belongs to its session."""
+        """Refuse to change a policy of another owner; one stored before users existed belongs to its session."""
         before = self._shape.policies.get(name)
         if before is not None and before.owner not in {link.user, private_session(client.id)}:
             whose = "client" if is_private(before.owner) else "user"
@@ -369,7 +369,7 @@ class Policies:
         self, link: Link, client: LiveClient, packet: Publish, request_id: object, told: Mapping[str, object]
     ) -> None:
         if packet.qos == AT_LEAST_ONCE:
-            self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker itself was its subscriber
+            self._publishing.answers.acknowledge(link, packet.packet_id, True)  # the broker counts as its subscriber
         elif packet.qos:
             client.receiving.discard(packet.packet_id)
             client.remember_answer(packet.packet_id)

@@ -13,7 +13,7 @@ _NONE = SortedNames()
 
 
 class PolicyIndex:
-    """Sorted names of *policies*; ``change`` keeps them up to date."""
+    """Sorted names of policies, at first those of *policies*; ``change`` keeps them up to date."""
 
     def __init__(self, policies: Iterable[PolicyVersion]) -> None:
         known = list(policies)

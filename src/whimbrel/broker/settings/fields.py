@@ -58,7 +58,7 @@ class ConfigError(WhimbrelError):
         super().__init__(source, where, found, allowed, advice)
         self.source, self.where, self.found, self.allowed, self.advice = source, where, found, allowed, advice
         self.sentence = sentence
-        """The text of the error, used instead of one made of *found* and *allowed* if that would read badly."""
+        """Text of the error, where one made of *found* and *allowed* would read badly; else None."""
 
     def __str__(self) -> str:
         if self.sentence:
@@ -88,7 +88,7 @@ class Setting:
     allowed: str
     """The allowed values, in words."""
     admits: Callable[[object], bool] = field(repr=False)
-    """Returns whether a value is allowed."""
+    """Function that returns whether a value is allowed."""
     is_constant: bool = False
     """Whether the setting is deprecated and becomes a constant: a value is still obeyed, with a warning."""
 
@@ -234,7 +234,7 @@ def settings_of(kind: type[Section]) -> dict[str, Field[object]]:
 
 
 def setting_of(each: Field[Any]) -> Setting:
-    """Return the description of the setting that a dataclass field stands for."""
+    """Return the description that the dataclass field of a setting contains."""
     setting = each.metadata[_KEY]
     assert isinstance(setting, Setting)
     return setting

@@ -18,8 +18,8 @@ __all__ = ["PolicySettings"]
 class PolicySettings(Section):
     """Limits on the cost of devices' policies; `whimbrel policy explain` shows the highest cost of one.
 
-    A policy that could cost more is refused when it is put. A policy that was put before a limit was lowered stays in
-    force; it then withholds messages that exceed the limits of bodies, images and variables, and gives the reason.
+    A policy that could cost more is refused when it is stored. A policy that was stored before a limit was lowered
+    stays in force; it then withholds messages that exceed the limits of bodies, images and variables, with the reason.
     """
 
     section: ClassVar[str] = "policies"

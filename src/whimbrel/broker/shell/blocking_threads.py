@@ -72,7 +72,7 @@ class Transforms:
     def _look_later(self, job: TransformJob, *, is_warm: bool) -> None:
         self._running.loop.call_later(_LOOK_S, self._look, job, is_warm)
 
-    def _look(self, job: TransformJob, is_warm: bool) -> None:  # noqa: FBT001 # the loop passes it so
+    def _look(self, job: TransformJob, is_warm: bool) -> None:  # noqa: FBT001 # the event loop passes positions only
         """Ask the core whether other messages must still wait for the body of *job*; repeat while it is pending.
 
         The waiting time is counted from the moment when the first process has started, since that takes a while.

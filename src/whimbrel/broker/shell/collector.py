@@ -5,7 +5,7 @@ answered. Here the objects that survive a collection are *frozen* (``gc.freeze``
 as it frees nearly all of our objects, but later collections skip them.
 Rule: a collection examines some twenty thousand objects, those created since the last one. It takes a few milliseconds.
 Rule: reference cycles among frozen objects are found only by a full collection. One runs when the number of frozen
-objects has doubled, so seldom: if the process makes no such cycles, only while the broker's state grows.
+objects has doubled. This is seldom: without such cycles, the number grows only while the broker's state grows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Collector"]
 _YOUNG = 20_000
 _NEVER = 1_000_000_000
 _MUCH = 1_000_000
-"""Frozen objects below which no full collection is needed: examining them would take half a second at most."""
+"""Number of frozen objects below which no full collection runs; for more, one would take over half a second."""
 
 
 class Collector:

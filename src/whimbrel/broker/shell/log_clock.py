@@ -5,7 +5,7 @@ and then (``adjust``), so setting the machine's clock does not disturb the measu
 Rule: the log's time never stands still. If it is ahead of the machine's clock, which was set back or had been wrong, it
 runs a tenth slower until both agree; so expiry still happens, if a little late.
 Rule: the log's time never follows a sudden jump at once. A machine's clock that is more than a minute ahead is followed
-only after it has been so for a minute: a single record with a time of next week would keep the log in next week.
+only after it has been ahead for a minute: a single record stamped a week too late would keep the log's time there.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["LogClock", "wall_clock"]
 
 _MINUTE_US = 60 * US_PER_S
 _BELIEVED_US = _MINUTE_US
-"""The log's time follows the machine's clock at once if that is ahead by at most this."""
+"""Most by which the machine's clock may be ahead for the log's time to follow it at once."""
 _PROBATION_US = _MINUTE_US
-"""A machine's clock that is further ahead is followed only after this time."""
+"""Time for which the machine's clock must be further ahead before the log's time follows it."""
 _SLOWER = 10
-"""If the log's time is ahead of the machine's clock, it loses one in this many microseconds."""
+"""While the log's time is ahead of the machine's clock, it loses one microsecond in this many."""
 _TOLD_US = 10 * US_PER_S
 """A line is logged if the log's time is ahead of the machine's clock by more than this."""
 

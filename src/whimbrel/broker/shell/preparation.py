@@ -2,7 +2,7 @@
 
 The broker restores its stored state. If that has many filters, they are first packed into an index, since evaluating
 them one by one would take too long. Meanwhile every CONNECT is answered with 0x88 (server unavailable) and the reason.
-Rule: packing may take five minutes at most. If it has failed until then, a slow broker is better than none.
+Rule: after five minutes clients are accepted even if packing is not done: a slow broker is better than none.
 """
 
 from __future__ import annotations

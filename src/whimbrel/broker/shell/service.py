@@ -1,7 +1,8 @@
 """Service: the parts of a server that run once its state is restored; it starts and stops them.
 
-``net/turns`` reads from clients and writes to them, ``disk/log_sync`` writes the log, ``disk/view_writer`` writes the
-view, ``timers`` and ``system_topics`` act at intervals, and ``operate`` answers operators. All share one ``Running``.
+``net/socket_scheduler`` reads from clients and writes to them, ``disk/log_sync`` writes the log, ``disk/view_writer``
+writes the view, ``timers`` and ``system_topics`` act at intervals, ``operate`` answers operators. All share a
+``Running``.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Service:
             running.broker.drain()
             turns.flush()
         streams, deadline = turns.streams, time.monotonic() + _DRAIN_S
-        while streams and time.monotonic() < deadline:  # noqa: ASYNC110 # a few turns at the very end
+        while streams and time.monotonic() < deadline:  # noqa: ASYNC110 # polled for a few turns, as the broker ends
             await asyncio.sleep(0.01)
         for stream in list(streams):
             if stream.transport is not None:

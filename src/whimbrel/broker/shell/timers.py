@@ -49,7 +49,7 @@ class Timers:
         """Start the timers."""
         loop = self.running.loop
         loop.call_later(_TICK_S, self._tick)
-        loop.call_soon(self._write_view)  # so that the next start need not replay the same records again
+        loop.call_soon(self._write_view)  # the next start then need not replay the same records
 
     @until_closed
     def _tick(self) -> None:

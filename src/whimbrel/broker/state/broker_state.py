@@ -117,7 +117,7 @@ class BrokerState(NodeListener[LiveClient]):
         near = routes.near.wanting(message.subject, attributes, secured, placing, notification.published_at)
         return routes.subscribers_at(message.subject, handles, near, secured, placing, notification.published_at)
 
-    # -- what follows of the node's state ------------------------------------------------------------------------------
+    # -- updates of derived values -------------------------------------------------------------------------------------
 
     def subscription_put(self, subscription: Subscription) -> None:
         """Add a new or changed subscription to the routes."""

@@ -30,14 +30,14 @@ _NO_LEVEL = re.compile(r"[+#/\0]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineResults:
-    """Results of reading the pipeline's tables once; None for a table that is unchanged or missing."""
+    """Results of reading the pipeline's tables once; None stands for a table that is unchanged or missing."""
 
     connections: Mapping[str, float] | None = None
     """NetworkConnection (share of messages received, 0 to 1) of each device for which the pipeline has one."""
     replicas: Mapping[str, int] | None = None
     """Number of copies of a sample to spread, per subject; the largest first."""
     written_at: int | None = None
-    """When the newest of the files that were read was written."""
+    """Time at which the newest of the files that were read was written."""
     troubles: tuple[str, ...] = ()
     """One sentence for each table that could not be read, with the cause."""
 

@@ -1,7 +1,7 @@
 """A cache with subjects as keys, bounded by the number of its entries and by the bytes that they take.
 
-The bound on bytes is needed because, where many sessions subscribe to everything, the entry of one subject may take as
-much memory as a thousand others.
+The bound on bytes is needed because the entry of one subject may take as much memory as a thousand other entries, where
+many sessions subscribe to everything.
 Rule: a cache may take a small share of ``limits.memory_bytes``. This memory is not counted against the limit, because
 the cache can be emptied at any time.
 """

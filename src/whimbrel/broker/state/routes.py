@@ -214,7 +214,7 @@ class Routes:
         _, _, subject_filter, size = self._wanted.pop(number)
         if number in self._from_anywhere:
             self._from_anywhere.remove(number)
-            self._anywhere -= Counter((session,))  # -= also removes a session whose count is 0
+            self._anywhere -= Counter((session,))  # this also removes a session whose count becomes 0
         self.memory.counted -= size
         self.pattern_instructions -= self._programs.pop(number, 0)
         if number > 0:

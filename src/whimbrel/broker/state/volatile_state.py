@@ -24,9 +24,9 @@ class VolatileState:
     def __init__(self) -> None:
         self.counters = Counters()
         self.sender: Sender | None = None
-        """Writes to connections; None while a log is replayed, because no client is connected."""
+        """The sender, which writes to connections; None while a log is replayed, because no client is connected."""
         self.gate: Gate | None = None
-        """Decides which messages may be sent to a connection; None while ``sender`` is None."""
+        """The gate, which decides what messages may be sent to a connection; None while ``sender`` is None."""
         self.system = Retained()
         """The retained messages under ``$SYS``, in which the broker publishes its own state: no log has them."""
         self.ready: list[LiveClient] = []

@@ -44,12 +44,12 @@ _PIECE = 100
 _SHAPED = "a policy was chosen while history was sent, and since is not offered where a policy decides"
 
 _Put = Callable[[Callable[[], Pieces] | None], None]
-"""Adds a subscription; the argument, if given, is run before the subscription is applied."""
+"""Function that adds a subscription; its argument, if not None, is run before the subscription is applied."""
 
 
 @dataclass(slots=True, eq=False)
 class _Replay:
-    """One SUBSCRIBE with ``since``, from its first copy of the log until it is live."""
+    """One SUBSCRIBE with ``since``, from the first message that it gets from the log until it gets live ones."""
 
     link: Link
     client: LiveClient
@@ -84,7 +84,7 @@ class History:
         self._sightings = sightings
         self._commits, self._sender, self._gate, self._allowance = commits, sender, gate, allowance
         self._chosen = chosen
-        """Returns the policy that a device has chosen, or None."""
+        """Function that returns the policy that a device has chosen, or None."""
         self._most, self._longest_us = settings.history_count, settings.history_s * US_PER_S
         self._replays: dict[Link, list[_Replay]] = {}
         self._asking: deque[_Replay] = deque()

@@ -1,4 +1,4 @@
-"""Interests: handle SUBSCRIBE and UNSUBSCRIBE, and start retained messages and history (MQTT 5, 3.8 to 3.11)."""
+"""Subscriptions: handle SUBSCRIBE and UNSUBSCRIBE, and start retained messages and history (MQTT 5, 3.8 to 3.11)."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class SubscribeHandler:
         most_qos = min(config.mqtt.maximum_qos, AT_LEAST_ONCE)
         self._named_limits = replace(self.limits, max_held_by_default=config.sessions.max, maximum_qos=most_qos)
         self.let_confirm: Callable[[LiveClient, int], None] = lambda _client, _now: None
-        """Switches on receipts for a client's QoS 0 deliveries, because its rights may refuse some."""
+        """Function that switches on receipts for a client's QoS 0 deliveries, because its rights may refuse some."""
 
     def subscribe(self, link: Link, client: LiveClient, packet: Subscribe, now: int) -> None:
         """Handle a SUBSCRIBE; SUBACK follows when all its subscriptions are accepted."""
@@ -217,7 +217,7 @@ class SubscribeHandler:
     @staticmethod
     def _spend(budget: PacketBudget, options: Options, subscription: Subscription, now: int) -> int:
         """Count the cost of a content filter inside a topic filter, as in 3.1.1, and return that cost."""
-        if subscription.parsed is options.filter:  # its cost is counted already
+        if subscription.parsed is options.filter:  # a filter of the packet, whose cost is counted already
             return 0
         cost = filter_cost(filter_of(subscription))
         budget.spend(cost, now)
@@ -332,7 +332,7 @@ class SubscribeHandler:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
 
     def check_right(self, session: str, rights: frozenset[Right], device: str) -> None:
-        """Refuse to change a named session's subscriptions without the right to, or if that right is about to end."""
+        """Refuse to change a named session's subscriptions without the right to do so, or if that is about to end."""
         is_ending = (
             session in self._state.volatile.deleting or self._state.volatile.changing.get(session, device) != device
         )

@@ -72,12 +72,12 @@ class Options:
     """The broker's options among the user properties of a SUBSCRIBE or UNSUBSCRIBE."""
 
     filter: Filter | None = None
-    """The content filter, parsed only once, here."""
+    """The content filter, parsed here once for the whole packet."""
     ttl_us: int | None = None
     max_held: int | None = None
     name: str = ""
     session: str | None = None
-    """The session it applies to; None: the default, "": the private session."""
+    """Name of the session that the packet applies to; None: the default, "": the private session."""
     keys: KeyHashes = NO_KEYS
     is_insecure: bool | None = None
     """Whether to accept notifications without matching keys; None: the default."""
@@ -90,7 +90,7 @@ class Options:
     modifies: bool = False
     """Whether the SUBSCRIBE may change a named session's subscription that has other options."""
     since: Since | None = None
-    """Where to begin in the log; None: only new notifications."""
+    """Position in the log from which old notifications are sent; None: only new notifications."""
 
 
 NO_OPTIONS = Options()
@@ -153,7 +153,7 @@ def near_of(text: str) -> Near:
 
 
 def stale_of(text: str) -> int:
-    """Parse for how many microseconds a place counts, or raise ``ProtocolError``."""
+    """Parse the longest age of a reported place, and return it in microseconds; or raise ``ProtocolError``."""
     try:
         return parse_stale_us(text)
     except InvalidValueError as error:
@@ -170,7 +170,7 @@ def subscription_of(
 ) -> Subscription:
     """Return the subscription that *request* asks for, or raise ``ProtocolError`` with the code for the answer.
 
-    The keys of the connection are merged into it, and it keeps them (Elvin proxy, 5.2.3).
+    The keys of the connection are merged into the subscription, which keeps them (Elvin proxy, 5.2.3).
     """
     topic_filter, name, content, near = _parts(request.topic_filter, options, limits)
     _, plain = split_share(topic_filter)

@@ -130,7 +130,7 @@ class RetainedMessages:
             qos = min(message.qos, subscription.qos or 0)
             out = Outgoing(message, qos, True, False, identifiers, terms, is_held=False, via=RETAINED)
             if qos or not has_room(link) or self._delivering.shaping.is_for(client, out):
-                waiting.append(out)  # it is stored anyway, so it can wait at QoS 0 too
+                waiting.append(out)  # at QoS 0 too it may wait for buffer space, because it is stored anyway
             else:
                 self._sender.live(link, message, identifiers, now, retain=True)
         if not self._extend(link, client, waiting):

@@ -68,7 +68,7 @@ class FairQueue(Generic[_T]):
         items = users.pop(user)
         item = items.popleft()
         if items:
-            users[user] = items  # behind the other users
+            users[user] = items  # this user's next turn is behind those of the other users
         if users:
             self._addresses[address] = users  # behind the other addresses
             self._counts[address] -= 1
@@ -78,7 +78,7 @@ class FairQueue(Generic[_T]):
 
 
 class RequesterId(NamedTuple):
-    """Requester of a blocking task: its address, the user (or client) for turns, and the names with passwords to check.
+    """Requester of a blocking task: its address, and the user (or client) by which requesters take turns.
 
     *names* are the users or sessions whose passwords are tried; the rate limits count by them and by *address*.
     """
@@ -128,7 +128,7 @@ class BlockingTasks:
         self._others: FairQueue[BlockingTask] = FairQueue()
         self._is_turn_of_others = False
         self._right: dict[str, None] = {}
-        """Names at addresses for which a right password was given, the latest last."""
+        """Pairs of name and address from which a right password was given, the latest last."""
         self._count = 0
         self.listened_us = 0
         """Monotonic time in microseconds (of ``Broker.end_silent``), because steps of a wall clock would end limits."""

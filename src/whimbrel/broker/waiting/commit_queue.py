@@ -24,7 +24,7 @@ __all__ = ["Apply", "CatchUpBuffer", "CommitQueue", "Pieces"]
 _MAX_APPLIED = 200
 """Most facts that are applied in one turn of the event loop."""
 _MAX_TAPPED, _MAX_TAPPED_BYTES = 2_000, 1 << 20
-"""Most publications, and bytes of them, that a tap keeps; they take some milliseconds to send."""
+"""Most publications, and most bytes, in a tap (catch-up buffer); sending them takes some milliseconds."""
 
 Pieces: TypeAlias = Iterator[None]
 """The remaining steps of work that yields after each step."""
@@ -50,15 +50,15 @@ class CatchUpBuffer:
 
     def __init__(self, first: int) -> None:
         self.first = first
-        """The first seq of a record that the tap may contain."""
+        """The lowest seq that a record in this buffer may have."""
         self.bodies: list[bytes] = []
         """Bodies of the records, in the order of the log."""
         self._bytes = 0
         self.is_full = False
-        """Whether the tap overflowed: then it dropped all records, and adds no more."""
+        """Whether the buffer overflowed: then it dropped all records, and adds no more."""
 
     def add(self, body: bytes) -> None:
-        """Keep the body of a record if it is a publication and the tap did not overflow."""
+        """Keep the body of a record if it is a publication and the buffer did not overflow."""
         if self.is_full or not is_publication(body):
             return
         self.bodies.append(body)
@@ -160,7 +160,7 @@ class CommitQueue:
             self._begin(entry)
 
     def durable(self, seq: int) -> None:
-        """Handle that all facts up to *seq* are durable: start to apply those that waited for fsync."""
+        """Start to apply the facts that waited for fsync, now that all facts up to *seq* are durable."""
         self._durable = max(self._durable, seq)
         self.go_on()
 

@@ -52,7 +52,7 @@ class LongWork:
         is_late = link.is_busy if holds_packets else link in self._unfinished or self.tried > _MAX_SHORT
         if is_late or _is_unfinished(pieces):
             works = self._unfinished.setdefault(link, deque())
-            if holds_packets:  # this work comes first, because the client waits for its answer
+            if holds_packets:  # it goes before the link's other work, because the client waits for its answer
                 link.is_busy = True
                 works.appendleft(_Work(pieces, holds_packets))
             else:

@@ -31,9 +31,9 @@ __all__ = ["HELD", "LIVE", "HandOverOptions", "Joining", "Link", "LiveClient", "
 
 
 _NOTED_STEP = 1 << 16
-"""Step in bytes in which the memory counter follows the queued messages that are not in the hold."""
+"""Least change, in bytes, of the queued messages outside the hold at which the memory counter is updated."""
 LIVE, HELD = "live", "held"
-"""How a message that is not retained was delivered, as receipts name it: directly, or from the queue of a session."""
+"""Values of ``Receipt.via`` for messages that are not retained: delivered directly, or from a session's queue."""
 
 
 class HandOverOptions(NamedTuple):
@@ -149,7 +149,7 @@ class Link:
         self.client: LiveClient | None = None
         self.user: str | None = None
         self.has_assigned_id = False  # the broker chose its client identifier, so no right to use it is needed
-        self.user_epoch: int | None = None  # the users file that authenticated it (``UserCheck.epoch``); None: not yet
+        self.user_epoch: int | None = None  # ``UserCheck.epoch`` when its user was verified; None: not verified yet
         self.closing: str | None = None
         """Why the connection is to be closed when everything in ``out`` is written; None while it stays open."""
         # Choked: the client reads too slowly, so nothing that can wait is sent. Confirming: its QoS 0 deliveries have
@@ -162,7 +162,7 @@ class Link:
         # decision that wait for the disk.
         self.shaping: object | None = None
         self.shaping_since: int | None = None
-        """Since when it has waited for one transform after the other; None while it waits for none."""
+        """Time since which it has waited for one transform after the other; None while it waits for none."""
         self.after_seq = self.unsent = self.unsent_bytes = 0
         self.is_dirty = self.is_ours = False
         """Whether its CONNECT carried ``whimbrel=1``: see ``own_properties``."""
@@ -177,7 +177,7 @@ class Link:
         """Whether the broker has paused reading from it, so that a lack of bytes does not count as silence."""
         self.opened_at: int | None = None
         self.heard_at = 0
-        """When it was first seen, and when bytes last arrived, by the clock of ``Broker.end_silent``."""
+        """Times of its first check and of its last bytes, by the clock of ``Broker.end_silent``."""
         self.parked: object | None = None
         """A CONNECT that is being answered; bytes that arrive meanwhile wait undecoded in the machine."""
         # busy: one of its packets is handled over several turns; the packets ``behind`` wait.
@@ -415,7 +415,7 @@ class LiveClient(StoredClient):
             return 0
         identifier = packet_id_of(queue[0].message.seq)
         if identifier in self.flying or identifier in self.releases:
-            return 0  # the message 65,535 earlier has this packet id, and must be acknowledged first
+            return 0  # the next packet id is still in use, by the message 65,535 before
         return link.room
 
     def next_to_send(self) -> Outgoing | None:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 __all__ = ["OPEN_LISTENER", "ListenerRules", "Verify"]
 
 Verify: TypeAlias = Callable[[str, bytes | None], bool]
-"""Returns whether a user has a password; takes most of a second and may run in any thread."""
+"""Function that returns whether a password is a user's; it takes most of a second and may run in any thread."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

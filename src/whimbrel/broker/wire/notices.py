@@ -60,7 +60,7 @@ TOLD = (
     f"{POLICIES}+/slowed",
     f"{NEAR}+",
 )
-"""Topic filters of everything that clients are sent; a subscription to any other topic of ours would get nothing."""
+"""Topic filters of all messages of the broker to clients; a subscription to any other topic of ours gets nothing."""
 
 
 def subscriptions_topic(session: str) -> str:

@@ -1,4 +1,4 @@
-"""The sender: encodes packets for clients, and gathers their bytes until the shell writes each link's in one go."""
+"""The sender: encodes packets for clients, and collects the bytes of each link until the shell writes them at once."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Sender:
     def live(
         self, link: Link, message: KeptNotification, identifiers: tuple[int, ...], now: int, *, retain: bool
     ) -> None:
-        """Send a QoS 0 copy that never was in a queue, and so is not counted as due to its client yet."""
+        """Send a QoS 0 copy that was never queued, and count it as due to its client."""
         if self.copy(link, message, identifiers, now, retain=retain) and link.client is not None:
             link.client.sent += 1
 

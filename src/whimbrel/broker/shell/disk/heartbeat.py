@@ -1,8 +1,8 @@
 """Heartbeat file: records every few seconds that the broker is alive, so that a restart knows when it died.
 
-The log alone cannot tell: a client that only pings leaves no record. If the broker is killed, its clients are
-disconnected at a moment that no record states. If that moment were taken from the last record, the expiry of a session
-could be counted from a time before its client was disconnected.
+The log alone does not show this: a client that only pings leaves no record. If the broker is killed, its clients are
+disconnected at a moment that no record states. If the time of the last record were used, the expiry of a session could
+be counted from a time before its client was disconnected.
 Rule: a heartbeat writes nothing to the log. The file is overwritten in place and fsynced.
 Rule: in doubt, a session lives longer: the broker is assumed to have lived until its next heartbeat was due.
 Rule: the downtime counts towards expiry. It is measured with the monotonic clock if the machine was not rebooted, else
@@ -76,7 +76,7 @@ def _boot() -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """Times with which a broker restarts, in the log's time."""
+    """Times from which a broker continues after a restart, in the log's time."""
 
     now: int
     died_at: int

@@ -29,7 +29,7 @@ class HeartbeatWriter:
     def tick(self) -> None:
         """Begin to write a heartbeat, if one is due and none is being written."""
         beat, last = beat_of(self.running.clock.now()), self._last
-        is_set = abs(beat.at - beat.wall - (last.at - last.wall)) > _SET_US  # both clocks measure the downtime
+        is_set = abs(beat.at - beat.wall - (last.at - last.wall)) > _SET_US  # a restart compares these two clocks
         if self._is_writing or (beat.at - last.at < BEAT_US and not is_set):
             return
         self._last, self._is_writing = beat, True

@@ -58,9 +58,9 @@ class LogSync:
             self.write_now()
 
     def that_may_be_written(self, links: list[Link]) -> list[Link]:
-        """Filter *links* for connections that may be written to now: the log has the policy decisions about them.
+        """Return the *links* that may be written to now, because the log has the decisions about their messages.
 
-        The other connections are kept until the next write of the log, and are then written to.
+        The other links are remembered, and written to after the next write of the log.
         """
         written_seq = self._log.written_seq
         early = [link for link in links if link.after_seq > written_seq]
@@ -110,7 +110,7 @@ class LogSync:
         future.add_done_callback(lambda done: self._end(done, wait=wait))
 
     def _looking(self, work: Callable[[], int]) -> int:
-        """Run *work*, which writes the log, then measure the free space of the disk; this runs in the thread."""
+        """Run *work*, which writes the log, then measure the free space of the disk; this runs in the disk thread."""
         try:
             return work()
         finally:

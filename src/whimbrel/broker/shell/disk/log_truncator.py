@@ -1,7 +1,8 @@
-"""Log keeper: makes checkpoints of the view and removes old log segments (log retention), in a thread of its own.
+"""Log keeper: makes checkpoints of the view and removes old log segments (log retention), in a separate thread.
 
-A checkpoint is a copy of the view as it was at one commit, read over a separate database connection: the event loop and
-the view writer continue meanwhile. It costs core time only in a thread that sleeps twice as long as it works.
+The view is the stored snapshot of the broker's state. A checkpoint is a copy of the view as it was at one commit, read
+over a separate database connection: the event loop and the view writer continue meanwhile. It costs core time only in a
+thread that sleeps twice as long as it works.
 Rule: a segment is removed only if the older of two sound checkpoints covers it (``log.checkpoints``), so that a restart
 needs neither the view nor the removed records. If the disk is nearly full, one sound checkpoint and the view suffice.
 Rule: if the log exceeds its bounds and no closed segment may be removed, the open segment is closed early, so that it
@@ -59,7 +60,7 @@ _REST, _MAX_REST_S = 2.0, 1.0
 """The thread sleeps this many times as long as it worked, and at most this many seconds."""
 
 
-class Stopped(Exception):  # noqa: N818 # no error: the broker stops
+class Stopped(Exception):  # noqa: N818 # it is not an error, but ends the thread's work when the broker stops
     """The broker stops, so the work of the keeper's thread is abandoned."""
 
 
@@ -126,7 +127,7 @@ class _Totals:
 
 
 class LogTruncator:
-    """Retention of the log in *directory*: bounds its size, age and the free space; *view* is the file of the view."""
+    """Retention of the log in *directory*: bounds its size, its age and the free space; *view* is the view's file."""
 
     def __init__(
         self,
@@ -256,7 +257,7 @@ class LogTruncator:
     # -- in the thread -----------------------------------------------------------------------------------------------
 
     def keep(self, now: int) -> TruncationRun | None:
-        """Make a checkpoint if one is due, and remove the segments that may go; None if the broker stops meanwhile."""
+        """Make a checkpoint if one is due, and remove the segments that may be cut; return None if the broker stops."""
         troubles: list[str] = []
         made: CheckpointInfo | None = None
         waiting = Waiting()
@@ -312,7 +313,7 @@ class LogTruncator:
         )
 
     def _bounds_in_force(self) -> Bounds:
-        """Return the bounds of the log; a bound of the free space is raised to the space that publications need."""
+        """Return the bounds of the log; its bound of the free space is never below the space that publications need."""
         bounds, space = self._bounds, self.space
         if space is None or not bounds.free_bytes:
             return bounds

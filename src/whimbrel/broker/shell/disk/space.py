@@ -1,7 +1,7 @@
 """Disk space: measures the free space, and holds a reserve file that is deleted when the disk is full.
 
-The space of the deleted reserve lets the broker write the records in its queue, and the view and the checkpoint without
-which the log cannot be cut.
+In the space of the deleted reserve the broker can write the records in its queue, and the view and the checkpoint
+without which the log cannot be cut.
 Rule: publications are refused before the disk is full, while all records in the queue still fit.
 Rule: the reserve file is made again only if at least twice its size is free.
 """
@@ -19,8 +19,8 @@ from whimbrel.log.files import PRIVATE_FILE
 __all__ = ["DiskSpace"]
 
 _RESERVE_BYTES, _WAITING_BYTES = 8 << 20, 8 << 20
-"""Size of the reserve file; and space for the records that may wait to be written (4 MiB, and those of one turn of the
-event loop) and a checkpoint."""
+"""Size of the reserve file; and space for a checkpoint and for the records that may wait to be written: 4 MiB, and
+those of one turn of the event loop."""
 _RESERVE_SHARE, _LOW_SHARE = 16, 4
 """On a small disk the reserve takes at most 1/16 of its size, and less than 1/4 free counts as nearly full."""
 _CANNOT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
@@ -45,7 +45,7 @@ class DiskSpace:
 
     def look(self) -> None:
         """Measure the free space; any thread may call this."""
-        with suppress(OSError):  # then the last measurement stays
+        with suppress(OSError):  # if the measurement fails, the last one stays
             disk = shutil.disk_usage(self._folder)
             low = min(_RESERVE_BYTES + _WAITING_BYTES, disk.total // _LOW_SHARE)
             self.wanted_bytes = low * 3 // 2

@@ -84,7 +84,7 @@ class Restored:
 
 
 class Storage:
-    """Data folder of a node: its log, view, heartbeat and checkpoints; *accepts_loss*: start if records are missing."""
+    """Data folder of a node: log, view, heartbeat and checkpoints; *accepts_loss*: start if records are missing."""
 
     def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
         self._node, self._accepts_loss = config.node.name, accepts_loss
@@ -117,7 +117,7 @@ class Storage:
         """Whether records between the view and the first record of the log are missing, and the loss is accepted."""
         self._unsound: list[str] = []
         self._begun_with = 0
-        """Seq of the checkpoint that was loaded in place of the view; 0 if none was."""
+        """Seq of the checkpoint that was loaded in place of the view; 0 if no checkpoint was loaded."""
 
     def open(self, routes: Routes, *, progress: Callable[[int], None] = lambda _: None) -> tuple[BrokerState, Restored]:
         """Open log and view, and return the state that they record."""

@@ -35,9 +35,9 @@ class ViewWriter:
         self.is_writing = self._is_finished = False
         self._put: dict[Key, bytes] = {}
         self._drop: set[Key] = set()
-        """Rows that were collected and are not committed yet: those to put above, those to drop here."""
+        """Keys of rows to delete with the next commit; ``_put`` has the rows to write."""
         self._under_way: Future[None] | None = None
-        """The last commit."""
+        """The commit that runs in the thread, or the last one; None before the first."""
         self._is_behind = False
         """Whether the view lacks changes that were forgotten, so that the next commit must write all rows."""
         self._waits = self._to_wait = 0

@@ -71,10 +71,10 @@ class Host(Protocol):
         """Add WebSocket frames to the work of this turn."""
 
     def is_waited_for(self, stream: Stream) -> bool:
-        """Return whether a reason exists not to read from a client now."""
+        """Return whether a client must not be read from now (back-pressure)."""
 
     def lose(self, stream: Stream) -> None:
-        """Note that a connection is lost for writing; packets received over it may still wait to be handled."""
+        """Handle that a connection cannot be written to any more; packets received over it may still wait."""
 
     def finish_later(self, stream: Stream) -> None:
         """Report to the core that a connection is closed, once all packets received over it are handled."""
@@ -273,7 +273,7 @@ class WebStream(Stream, asyncio.BufferedProtocol):
             upgrade = self._exchange.send(answer)
             self._exchange = None
             super().begin()
-            if self.link is None:  # the connection was refused
+            if self.link is None:  # the connection was refused during the upgrade
                 return
             self.transport.write(upgrade)
             data = request.rest

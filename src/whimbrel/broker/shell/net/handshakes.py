@@ -69,7 +69,7 @@ class TlsContext(ssl.SSLContext):
         return found
 
     def refusal(self, chain: Chain) -> str | None:
-        """Return why this context refuses a client that an older one admitted, by its *chain*; None if it does not."""
+        """Return why this context refuses a certificate *chain* that an older context admitted; None if it does not."""
         if self.trusted is None:
             return "certificates of clients do not count any more" if chain else None
         return self.trusted.refusal(chain)
@@ -84,7 +84,7 @@ class TlsContext(ssl.SSLContext):
         """Close the connection that was just accepted, before its handshake."""
         self._to_refuse += 1
 
-    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:  # noqa: ANN401 # as ssl has it
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:  # noqa: ANN401 # the signature in ssl
         """Create the TLS object of a connection; raise if that is to be refused, so that the event loop closes it."""
         if self._to_refuse:
             self._to_refuse -= 1

@@ -1,4 +1,4 @@
-"""HTTP: parse one request and encode its answer, as far as health checks and WebSockets need HTTP/1.1 (RFC 9112).
+"""HTTP/1.1 (RFC 9112), as far as health checks and WebSockets need it: parse one request and encode its answer.
 
 ``h11`` parses the head and encodes the answer; this module adds limits.
 Rule: any input is a request, an incomplete request, or a ``BadRequestError``; the result does not depend on how the
@@ -26,12 +26,12 @@ __all__ = ["Answer", "BadRequestError", "HttpExchange", "Request"]
 
 _END = b"\r\n\r\n"
 _REFUSED = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?=[^\n])|\n(?=[ \t])")
-"""Control characters, half line ends (bare CR or LF), and folded lines. A CR at the end of the data may still be whole.
+"""Control characters, bare CR or LF, and folded lines. A CR at the end of the data is allowed: LF may still follow.
 
 Without these bytes the patterns of ``h11`` take linear time: a value always matches, and a name fails where it ends.
 """
 _QUOTED = ": bytearray("
-"""Text after which ``h11`` quotes the refused line in its error; the line itself is not sent back to the client."""
+"""Text in an error of ``h11`` before the refused line, which is cut off and not sent back to the client."""
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 
 

@@ -63,10 +63,10 @@ class ReadThrottle:
         self._timer = None
         passed = self._rates.turn(self._monotonic_us())
         for meter, data in passed:
-            link = cast("Link | None", meter.link)  # None: it was closed because of bytes of another one
+            link = cast("Link | None", meter.link)  # None: handling another connection's bytes has closed it
             if link is not None and data:
                 self._handle(link, data)
-        for meter in {meter for meter, _ in passed}:  # one may have had several turns
+        for meter in {meter for meter, _ in passed}:  # a connection may have had several turns
             link = cast("Link | None", meter.link)
             if link is not None and meter.is_waiting:
                 self._pause(cast("_Connection", link.shell))

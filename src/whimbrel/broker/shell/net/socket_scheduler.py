@@ -99,7 +99,7 @@ class SocketScheduler:
             self.flush_soon()
 
     def lose(self, stream: Stream) -> None:
-        """Note that a connection is lost for writing."""
+        """Handle that a connection cannot be written to any more."""
         self.slow_readers.discard(stream)
 
     def finish(self, stream: Stream) -> None:
@@ -107,7 +107,7 @@ class SocketScheduler:
         if stream.link is not None and self.running.failure is None:
             self._broker.on_connection_closed(stream.link, self._clock.now())
             self.flush_soon()
-            stream.link = None  # else the two refer to each other until the garbage collector runs
+            stream.link = None  # stream and link would refer to each other until the garbage collector runs
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class SocketScheduler:
             self._read_later(stream)
 
     def is_waited_for(self, stream: Stream) -> bool:
-        """Return whether a reason exists not to read from a client now."""
+        """Return whether a client must not be read from now (back-pressure)."""
         reasons = (self._ahead, self._held_back, self._slowed, self.slowing.connections)
         return any(stream in waiting for waiting in reasons)
 

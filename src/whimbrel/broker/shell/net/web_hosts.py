@@ -1,8 +1,8 @@
 """Web hosts: check the Host header of HTTP and WebSocket requests, against DNS rebinding.
 
-The owner of a web page can make its host name resolve to 127.0.0.1 (DNS rebinding). Its requests to a broker on
-loopback then come from the reader's own machine, and their Origin is the host that they connect to. Only the Host
-header, which has the page's name, gives them away.
+The owner of a web page can make the page's host name resolve to 127.0.0.1 (DNS rebinding). The page's requests to a
+broker on loopback then come from the reader's own machine, and their Origin is the host that they connect to. Only the
+Host header, which has the page's host name, shows where they come from.
 Rule: a port on loopback serves loopback names, and the names in the configuration. Other ports serve any name, unless
 the configuration names some.
 """

@@ -291,7 +291,7 @@ class Framing:
             self._pong = payload
         elif opcode == _CLOSE:
             self.peer_code = _code_from(payload)
-            # Echoed without its reason: the peer knows it.
+            # The code is echoed without the reason, which the peer knows.
             self._close += self._close_frame(payload[:2])
             self.closed = True
 

@@ -42,7 +42,7 @@ def with_users_of_data(config: Config) -> Config:
 
 
 def _open_to_others(config: Config) -> bool:
-    """Return whether other machines could connect to ``[listen]`` without a certificate, if there are no users."""
+    """Return whether, without users, other machines could connect to ``[listen]`` without a client certificate."""
     listen, tls = config.listen, config.tls
     if is_loopback(listen.host):
         return False

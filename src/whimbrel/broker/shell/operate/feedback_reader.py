@@ -42,7 +42,7 @@ Schema: TypeAlias = Any
 
 
 class _Made(Protocol):
-    """Interface of the results of a table: it starts empty and is updated with the rows that are read."""
+    """Interface of the results computed from one table: they start empty and are updated with the rows read."""
 
     name: str
     schema: Schema
@@ -72,7 +72,7 @@ class Links:
         self._applied = -1
 
     def take(self, rows: Rows) -> None:
-        """Update the link qualities with *rows*, of any nodes and in any order; skip seqs already marked as applied."""
+        """Update the link qualities with *rows*, of any nodes and in any order; skip seqs up to ``mark_applied``."""
         is_ours = pc.and_(pc.equal(rows["node"], self._node), pc.greater(rows["seq"], self._applied))
         rows = rows.filter(pc.and_(is_ours, pc.is_valid(rows["device"])))
         found = rows["network_connection"]

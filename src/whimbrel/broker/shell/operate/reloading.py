@@ -107,7 +107,7 @@ class Reloading:
 
     async def reload(self, running: Running) -> str:
         """Read all files again and apply them; return a summary for the operator, or raise and change nothing."""
-        async with self._turn:  # a second request waits, and then reads the files again
+        async with self._turn:  # a reload that is requested meanwhile waits, and then reads the files again
             try:
                 config, files = await running.loop.run_in_executor(self._pool, self._read)
             except (WhimbrelError, OSError) as error:
