@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from whimbrel.hold.rows import Key
 from whimbrel.log import layout
-from whimbrel.log.checkpoints.codec import FORMAT, CheckpointHeader, CheckpointReader, encoded
+from whimbrel.log.checkpoints.codec import FORMAT, CheckpointHeader, CheckpointReader, encode_checkpoint
 from whimbrel.log.checkpoints.folder import cut_limit, newest_sound, opened, save
 from whimbrel.log.errors import LogError, LogWriteError, NewerLogError
 from whimbrel.log.files import make_folder
@@ -58,20 +58,20 @@ def found(directory: Path) -> tuple[int, Rows] | None:
 @given(rows=states, salt=st.integers(0, 2**32 - 1))
 def test_a_checkpoint_gives_back_its_rows(tmp_path_factory: pytest.TempPathFactory, rows: Rows, salt: int) -> None:
     """The rows come back in the order they were written in."""
-    data = b"".join(encoded(header_of(3, salt), rows.items()))
+    data = b"".join(encode_checkpoint(header_of(3, salt), rows.items()))
     assert rows_in(data, tmp_path_factory.getbasetemp()) == list(rows.items())
 
 
 def test_rows_of_many_frames_come_back(tmp_path: Path) -> None:
     """A frame is a piece of the writing, not of the meaning; one row may be larger than a frame."""
     rows: Rows = {("copy", number): os.urandom(70_000 + number) for number in range(9)} | {("big",): b"b" * 1_000_000}
-    data = b"".join(encoded(header_of(3), rows.items()))
+    data = b"".join(encode_checkpoint(header_of(3), rows.items()))
     assert rows_in(data, tmp_path) == list(rows.items())
 
 
 def test_each_flipped_missing_or_added_byte_is_noticed(tmp_path: Path) -> None:
     """A state with one wrong byte would be served for years."""
-    data = b"".join(encoded(header_of(3), state(5).items()))
+    data = b"".join(encode_checkpoint(header_of(3), state(5).items()))
     for at in range(len(data)):
         for damaged in (data[:at], data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]):
             with pytest.raises(LogError):
@@ -86,7 +86,7 @@ def test_any_bytes_are_rows_or_our_error(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, *, keeps_head: bool
 ) -> None:
     """A file of the folder may be anything by now."""
-    head = header_of(3).packed() if keeps_head else b""
+    head = header_of(3).pack() if keeps_head else b""
     with pytest.raises(LogError):
         rows_in(head + data, tmp_path_factory.getbasetemp())
 
@@ -94,7 +94,7 @@ def test_any_bytes_are_rows_or_our_error(
 def test_frames_out_of_order_are_refused(tmp_path: Path) -> None:
     """Each frame is whole; the order is not."""
     rows: Rows = {("copy", number): b"x" * 300_000 for number in range(3)}
-    head, first, second, *rest = encoded(header_of(3), rows.items())
+    head, first, second, *rest = encode_checkpoint(header_of(3), rows.items())
     with pytest.raises(LogError, match="comes next"):
         rows_in(b"".join((head, second, first, *rest)), tmp_path)
 
@@ -170,7 +170,7 @@ def test_a_kill_at_each_byte_of_a_checkpoint_leaves_the_one_before(tmp_path: Pat
     make_folder(folder)
     save(tmp_path, header_of(10), state(10).items())
     path = layout.checkpoint_path(tmp_path, NODE, 20)
-    data = b"".join(encoded(header_of(20), state(20).items()))
+    data = b"".join(encode_checkpoint(header_of(20), state(20).items()))
     for length in range(len(data)):
         for place in (path.with_name(f".{path.name}.new"), path):
             place.write_bytes(data[:length])

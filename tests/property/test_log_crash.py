@@ -269,7 +269,7 @@ def test_any_bytes_as_a_segment_give_facts_or_our_error(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, *, with_header: bool
 ) -> None:
     """No file makes us fall over."""
-    header = Header(node=NODE, first=1, last_at=NEVER, salt=5).packed() if with_header else b""
+    header = Header(node=NODE, first=1, last_at=NEVER, salt=5).pack() if with_header else b""
     _try(tmp_path_factory.mktemp("log"), header + data)
 
 
@@ -281,7 +281,7 @@ def test_any_frames_give_facts_or_our_error(
     """Not even one whose checksums are right."""
     header = Header(node=NODE, first=1, last_at=NEVER, salt=5)
     frames = [framed(BODY.pack(seq, number) + payload, 5) for seq, (number, payload) in enumerate(bodies, start=1)]
-    _try(tmp_path_factory.mktemp("log"), header.packed() + b"".join(frames))
+    _try(tmp_path_factory.mktemp("log"), header.pack() + b"".join(frames))
 
 
 def _try(directory: Path, segment: bytes) -> None:
@@ -303,7 +303,7 @@ def test_a_length_is_not_believed_before_it_is_checked(tmp_path: Path) -> None:
     path = layout.segment_path(tmp_path, NODE, 1)
     path.parent.mkdir(parents=True)
     claim = (270 << 20).to_bytes(4, "big") + bytes(20)
-    path.write_bytes(Header(node=NODE, first=1, last_at=NEVER, salt=5).packed() + claim)
+    path.write_bytes(Header(node=NODE, first=1, last_at=NEVER, salt=5).pack() + claim)
     assert LogWriter(tmp_path, NODE).open().cut_bytes == len(claim)
 
 

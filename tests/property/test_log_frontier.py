@@ -181,7 +181,7 @@ def test_a_segment_that_is_not_whole_yet_proves_those_before(tmp_path: Path) -> 
     node.log._release()
     frontier = DurableEnd(tmp_path, NODE)
     assert frontier.seq() == 0
-    header = Header(node=NODE, first=8, last_at=NEVER, salt=1).packed()
+    header = Header(node=NODE, first=8, last_at=NEVER, salt=1).pack()
     for length in (0, 1, HEADER_BYTES - 1, HEADER_BYTES):
         layout.segment_path(tmp_path, NODE, 8).write_bytes(header[:length])
         assert frontier.seq() == proven_seq(tmp_path, NODE) == 7

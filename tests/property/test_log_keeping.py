@@ -14,7 +14,7 @@ from whimbrel.log import layout
 from whimbrel.log.files import make_folder
 from whimbrel.log.keeping.cutting import cut, on_disk
 from whimbrel.log.keeping.plan import US_PER_DAY, Bounds, ClosedSegment, Plan, Reader, Reason, plan
-from whimbrel.log.keeping.readers import Registration, lost_readers, name_for, register, registered, unregister
+from whimbrel.log.keeping.readers import Registration, lost_readers, name_for, read_registered, register, unregister
 from whimbrel.log.reader import read
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.notification import Notification
@@ -121,7 +121,7 @@ def test_what_was_cut_is_gone_and_the_rest_can_be_read(log: Path) -> None:
     assert [each.first for each in disk.segments] == [first for first, _ in layout.segments(log, NODE)][:-1]
     register(log, NODE, "slow", seq=3, now=NOW)
     going = disk.segments[:3]
-    size = cut(log, NODE, Plan(segments=going, lost=tuple(registered(log, NODE))))
+    size = cut(log, NODE, Plan(segments=going, lost=tuple(read_registered(log, NODE))))
     assert size == sum(each.size_bytes for each in going)
     assert [fact.seq for fact in read(log, NODE)] == list(range(going[-1].last + 1, 61))
     assert on_disk(log, NODE).oldest == going[-1].last + 1
@@ -150,13 +150,13 @@ def test_a_file_that_is_no_registration_keeps_nothing(log: Path) -> None:
     make_folder(folder)
     for name, content in [("a.json", b"{"), ("b.json", b"[]"), ("c.json", b'{"seq": "x"}'), ("-.json", b"{}")]:
         (folder / name).write_bytes(content)
-    assert registered(log, NODE) == []
+    assert read_registered(log, NODE) == []
     with pytest.raises(InvalidValueError, match="name of a reader"):
         register(log, NODE, "../up", seq=1, now=1)
     register(log, NODE, "a", seq=1, now=1)
     unregister(log, NODE, "a")
     unregister(log, NODE, "a")
-    assert registered(log, NODE) == []
+    assert read_registered(log, NODE) == []
 
 
 def test_a_stream_renews_its_registration_now_and_then(log: Path, tmp_path: Path) -> None:
@@ -166,5 +166,5 @@ def test_a_stream_renews_its_registration_now_and_then(log: Path, tmp_path: Path
     mine = Registration(log, name)
     for at, seq in ((0, 5), (9_000_000, 6), (11_000_000, 7)):
         mine.renew({NODE: seq}, at)
-        assert [(each.name, each.seq) for each in registered(log, NODE)] == [(name, 5 if seq < 7 else 7)]
+        assert [(each.name, each.seq) for each in read_registered(log, NODE)] == [(name, 5 if seq < 7 else 7)]
     Registration(log / "whimbrel-log.json", name).renew({NODE: 8}, 0)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from whimbrel.cli.demo.page import line, page
 from whimbrel.cli.demo.picture import draw_picture
-from whimbrel.cli.demo.summary import Summary, drawn
+from whimbrel.cli.demo.summary import Summary, draw
 from whimbrel.cli.demo.tallies import Latency, Receipt, Tallies, percentiles
 from whimbrel.cli.demo.view import Bar, Bed, DemoSnapshot, Owner, PipelineView, Why
 from whimbrel.pipeline.accounts import Account, DeviceAccount
@@ -183,7 +183,7 @@ SUMMARY = Summary(
 
 def _summary(summary: Summary) -> str:
     out = io.StringIO()
-    Console(file=out, width=100).print(drawn(summary))
+    Console(file=out, width=100).print(draw(summary))
     return out.getvalue()
 
 

@@ -15,7 +15,7 @@ from whimbrel.cli.main import app
 from whimbrel.log.files import locked
 from whimbrel.log.keeping.cutting import cut, on_disk
 from whimbrel.log.keeping.plan import Plan
-from whimbrel.log.keeping.readers import register, registered
+from whimbrel.log.keeping.readers import read_registered, register
 from whimbrel.log.layout import segment_path, set_exported_seq
 from whimbrel.log.writer import LogWriter
 from whimbrel.model.facts import PresenceChange, PresenceChanged
@@ -408,6 +408,8 @@ def test_a_reader_that_lost_its_place_is_named(tmp_path: Path) -> None:
             log.sync()
     register(tmp_path, "n1", "ward-stream", seq=2, now=1)
     assert not _not_ok(examine_log(tmp_path))
-    cut(tmp_path, "n1", Plan(segments=on_disk(tmp_path, "n1").segments[:4], lost=tuple(registered(tmp_path, "n1"))))
+    cut(
+        tmp_path, "n1", Plan(segments=on_disk(tmp_path, "n1").segments[:4], lost=tuple(read_registered(tmp_path, "n1")))
+    )
     told = _not_ok(examine_log(tmp_path))["reader ward-stream of n1"]
     assert told.startswith("lost its place: it had read to 2, and the log begins with")

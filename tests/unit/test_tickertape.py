@@ -16,7 +16,7 @@ from whimbrel.cli.ticker.board import Board, Command, Mode, Quit, Send
 from whimbrel.cli.ticker.keys import KeyReader
 from whimbrel.cli.ticker.message import MAX_MINUTES, TickerMessage, check_group, read_line, read_message, topic_of
 from whimbrel.cli.ticker.tape import Shade, Span, Tape
-from whimbrel.cli.ticker.text import clean, columns, fitted, fitted_end, width_of
+from whimbrel.cli.ticker.text import clean, columns, fit, fitted_end, width_of
 from whimbrel.errors import InvalidValueError
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)  # surrogates and controls included
@@ -86,19 +86,19 @@ def test_marks_are_no_tower_and_never_alone() -> None:
 @given(ANY_TEXT, WIDTHS)
 def test_a_fitted_text_is_exactly_as_wide_as_asked(text: str, width: int) -> None:
     """Neither end of a wide character may stick out."""
-    for fit in (fitted, fitted_end):
-        shown = fit(clean(text), width)
+    for fitting in (fit, fitted_end):
+        shown = fitting(clean(text), width)
         assert width_of(shown) == width
         assert is_harmless(shown)
 
 
 def test_what_does_not_fit_says_so() -> None:
     """The beginning of what was said, and the end of what is being typed."""
-    assert fitted("hello world", 6) == "hello…"
+    assert fit("hello world", 6) == "hello…"
     assert fitted_end("hello world", 6) == "…world"
-    assert fitted("東京東京", 4) == "東 …"
-    assert fitted("ab", 4) == fitted_end("ab", 4) == "ab  "
-    assert fitted("ab", 0) == fitted_end("ab", 0) == ""
+    assert fit("東京東京", 4) == "東 …"
+    assert fit("ab", 4) == fitted_end("ab", 4) == "ab  "
+    assert fit("ab", 0) == fitted_end("ab", 0) == ""
 
 
 # -- messages --------------------------------------------------------------------------------------------------------

@@ -318,7 +318,7 @@ class Carrier:
                 continue
             is_subscriber = topic in self.subscriptions and self._newest_retrieved(topic) < sample_id
             wants_copies = has_copies and self._is_new_to_memory(topic, sample_id) and self._has_place(sender)
-            wants_proof = any(copy.sample.id < sample_id for copy in self._doubted(topic))
+            wants_proof = any(copy.sample.id < sample_id for copy in self._find_doubted(topic))
             if is_subscriber or wants_copies or wants_proof:
                 self._await(topic, sample_id, PendingRequest(sender, wants_copies, wants_proof))
                 yield Request(
@@ -343,7 +343,7 @@ class Carrier:
                     self.forget(topic, sample_id)
                     self._believers.fail(sender, topic)
 
-    def _doubted(self, topic: int) -> list[StoredCopy]:
+    def _find_doubted(self, topic: int) -> list[StoredCopy]:
         return [copy for name, copy in self._stored.items() if name[0] == topic and copy.doubted_of is not None]
 
     def _doubt(self, sender: int, topic: int, sample_id: SampleId) -> None:
@@ -360,7 +360,7 @@ class Carrier:
 
     def _restore(self, topic: int) -> None:
         """Spread doubted copies of *topic* again if no request for a newer sample is open."""
-        for copy in self._doubted(topic):
+        for copy in self._find_doubted(topic):
             newer = SampleId(copy.sample.published_at, copy.sample.publisher + 1)
             copy.doubted_of = self._asked_for_newer(topic, newer)
             copy.is_removable = copy.doubted_of is not None
@@ -407,7 +407,7 @@ class Carrier:
 
     def _take(self, sample: Sample, copies: int) -> list[Step]:
         del self._requested[sample.topic, sample.id]
-        for copy in self._doubted(sample.topic):
+        for copy in self._find_doubted(sample.topic):
             if copy.sample.id < sample.id:
                 copy.doubted_of = None  # this sample is the proof
         self._restore(sample.topic)

@@ -80,7 +80,7 @@ def explain(expr: Expression, *, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(shown, ensure_ascii=False))
         return
     console = _console()
-    console.print(_drawn(wanted.tree))
+    console.print(_draw(wanted.tree))
     console.print("\nNormal form:")
     console.print(Styled("  " + wanted.normal()))
     console.print("\nNeeds of a notification:")
@@ -191,13 +191,13 @@ def _type_word(node: ast.Node) -> str:
     return value_kind(node).value if isinstance(node, ast.Value) else "true, false or undefined"
 
 
-def _drawn(node: ast.Node) -> Drawing:
+def _draw(node: ast.Node) -> Drawing:
     label = Styled(_label(node))
     if isinstance(node, ast.Value):
         label.append(f"  ({_type_word(node)})", style="dim")
     drawing = Drawing(label)
     for child in ast.children(node):
-        drawing.add(_drawn(child))
+        drawing.add(_draw(child))
     return drawing
 
 

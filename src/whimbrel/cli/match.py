@@ -53,13 +53,13 @@ def match(
     if not is_small:
         _prepare()
     begun = time.perf_counter()
-    matcher = _loaded(subscriptions, is_small=is_small)
+    matcher = _load(subscriptions, is_small=is_small)
     build_s = time.perf_counter() - begun
     numbers, subjects, attributes = _events(events)
     if not count:
         _print_matches(matcher, numbers, subjects, attributes, as_json=as_json)
         return
-    matches, us_per_event = _measured(matcher, subjects, attributes)
+    matches, us_per_event = _measure(matcher, subjects, attributes)
     result = {
         "subscriptions": len(matcher),
         "events": len(numbers),
@@ -103,14 +103,14 @@ def _is_small(path: Path) -> bool:
     return str(path) != "-" and path.is_file() and path.stat().st_size <= _SMALL_BYTES
 
 
-def _loaded(path: Path, *, is_small: bool) -> Matcher:
+def _load(path: Path, *, is_small: bool) -> Matcher:
     from whimbrel.match.matcher import Matcher  # see above
 
     found = _Subscriptions(path)
     try:
         if not is_small:
             return Matcher.load(found)
-        return _added(found)
+        return _add_all(found)
     except MalformedLineError:
         raise
     except FilterError as error:
@@ -119,7 +119,7 @@ def _loaded(path: Path, *, is_small: bool) -> Matcher:
         raise MalformedLineError(name_of(path), found.line, 1, str(error)) from None
 
 
-def _added(interests: Iterable[tuple[str, Interest]]) -> Matcher:
+def _add_all(interests: Iterable[tuple[str, Interest]]) -> Matcher:
     """Return a matcher of a few subscriptions, without kernels; an id that occurs twice is refused."""
     from whimbrel.match.matcher import Matcher  # see above
 
@@ -177,7 +177,7 @@ def _print_matches(
             typer.echo(f"{numbers[row]}: {' '.join(ids)}")
 
 
-def _measured(matcher: Matcher, subjects: list[str | None], attributes: list[Attributes]) -> tuple[int, float]:
+def _measure(matcher: Matcher, subjects: list[str | None], attributes: list[Attributes]) -> tuple[int, float]:
     """Return the number of matches, and the median microseconds per event of a few passes over one Arrow batch."""
     import pyarrow as pa  # needed only for this measurement
 

@@ -215,7 +215,7 @@ def test(
     manual = from_json(state)
     made = decide(found, arrived, automatic.values, manual, now=at)
     if made.work is not None:
-        made = finish(made, _performed(made.work))
+        made = finish(made, _perform(made.work))
     if out is not None and made.outcome is Outcome.DELIVERED:
         out.write_bytes(made.body)
     typer.echo(json.dumps(_as_json(made, arrived), ensure_ascii=False) if as_json else _as_text(made, arrived))
@@ -250,7 +250,7 @@ def _notification(attributes: str, body: Path | None, subject: str, at: int) -> 
     return Notification(node="test", seq=0, published_at=at, subject=subject, attributes=said, body=data)
 
 
-def _performed(work: Work) -> bytes | Fault:
+def _perform(work: Work) -> bytes | Fault:
     try:
         return perform(work, DEFAULT_POLICY_LIMITS)
     except TransformError as error:
@@ -279,10 +279,10 @@ def _as_text(made: Decision, arrived: Notification) -> str:
     lines = [made.outcome.value + ("" if made.fault is None else f": {made.fault.value}")]
     if made.outcome is Outcome.DELIVERED:
         size = f"{len(made.body)} of {len(arrived.body)} bytes"
-        lines.append(f"  body: {'as published' if made.is_original else _shown(made.body)}  ({size})")
+        lines.append(f"  body: {'as published' if made.is_original else _preview(made.body)}  ({size})")
     for what, values in (("read", made.read), ("set", made.changed)):
         if values:
-            lines.append(f"  {what}: {_listed(values)}")
+            lines.append(f"  {what}: {_join(values)}")
     if made.removed:
         lines.append(f"  removed: {', '.join(made.removed)}")
     costs = ((made.cost.steps, "steps"), (made.cost.bytes, "bytes"), (made.cost.pixels, "pixels"))
@@ -290,11 +290,11 @@ def _as_text(made: Decision, arrived: Notification) -> str:
     return "\n".join(lines)
 
 
-def _listed(values: Attributes) -> str:
+def _join(values: Attributes) -> str:
     shown = {name: int(value) if isinstance(value, int) else value for name, value in values.items()}
     return ", ".join(f"{name} = {value!r}" for name, value in shown.items())
 
 
-def _shown(body: bytes) -> str:
+def _preview(body: bytes) -> str:
     text = body[:_SHOWN_BYTES].decode(errors="replace")
     return text if len(body) <= _SHOWN_BYTES and text.isprintable() else "binary"

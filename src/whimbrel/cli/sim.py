@@ -219,13 +219,13 @@ def _print(report: Mapping[str, object], *, as_json: bool, assumptions: Mapping[
         typer.echo(json.dumps(rounded | ({} if assumptions is None else {"assumptions": assumptions})))
         return
     for name, value in report.items():
-        typer.echo(f"{name:<22}{_shown(value):>16}")
+        typer.echo(f"{name:<22}{_format(value):>16}")
     if assumptions is not None:
-        told = ", ".join(f"{name} {_shown(value)}" for name, value in assumptions.items())
+        told = ", ".join(f"{name} {_format(value)}" for name, value in assumptions.items())
         typer.echo(f"assumed: {told}")
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, float):

@@ -66,7 +66,7 @@ def add(
         check_group(each)
     file = file or data / _USERS
     users = _read(file, missing_ok=True)
-    password = _asked(name) if password_file is None else password_from(password_file)
+    password = _ask(name) if password_file is None else password_from(password_file)
     is_new = users.add(name, password, groups=group or None)
     typer.echo(f"{name}: added to {file}" if is_new else f"{name}: password changed in {file}")
 
@@ -113,7 +113,7 @@ def _read(file: Path, *, missing_ok: bool = False) -> Users:
     return Users.read(file, missing_ok=missing_ok)
 
 
-def _asked(name: str) -> str:
+def _ask(name: str) -> str:
     if not sys.stdin.isatty():
         raise typer.BadParameter("there is no terminal to ask for the password; give --password-file")
     found: str = typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt="The same again", err=True)

@@ -31,7 +31,7 @@ __all__ = [
     "attributes_array",
     "attributes_from",
     "columns_to_arrow",
-    "completed",
+    "complete_columns",
     "from_arrow",
     "rows_from_arrow",
     "to_arrow",
@@ -101,7 +101,7 @@ def rows_from_arrow(table_name: str, data: Arrow) -> Iterator[dict[str, object]]
         yield dict(zip(names, values, strict=True))
 
 
-def completed(table_name: str, data: Arrow) -> Arrow:
+def complete_columns(table_name: str, data: Arrow) -> Arrow:
     """Return *data* as a ``pyarrow.Table``; add nullable columns that an older Whimbrel did not write, as nulls."""
     table, known = pa.table(data), TABLES.get(table_name)
     if known is None:

@@ -100,7 +100,7 @@ def _export_range(directory: Path, target: Path, node: str, first: int, last: in
         for table, row in read_rows(directory, node, first=first, last=last):
             day = _day(directory, node, table, row)
             if day != today:  # times never run backwards, so the rows of the day before are complete
-                finished += _finished(open_parts)
+                finished += _finish(open_parts)
                 today = day
             if table not in open_parts:
                 path = layout.part_path(target, table, day=day, node=node, first=first, last=last)
@@ -109,7 +109,7 @@ def _export_range(directory: Path, target: Path, node: str, first: int, last: in
             expected += 1
         if expected != last + 1:
             raise CorruptLogError(layout.segments_folder(directory, node), 0, f"no record has seq {expected}")
-        finished += _finished(open_parts)
+        finished += _finish(open_parts)
         publish(finished)
     except InvalidValueError as error:
         path = layout.segments_folder(directory, node)
@@ -122,7 +122,7 @@ def _export_range(directory: Path, target: Path, node: str, first: int, last: in
     return finished
 
 
-def _finished(open_parts: dict[str, PartWriter]) -> list[PartWriter]:
+def _finish(open_parts: dict[str, PartWriter]) -> list[PartWriter]:
     done = []
     for table in list(open_parts):
         open_parts[table].finish()

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from whimbrel.log.columns import completed, rows_from_arrow, to_arrow
+from whimbrel.log.columns import complete_columns, rows_from_arrow, to_arrow
 from whimbrel.log.errors import CorruptLogError, LogWriteError
 from whimbrel.log.files import PRIVATE_FILE, make_folder, rename
 from whimbrel.log.layout import Part
@@ -49,7 +49,7 @@ class PartWriter:
 
     def add_arrow(self, data: Any) -> None:  # noqa: ANN401 # pyarrow ships no types
         """Add the rows of *data*, an Arrow table or batch."""
-        self._parquet.write_table(completed(self.table, data).cast(TABLES[self.table].schema))
+        self._parquet.write_table(complete_columns(self.table, data).cast(TABLES[self.table].schema))
         self.rows += data.num_rows
 
     def _flush(self) -> None:

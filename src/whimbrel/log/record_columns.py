@@ -59,7 +59,7 @@ class RecordColumns:
         found: dict[str, list[Arrow]] = {}
         for number, records in self._by_form.items():
             make = _BY_COLUMNS.get(number)
-            rows = self._by_rows(number, records) if make is None else _filled(self._node, records, *make(records))
+            rows = self._by_rows(number, records) if make is None else _fill(self._node, records, *make(records))
             found.setdefault(TABLE_NAMES[number], []).append(rows)
         return found
 
@@ -108,7 +108,7 @@ _BY_COLUMNS: dict[int, Callable[[_Records], tuple[str, Mapping[str, Any]]]] = {
 }
 
 
-def _filled(node: str, records: _Records, table: str, given: Mapping[str, Any]) -> Arrow:
+def _fill(node: str, records: _Records, table: str, given: Mapping[str, Any]) -> Arrow:
     """Return the rows of *table* with the columns *given*, seq and node; all other columns are null."""
     count, arrays = len(records.seqs), []
     given = {**given, "seq": records.seqs, "node": _NODE}

@@ -58,7 +58,7 @@ class Header:
     """The time of the record before *first*: it keeps times from running backwards and dates a whole segment."""
     salt: int
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         """Return the header's bytes."""
         data = _HEADER.pack(_MAGIC, _VERSION, self.node.encode(), self.first, self.last_at, self.salt)
         return data + _CRC.pack(crc32(data))

@@ -128,7 +128,7 @@ class LogWriter:
         make_folder(self._folder)
         self._lock_file = lock_folder(self._folder, "writing this log")
         try:
-            recovery = self._recover(*self._given(given_by), accepts_loss=accepts_loss)
+            recovery = self._recover(*self._resolve(given_by), accepts_loss=accepts_loss)
             with suppress(LogWriteError):  # a full disk must not keep the node from serving what it has
                 ensure_incarnation(self.directory, self.node)
         except OSError as error:
@@ -378,7 +378,7 @@ class LogWriter:
         """Create the segment that begins with the seq *first*; the segment before it is whole and durable."""
         header = Header(node=self.node, first=first, last_at=last_at, salt=int.from_bytes(os.urandom(4)))
         path = layout.segment_path(self.directory, self.node, first)
-        put(path, header.packed())
+        put(path, header.pack())
         try:
             file = open_descriptor(path, os.O_RDWR | os.O_APPEND)
         except OSError as error:
@@ -388,7 +388,7 @@ class LogWriter:
         self._durable = self._written = _End(first - 1, last_at, HEADER_BYTES)
         self._is_marked, self._begun_at = True, None
 
-    def _given(self, given_by: Callable[[], tuple[int, str]] | None) -> tuple[int, str]:
+    def _resolve(self, given_by: Callable[[], tuple[int, str]] | None) -> tuple[int, str]:
         """Return the last seq that is known to be assigned, and the name of the file or system that proves it."""
         exported = layout.exported_seq(self.directory, self.node), f"its export, {layout.EXPORTED_FILE},"
         state = max(layout.checkpoints(self.directory, self.node), default=(0, self._folder))  # its facts are durable

@@ -129,7 +129,7 @@ class Admin:
         counts = subscribers_of(users.values())
         names = self._topics(counts)
         subscribers = {name: counts.get(name, 0) for name in names}
-        copies = self._planned(subscribers, len(users), places)
+        copies = self._plan_copies(subscribers, len(users), places)
         ids = self._ids(names, now)
         topics = [
             TopicPlan(topic=ids[name], name=name, subscribers=subscribers[name], copies=copies[name]) for name in names
@@ -137,7 +137,7 @@ class Admin:
         topics.sort(key=lambda each: each.topic)
         return ControlData(version=0, users=len(users), places=places, topics=tuple(topics))
 
-    def _planned(self, subscribers: Mapping[str, int], nodes: int, places: int) -> dict[str, int]:
+    def _plan_copies(self, subscribers: Mapping[str, int], nodes: int, places: int) -> dict[str, int]:
         if self._plan:
             return {name: self._plan.get(name, 1) for name in subscribers}
         if not nodes or places < nodes:

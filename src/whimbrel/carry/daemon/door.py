@@ -58,7 +58,7 @@ class Door(RequestSocket):
             case "unsubscribe":
                 await self._daemon.unsubscribe(_text(request, "topic"))
             case "follow":
-                for topic in _followed(request) or []:
+                for topic in _read_followed(request) or []:
                     await self._daemon.subscribe(topic)
             case "status":
                 return {"status": dict(self._status())}
@@ -75,13 +75,13 @@ class Door(RequestSocket):
         ttl = request.get("ttl_s")
         ttl_us = None if ttl is None else microseconds(real("ttl_s", ttl, 0.001, _MAX_TTL_S))
         sample = await self._daemon.publish(_text(request, "topic"), body, ttl_us=ttl_us)
-        return self._said(sample)
+        return self._describe(sample)
 
     async def follow(
         self, request: Mapping[str, object], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         """Send each sample of the topics in *request*, until the application closes the connection."""
-        topics = _followed(request)
+        topics = _read_followed(request)
         if topics is None:
             return False
         names = self._daemon.participant.topics
@@ -105,7 +105,7 @@ class Door(RequestSocket):
                 waiting = asyncio.ensure_future(queue.get())
                 await asyncio.wait({waiting, ended}, return_when=asyncio.FIRST_COMPLETED)
                 if waiting.done():
-                    writer.write(json.dumps(self._said(waiting.result()), ensure_ascii=False).encode() + b"\n")
+                    writer.write(json.dumps(self._describe(waiting.result()), ensure_ascii=False).encode() + b"\n")
                     await writer.drain()
                 waiting.cancel()
         finally:
@@ -113,7 +113,7 @@ class Door(RequestSocket):
             self._daemon.listeners.remove(listen)
         return True
 
-    def _said(self, sample: Sample) -> dict[str, object]:
+    def _describe(self, sample: Sample) -> dict[str, object]:
         return {
             "topic": self._daemon.participant.topics.name_of(sample.topic),
             "id": sample_name(sample.id),
@@ -132,7 +132,7 @@ def _text(request: Mapping[str, object], name: str) -> str:
     return found
 
 
-def _followed(request: Mapping[str, object]) -> list[str] | None:
+def _read_followed(request: Mapping[str, object]) -> list[str] | None:
     if request.get("do") != "follow":
         return None
     found = request.get("topics")

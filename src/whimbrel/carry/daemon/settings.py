@@ -120,11 +120,11 @@ def _read_file(kind: type[Any], file: Path) -> dict[str, Any]:
     for name, value in tree.items():
         if name not in names:
             raise SettingsError(file, name, "an unknown setting", ", ".join(sorted(names)))
-        found[name] = _checked(file, name, value, types[name])
+        found[name] = _check(file, name, value, types[name])
     return found
 
 
-def _checked(file: Path, name: str, value: object, kind: object) -> object:
+def _check(file: Path, name: str, value: object, kind: object) -> object:
     if kind is float and type(value) is int:
         return float(value)
     if kind == tuple[str, ...]:

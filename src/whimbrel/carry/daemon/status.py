@@ -53,9 +53,9 @@ def status_lines(status: dict[str, object]) -> list[str]:
     """Return a status of a daemon as lines of text."""
     role = str(status.get("role", "node"))
     if role == "admin":
-        return [role, *(f"{name}: {_shown(status[name])}" for name in _ADMIN)]
-    lines = [f"{role} {status['address']}: {_listed(status['neighbours'])} in reach"]
-    lines += [f"{name}: {_shown(status[name])}" for name in _WAY_SERVER if name in status]
+        return [role, *(f"{name}: {_format(status[name])}" for name in _ADMIN)]
+    lines = [f"{role} {status['address']}: {_join(status['neighbours'])} in reach"]
+    lines += [f"{name}: {_format(status[name])}" for name in _WAY_SERVER if name in status]
     clock, tolerance_s = status["clock"], status["tolerance_s"]
     age_s = status["clock_age_s"]
     since = "" if age_s is None else f" {age_s} s ago"
@@ -65,7 +65,7 @@ def status_lines(status: dict[str, object]) -> list[str]:
         lines.append("control data: none")
     else:
         lines.append(f"control data: version {version}, {status['control_age_s']} s old")
-    lines.append(f"subscriptions: {_listed(status['subscriptions'])}")
+    lines.append(f"subscriptions: {_join(status['subscriptions'])}")
     stored, refused = status["stored"], status["refused"]
     assert isinstance(stored, list)
     assert isinstance(refused, list)
@@ -79,7 +79,7 @@ def status_lines(status: dict[str, object]) -> list[str]:
     return lines
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, list):
         return (
             ", ".join(
@@ -91,7 +91,7 @@ def _shown(value: object) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _listed(names: object) -> str:
+def _join(names: object) -> str:
     assert isinstance(names, list)
     return ", ".join(names) or "none"
 

@@ -36,7 +36,7 @@ def way_server(
 
     run.check()
     set_up_logging(run.log_format, "info")
-    given = {**options.given(), **broker.given(), **gate.given()}
+    given = {**options.options_given(), **broker.options_given(), **gate.options_given()}
     run_service(WayServerService(read_settings(WayServerSettings, run.config, given)))
 
 
@@ -61,7 +61,9 @@ def admin(
 
     run.check()
     set_up_logging(run.log_format, "info")
-    run_service(AdminService(read_settings(AdminSettings, run.config, {**broker.given(), **own.given()})))
+    run_service(
+        AdminService(read_settings(AdminSettings, run.config, {**broker.options_given(), **own.options_given()}))
+    )
 
 
 def key(

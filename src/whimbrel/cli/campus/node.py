@@ -21,4 +21,4 @@ def node(*, options: NodeOptions, run: RunOptions) -> None:
     from whimbrel.cli.campus.running import become_node
 
     run.check()
-    become_node(read_settings(NodeSettings, run.config, options.given()), run.log_format)
+    become_node(read_settings(NodeSettings, run.config, options.options_given()), run.log_format)

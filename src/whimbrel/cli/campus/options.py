@@ -47,7 +47,7 @@ TopicsFile = Annotated[
 class GivenOptions:
     """Options named like settings; None means not given."""
 
-    def given(self) -> dict[str, object]:
+    def options_given(self) -> dict[str, object]:
         """Return the options that were given, by name."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {

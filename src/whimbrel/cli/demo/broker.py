@@ -63,22 +63,22 @@ class WardBroker:
             async with asyncio.timeout(_START_S):
                 self.port = await listening
         except TimeoutError:
-            raise self._failed("did not listen in time") from None
+            raise self._failure("did not listen in time") from None
 
     async def stop(self) -> None:
         """Stop the broker as an operator would, and wait until it has ended."""
         process = self._process
         assert process is not None
         if process.returncode is not None:
-            raise self._failed(f"ended by itself, with status {process.returncode}")
+            raise self._failure(f"ended by itself, with status {process.returncode}")
         process.send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(_STOP_S):
                 status = await process.wait()
         except TimeoutError:
-            raise self._failed("did not stop in time") from None
+            raise self._failure("did not stop in time") from None
         if status:
-            raise self._failed(f"stopped with status {status}")
+            raise self._failure(f"stopped with status {status}")
 
     async def kill(self) -> None:
         """Kill the broker if it still runs, because the demo was aborted."""
@@ -97,7 +97,7 @@ class WardBroker:
             if found is not None and not listening.done():
                 listening.set_result(int(found[1]))
         if not listening.done():
-            listening.set_exception(self._failed("ended before it listened"))
+            listening.set_exception(self._failure("ended before it listened"))
 
-    def _failed(self, what: str) -> BrokerFailedError:
+    def _failure(self, what: str) -> BrokerFailedError:
         return BrokerFailedError(what, "\n".join(self._lines) or "none")

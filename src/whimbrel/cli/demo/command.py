@@ -85,12 +85,12 @@ def demo(
         if as_json:
             typer.echo(json.dumps(summary.as_json()))
         else:
-            from whimbrel.cli.demo.summary import drawn
+            from whimbrel.cli.demo.summary import draw
 
             console = Console(markup=False, highlight=False, emoji=False)
             if not console.is_terminal:
                 console.width = max(console.width, 120)  # a pipe has no width
-            console.print(drawn(summary))
+            console.print(draw(summary))
             typer.echo(_next_commands(keep))
     if not summary.closes:
         raise typer.Exit(1)
@@ -113,7 +113,7 @@ async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: b
     assert task is not None
     loop = asyncio.get_running_loop()
 
-    def interrupted() -> None:
+    def interrupt() -> None:
         if show.is_ending:
             task.cancel()
         elif Console().is_terminal and not as_json:
@@ -121,7 +121,7 @@ async def _run(folder: Path, seconds: float, seed: int, rate: int, *, as_json: b
         show.end()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupted)
+        loop.add_signal_handler(number, interrupt)
     drawing = asyncio.create_task(_draw(show, is_quiet=as_json))
     drawings = [drawing] if picture is None else [drawing, asyncio.create_task(_draw_pictures(show, picture))]
     try:

@@ -169,7 +169,7 @@ class _Following:
                 latency=latency,
                 expired=expired,
                 popularity=_popular(read(self._out, "popularity")),
-                replicas=_planned(read(self._out, "replicas")),
+                replicas=_plan_bars(read(self._out, "replicas")),
                 away=_away(stream) or view.away,
             )
         self._show(view)
@@ -234,7 +234,7 @@ def _popular(table: ArrowTable) -> tuple[Bar, ...]:
     return tuple(Bar(row["subject"], row["publications"], f"{row['subscribers']} want it") for row in rows[:_BARS])
 
 
-def _planned(table: ArrowTable) -> tuple[Bar, ...]:
+def _plan_bars(table: ArrowTable) -> tuple[Bar, ...]:
     rows = sorted(table.to_pylist(), key=lambda row: (-row["replicas"], row["subject"]))
     return tuple(Bar(row["subject"], row["replicas"], f"{row['share']:.0%}") for row in rows)
 

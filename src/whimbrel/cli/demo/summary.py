@@ -17,7 +17,7 @@ from whimbrel.cli.demo.following import Ledger
 from whimbrel.pipeline.accounts import Account, DeviceAccount, Entries, Gaps, account, memberships
 from whimbrel.sim.witnesses import Heard, Received, Sent, Spoken, compare_heard, compare_sent, read_logged
 
-__all__ = ["Summary", "drawn", "summed_up"]
+__all__ = ["Summary", "draw", "summed_up"]
 
 _OUTCOMES = ("delivered", "held", "expired", "displaced", "taken_elsewhere", "dropped", "withheld")
 _BY_POLICY = "withheld"
@@ -75,7 +75,7 @@ def summed_up(ledger: Ledger, *, sent: dict[bytes, Sent], heard: dict[str, Heard
     )
 
 
-def drawn(summary: Summary) -> RenderableType:
+def draw(summary: Summary) -> RenderableType:
     """Return the summary as a page."""
     said = summary.spoken
     parts: list[RenderableType] = [

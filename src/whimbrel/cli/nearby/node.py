@@ -61,7 +61,7 @@ def run_node(
 
     failed: asyncio.Queue[WhimbrelError] = asyncio.Queue()
 
-    def noted(each: Note) -> None:
+    def on_note(each: Note) -> None:
         try:
             note(each)
         except WhimbrelError as error:  # this is a callback of the loop, where an exception would only be logged
@@ -70,7 +70,7 @@ def run_node(
     places = _places(options)
     try:
         with suppress(KeyboardInterrupt), ExitStack() as stack:
-            daemon = _daemon(options, role, stack, deliver=deliver, note=noted, hear=hear)
+            daemon = _daemon(options, role, stack, deliver=deliver, note=on_note, hear=hear)
             asyncio.run(_serve(options, daemon, places, work, failed))
     except ClientError as error:
         typer.echo(f"error: {error}", err=True)
@@ -150,11 +150,11 @@ async def _serve(
         async def fail() -> None:
             raise await failed.get()
 
-        async def worked() -> None:
+        async def do_work() -> None:
             await work(daemon, stack)
 
         following, working, failing = (
-            asyncio.ensure_future(each) for each in (daemon.follow(places), worked(), fail())
+            asyncio.ensure_future(each) for each in (daemon.follow(places), do_work(), fail())
         )
         for each in (following, working, failing):
             stack.callback(each.cancel)

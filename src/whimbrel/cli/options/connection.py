@@ -128,12 +128,12 @@ def run(work: Coroutine[object, object, None], *, timeout_s: float | None = None
     """Run *work*; exit 1 if the broker refuses or cannot be reached, or if *work* takes longer than *timeout_s*."""
     from whimbrel.client import ClientError  # see above
 
-    async def bounded() -> None:
+    async def work_within_limit() -> None:
         async with asyncio.timeout(timeout_s):
             await work
 
     try:
-        asyncio.run(bounded())
+        asyncio.run(work_within_limit())
     except TimeoutError:
         typer.echo(f"error: not done after {timeout_s:g} s", err=True)
         raise typer.Exit(1) from None

@@ -27,7 +27,7 @@ def name_of(path: Path) -> str:
 
 def raw_lines(path: Path, *, doing: str) -> Iterator[bytes]:
     """Yield the lines of *path* and show progress on a terminal; refuse a line that is too long."""
-    with _opened(path) as stream, _shown(doing, path) as progress:
+    with _open(path) as stream, _show_progress(doing, path) as progress:
         number = 0
         task = progress.add_task(doing, total=_size(path)) if progress is not None else None
         done = 0
@@ -54,7 +54,7 @@ def json_lines(path: Path, *, doing: str) -> Iterator[tuple[int, dict[str, objec
                 raise MalformedLineError(name_of(path), number, 1, str(error)) from None
 
 
-def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
+def _open(path: Path) -> AbstractContextManager[BinaryIO]:
     return nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb")
 
 
@@ -62,7 +62,7 @@ def _size(path: Path) -> int | None:
     return None if str(path) == "-" else path.stat().st_size
 
 
-def _shown(doing: str, path: Path) -> AbstractContextManager[Progress | None]:
+def _show_progress(doing: str, path: Path) -> AbstractContextManager[Progress | None]:
     console = Console(stderr=True)
     if not console.is_terminal or str(path) == "-":
         return nullcontext(None)

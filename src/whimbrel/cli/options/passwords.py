@@ -117,7 +117,7 @@ def read_access_options(levels: int | None, file: Path | None, acl: Path | None,
     if sum((levels is not None, file is not None, acl is not None, is_open)) > 1:
         raise typer.BadParameter("--levels, --passwords-file, --acl and --open exclude each other")
     if levels is not None:
-        return _of({level: _asked(level) for level in _LEVELS[levels]})
+        return _of({level: _ask(level) for level in _LEVELS[levels]})
     if file is not None:
         return _of(_levels_from(file))
     if acl is not None:
@@ -129,7 +129,7 @@ def _of(words: dict[str, str]) -> Access:
     return Access(user=words.get("user"), admin=words.get("admin"), owner=words.get("owner"))
 
 
-def _asked(level: str) -> str:
+def _ask(level: str) -> str:
     if not sys.stdin.isatty():
         raise typer.BadParameter("there is no terminal to ask for the passwords; give --passwords-file")
     found: str = typer.prompt(f"Password of {level}", hide_input=True, confirmation_prompt="The same again", err=True)

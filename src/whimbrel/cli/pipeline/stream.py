@@ -100,7 +100,7 @@ def _run(  # noqa: PLR0917 # one argument per option, and the signals
         try:
             with clear_errors():
                 stream.start(every_s=None if shell.every_us is None else shell.every_us / 1e6)
-                is_whole = _followed(stream, signals)
+                is_whole = _follow(stream, signals)
         except SparkJobError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from None
@@ -124,7 +124,7 @@ def _registering(log: Path, out: Path) -> Callable[[Told], None]:
     return take
 
 
-def _followed(stream: Stream, signals: _Signals) -> bool:
+def _follow(stream: Stream, signals: _Signals) -> bool:
     """Wait until the query ends, or a signal stops it; return whether every batch was finished."""
     while not signals.count:
         if stream.wait(1):
@@ -167,10 +167,10 @@ class _Signals:
     def listen(self) -> None:
         """Install handlers for Ctrl-C and SIGTERM."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            before = signal.signal(number, self._heard)
+            before = signal.signal(number, self._on_signal)
             self._before.setdefault(number, before)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self.count += 1
 

@@ -13,7 +13,7 @@ __all__ = ["LOG_LEVELS", "set_log_level", "set_up_logging"]
 LOG_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-def _escaped(text: str, keep: str = "") -> str:
+def _escape(text: str, keep: str = "") -> str:
     """Return *text* with unprintable characters escaped: a client must not forge log lines or set colours."""
     if text.isprintable():
         return text
@@ -26,7 +26,7 @@ def _printable(value: object) -> object:
     """Return *value* with all its texts escaped."""
     match value:
         case str():
-            return _escaped(value)
+            return _escape(value)
         case list() | tuple():
             return [_printable(each) for each in value]
         case dict():
@@ -43,7 +43,7 @@ class _EscapingFormatter(logging.Formatter):
     """Escapes lines of libraries, such as asyncio's tracebacks, too; their own line ends stay."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return _escaped(super().format(record), keep="\n\t")
+        return _escape(super().format(record), keep="\n\t")
 
 
 def set_up_logging(form: str, level: str) -> None:

@@ -49,13 +49,13 @@ def demo(
         raise InvalidValueError("--radio", radio, " or ".join(_RADIOS))
     if park and radio != "simulated":
         raise InvalidValueError("--park", found=True, allowed="--radio simulated: real radios have no park")
-    meetings = asyncio.run(_on_air()) if radio == "air" else _simulated(park=park)
+    meetings = asyncio.run(_on_air()) if radio == "air" else _simulate(park=park)
     typer.echo(f"{meetings} of {_DONE} meetings")
     if meetings < _DONE:
         raise typer.Exit(1)
 
 
-def _simulated(*, park: bool) -> int:
+def _simulate(*, park: bool) -> int:
     from whimbrel.rendezvous.controller import Parameters
     from whimbrel.sim.hall import Hall
 
@@ -71,7 +71,7 @@ def _simulated(*, park: bool) -> int:
         hall.air.run(30 * US_PER_S)
     told = {who: [(each, now) for each, now in hall.told[who]] for who in hall.told}
     lines = [(now, _fact(note)) for note, now in hall.notes]
-    lines += [(now, _heard(who, each)) for who, all_told in told.items() for each, now in all_told]
+    lines += [(now, _describe(who, each)) for who, all_told in told.items() for each, now in all_told]
     for now, line in sorted(lines, key=lambda each: each[0]):
         typer.echo(f"{now / US_PER_S:7.2f} s  {line}")
     exposures = {who: hall.nodes[who].exposure.seconds(hall.now()) for who in hall.nodes}
@@ -117,7 +117,7 @@ async def _on_air() -> int:
         show()
         for who, all_told in hall.told.items():
             for each in all_told:
-                typer.echo(_heard(who, each))
+                typer.echo(_describe(who, each))
         met = sum(isinstance(each, Introduced) for each in hall.told[alice.address])
         _print_exposure({who: hall.exposure(who) for who in hall.told})
     finally:
@@ -144,7 +144,7 @@ def _fact(note: Note) -> str:
     return f"controller: {note.kind.value} {note.id}{other}{detail}"
 
 
-def _heard(who: Address, told: Introduced | Verified | Tell) -> str:
+def _describe(who: Address, told: Introduced | Verified | Tell) -> str:
     from whimbrel.rendezvous.device.commands import Introduced, Tell
 
     name = _NAMES.get(who, who)

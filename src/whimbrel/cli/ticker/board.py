@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from whimbrel.cli.ticker.message import TickerMessage
 from whimbrel.cli.ticker.tape import Shade, Span, Tape
-from whimbrel.cli.ticker.text import clean, fitted, fitted_end, width_of
+from whimbrel.cli.ticker.text import clean, fit, fitted_end, width_of
 from whimbrel.errors import InvalidValueError
 
 __all__ = ["Board", "Command", "Mode", "Quit", "Send"]
@@ -110,7 +110,7 @@ class Board:
             self._note = ""
         match self.mode:
             case Mode.TAPE if self._note:
-                return [Span(fitted(self._note, width), Shade.FADING)]
+                return [Span(fit(self._note, width), Shade.FADING)]
             case Mode.TAPE:
                 return self.tape.window(now=now)
             case Mode.ENTRY:
@@ -121,7 +121,7 @@ class Board:
             case Mode.HISTORY:
                 count = len(self._history)
                 said = str(self._history[-1 - self._back]) if count else "nothing was said yet"
-                return [Span(fitted(f"[{count - self._back if count else 0}/{count}] {said}", width))]
+                return [Span(fit(f"[{count - self._back if count else 0}/{count}] {said}", width))]
 
     @property
     def cursor(self) -> int | None:

@@ -57,9 +57,7 @@ class Channel:
         Other devices may have made other subscriptions in it. Their messages arrive, but such a topic is not a group.
         """
         sessions, name = self._client.sessions, wanted.session
-        had = {
-            group_of(each.topic_filter) for each in await self._joined(wanted) if each.topic_filter.startswith(TOPICS)
-        }
+        had = {group_of(each.topic_filter) for each in await self._join(wanted) if each.topic_filter.startswith(TOPICS)}
         for group in had & set(wanted.left):
             await sessions.unsubscribe(name, topic_of(group))
             had.remove(group)
@@ -70,7 +68,7 @@ class Channel:
             )
         return list(dict.fromkeys([*named, *sorted(filter(is_group, had))]))
 
-    async def _joined(self, wanted: Wanted) -> tuple[SessionSubscription, ...]:
+    async def _join(self, wanted: Wanted) -> tuple[SessionSubscription, ...]:
         sessions, name = self._client.sessions, wanted.session
         try:  # create it first: joining a missing session counts as guessing a password
             await sessions.create(name, owner=wanted.password)
@@ -92,7 +90,7 @@ class Channel:
         async for message in self._client.messages():
             yield _read(message)
 
-    async def held(self) -> AsyncIterator[TickerMessage]:
+    async def read_held(self) -> AsyncIterator[TickerMessage]:
         """Yield the messages that were held for us, then end.
 
         Held messages come in the order in which they were accepted, and new messages follow. So a marker that we send

@@ -166,7 +166,7 @@ async def _print_held(channel: Channel, wanted: Wanted, *, as_json: bool) -> Non
 
     async with channel:
         await channel.open(wanted)
-        async for message in channel.held():
+        async for message in channel.read_held():
             typer.echo(line_of(message, as_json=as_json))
 
 

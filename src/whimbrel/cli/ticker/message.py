@@ -109,16 +109,16 @@ def read_message(topic: str, body: bytes, *, life_s: float | None = None) -> Tic
         found = {}
     text, user, identity = found.get("TICKERTEXT"), found.get("USER"), found.get("Message-Id")
     return TickerMessage(
-        group=_shown(group_of(topic)),
-        user=(_shown(user) if isinstance(user, str) else "") or _NO_USER,
-        text=_shown(text if isinstance(text, str) else body.decode(errors="replace")),
+        group=_clean(group_of(topic)),
+        user=(_clean(user) if isinstance(user, str) else "") or _NO_USER,
+        text=_clean(text if isinstance(text, str) else body.decode(errors="replace")),
         timeout_minutes=_minutes(found.get("TIMEOUT")),
-        message_id=_shown(identity) if isinstance(identity, str) else "",
+        message_id=_clean(identity) if isinstance(identity, str) else "",
         life_s=life_s,
     )
 
 
-def _shown(text: str) -> str:
+def _clean(text: str) -> str:
     """Return *text* clean; a text that is too long for a scrolling line is cut and ends in an ellipsis."""
     whole = clean(text)
     return whole if len(whole) <= _MAX_CHARACTERS else whole[: _MAX_CHARACTERS - 1] + "…"

@@ -76,7 +76,7 @@ class Screen:
 
     def draw(self, line: Sequence[Span], cursor: int | None) -> None:
         """Draw *line*, and the cursor if the user is typing."""
-        shown = "".join(self._shaded(span) for span in line)
+        shown = "".join(self._shade(span) for span in line)
         place = _HIDE_CURSOR if cursor is None else f"\r\x1b[{cursor}C{_SHOW_CURSOR}" if cursor else f"\r{_SHOW_CURSOR}"
         text = f"\r{shown}{place}"
         if text != self._drawn:
@@ -88,7 +88,7 @@ class Screen:
         self._write(_ERASE_LINE)
         self._drawn = ""
 
-    def _shaded(self, span: Span) -> str:
+    def _shade(self, span: Span) -> str:
         shade = _SHADES[span.shade] if self._is_shaded else ""
         return f"{shade}{span.text}{_NO_SHADE}" if shade else span.text
 
@@ -127,7 +127,7 @@ class Show:
         try:
             with self._screen:
                 self._resize()
-                self._loop.add_reader(sys.stdin.fileno(), self._typed)
+                self._loop.add_reader(sys.stdin.fileno(), self._read_keys)
                 self._start(self._listen())
                 self._start(self._draw())
                 try:
@@ -147,10 +147,10 @@ class Show:
     def _start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._finished)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._sending.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not self._ended.done():
@@ -172,7 +172,7 @@ class Show:
         self._screen.wipe()
         self._changed.set()
 
-    def _typed(self) -> None:
+    def _read_keys(self) -> None:
         data = self._screen.read()
         if not data:
             self._end(128 + signal.SIGHUP)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["clean", "columns", "cut", "fitted", "fitted_end", "width_of"]
+__all__ = ["clean", "columns", "cut", "fit", "fitted_end", "width_of"]
 
 _MAX_MARKS = 4
 """Most marks on one letter: languages need three, and more would reach into other people's lines."""
@@ -78,7 +78,7 @@ def cut(found: list[str]) -> list[str]:
     return found
 
 
-def fitted(text: str, width: int) -> str:
+def fit(text: str, width: int) -> str:
     """Return exactly *width* columns: the beginning of *text*, with an ellipsis if that is not all."""
     found = columns(text)
     if len(found) <= width:

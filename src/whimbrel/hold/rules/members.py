@@ -230,7 +230,7 @@ class MemberRules:
             begun: dict[int, Flight] = {}
             yield from self.note_sent(device, member, INT64_MAX if sent_seq is None else sent_seq)
             if session.is_private:
-                begun = self._begun(session, device, member)
+                begun = self._find_unfinished(session, device, member)
             yield from self.let_go(session, device, member, out, begun=begun)
         yield from self._departures.disconnect(device, out)
         return out
@@ -244,7 +244,7 @@ class MemberRules:
                 self._state.copies[seq].attempted[device] = flight.qos
                 self._view.touch(("copy", seq))
 
-    def _begun(self, session: Session, device: str, member: Member) -> dict[int, Flight]:
+    def _find_unfinished(self, session: Session, device: str, member: Member) -> dict[int, Flight]:
         """Return the sent, unconfirmed deliveries that MQTT requires to be completed after a reconnect (rule 19)."""
         copies = self._state.copies
         return {

@@ -126,14 +126,14 @@ class SqliteStore:
             for kind, encoded, sealed in self._connection.execute(
                 "SELECT kind, key, value FROM rows ORDER BY kind, key"
             ):
-                yield self._key(kind, encoded), self._unsealed(sealed, kind, encoded)
+                yield self._key(kind, encoded), self._unseal(sealed, kind, encoded)
 
     def get(self, key: Key) -> bytes | None:
         """Return the row under *key*, or None."""
         encoded = encode_key(key)
         with self._translated():
             found = self._connection.execute("SELECT value FROM rows WHERE kind = ? AND key = ?", encoded).fetchone()
-        return None if found is None else self._unsealed(found[0], *encoded)
+        return None if found is None else self._unseal(found[0], *encoded)
 
     def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
         """Delete *drop*, then write *put*, and set ``applied``: all of it or, with an error, nothing."""
@@ -200,7 +200,7 @@ class SqliteStore:
     def _write_applied(self, applied: int) -> None:
         # The first commit sets the format of the file to this one: an older Whimbrel could not read all its rows.
         self._connection.execute("UPDATE meta SET value = ? WHERE name = 'format' AND value < ?", (FORMAT, FORMAT))
-        sealed = _sealed(str(applied).encode(), "meta", b"applied")
+        sealed = _seal(str(applied).encode(), "meta", b"applied")
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('applied', ?)", (sealed,))
 
     def _read_applied(self) -> int:
@@ -208,7 +208,7 @@ class SqliteStore:
         if found is None:
             raise self._corrupt("it has no last applied seq")
         try:
-            return whole("applied", int(self._unsealed(found[0], "meta", b"applied")), NOTHING_APPLIED, INT64_MAX)
+            return whole("applied", int(self._unseal(found[0], "meta", b"applied")), NOTHING_APPLIED, INT64_MAX)
         except (ValueError, InvalidValueError):
             raise self._corrupt("its last applied seq is not readable") from None
 
@@ -220,19 +220,19 @@ class SqliteStore:
                 pass
         raise self._corrupt("a key is not one")
 
-    def _unsealed(self, sealed: object, kind: str, encoded: bytes) -> bytes:
+    def _unseal(self, sealed: object, kind: str, encoded: bytes) -> bytes:
         if isinstance(sealed, bytes) and len(sealed) >= _CRC_BYTES:
             value = sealed[_CRC_BYTES:]
-            if _sealed(value, kind, encoded) == sealed:
+            if _seal(value, kind, encoded) == sealed:
                 return value
         raise self._corrupt("a row does not have its checksum")
 
 
 def _row(row: tuple[Key, bytes]) -> tuple[str, bytes, bytes]:
     kind, encoded = encode_key(row[0])
-    return kind, encoded, _sealed(row[1], kind, encoded)
+    return kind, encoded, _seal(row[1], kind, encoded)
 
 
-def _sealed(value: bytes, kind: str, encoded: bytes) -> bytes:
+def _seal(value: bytes, kind: str, encoded: bytes) -> bytes:
     """Return *value* with a CRC-32 in front, computed over its key and *value*."""
     return zlib.crc32(value, zlib.crc32(encoded, zlib.crc32(kind.encode()))).to_bytes(_CRC_BYTES) + value

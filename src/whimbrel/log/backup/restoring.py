@@ -76,13 +76,13 @@ def _lay_down(backup: Path, each: BackedUp, beside: Path) -> None:
     target.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
     try:
-        _check(backup, each, _written(descriptor, pieces_of(backup, each.path)))
+        _check(backup, each, _write_each(descriptor, pieces_of(backup, each.path)))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _written(descriptor: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _write_each(descriptor: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Write each of *pieces* to *descriptor*, then yield it."""
     for piece in pieces:
         write_all(descriptor, piece)

@@ -34,7 +34,7 @@ from whimbrel.log.records import MAX_BODY_BYTES
 from whimbrel.model.bounds import INT64_MAX, whole
 from whimbrel.model.notification import NotificationId
 
-__all__ = ["FORMAT", "CheckpointHeader", "CheckpointReader", "encoded"]
+__all__ = ["FORMAT", "CheckpointHeader", "CheckpointReader", "encode_checkpoint"]
 
 FORMAT = 3
 """Version of the format: 2 added the seq of each subscription and the links of devices, 3 the subscription's time."""
@@ -65,7 +65,7 @@ class CheckpointHeader:
     made_at: int
     salt: int
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         """Return the header's bytes."""
         NotificationId(self.node, whole("seq", self.seq, 1, INT64_MAX))
         head = _HEADER.pack(_MAGIC, FORMAT, self.node.encode(), self.seq, self.state_at, self.made_at, self.salt)
@@ -91,9 +91,9 @@ class CheckpointHeader:
         return cls(node=name, seq=seq, state_at=state_at, made_at=made_at, salt=salt)
 
 
-def encoded(header: CheckpointHeader, rows: Iterable[tuple[Key, bytes]]) -> Iterator[bytes]:
+def encode_checkpoint(header: CheckpointHeader, rows: Iterable[tuple[Key, bytes]]) -> Iterator[bytes]:
     """Yield the bytes of a checkpoint in chunks of about 256 KiB, so that the writer may pause between them."""
-    head = header.packed()
+    head = header.pack()
     digest = hashlib.sha256(head)
     yield head
     count = index = 0
@@ -107,19 +107,19 @@ def encoded(header: CheckpointHeader, rows: Iterable[tuple[Key, bytes]]) -> Iter
         piece += value
         count += 1
         if len(piece) >= _PIECE_BYTES:
-            frame = _framed(index, _ROWS_FRAME, piece, header.salt)
+            frame = _as_frame(index, _ROWS_FRAME, piece, header.salt)
             digest.update(frame)
             yield frame
             piece, index = bytearray(), index + 1
     if piece:
-        frame = _framed(index, _ROWS_FRAME, piece, header.salt)
+        frame = _as_frame(index, _ROWS_FRAME, piece, header.salt)
         digest.update(frame)
         yield frame
         index += 1
-    yield _framed(index, _END_FRAME, _END.pack(count, digest.digest()), header.salt)
+    yield _as_frame(index, _END_FRAME, _END.pack(count, digest.digest()), header.salt)
 
 
-def _framed(index: int, kind: int, payload: bytes | bytearray, salt: int) -> bytes:
+def _as_frame(index: int, kind: int, payload: bytes | bytearray, salt: int) -> bytes:
     body = _FRAME.pack(index, kind) + payload
     return _HEAD.pack(len(body), crc32(body, salt)) + body
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from whimbrel.errors import InvalidValueError
 from whimbrel.hold.rows import Key
 from whimbrel.log import layout
-from whimbrel.log.checkpoints.codec import CheckpointHeader, CheckpointReader, encoded
+from whimbrel.log.checkpoints.codec import CheckpointHeader, CheckpointReader, encode_checkpoint
 from whimbrel.log.descriptors import open_descriptor
 from whimbrel.log.errors import CorruptLogError, LogError, LogWriteError, NewerLogError
 from whimbrel.log.files import PRIVATE_FILE, rename, sync_file, write_all
@@ -160,7 +160,7 @@ def put(
 def _write(path: Path, header: CheckpointHeader, rows: Iterable[tuple[Key, bytes]], pause: Callable[[], None]) -> None:
     descriptor = open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
     try:
-        for piece in encoded(header, rows):
+        for piece in encode_checkpoint(header, rows):
             write_all(descriptor, piece)
             pause()
         os.fsync(descriptor)

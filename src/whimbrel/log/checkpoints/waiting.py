@@ -23,7 +23,7 @@ class Waiting:
         self._held: Counter[str] = Counter()
         self._present: set[str] = set()
 
-    def counted(self, rows: Iterable[tuple[Key, bytes]]) -> Iterator[tuple[Key, bytes]]:
+    def count_each(self, rows: Iterable[tuple[Key, bytes]]) -> Iterator[tuple[Key, bytes]]:
         """Yield *rows* unchanged, and count the held notifications of each session and its present devices."""
         for key, value in rows:
             if key[0] == "pending":

@@ -45,7 +45,7 @@ class OnDisk:
         """Size of all checkpoints, in bytes."""
         return sum(size for _, size in self.checkpoints)
 
-    def uncovered(self, seq: int) -> tuple[ClosedSegment, ...]:
+    def find_uncovered(self, seq: int) -> tuple[ClosedSegment, ...]:
         """Return the closed segments that have a record after *seq*."""
         return tuple(each for each in self.segments if each.last > seq)
 

@@ -24,7 +24,16 @@ from whimbrel.log.files import make_folder, put
 from whimbrel.log.keeping.plan import Reader
 from whimbrel.model.clock import US_PER_S
 
-__all__ = ["EXPORT", "Registration", "lost_readers", "mark_lost", "name_for", "register", "registered", "unregister"]
+__all__ = [
+    "EXPORT",
+    "Registration",
+    "lost_readers",
+    "mark_lost",
+    "name_for",
+    "read_registered",
+    "register",
+    "unregister",
+]
 
 EXPORT = "export"
 """Name of the export that writes beside the segments, among the readers."""
@@ -49,7 +58,7 @@ def unregister(directory: Path, node: str, name: str) -> None:
         _path(directory, node, name).unlink()
 
 
-def registered(directory: Path, node: str) -> list[Reader]:
+def read_registered(directory: Path, node: str) -> list[Reader]:
     """Return the registered readers, and the export if there is one, sorted by name."""
     found = [_read(path) for path in _folder(directory, node).glob("*.json")]
     readers = [each for each in found if each is not None]
@@ -65,7 +74,7 @@ def registered(directory: Path, node: str) -> list[Reader]:
 
 def lost_readers(directory: Path, node: str) -> list[Reader]:
     """Return the readers that lost unread records and have not registered since."""
-    return [each for each in registered(directory, node) if each.lost_at is not None]
+    return [each for each in read_registered(directory, node) if each.lost_at is not None]
 
 
 def mark_lost(directory: Path, node: str, reader: Reader) -> None:

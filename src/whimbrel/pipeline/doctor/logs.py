@@ -92,7 +92,7 @@ def _absent(log: Path, node: str) -> list[Check]:
             if path.stat().st_size > _MAX_CHECKPOINT_BYTES:
                 return []
             with opened(path, node, seq) as reader:
-                deque(waiting.counted(reader.rows()), maxlen=0)
+                deque(waiting.count_each(reader.rows()), maxlen=0)
         except (WhimbrelError, OSError):
             continue  # the checkpoint before it may be valid
         return [_absence(node, seq, path.stat().st_size, waiting.absent())] if waiting.absent() else []

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from whimbrel.log.columns import completed
+from whimbrel.log.columns import complete_columns
 from whimbrel.log.errors import CorruptLogError
 from whimbrel.log.layout import Part
 from whimbrel.model.bounds import INT64_MAX
@@ -153,7 +153,7 @@ def _fit_schema(table: str, batch: Arrow) -> Arrow:
     schema = found_schema(table)
     if batch.schema.equals(schema):
         return batch
-    rows = completed(table, batch).select(schema.names).cast(schema).combine_chunks()
+    rows = complete_columns(table, batch).select(schema.names).cast(schema).combine_chunks()
     return rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], schema=schema)
 
 

@@ -231,7 +231,7 @@ class Rows:
         given = {
             "notification_node": pa.repeat(self._node, len(seqs)),
             "notification_seq": seqs,
-            **{name: _taken([getattr(each, name) for each in known], name, places) for name in _OF_NOTIFICATION},
+            **{name: _take_column([getattr(each, name) for each in known], name, places) for name in _OF_NOTIFICATION},
             "session": sessions,
             "device": devices,
             "subscriptions": _lists_of(subscriptions),
@@ -273,7 +273,7 @@ def _distinct(values: Iterable[T], keys: Iterable[Hashable]) -> tuple[list[T], A
     return found, pa.array(places, pa.int32())
 
 
-def _taken(values: Iterable[Any], name: str, places: Any) -> Any:
+def _take_column(values: Iterable[Any], name: str, places: Any) -> Any:
     return pa.array(values, TABLES["deliveries"].schema.field(name).type).take(places)
 
 

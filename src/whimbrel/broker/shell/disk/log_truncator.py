@@ -41,7 +41,7 @@ from whimbrel.log.checkpoints.waiting import Waiting
 from whimbrel.log.errors import LogWriteError
 from whimbrel.log.keeping.cutting import OnDisk, cut, on_disk
 from whimbrel.log.keeping.plan import Bounds, Plan, Reader, is_checkpoint_due, plan
-from whimbrel.log.keeping.readers import registered
+from whimbrel.log.keeping.readers import read_registered
 
 __all__ = ["DutyCycle", "LogTruncator", "TruncationRun"]
 
@@ -266,7 +266,7 @@ class LogTruncator:
             disk = on_disk(self._directory, self._node)
             wanted = self._plan(disk, now)
             newest = disk.checkpoints[-1] if disk.checkpoints else (0, 0)
-            closed = disk.uncovered(newest[0])
+            closed = disk.find_uncovered(newest[0])
             size = sum(each.size_bytes for each in closed)
             if is_checkpoint_due(size, len(closed), newest[1], is_needed=wanted.needs_checkpoint):
                 made = self._checkpoint(now, newest[0], waiting, troubles)
@@ -337,7 +337,7 @@ class LogTruncator:
             view.close()
 
     def _readers(self, now: int) -> list[Reader]:
-        readers = registered(self._directory, self._node)
+        readers = read_registered(self._directory, self._node)
         if self._settings.export:
             target = Path(self._settings.export)
             seq = layout.exported_seq(target, self._node)
@@ -363,7 +363,7 @@ class LogTruncator:
                     made_at=now,
                     salt=secrets.randbits(32),
                 )
-                return save(self._directory, header, waiting.counted(view.rows()), pause=self._pace)
+                return save(self._directory, header, waiting.count_each(view.rows()), pause=self._pace)
             finally:
                 view.close()
         except (WhimbrelError, OSError) as error:
