@@ -66,18 +66,18 @@ class KeyTable:
 
     def __init__(self) -> None:
         self._keys: dict[int, KeyHashes] = {}
-        """Keys of the handles that have some; few do."""
+        """Key hashes of each subscription that has keys, by handle; few have."""
         self._strict: set[int] = set()
-        """Handles that do not accept insecure notifications."""
+        """Handles of subscriptions that do not accept insecure notifications."""
         self._is_keyed = np.zeros(0, np.bool_)
         self._accept_insecure = np.ones(0, np.bool_)
 
     def put(self, handle: int, keys: KeyHashes = NO_KEYS, *, accept_insecure: bool = True) -> None:
-        """Replace the keys and the flag of *handle*."""
+        """Set the keys and the flag ``accept_insecure`` of the subscription *handle*."""
         whole("handle", handle, 0, INT32_MAX)
         self.remove(handle)
         if not keys.hashes and accept_insecure:
-            return  # the same as absent
+            return  # these are the values of an absent handle
         self._make_room(handle)
         if keys.hashes:
             self._keys[handle] = keys
@@ -87,7 +87,7 @@ class KeyTable:
             self._accept_insecure[handle] = False
 
     def remove(self, handle: int) -> None:
-        """Remove the keys and the flag of *handle*."""
+        """Remove the keys and the flag of the subscription *handle*."""
         if self._keys.pop(handle, None) is not None:
             self._is_keyed[handle] = False
         if handle in self._strict:
@@ -149,7 +149,7 @@ class KeyTable:
 
 
 def _number_sets(sets: Sequence[KeyHashes]) -> tuple[list[KeyHashes], NDArray[np.int64]]:
-    """Return the distinct sets, and for each of *sets* its number among the distinct ones."""
+    """Return the distinct sets of key hashes, and the index of each of *sets* among the distinct sets."""
     numbers: dict[KeyHashes, int] = {}
     found = [numbers.setdefault(each, len(numbers)) for each in sets]
     return list(numbers), np.array(found, np.int64)

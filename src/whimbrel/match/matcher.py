@@ -174,7 +174,7 @@ class Matcher:
             return False
         subject = self._subjects.pop(handle, None)
         if self._placed is not None and self._placed.remove(handle):
-            pass  # the subscription was found by place only
+            pass  # no other index has the subscription
         elif subject is not None:
             self._topics.remove(subject, handle)
         elif handle in self._everything:
@@ -444,5 +444,5 @@ class Matcher:
 
     @property
     def content(self) -> ContentIndex:
-        """The index of the content filters, for repacking and measuring."""
+        """The index of the content filters, for callers that repack or measure it."""
         return self._content

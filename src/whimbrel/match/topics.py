@@ -102,13 +102,13 @@ class _Node:
         self.children: dict[str, _Node] | None = None
         self.plus: _Node | None = None
         self.here: _Held | None = None
-        """Handles of the filter that ends at this node."""
+        """Handles (subscription numbers) of the filter that ends at this node, if any."""
         self.below: _Held | None = None
-        """Handles of the filter that continues with ``#``."""
+        """Handles of the filter that continues with ``#`` after this node, if any."""
 
     @property
     def is_bare(self) -> bool:
-        """Whether no filter ends at this node or leads through it."""
+        """Whether the node can be removed: no filter ends at it or continues below it."""
         return self.children is None and self.plus is None and self.here is None and self.below is None
 
 
@@ -131,7 +131,7 @@ class TopicIndex:
         self._exact: dict[str, _Held] = {}
         self._root = _Node()
         self._memo: dict[str, list[_Held]] = {}
-        """Cache of the trie's results by topic, until the trie changes."""
+        """Cache by topic: the handles that the trie of wildcard filters found; emptied when the trie changes."""
         self._memo_room = _MEMO_BYTES
         self._count = 0
 
@@ -289,7 +289,7 @@ def _walk(root: _Node, topic: str) -> list[_Held]:
     found: list[_Held] = []
     levels = topic.split("/")
     reached = [root]
-    if topic.startswith("$"):  # neither + nor # stands for a first level that begins with $
+    if topic.startswith("$"):  # a wildcard never stands for a first level that begins with $
         child = (root.children or {}).get(levels.pop(0))
         reached = [] if child is None else [child]
     for level in levels:

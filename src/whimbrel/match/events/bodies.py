@@ -1,4 +1,4 @@
-"""Bodies of publications, as rows of attributes.
+"""Bodies of publications that are matched as a batch; each body is one row of attributes.
 
 Rule: nothing here loads numba; ``objects`` has the kernel that parses many bodies at once.
 """

@@ -56,13 +56,13 @@ class AttributeColumn(Sequence[Attributes]):
         self.distinct: list[str] = encoded.dictionary.to_pylist()
         """The distinct attribute names."""
         self.names: Any = encoded.indices.to_numpy(zero_copy_only=False)
-        """Index in ``distinct`` of each item's name."""
+        """Name of each item (one attribute of a row), as an index in ``distinct``."""
         self.kinds: Any = _values(kinds, np.int8).astype(np.uint8)
         """Attribute type of each item; 0 for items that belong to a null row."""
         self.integers: Any = _values(integers, np.int64)
         self.reals: Any = _values(reals, np.float64)
         self.texts, self.opaques = texts, opaques
-        """Values of the items, as Arrow arrays."""
+        """String and opaque value of each item (one attribute of a row), as Arrow arrays."""
         self.text_starts, self.text_ends, self.text_bytes = _places(texts)
         """Begin and end of each item's string, as positions in the buffer ``text_bytes``."""
         self._check_rows(kinds, (integers, reals, texts, opaques))
@@ -240,7 +240,7 @@ def _are_values(
     first_bit: int,
     may_be_blank: bool,  # noqa: FBT001  # numba's kernels have no keyword-only arguments
 ) -> bool:
-    """Return whether every item has a valid type and a value of that type.
+    """Return whether every item (one attribute of a row) has a valid type and a value of that type.
 
     The loop has no branch per item: with branches it takes five times as long.
     """

@@ -39,7 +39,7 @@ _NO_PATTERNS = np.zeros(0, np.int32)
 
 
 class Encoder:
-    """Encodes attributes for the columns of one packed index."""
+    """Encodes events for one packed index; a column is an attribute, or a value derived from one, that filters use."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Encoder:
         return next((column for column, derivation in self.columns.get(name, []) if not derivation), -1)
 
     def _with_derived(self, base: dict[str, Any], attributes: AttributeColumn) -> Events:
-        """Append the items of derived columns to the plain ones, then sort all items by row."""
+        """Add the values derived from attributes (such as ``fold-case``) to the plain values, and sort all by event."""
         starts, data, names = attributes.starts, attributes.text_bytes, attributes.names
         extra = _Items()
         rows = np.repeat(np.arange(starts.size - 1), np.diff(starts))

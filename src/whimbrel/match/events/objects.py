@@ -29,7 +29,7 @@ _MAX_DIGITS = 18
 _EXACT = 1 << 53
 _MAX_TENS = 22
 _TENS = np.array([10.0**power for power in range(_MAX_TENS + 1)])
-"""The powers of ten that a double holds exactly: multiplying or dividing by one rounds once, as the result must be."""
+"""The powers of ten that are exact as doubles, so that multiplying or dividing by one rounds only once."""
 _INT32, _REAL, _STRING = 1, 3, 4
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE, _COLON, _COMMA = b'"\\{}:,'
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _SMALL_E, _LARGE_E = b"-+.09eE"
@@ -42,7 +42,7 @@ _UNKNOWN, _DERIVED = -1, -2
 
 
 class Names:
-    """Hash table of the attribute names that filters use; a body is hard if it has a name with *derived* columns."""
+    """Hash table of the attribute names that filters use; a body with a name in *derived* is left to Python."""
 
     def __init__(self, columns: Mapping[str, int], derived: Sequence[str], seed: int) -> None:
         texts = [name.encode() for name in (*columns, *derived)]
@@ -51,11 +51,11 @@ class Names:
         data = np.frombuffer(b"".join(texts) + b"\0", np.uint8)
         numbers = np.array([*columns.values(), *(_DERIVED for _ in derived)], np.int32)
         self.arrays = (table_of_texts(starts, data, seed), starts, data, numbers)
-        """Arguments of ``read_objects``: the hash table of name numbers, the names, and the column of each name."""
+        """Arguments of ``read_objects``: the hash table of name numbers, the names (two arrays), and their columns."""
         self.asks_value = "value" in columns or "value" in derived
-        """Whether a filter uses ``value``, the attribute of bodies that are not objects; those bodies are then hard."""
+        """Whether a filter uses ``value``, the attribute of a body that is not an object, which Python then parses."""
         self.most = min(len(columns), _MAX_NAMES)
-        """Most items that one body can have."""
+        """Most attributes of one body that filters can use."""
 
 
 @njit(cache=True)
@@ -171,7 +171,7 @@ def read_objects(
     hard: Any,
     asks_value: bool,  # noqa: FBT001 # numba's kernels have no keyword-only arguments
 ) -> None:
-    """Parse the bodies in *text*, which end at *ends*; write their attribute values, and mark the hard bodies."""
+    """Parse the bodies in *text*, which end at *ends*; write their attributes, and mark the bodies left to Python."""
     known = np.empty(_MAX_NAMES, np.int64)  # the hashes of the names of this body so far
     n = 0
     begin = 0

@@ -39,15 +39,15 @@ Pack: TypeAlias = "Callable[[Sequence[Part]], Segment]"
 """Function that packs the filters of some parts, except removed ones, into one segment."""
 
 _DELTA = 1_024
-"""Number of filters in the delta that starts a repacking."""
+"""Number of filters in the delta (unpacked index) from which on it is packed."""
 _DELTA_PATTERNS = 128
-"""Number of patterns in the delta that starts a repacking: each is run alone, which on a long string is slow."""
+"""Number of patterns in the delta from which on it is packed: there each is run alone, slowly on a long string."""
 _LITTLE = 16
 """Fewest filters in the delta that ``settle`` packs, once no filters are added any more."""
 
 
 def pack_here(parts: Sequence[Part]) -> Segment:
-    """Pack in the calling thread."""
+    """Pack the filters of *parts* into a segment, in the calling thread."""
     from whimbrel.match.index.segments import pack_parts  # it loads numba
 
     return pack_parts(parts)
@@ -89,7 +89,7 @@ class _Removed:
 
 
 class ContentIndex:
-    """Content filters, each under a handle.
+    """Content filters, each under a handle (number), and the search for those that are true of an event.
 
     *run* starts a repacking in the background, e.g. in a thread; without it, nothing is repacked until ``repack``.
     *pack* does the packing; a ``PackingProcess`` packs in another process, so that it does not compete with the
@@ -112,7 +112,7 @@ class ContentIndex:
     def load(
         cls, filters: Iterable[tuple[int, str]], *, run: Run | None = None, pack: Pack = pack_here
     ) -> ContentIndex:
-        """Return an index that has many filters packed at once; handles must ascend."""
+        """Return an index of pairs of handle and filter text, packed at once; handles must ascend."""
         from whimbrel.match.index.segments import pack_filters  # it loads numba
 
         index = cls(run=run, pack=pack)
@@ -266,7 +266,7 @@ class ContentIndex:
         return found
 
     def match_rows(self, rows: Sequence[Attributes], *, beside: Beside | None = None) -> tuple[Any, Any]:
-        """Match many rows; return row numbers and handles, in ascending order of rows."""
+        """Match many rows of attributes; return pairs of row number and handle as two arrays, in order of rows."""
         if isinstance(rows, Bodies):
             bodies = rows
             return self._match_many(lambda encoder: encoder.bodies(bodies), rows, beside)

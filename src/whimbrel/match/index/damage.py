@@ -7,7 +7,7 @@ from whimbrel.errors import InvalidInputError, InvalidValueError
 __all__ = ["DAMAGE", "CorruptIndexError"]
 
 DAMAGE = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, InvalidValueError)
-"""Exceptions that reading may raise if a file is not a packed index or has invalid numbers."""
+"""Exceptions that the code which reads an index may raise for a file that is not valid."""
 
 
 class CorruptIndexError(InvalidInputError):

@@ -42,7 +42,7 @@ class ReadFilter(NamedTuple):
     anchors: list[object]
     patterns: int
     verdict: VerdictFunction | None
-    """None: compiled when first evaluated."""
+    """The compiled filter; None: it is compiled when it is first evaluated."""
 
 
 def reading(
@@ -68,7 +68,7 @@ def reading(
 
 
 class Delta:
-    """The newest filters under their handles; they are added and removed one by one."""
+    """The newest filters, by handle (number); they are added and removed one by one."""
 
     def __init__(self) -> None:
         self.texts: dict[int, str] = {}
@@ -126,7 +126,7 @@ class Delta:
         verdict = self._verdicts.get(handle)
         if verdict is None:  # compiled only now, because most filters are packed before they are ever evaluated
             tree = self._trees.pop(handle, None)
-            if tree is None:  # removed, or evaluated by another thread a moment ago
+            if tree is None:  # the filter was removed, or another thread is compiling it
                 text = self.texts.get(handle)
                 if text is None:
                     return False
@@ -136,7 +136,7 @@ class Delta:
 
 
 def run_to_end(work: Generator[None, None, _Result]) -> _Result:
-    """Run *work* to its end at once; return its result."""
+    """Run the generator *work* to its end at once; return its result."""
     while True:
         try:
             next(work)

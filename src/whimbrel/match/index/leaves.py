@@ -101,7 +101,7 @@ class Clause:
 
 
 class _TooLargeError(Exception):
-    """The formula exceeds its bound; the caller lets the compiled filter decide."""
+    """The formula has more than ``MAX_LEAVES``; ``clauses`` then lets the compiled filter decide."""
 
 
 _NEVER: Formula = ("or", ())

@@ -36,7 +36,7 @@ _DERIVATIONS = frozenset(("size", *(function.value for function in (*TextFunctio
 
 
 class PackedIndex:
-    """Filters under handles, packed once; ``kernels.matching`` explains how they are matched."""
+    """Filters by handle (number), packed once; ``kernels.matching`` explains how they are matched."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class Workspace:
             _, handles, doubts = self.match(self._index.encoder.rows([attributes]))
         else:
             row, n = match_event(self._one_table)
-            if row == 0:  # more matches than fit into the buffer
+            if row == 0:  # the event has more matches than fit into the buffer
                 _, handles, doubts = self.match(self._index.encoder.rows([attributes]))
             else:
                 handles, doubts = self._found.handles[:n], self._found.doubts[:n]

@@ -115,7 +115,7 @@ def _choose_anchors(found: Harvest) -> tuple[Any, Any, Any, Any]:
 
 
 def _lists(kinds: Any, ids: Any) -> Any:
-    """Return the index at which each group of entries with the same anchor begins."""
+    """Return where each list begins: the entries with the same anchor, in arrays that are sorted by anchor."""
     if kinds.size == 0:
         return np.zeros(0, np.int64)
     changes = np.empty(kinds.size, np.bool_)
@@ -231,7 +231,7 @@ def _write_entries(
         size += 1 + 2 * (leaves[c] - (drops[c] >= 0) - (drops2[c] >= 0))
     code = np.empty(size, np.int64)
     places = np.empty(order.size, np.int64)
-    left = np.empty(order.size, np.int32)  # direct leaves that remain
+    left = np.empty(order.size, np.int32)  # number of unconditional tests that remain
     at = 0
     for i in range(order.size):
         c = order[i]

@@ -22,7 +22,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, filters: Sequence[tuple[int, str]]) -> Part:
-        """Return live filters as a part; handles must ascend."""
+        """Return pairs of handle and filter text as a part without removed filters; handles must ascend."""
         texts = Texts()
         for _, text in filters:
             texts.append(text)
@@ -30,7 +30,7 @@ class Part(NamedTuple):
         return cls(handles, **texts.arrays(), dead=np.zeros(len(filters), np.uint8))
 
     def living(self) -> Iterator[tuple[int, str]]:
-        """Yield handle and text of each live filter."""
+        """Yield handle and text of each filter that is not removed."""
         texts = Texts.of(self.text_bytes, self.text_start)
         for position in np.flatnonzero(self.dead == 0).tolist():
             yield int(self.handles[position]), texts[position]

@@ -39,7 +39,7 @@ class Option:
 
 @dataclass(slots=True)
 class Dictionary:
-    """Numbers of all columns, strings, equalities and patterns that filters use."""
+    """Numbers that the packed index gives to the columns, strings, equalities and patterns of its filters."""
 
     columns: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
     strings: dict[str, int] = field(default_factory=dict)
@@ -57,11 +57,11 @@ class Dictionary:
         return self.strings.setdefault(text, len(self.strings))
 
     def symbol(self, tagged: int, bits: int) -> int:
-        """Return the number of an equality test, given its tagged column and the bits of its constant."""
+        """Return the number of an equality test; see ``symbols`` for *tagged* and *bits*."""
         return self.symbols.setdefault((tagged, bits), len(self.symbols))
 
     def pattern(self, column: int, function: str, pattern: str, longest: int) -> int:
-        """Return the number of a column's pattern that may be run on strings of up to *longest* bytes."""
+        """Return the number of a pattern of a column that is run on strings of up to *longest* bytes."""
         return self.patterns.setdefault((column, function, pattern, longest), len(self.patterns))
 
 
@@ -89,7 +89,7 @@ class Harvest:
 
 
 def harvest(into: Harvest, handle: int, text: str) -> None:
-    """Add the filter *text* under *handle*; raise ``FilterError`` if *text* is not a filter."""
+    """Append the clauses of the filter *text* under *handle*; raise ``FilterError`` if *text* is not a filter."""
     known = recognise(text)
     if known is None:
         tree = parse_stored(text)
@@ -133,7 +133,7 @@ class _Step:
     derivation: tuple[str, ...]
     name_token: int  # position among the filter's tokens; -1: ``fixed_name``
     fixed_name: str
-    constant_token: int  # likewise; -1: ``fixed_constant``
+    constant_token: int  # position among the filter's tokens; -1: ``fixed_constant``
     is_negative: bool
     fixed_constant: int | float | str | None
     function: str

@@ -37,7 +37,7 @@ class Segment:
 
     @property
     def workspace(self) -> Workspace:
-        """This thread's working memory."""
+        """Working memory of the calling thread for matching."""
         found: Workspace | None = getattr(self._local, "workspace", None)
         if found is None:
             found = self._local.workspace = self.index.workspace()

@@ -1,4 +1,4 @@
-"""Texts: many short strings in one buffer; each takes its own size plus eight bytes."""
+"""Texts: many short strings in one buffer; each takes the bytes of its UTF-8 plus eight."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Texts:
             raise InvalidValueError("text", data[:40], "UTF-8") from None
 
     def arrays(self) -> dict[str, Any]:
-        """Return the two arrays that ``of`` takes."""
+        """Return the buffer and the starts as arrays, from which ``of`` makes the same texts."""
         return {
             "text_bytes": np.frombuffer(bytes(self._bytes), np.uint8),
             "text_start": np.array(self._starts, np.int64),

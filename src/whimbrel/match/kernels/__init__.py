@@ -1,1 +1,1 @@
-"""The hot loops of the packed index, compiled by numba; they work on flat arrays."""
+"""Kernels of the packed index: functions that numba compiles, over flat arrays."""

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="attr-defined, call-arg, no-any-return"
 # (numba infers the types inside a kernel; mypy cannot know them)
-"""The table of addresses: one array with the address and length of all other arrays that the kernel uses.
+"""The table of addresses: an array with the address and length of every other array that the kernel uses.
 
 Rule: the kernel takes one table of addresses. Passing fifty arrays cost 20 µs per call, more than a match, because
 numba counts references to each array. Only ``write_addresses`` fills the table, and it checks all types.

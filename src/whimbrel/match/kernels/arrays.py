@@ -12,7 +12,7 @@ __all__ = ["DTYPES", "FIELDS", "Events", "Matches", "PackedArrays", "Scratch"]
 class PackedArrays(NamedTuple):
     """A packed index as the kernel reads it; every array is flat, so that the index can be saved and memory-mapped."""
 
-    seed: Any  # one number
+    seed: Any  # one number, the seed of the hash tables
     # columns
     column_anchor: Any  # list of the entries that any value of the column activates, or -1
     column_prefixes: Any  # root of the column's trie of prefixes, or -1; likewise the next two
@@ -28,7 +28,7 @@ class PackedArrays(NamedTuple):
     # patterns
     trie_key: Any  # hash table of state << 8 | byte; -1: empty
     trie_next: Any
-    trie_fail: Any  # by state
+    trie_fail: Any  # by state: state to continue with if no transition fits (failure link)
     trie_link: Any  # by state: next state on the failure path in which a pattern ends, or -1
     trie_pattern: Any  # by state: the pattern that ends in it, or -1
     pattern_anchor: Any  # by pattern: list of the entries that it activates, or -1
@@ -53,7 +53,7 @@ class Scratch(NamedTuple):
     epoch: Any  # the number of the event
     buckets: Any  # per column, valid with its slot: 0 without a number, else 1 + number of bounds that are not above it
     slots: Any  # four per column: epoch, type, the integer or string id, the bits of the number as a double
-    pattern_epoch: Any  # per pattern
+    pattern_epoch: Any  # per pattern: the last event that it matched
     seen: Any  # per handle: the last event that its filter accepted
     active: Any  # lists of entries to visit
     symbols: Any  # equalities that hold for this event
@@ -64,7 +64,7 @@ class Scratch(NamedTuple):
 class Events(NamedTuple):
     """A batch of events (one per row). An item is one value of a column; strings are UTF-8 in one buffer."""
 
-    row_start: Any  # rows plus one
+    row_start: Any  # rows plus one: index of the first item of each row
     column: Any  # per item; -1: no filter uses it
     kind: Any  # attribute type
     integer: Any

@@ -47,7 +47,7 @@ def hash_bytes(data: Any, start: int, end: int, seed: int) -> int:
 
 @njit(cache=True)
 def rows_for(entries: int) -> int:
-    """Return the number of rows of a table for *entries* entries."""
+    """Return the number of rows that a hash table for *entries* keys needs."""
     rows = 2
     while rows < 2 * entries:
         rows *= 2

@@ -61,7 +61,7 @@ def _other_holds(op: int, kind: int, real: float, string: int, constant: int, ma
         return kind == _REAL and real != real  # noqa: PLR0124  # NaN
     if op == _NOT_NAN:
         return kind == _REAL and real == real  # noqa: PLR0124  # NaN
-    return True  # present, or left to the compiled filter
+    return True  # the column is present; or the compiled filter decides
 
 
 @njit(cache=True)
@@ -89,7 +89,7 @@ def _pair_up(table: Any, seed: int, symbols: Any, equal: int, active: Any, n: in
     return n
 
 
-# numba needs plain integers
+# Plain integers, because a kernel cannot read the dictionary AT.
 _SEED_AT = AT["seed"]
 _COLUMN_ANCHOR_AT = AT["column_anchor"]
 _COLUMN_PREFIXES_AT = AT["column_prefixes"]

@@ -105,7 +105,7 @@ def build_tries(patterns: Sequence[tuple[int, bytes, bool]], roots: int, seed: i
 
 @njit(cache=True)
 def _step(keys: Any, after: Any, state: int, byte: int, seed: int) -> int:
-    """Return the state after *byte*, or -1 if the trie has no such transition."""
+    """Return the state that follows *state* after *byte*, or -1 if the trie has no such transition."""
     key = (np.int64(state) << 8) | np.int64(byte)
     at = find_row(keys, 0, mix(key, seed), key, EMPTY)
     return after[at] if at >= 0 else -1

@@ -32,7 +32,7 @@ class Positions(NamedTuple):
     """Positions of devices, one column per field, in the order of *began*."""
 
     device: Any
-    """Numbers of the devices, from 0 on."""
+    """Number of each position's device; devices are numbered from 0 on."""
     began: Any
     ended: Any
     places: Any

@@ -32,7 +32,7 @@ __all__ = ["LEVELS", "POINT_LEVEL", "Grid", "level_of", "levels_of", "prefetch_e
 LEVELS = 19
 """Number of cube sizes: 32 m · 2^level."""
 POINT_LEVEL = 3
-"""Level of points: 256 m, a few streets."""
+"""Level (cube size) for points: edges of 256 m, the size of a few streets."""
 _LEAST_M = 32.0
 _AXIS_BITS = 19
 _AXIS = (1 << _AXIS_BITS) - 1
@@ -303,7 +303,7 @@ def _look_up_column(
     room: Any,
     n: Any,
 ) -> Any:
-    """Search the cubes of one column (equal i and j) from k = *first* to *last*."""
+    """Search the cubes of one column (equal i and j; k from *first* to *last*) for entries within reach."""
     for k in range(first, last + 1):
         cube = _slot(c, _key(level, i, j, k))
         if word(word(c, _CUBES), _CUBE * cube + _KEY) != _EMPTY:

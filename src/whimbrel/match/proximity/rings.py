@@ -33,7 +33,7 @@ __all__ = ["Rings"]
 
 
 class Rings:
-    """The rings in *tables*, and the grid that finds them."""
+    """The rings (circles around moving devices) in *tables*, and the grid that finds them by place."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

@@ -1,4 +1,4 @@
-"""Tables: the subscriptions, devices, sessions and memberships that kernels read; one row per number.
+"""Tables of subscriptions, devices, sessions and memberships for the kernels; row n belongs to number (or handle) n.
 
 Rule: a table grows by doubling, which moves it in memory; kernels find it by the addresses in ``desk``, which stays.
 Rule: -1 means "none" in a column of numbers, and NaN as a latitude means "no place".
@@ -17,7 +17,7 @@ __all__ = ["Tables"]
 # Kinds of subscriptions: UNPLACED has neither near nor session, PLAIN only a session; others are named as their near.
 UNPLACED, PLAIN, CIRCLE, POLYGON, AROUND, ANY = range(6)
 
-# Indexes in the table of addresses, ``desk``.
+# Positions in the table of addresses (``desk``) through which kernels find the tables.
 WANTED_AT, SPOTS_AT, CORNERS_AT, DEVICES_AT, SEEN_AT, LINKS_AT, SESSIONS_AT, RINGS_AT = range(8)
 
 # ``wanted``, the subscriptions by handle: eight words, one cache line. CORNERS is first corner · CORNER_RADIX + count.
@@ -41,7 +41,7 @@ _LEAST = 64
 
 
 class Tables:
-    """The arrays, by name; kernels find them through the address *desk*."""
+    """The tables as arrays; kernels find them through *desk*, the address of the table of their addresses."""
 
     def __init__(self) -> None:
         self.wanted = np.full((_LEAST, WANTED), -1, np.int64)
@@ -65,7 +65,7 @@ class Tables:
         self._addresses[:] = [address(array) for array in self._all()]
 
     def room_for_handle(self, handle: int) -> None:
-        """Grow the tables to include row *handle*."""
+        """Grow the tables of subscriptions to include row *handle*."""
         if handle >= self.wanted.shape[0]:
             unused = np.full(WANTED, -1, np.int64)
             unused[KIND] = UNPLACED
@@ -79,7 +79,7 @@ class Tables:
             self._write_addresses()
 
     def room_for_device(self, device: int) -> None:
-        """Grow the tables to include row *device*."""
+        """Grow the tables of devices to include row *device*."""
         if device >= self.devices.shape[0]:
             self.devices, self.seen = _grown(self.devices, device, np.nan), _grown(self.seen, device, -1)
             self._write_addresses()
@@ -103,7 +103,7 @@ class Tables:
             self._write_addresses()
 
     def real_column(self, column: int) -> Any:
-        """Return a column of the rings whose values are floats."""
+        """Return column *column* of the table of rings, as floats."""
         return self.rings.view(np.float64)[:, column]
 
     @property

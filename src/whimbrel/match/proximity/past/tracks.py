@@ -26,7 +26,7 @@ from whimbrel.model.proximity import Sighting, places_at
 __all__ = ["BASE_AT", "BASE_SPOT", "LINK_DEVICE", "LINK_FROM", "LINK_START", "LINK_TO", "OF_SESSION", "OF_START"]
 __all__ += ["SIGHT_AT", "SIGHT_SEQ", "SIGHT_SPOT", "SIGHT_START", "WINDOW_DEVICE", "Base", "TrackArrays", "Tracks"]
 
-# Indexes in the table of addresses, ``desk``.
+# Positions in the table of addresses (``desk``) through which kernels find the arrays of a span.
 LINK_START, LINK_DEVICE, LINK_FROM, LINK_TO, OF_START, OF_SESSION = range(6)
 SIGHT_START, SIGHT_SEQ, SIGHT_AT, SIGHT_SPOT, BASE_AT, BASE_SPOT, WINDOW_DEVICE = range(6, 13)
 
@@ -35,17 +35,17 @@ class TrackArrays(NamedTuple):
     """Places and memberships over a span of a log, as flat arrays of 64-bit words; a link is one membership."""
 
     link_start: Any
-    """Per session: index of its first member."""
+    """Per session: index of its first membership in the arrays ``link_…``."""
     link_device: Any
     link_from: Any
     """Per member: seq of joining; it counts for publications with a higher seq."""
     link_to: Any
     """Per member: seq of leaving; it counts for publications with a lower seq."""
     of_start: Any
-    """Per device: index of its first session."""
+    """Per device: index of its first session in ``of_session``."""
     of_session: Any
     sight_start: Any
-    """Per device: index of its first sighting."""
+    """Per device: index of its first sighting (reported place) in the arrays ``sight_…``."""
     sight_seq: Any
     sight_at: Any
     sight_spot: Any
