@@ -33,12 +33,13 @@ test: $(DEV_STAMP) $(CLASSES_STAMP) ## Set up, then run all tests
 	@source tools/java_home.sh && TIMEFORMAT='core seconds: %U by programs, %S by the system; %R s went by' && \
 	  time $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(ARGS)
 
-lint: $(DEV_STAMP) ## Format, lint, strict types, plain English, generated pages
+lint: $(DEV_STAMP) ## Format, lint, strict types, plain English, generated pages, changelog fragments
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python tools/plain_english.py $(PROSE) --by 3
 	$(BIN)/python tools/make_docs.py --check
+	$(BIN)/python tools/changelog.py --check
 
 check: lint ## All of lint, and the fast tests
 	$(BIN)/python -m pytest $(FAST) -m "not slow" $(ARGS)
