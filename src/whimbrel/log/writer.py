@@ -146,7 +146,7 @@ class LogWriter:
         Readers see a log that begins with *first*, as if all older records had been cut: a log has no gaps.
         """
         assert self._fault == _MISSING, self._fault
-        renew_incarnation(self.directory, self.node)  # first: after a crash the old one must not stand beside new facts
+        renew_incarnation(self.directory, self.node)  # first, so that a crash never leaves it with new facts
         last_at, old = self._durable.at, layout.segments(self.directory, self.node)
         self._drop_file()
         aside = next(path for number in count(1) if not (path := self._folder / f"{_LOST}{number}").exists())

@@ -327,9 +327,9 @@ def _look(found: _Suspects, column: Column) -> None:
             found.fields(name, _SCREEN)
         case Kind.SUBSCRIPTIONS:
             found.identities(name)
-        case Kind.TEXTS:  # few rows have any: mark each
+        case Kind.TEXTS:  # few rows have a value here: mark each for the slow check
             found.flag(pc.greater(pc.list_value_length(found.column(name)), 0))
-        case Kind.AREA | Kind.CORNERS:  # few rows have any: mark each
+        case Kind.AREA | Kind.CORNERS:  # few rows have a value here: mark each for the slow check
             found.flag(found.column(name).is_valid())
         case Kind.FLAG:
             pass

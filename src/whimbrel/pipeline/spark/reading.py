@@ -55,7 +55,7 @@ def read_table(
     chosen = [part for part in chosen if days[0] <= part.date <= days[1]]
     schema = SCHEMAS[table]
     frames = [read_parquet(spark, schema, [part.path for part in chosen])] if chosen else []
-    for node in {part.node for part in chosen if part.last > _top(at, part.node)}:  # merged since
+    for node in {part.node for part in chosen if part.last > _top(at, part.node)}:  # merged since the snapshot
         frames = [frame.where((F.col("node") != node) | (F.col("seq") <= _top(at, node))) for frame in frames]
     tails = {node: (at.settled[node], last) for node, last in at.last.items() if at.settled[node] < last}
     if not _are_small(directory, tails):
