@@ -6,7 +6,9 @@ The broker has a small file system of its own (``unshare`` and tmpfs), which a b
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +22,7 @@ DISK_MIB = 32
 FULL, ACCEPTED = 0x97, (0x00, 0x10)
 _MAX_TRIES = 20_000
 EXPIRY = ((P.SESSION_EXPIRY, 900),)
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "the-disk-is-full.md"
 SETTINGS = {"log": {"segment_bytes": 4 * MIB, "retain_free_bytes": 8 * MIB, "view_interval_s": 0.2}}
 
 
@@ -109,3 +112,30 @@ def test_a_neighbour_that_fills_the_disk_stops_publications_alone_and_nothing_fo
         sleeper.connect("sleeper", clean=False, properties=EXPIRY)
         payloads = [sleeper.message().payload for _ in range(refused + 2)]
     assert (payloads[0], payloads[-1]) == (b"before", b"after")
+
+
+def test_the_page_about_a_full_disk_quotes_what_is_seen(broker: BrokerProcess) -> None:
+    """An operator searches for the words of the log and of the command, and finds docs/how-to/the-disk-is-full.md."""
+    quoted = dict(re.findall(r"^```text (\w+)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+    with RawClient(broker.port) as sleeper:
+        sleeper.connect("sleeper", clean=False, properties=EXPIRY)
+        sleeper.subscribe(("t", 1))
+    neighbour = _disk(broker) / "neighbour"
+    with RawClient(broker.port) as client:
+        client.connect("publisher")
+        _fill(neighbour)
+        while _publish(client, bytes(100_000)) in ACCEPTED:
+            pass
+        command = [sys.executable, "-m", "whimbrel", "publish", "t", "x", "--qos", "1", "--port", str(broker.port)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, quoted["publisher"])
+        for number in range(_MAX_TRIES):  # small records, until the page of memory that the log has is full
+            if _told(broker, "the log is written again"):
+                break
+            with RawClient(broker.port) as other:
+                assert other.connect(f"other-{number}", clean=False, properties=EXPIRY).code == 0
+        neighbour.unlink()
+        _publish_until_accepted(client, b"after")
+    events = re.findall(r"\[\w+ *\] (.*?)(?: {2,}| reason=)", quoted["lines"])
+    assert len(events) == 3
+    assert [event for event in events if not _told(broker, event)] == []

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +79,24 @@ def test_a_reader_that_is_gone_hurts_no_writer() -> None:
     writer.write("nor this\n")
     assert writer.end(LONG_S)
     os.close(writing)
+
+
+def test_a_file_that_was_copied_and_truncated_continues_at_its_beginning(tmp_path: Path) -> None:
+    """`2>> whimbrel.log` and `copytruncate`, as docs/how-to/rotate-logs.md says."""
+    path = tmp_path / "whimbrel.log"
+    with path.open("ab", buffering=0) as file:
+        writer = LineWriter(lambda data: os.write(file.fileno(), data))
+        writer.write("before\n")
+        assert writer.drain(LONG_S)
+        os.truncate(path, 0)
+        writer.write("after\n")
+        assert writer.drain(LONG_S)
+        assert path.read_bytes() == b"after\n"
+        path.rename(tmp_path / "renamed")
+        writer.write("to the renamed file\n")
+        assert writer.end(LONG_S)
+    assert (tmp_path / "renamed").read_bytes() == b"after\nto the renamed file\n"
+    assert not path.exists()
 
 
 def test_a_line_may_be_written_within_a_line_and_after_the_end() -> None:
