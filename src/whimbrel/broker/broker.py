@@ -106,8 +106,8 @@ class Broker:
     ) -> None:
         """Take over from a broker that died at *died_at*; *died_at* and *now* default to the time of the last fact.
 
-        With *has_direct_path* false, no publication takes the direct path (``DirectPath``): slower, with the same
-        results.
+        With *has_direct_path* false, every publication goes through the hold (the queues of all sessions) and none
+        takes the fast path (``DirectPath``): this is slower, with the same results.
         """
         self.config, self.state, self.counters = config, state, state.volatile.counters
         self.memory = state.memory
@@ -217,9 +217,10 @@ class Broker:
         self._ownership.notices += end_unreadable(self.state, self._interests, self._commits.last_at)
 
     def move_sessions(self, now: int, sync: Callable[[], int]) -> None:
-        """Move stored sessions to their mount points, at the first start of a version that mounts client identifiers.
+        """Move stored sessions to the mount points of listeners (prefixes of topics and client identifiers).
 
-        Call it before any client connects. *sync* fsyncs the log and returns the last durable seq.
+        The shell calls this once, at the first start of a version in which mount points apply to client identifiers
+        too, and before any client connects. *sync* fsyncs the log and returns the last durable seq.
         """
         while self._commits.waiting:
             self.on_sync(sync())
@@ -237,7 +238,7 @@ class Broker:
 
     @property
     def dirty(self) -> list[Link]:
-        """Links that have something to write or are to be closed."""
+        """Links (connections in the core) that have bytes to write or are to be closed."""
         return self._sender.dirty
 
     @property
@@ -247,7 +248,7 @@ class Broker:
 
     @property
     def has_work(self) -> bool:
-        """Whether ``go_on`` has something to do in the next turn of the event loop."""
+        """Whether unfinished work waits for ``go_on``, which the shell calls in each turn of the event loop."""
         return any((self._commits.is_behind, self._long_work, self._delivering.has_work, self.history.has_work))
 
     @property
@@ -274,7 +275,7 @@ class Broker:
         self._commits.complete()
 
     def when_applied(self, action: Callable[[], None]) -> None:
-        """Call *action* between two facts, when everything that was entered so far is applied."""
+        """Call *action* when every fact (log record) that has a seq by now is applied, and no fact is half applied."""
         self._commits.then(action)
 
     @property
@@ -322,7 +323,7 @@ class Broker:
             self._handle_all(link, packets, now)
 
     def go_on(self, now: int) -> None:
-        """Do one slice of each kind of work that takes more than one turn of the event loop."""
+        """Do one step of each kind of work that takes more than one turn of the event loop."""
         self._commits.now(now)
         self._long_work.tried = 0
         self._commits.go_on()
@@ -340,7 +341,10 @@ class Broker:
             self.receive(link, b"", link.last_at)
 
     def _handle_all(self, link: Link, packets: Sequence[Packet], now: int) -> None:
-        """Handle packets of one client in order; those over the limit of a turn wait in ``link.behind``."""
+        """Handle packets of one client in order; those beyond ``_MAX_PACKETS`` wait in ``link.behind``.
+
+        They are handled in a later turn of the event loop.
+        """
         machine = link.machine
         at, count, left = 0, len(packets), _MAX_PACKETS
         while at < count and link.closing is None:
@@ -388,7 +392,7 @@ class Broker:
         self._end_step(now)
 
     def _end_step(self, now: int) -> None:
-        """Send the deliveries that are ready, and record clients whose links are closing as disconnected."""
+        """Send the deliveries that are ready; record clients whose connections are closing as disconnected."""
         if self.state.volatile.arrived:
             self._interests.retained.send_arrived()
         if self.state.volatile.ready:
@@ -419,7 +423,7 @@ class Broker:
         self._let_go(now)
 
     def _let_go(self, now: int) -> None:
-        """Record as disconnected each client whose link is closing: nothing more will be written to that link."""
+        """Record as disconnected each client whose connection is closing: no more bytes will be written to it."""
         leaving = self._sender.leaving
         while leaving:
             link = leaving.pop()
@@ -437,13 +441,16 @@ class Broker:
             self.on_bytes_written(link, self.config.limits.send_buffer_bytes // 2, now)
 
     def on_bytes_written(self, link: Link, unsent_bytes: int, now: int) -> None:
-        """Continue with messages that waited for buffer space: the shell wrote all but *unsent_bytes* of a link."""
+        """Send messages that waited for space in a connection's send buffer, after the shell wrote to its socket.
+
+        *unsent_bytes* is the number of bytes that the buffer still contains.
+        """
         self._back_pressure.drain(link, unsent_bytes, now)
         self.history.resume(link)
         self._let_go(now)
 
     def on_answer(self, question: BlockingTask | TransformJob, answer: object, now: int) -> None:
-        """Pass on the answer to a blocking task, or the result of a transform."""
+        """Pass an answer to the code that waits for it: the result of a blocking task or of a body's transform."""
         question.then(answer, now)
         self._delivering.pump_ready(self._commits.last_at)
         self._let_go(now)
@@ -606,5 +613,8 @@ class Broker:
             self._driver.start(self._connecting.connect(link, connect, now))
 
     def _no_room_for(self, link: Link, connect: Connect) -> str | None:
-        """Return why CONNECT is refused, as the client's earlier publications had no room; None if there is room."""
+        """Return why CONNECT is refused, or None: earlier publications of this client wait and there is no room.
+
+        Only clients of MQTT 3.1.1 are refused for this.
+        """
         return self._publishing.stalled.refusal(connect.client_id, link.machine.mount + connect.client_id)

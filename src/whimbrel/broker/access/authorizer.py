@@ -59,7 +59,7 @@ class Verdicts:
 
 
 class Connected(Protocol):
-    """Protocol of a connection: the part that the authorizer needs."""
+    """The part of a connection that the authorizer needs: the authenticated user."""
 
     @property
     def user(self) -> str | None:
@@ -132,7 +132,8 @@ class Authorizer:
     def may_subscribe(self, user: str | None, client_id: str, topic_filter: str, *, is_shared: bool = False) -> bool:
         """Return whether a user's client may subscribe to *topic_filter*, which is without ``$share/<group>/``.
 
-        A share (*is_shared*) is allowed only if the client may receive every topic that the filter admits.
+        A shared subscription (*is_shared*) is allowed only if the client may receive every topic that the filter
+        admits.
         """
         if self.is_open:
             return True
@@ -167,7 +168,10 @@ class Authorizer:
         return found
 
     def may_hear_anywhere(self, user: str | None, client_id: str, topic_filter: str) -> bool:
-        """Return whether a user's client may subscribe to *topic_filter* with ``near=any``."""
+        """Return whether a user's client may subscribe to *topic_filter* with ``near=any``.
+
+        Such a subscription ignores the areas of publications: it receives them wherever the client is.
+        """
         return self._rights.may_hear_anywhere(user, self._groups(user), self.ids.without_mount(client_id), topic_filter)
 
     @property
@@ -176,5 +180,5 @@ class Authorizer:
         return self._rights is not Rights.OPEN
 
     def may_operate(self, link: Connected, client_id: str, topic: str) -> bool:
-        """Return whether a client may send the operators' request *topic*, which concerns the sessions of others."""
+        """Return whether a client may send an operators' request on *topic*, such as ``$whimbrel/clients/list``."""
         return self._rights.may_operate(link.user, self._groups(link.user), self.ids.without_mount(client_id), topic)

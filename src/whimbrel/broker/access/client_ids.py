@@ -12,8 +12,8 @@ If there are such tables, a client may use only an identifier that one of them g
 Rule: ``user = "*"`` fits every client, ``user = ""`` clients without a verified user. ``{user}`` never fits these.
 Rule: in place of ``{user}`` the user's name is taken literally: a user called ``*`` is granted no more than others.
 
-A listener may have a mount point: a prefix of the client identifiers. The client ``lamp`` of a listener with the mount
-point ``home/7/`` is known to the broker as ``home/7/lamp``.
+A listener may have a mount point: a prefix of its clients' topics and identifiers. The client ``lamp`` of
+a listener with the mount point ``home/7/`` is known to the broker as ``home/7/lamp``.
 Rule: the whole identifier is the mount point followed by the identifier that the client sent. It belongs to the longest
 mount point that it begins with; a client of another listener must not use it.
 Rule: the rules of the rights file are about the identifier that the client sent, whatever its listener.
@@ -86,7 +86,7 @@ class ClientIds:
 
 
 class MountedIds:
-    """The mount points (prefixes of client identifiers) of all listeners of a broker."""
+    """The mount points (prefixes of topics and client identifiers) of all listeners of a broker."""
 
     def __init__(self, mounts: Iterable[str] = ()) -> None:
         self.mounts: list[str] = []

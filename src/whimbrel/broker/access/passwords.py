@@ -193,9 +193,9 @@ class Passwords:
     ) -> tuple[frozenset[Right], Passwords | None]:
         """Return the rights that *password* grants and, if a matching hash was below *cost*, the upgraded passwords.
 
-        *salt* is fresh random bytes for an upgraded hash. If the broker has sessions with hashes below *cost*, *beside*
-        is the cost of those. Then each level takes the time of both costs, so that the time of an answer does not
-        reveal which sessions exist.
+        *salt* is fresh random bytes for an upgraded hash. *beside* is the cost of old hashes, if sessions of the broker
+        still have hashes below *cost*. The check of each level then takes the time of a hash at *cost* and one at
+        *beside*, so that the time of an answer does not reveal which sessions exist.
         """
         levels, given = self._levels(), frozenset[Right]()
         rights, raised = _SCHEMES[tuple(levels)], dict[str, PasswordHash]()

@@ -215,7 +215,10 @@ class Rights:
         return self._allows_by_default
 
     def may_hear_anywhere(self, user: str | None, groups: Collection[str], client_id: str, topic_filter: str) -> bool:
-        """Return whether a rule allows the client to subscribe with ``near=any``; True if there is no rights file."""
+        """Return whether a rule allows the client to subscribe with ``near=any``.
+
+        Such a subscription ignores the areas of publications. The result is True if there is no rights file.
+        """
         if self is Rights.OPEN:
             return True
         levels = (_FRESH if level in {"+", "#"} else level for level in topic_filter.split("/"))
@@ -223,7 +226,7 @@ class Rights:
         return self._decide(Action.ANYWHERE, who, "/".join(levels), is_meant, default=False)
 
     def may_operate(self, user: str | None, groups: Collection[str], client_id: str, topic: str) -> bool:
-        """Return whether a rule lets the client send the request *topic*, which concerns the sessions of others."""
+        """Return whether a rule lets the client send an operators' request, which has the topic *topic*."""
         who = (user, groups, client_id)
         return self._decide(Action.OPERATE, who, topic, partial(_admits, topic), default=False)
 
@@ -238,7 +241,8 @@ class Rights:
     ) -> bool:
         """Return the decision of the first rule that applies to *client*, or *default* if no rule does.
 
-        *topic* finds the candidate rules; a rule applies only if *is_meant* accepts one of its topic filters.
+        *topic* finds the candidate rules. A rule applies only if it fits *client*, and *is_meant* returns True for one
+        of the rule's topic filters.
         """
         default = self._allows_by_default if default is None else default
         if not self._entries:

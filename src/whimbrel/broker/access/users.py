@@ -166,9 +166,9 @@ class Users:
         return is_theirs and user is not None
 
     def log_in(self, name: str, password: bytes | str | None, *, cost: Cost = DEFAULT_COST) -> bool:
-        """Return whether *name* is a user and *password* theirs; the answer is quick if it was right before.
+        """Return whether *name* is a user and *password* theirs; a password that was right before is checked quickly.
 
-        If it is right and the stored hash is below *cost*, upgrade the hash to *cost*.
+        If the password is right and the stored hash is below *cost*, upgrade the hash to *cost*.
         """
         user, word = self._state[0].get(name), _text(password)
         if user is not None and word is not None and self._is_known(user, word):

@@ -50,7 +50,10 @@ class BackPressure:
         """Most bytes that all incomplete packets together may take while memory is full."""
 
     def count_incoming(self, link: Link) -> None:
-        """Count a link's received bytes that are not handled yet; disconnect it for a long packet if memory is full."""
+        """Count a connection's received bytes that are not handled yet.
+
+        If memory is full and the connection sends a long packet, disconnect its client.
+        """
         size = len(link.held) + (0 if link.meter is None else len(link.meter.inflow)) + link.machine.alias_bytes
         size += 0 if link.stalled is None else link.stalled.size_bytes
         if link.behind:
@@ -80,7 +83,11 @@ class BackPressure:
                 self.lag(link, now, is_lagging=False)
 
     def lag(self, link: Link, now: int, *, is_lagging: bool) -> None:
-        """Start or end a client's slow mode: its QoS 0 messages wait for room, up to a bound, and have receipts."""
+        """Start or end the slow mode of a client that reads too slowly.
+
+        In slow mode its QoS 0 messages wait for room, up to a bound, and the log has a receipt (delivered or dropped)
+        of each.
+        """
         if link.is_lagging is is_lagging or link.client is None or link.client.link is not link:
             return
         link.is_lagging = is_lagging
@@ -88,7 +95,7 @@ class BackPressure:
             self._connecting.change_receipts(link.client, now, is_confirming=is_lagging)
 
     def note_full(self, now: int) -> None:
-        """Start the slow mode (``lag``) for the links whose send buffers were filled in this turn."""
+        """Start the slow mode (``lag``) of each client whose send buffer was filled in this turn of the event loop."""
         full = self._sender.full
         while full:
             link = full.pop()

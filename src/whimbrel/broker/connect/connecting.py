@@ -56,7 +56,7 @@ _OLD_REFUSAL = b"\x20\x02\x00\x01"
 
 
 class _Fate(Enum):
-    """Outcome for the will of a client that disconnects."""
+    """Treatment of the will of a client that disconnects."""
 
     WITHDRAWN = "withdrawn"
     DUE = "due"
@@ -108,7 +108,7 @@ class ConnectHandler:
                 self._leave(client, client.expiry_us, died_at, _Fate.WAITS, is_known=False)
 
     def move_sessions(self, now: int) -> list[Notice]:
-        """Move sessions that are older than mounted identifiers to their mount points; return notices of the moves."""
+        """Move stored sessions to the mount points that they belong to; return notices of the moves."""
         self._moves.begin(now)
         self._wills.begin(now)
         return self._moves.notices
@@ -163,7 +163,10 @@ class ConnectHandler:
         return tuple(joinings), now
 
     def _client_id_of(self, link: Link, connect: Connect) -> tuple[str, str | None]:
-        """Return the full client identifier, and the one that the broker assigned or None; raise if it is refused."""
+        """Return the full client identifier, which begins with the mount point, and the one that the broker assigned.
+
+        The second is None if the client sent an identifier. Raise ``ProtocolError`` if the client is refused.
+        """
         client_id, assigned, state = connect.client_id, None, self._state
         mount = link.listener.mount
         if mount + client_id not in state.clients:
@@ -197,7 +200,7 @@ class ConnectHandler:
         return is_its_own and (self._authorizer.is_silent_on_ids or self._authorizer.may_connect(link.user, client_id))
 
     def _come(self, link: Link, connect: Connect, client_id: str, assigned: str | None, now: int) -> Procedure[None]:
-        """Begin or resume the client's session and join the named sessions, once all facts before are accepted."""
+        """Begin or resume the client's session and join the named sessions, once all earlier facts are accepted."""
         yield ACCEPTED
         while self._is_changing(link, client_id):
             yield ACCEPTED
@@ -236,16 +239,17 @@ class ConnectHandler:
         self._settle_in(link, client_id)
 
     def _is_changing(self, link: Link, client_id: str) -> bool:
-        """Return whether CONNECT must wait, because a change of the client or of its sessions is not durable yet."""
+        """Return whether CONNECT must wait: its client or a named session has a change that is not applied yet."""
         is_coming_or_going = client_id in self._coming or client_id in self._ending
         return is_coming_or_going or (bool(link.joining) and self._sessions.is_changing(link))
 
     def _from_before(self, link: Link, connect: Connect, client_id: str, now: int) -> Procedure[str]:
         """Return the client identifier to continue with.
 
-        It is *client_id*, unless the client resumes a session that is older than mounted identifiers and cannot move
-        now (``can_move_now``): it is that session's identifier then. Any other old session of the client is moved to
-        the mount point, or ended.
+        Usually it is *client_id*, which begins with the mount point. A session of this client may be stored without the
+        mount point, by a version that did not mount client identifiers. If the client resumes such a session and it
+        cannot move now (``can_move_now``), its identifier is returned. Otherwise the session is moved to the mount
+        point, or ended.
         """
         mount = link.listener.mount
         if not mount:
@@ -270,7 +274,7 @@ class ConnectHandler:
         return client_id
 
     def _end_before(self, before: LiveClient, link: Link, now: int) -> None:
-        """End a session that is older than mounted identifiers, as a clean start does."""
+        """End a session that was stored without its mount point, as a clean start does."""
         if before.link is not None:
             self._give_way(before, link, now, is_clean=True)
         elif (left := self._state.will_of(before.id)) is not None:
@@ -309,9 +313,9 @@ class ConnectHandler:
         )
 
     def _must_confirm(self, link: Link, client_id: str, *, is_resumed: bool) -> bool:
-        """Return whether QoS 0 deliveries to this client need receipts.
+        """Return whether the log needs a receipt (delivered or dropped) of each QoS 0 delivery to this client.
 
-        They do if some may be longer than the client's packet limit, or may be refused by its rights.
+        It does if a delivery may be longer than the client's packet limit, or may be refused by its rights.
         """
         if link.machine.max_packet_bytes or self._authorizer.is_open:
             return bool(link.machine.max_packet_bytes)
@@ -320,7 +324,7 @@ class ConnectHandler:
         return self._authorizer.may_be_refused(link.user, client_id, filters)
 
     def review_receipts(self, link: Link, now: int) -> None:
-        """Update whether a client's QoS 0 deliveries get receipts, after its rights changed."""
+        """Update whether QoS 0 deliveries to a client get receipts in the log, after the client's rights changed."""
         client = link.client
         if client is not None and client.link is link:
             must = link.numbered_by is not None or self._must_confirm(link, client.id, is_resumed=True)
@@ -396,7 +400,7 @@ class ConnectHandler:
         self._sender.refuse(link, code, reason)
 
     def change_receipts(self, client: LiveClient, now: int, *, is_confirming: bool) -> None:
-        """Record that QoS 0 deliveries of a client's private session have receipts from now on, or have none."""
+        """Record whether QoS 0 deliveries of a client's private session have receipts in the log from now on."""
         fact = PresenceChanged(
             node=self._commits.node,
             seq=self._commits.seq,
@@ -438,9 +442,10 @@ class ConnectHandler:
         is_clean: bool = False,
         is_known: bool = True,
     ) -> None:
-        """Record that a client is disconnected; end its session if it has no expiry (on a clean start the caller does).
+        """Record that a client is disconnected, and end a session without expiry, except on a clean start.
 
-        *is_known* is false if a previous broker process sent the client's messages: their last seq is not known then.
+        On a clean start (*is_clean*) the caller ends the session. *is_known* is false if a previous broker process sent
+        the client's messages: the seq of the last message sent is not known then.
         """
         now = self._commits.now(now)
         if client.link is not None:

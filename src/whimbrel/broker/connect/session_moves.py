@@ -53,7 +53,10 @@ class SessionMoves:
         self.notices: list[Notice] = []
 
     def begin(self, now: int) -> None:
-        """Move or mark all sessions that are older than mounted identifiers; no fact may be waiting to be applied."""
+        """Move each session that is stored without its mount point, or mark it if it is not empty.
+
+        No fact may be waiting to be applied.
+        """
         for client in list(self._state.clients.values()):
             mount = self._mount_of(client)
             if mount is None:
@@ -69,7 +72,7 @@ class SessionMoves:
             self.notices.append(Notice(text, client.id, client.owner))
 
     def _mount_of(self, client: LiveClient) -> str | None:
-        """Return the mount point that an old session belongs to, or None if the session stays where it is."""
+        """Return the mount point that a session stored without one belongs to; None if the session stays as it is."""
         if self._ids.mount_of(client.id) or self.mark(client.id) is not None:
             return None
         subscriptions = self._state.hold.subscriptions(client.session)
@@ -84,11 +87,14 @@ class SessionMoves:
         return fits and whole not in self._state.clients and self._ids.mount_of(whole) == mount
 
     def mark(self, client_id: str) -> str | None:
-        """Return the mount point that the session of *client_id* is marked with, or None."""
+        """Return the mount point that the session of *client_id* is marked with (``_mark_of``), or None."""
         return _mount_in(self._state.hold.access(private_session(client_id)))
 
     def before(self, mount: str, said: str) -> LiveClient | None:
-        """Return the old, unmoved session of a client that connects at *mount* with the identifier *said*, or None."""
+        """Return the client whose session is stored without *mount* and marked to move there, or None.
+
+        *said* is the client identifier in CONNECT, without the mount point.
+        """
         if not mount or mount + said in self._state.clients or self.mark(said) != mount:
             return None
         return self._state.clients.get(said)
@@ -99,7 +105,7 @@ class SessionMoves:
         return is_short and not self._commits.waiting and client.link is None and self._is_movable(client)
 
     def _is_movable(self, client: LiveClient) -> bool:
-        """Return whether a session is empty, so that a move loses nothing."""
+        """Return whether a session has no queued, held or unacknowledged message that a move would lose."""
         in_flight = (client.flying, client.queue, client.live, client.received, client.receiving, client.releasing)
         return not any(in_flight) and not self._state.hold.pending_count(client.session)
 
@@ -116,7 +122,10 @@ class SessionMoves:
             self._state.note(fact)
 
     def _facts(self, client: LiveClient, whole: str, mount: str, now: int) -> Iterator[Fact]:
-        """Yield the facts of a move; each gets its seq when the one before is entered."""
+        """Yield the facts (log records) of a move, each with the next seq.
+
+        The caller must enter a fact before it takes the next one: only then is the next seq known.
+        """
         node, session = self._commits.node, private_session(whole)
         left, chosen = self._state.will_of(client.id), self._state.decisions.shape.chosen(client.id)
         has_will = left is not None and is_mounted(left.will.subject, mount)
@@ -185,12 +194,12 @@ class SessionMoves:
 
 
 def _mark_of(mount: str) -> str:
-    """Return the access text that marks an old private session as belonging to *mount*."""
+    """Return the text that marks an old session as belonging to *mount*; it is stored as the session's access."""
     return json.dumps({"mount": mount}, ensure_ascii=False)
 
 
 def _mount_in(access: str | None) -> str | None:
-    """Return the mount point with which this access text marks a private session, or None."""
+    """Return the mount point in a session's access text, or None if the text is no such mark (``_mark_of``)."""
     if access is None:
         return None
     try:

@@ -28,7 +28,7 @@ class UserCheck:
         """Increases each time the users are replaced."""
 
     def user_of(self, link: Link, connect: Connect, now: int) -> Procedure[tuple[str | None, int]]:
-        """Return the verified user, or None if the client has none, and the time of the answer."""
+        """Return the verified user (None if the client has none), and the time at which the user was verified."""
         user = link.user
         while link.user_epoch != self.epoch:
             epoch = self.epoch

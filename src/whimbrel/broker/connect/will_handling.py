@@ -125,7 +125,7 @@ class WillHandling:
                 self.publish(left, now)
 
     def publish(self, left: LeftWill, now: int) -> None:
-        """Publish a will; while the log cannot be written, the will waits for the next tick."""
+        """Publish a will; while the log cannot be written, it stays stored and is tried again by ``tick``."""
         if self._publishing.admission.is_refusing:
             return
         if not self._authorizer.may_publish_as(left.owner, left.device, left.will.subject):

@@ -60,13 +60,14 @@ class DeliveryHandler:
 
     @property
     def has_work(self) -> bool:
-        """Whether ``go_on`` has something to do."""
+        """Whether clients wait for ``go_on``, which continues to send their messages."""
         return bool(self._unfinished or self._deciding)
 
     def pump_ready(self, now: int) -> None:
-        """Send to each client with new messages; a client whose next message a policy decides about gets a later turn.
+        """Send their new messages to all clients that have some.
 
-        The other clients are served first, because one decision takes as long as sending a hundred messages.
+        A client whose next message a policy decides about is served in a later turn of the event loop, after the
+        others: one decision takes as long as sending a hundred messages.
         """
         ready = self._state.volatile.ready
         while ready:
@@ -175,7 +176,7 @@ class DeliveryHandler:
         return spent
 
     def wake(self, now: int) -> None:
-        """Schedule devices whose pause, for too many policy steps, is over."""
+        """Schedule devices whose pause is over; a device pauses if its policies took too many steps."""
         for client in self.shaping.wake(now):
             self._decide_later(client)
 
@@ -307,7 +308,7 @@ class DeliveryHandler:
                 self._settle(client, out, terms, outcome, now)
 
     def _is_kept(self, client: LiveClient, out: Outgoing) -> bool:
-        """Return whether the policy decision about a delivery is stored until its receipt is applied."""
+        """Return whether a policy's decision about a delivery is stored; it is until the receipt is applied."""
         return self._policies.are_used and bool(self._policies.find_decisions(client.id, out.message.seq))
 
     def _settle_later(
@@ -315,7 +316,8 @@ class DeliveryHandler:
     ) -> None:
         """Apply a receipt that waited for the disk.
 
-        A session that the device has joined meanwhile may count this delivery too; then record its receipt.
+        If the device has joined another session meanwhile, whose queue has the same message, record a receipt there
+        too.
         """
         seq = out.message.seq
         self._settle(client, out, terms, outcome, now)
@@ -340,7 +342,10 @@ class DeliveryHandler:
         message: KeptNotification,
         outcome: Outcome = Outcome.DELIVERED,
     ) -> Receipt:
-        """Return the receipt of a retained message, with the message's own values: no later step can look them up."""
+        """Return the receipt of a retained message, with a copy of the message's subject, time and body hash.
+
+        The message may be replaced later, so no later step can look up these values.
+        """
         return replace(
             self._new_receipt(seq, now, terms, client, message, outcome),
             body_hash=hashlib.sha256(message.payload).digest() if outcome is Outcome.DELIVERED else None,

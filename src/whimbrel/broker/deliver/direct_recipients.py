@@ -49,7 +49,7 @@ _LENGTHS = 256
 
 
 class _Recipient(NamedTuple):
-    """One recipient of a lane: a private session with its client."""
+    """One recipient of a lane (the list of a topic's direct recipients): a private session with its client."""
 
     client: LiveClient
     qos: int
@@ -58,7 +58,11 @@ class _Recipient(NamedTuple):
 
 
 class DirectRecipients:
-    """Recipients of a topic: the sessions *found*, split into direct ones (*seats*) and the hold's (*rest*)."""
+    """Lane: the recipients of a topic, split into those that are served directly and those left to the hold.
+
+    *found* are all sessions with their matching subscriptions, *seats* the direct recipients, *rest* the other
+    sessions.
+    """
 
     __slots__ = (
         "_devices",
@@ -94,14 +98,20 @@ class DirectRecipients:
 
     @property
     def is_owed(self) -> bool:
-        """Whether a session in this lane outlives its connection, so messages at QoS 1 and 2 must be durable for it."""
+        """Whether the session of a direct recipient outlives its connection and was granted QoS 1 or 2.
+
+        Messages at QoS 1 and 2 must then be durable.
+        """
         for seat in self._seats:  # noqa: SIM110 # any() takes four times as long, and this is asked every time
             if seat.client.expiry_us and seat.qos:
                 return True
         return False
 
     def send(self, payload: bytes, sender: Sender, others: Others | None = None) -> Collection[str]:
-        """Send a QoS 0 copy to each connected recipient and to *others*; return the recipients that have it."""
+        """Send a QoS 0 copy to each connected recipient; return the client identifiers of those that have it.
+
+        *others* are more recipients, found by content, with their subscription identifiers.
+        """
         length = len(payload)
         old = new = b""
         skipped = absent = 0
@@ -135,7 +145,7 @@ class DirectRecipients:
         return self._devices if not absent else {seat.client.id for seat in self._seats if seat.client.link is not None}
 
     def _head(self, version: int, length: int) -> bytes:
-        """Return the first bytes of a PUBLISH packet, which are the same for all bodies of one length."""
+        """Return the bytes of a PUBLISH packet before its body; they are cached per length of the body."""
         head = self._heads.get((version, length))
         if head is None:
             if len(self._heads) >= _LENGTHS:
@@ -149,7 +159,7 @@ class DirectRecipients:
     def passing_on(
         self, message: KeptNotification, sender: Sender, ready: list[LiveClient], now: int
     ) -> Generator[None, None, tuple[Found, list[str]]]:
-        """Do the work of ``pass_on`` in slices, yielding after each; return the same result."""
+        """Do the work of ``pass_on`` in steps, yielding between them; return the same result."""
         held: Found = []
         received: list[str] = []
         for start in range(0, len(self._seats), PIECE):
@@ -170,7 +180,7 @@ class DirectRecipients:
         return self._with_rest(held), received
 
     def _with_rest(self, held: Found) -> Found:
-        """Return all recipients that are left to the hold, sorted by session."""
+        """Return the recipients left to the hold (queues of all sessions): *held* and the rest, sorted by session."""
         return sorted(held + self.rest, key=_BY_SESSION) if held and self.rest else held or self.rest
 
     def _pass_on(
@@ -211,7 +221,10 @@ class DirectRecipients:
 
 
 class DirectRecipientsCache:
-    """Cache of lanes per topic, valid until a subscription changes; a topic that *is_refused* has no lane."""
+    """Cache of lanes (lists of direct recipients) per topic, valid until the routes (matching index) change.
+
+    A topic for which *is_refused* returns a reason has no lane.
+    """
 
     def __init__(self, state: BrokerState, is_refused: Callable[[str], object]) -> None:
         self._state, self._is_refused = state, is_refused
@@ -222,9 +235,10 @@ class DirectRecipientsCache:
         matcher."""
 
     def get(self, subject: str) -> DirectRecipients | None:
-        """Return the lane of the topic *subject*, without matches by content; None if publishing to it is refused.
+        """Return the lane (list of direct recipients) of the topic *subject*, without subscribers found by content.
 
-        For a long lane that is not cached it returns None; ``making`` builds such a lane.
+        Return None if publishing to the topic is refused, or if a long lane is not cached: ``making`` builds such a
+        lane.
         """
         self._keep_up()
         try:
@@ -234,7 +248,7 @@ class DirectRecipientsCache:
             return None if len(found) > PIECE else self._remember(subject, self._lane(subject, found))
 
     def making(self, subject: str, found: Found) -> Generator[None, None, DirectRecipients | None]:
-        """Build the lane (direct recipients) of a publication from the sessions *found*; yield after each slice."""
+        """Build the lane (direct recipients) of a publication from the sessions *found*; yield after each step."""
         self._keep_up()
         lane = self._lanes.get(subject)
         if lane is not None and lane.found is found:
@@ -252,7 +266,7 @@ class DirectRecipientsCache:
         return lane
 
     def _keep_up(self) -> None:
-        """Clear the cached lanes if a subscription has changed."""
+        """Clear the cached lanes (lists of direct recipients) if the routes (matching index) have changed."""
         if self._state.routes.epoch != self._epoch:
             self._epoch = self._state.routes.epoch
             self._lanes.clear()
@@ -270,7 +284,8 @@ class DirectRecipientsCache:
     def others(self, handles: Iterable[int]) -> Others | None:
         """Return the QoS 0 recipients of subscriptions with a content filter, or None if one of them needs the hold.
 
-        *handles* are the matcher's indices of these subscriptions. Call ``get`` before, which clears outdated entries.
+        *handles* are the matcher's indices of these subscriptions. The caller must call ``get`` first, which clears
+        outdated entries.
         """
         try:
             return dict.fromkeys(map(self._plain.__getitem__, handles), ())
@@ -306,7 +321,7 @@ class DirectRecipientsCache:
         return {device for session, _ in found if not is_private(session) for device in hold.members(session)}
 
     def _seat(self, found: Found, members: set[str], seats: list[_Recipient], rest: Found) -> None:
-        """Add each session of *found* to *seats* if it does not need the hold, otherwise to *rest*."""
+        """Add each session of *found* to *seats* (direct recipients) or, if the hold must serve it, to *rest*."""
         state = self._state
         for session, identities in found:
             client = state.clients.get(client_of(session) or "")
@@ -319,7 +334,7 @@ class DirectRecipientsCache:
 
 
 def is_plain(message: KeptNotification) -> bool:
-    """Return whether a publication's own properties allow a lane: it has no keys, expiry, deadline or place."""
+    """Return whether direct recipients may be used: the publication has no keys, expiry, deadline or place."""
     return (
         message.secured is OPEN
         and message.expires_at is None

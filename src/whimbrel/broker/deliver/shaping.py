@@ -87,7 +87,10 @@ class TransformJob(NamedTuple):
     tries: int
 
     def then(self, result: object, now: int) -> None:
-        """Handle the transformed body or a fault; None: the job still runs, so check if other copies wait too long."""
+        """Handle the result of the transform: the transformed body, or a fault.
+
+        None means that the transform is still running; then check if other messages have waited too long for it.
+        """
         assert result is None or isinstance(result, bytes | Fault)
         if result is not None:
             self.shaping.on_transform_result(self, result, now)
@@ -95,7 +98,7 @@ class TransformJob(NamedTuple):
             self.shaping.look(self, now)
 
     def wait_from(self, now: int) -> None:
-        """Count the time that other copies have waited from *now* on, because transforms could not run before."""
+        """Count the waiting time of the other messages from *now* on, because no transform could run before."""
         self.link.shaping_since = now
 
     @property
@@ -159,7 +162,10 @@ class PolicyHandler:
         return self._decisions.shape.find_policies(client.id, [name for each in terms for name in each.policies])
 
     def begin(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> int:
-        """Decide about a delivery that may be sent now, and carry it out; return the cost (see ``_OF_DECISION``)."""
+        """Decide about a delivery that may be sent now, and carry it out; return the cost.
+
+        The unit is the cost of sending one message.
+        """
         before = self._steps
         self._begin(client, link, out, self._commits.now(now))
         return _OF_DECISION + (self._steps - before) // _STEPS_A_MESSAGE
@@ -211,9 +217,10 @@ class PolicyHandler:
         *,
         made: tuple[TransformJob, bytes | Fault] | None = None,
     ) -> None:
-        """Run the remaining policies one after the other, until one sends something.
+        """Run the remaining policies one after the other, until one sends a message.
 
-        *made* is an earlier transform for the first of them, and its result; it counts if the policy still asks for it.
+        *made* is a finished transform and its result. It is used if the first of these policies still asks for that
+        transform.
         """
         for at, (version, answer, sends_original) in enumerate(self._answers(client, out, chain, now)):
             if sends_original or version is None:
@@ -244,7 +251,7 @@ class PolicyHandler:
         self._withhold(client, out, now)
 
     def _answers(self, client: LiveClient, out: Outgoing, chain: _Chain, now: int) -> Iterator[Asked]:
-        """Run the policies of a *chain* on a copy, each with the state at the moment when it runs."""
+        """Run the policies *chain* on a message in order; each sees the device state at the moment when it runs."""
         message, decisions = out.message, self._decisions
         found = self._messages.read(message)
         delivery = Delivery(client.id, message.publisher, found.arrival, found.body)
@@ -363,7 +370,7 @@ class PolicyHandler:
         self._send_in_turn(client, link, out, of=None)
 
     def _send_in_turn(self, client: LiveClient, link: Link, out: Outgoing, *, of: int | None) -> None:
-        """Send once all earlier facts are accepted; *of* is the seq of a new decision that must be durable first.
+        """Send a message once all earlier facts are accepted; if given, the decision with the seq *of* must be durable.
 
         Until then the message takes room in the connection's buffer, as if it were already written.
         """

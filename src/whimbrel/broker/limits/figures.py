@@ -21,7 +21,7 @@ _KEY = "figure"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The description of one number."""
+    """Description of one figure (a metric or status value)."""
 
     about: str
     """Text that describes the number, for the reference page and the help of the metric."""
@@ -36,7 +36,7 @@ class Figure:
 
 
 class Reading(NamedTuple):
-    """A figure with its name and its current value."""
+    """A figure's description, with its name and current value."""
 
     name: str
     value: float
@@ -59,7 +59,7 @@ def figures_of(kind: type[DataclassInstance]) -> dict[str, Figure]:
 
 
 def read_figures(*tables: DataclassInstance) -> Iterator[Reading]:
-    """Yield a reading of each figure of *tables* whose value is not None."""
+    """Yield name, value and description of each figure in the dataclass objects *tables* whose value is not None."""
     for table in tables:
         for name, figure in figures_of(type(table)).items():
             value = getattr(table, name)

@@ -36,7 +36,7 @@ _PASSING = 8
 
 
 class NoRoom(str):
-    """Reason why more memory is refused; some may be free later without any action of the refused client."""
+    """Text of a refusal that memory or disk is full; there may be room later without any action of the client."""
 
     __slots__ = ()
 
@@ -85,7 +85,8 @@ class Memory(MemoryCount):
     def refusal(self, more: int = 0, *, is_lasting: bool = False) -> tuple[ReasonCode, NoRoom] | None:
         """Return the reason code and text for refusing *more* bytes, or None if they may be kept.
 
-        Data that are stored (*is_lasting*), and do not only pass through, must not use the last eighth of the limit.
+        The last eighth of the limit is reserved for data that only pass through the broker, so data that it stores
+        (*is_lasting*) are refused earlier.
         """
         if self.has_room(more + (self.most // _PASSING if is_lasting else 0)):
             return None
@@ -98,7 +99,10 @@ class Memory(MemoryCount):
         self.counted += change
 
     def count_outgoing(self, size: int) -> None:
-        """Count *size* bytes that were written to a connection as waiting, until the next measurement."""
+        """Add *size* bytes, just written to a connection, to the estimate of bytes that wait to be sent.
+
+        The next measurement of the send buffers replaces the estimate.
+        """
         self.outgoing += size
         self.counted += size
         self._is_guess = True

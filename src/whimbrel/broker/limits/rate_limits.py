@@ -56,7 +56,7 @@ class Slowed(NamedTuple):
     """The setting of the rate that the client, or its user, exceeds."""
 
     def notice(self) -> Notice:
-        """Return the line for the operator."""
+        """Return the notice for the operator's log that the client is slowed down."""
         return Notice(_SLOWED.format(self.setting), self.client, self.user)
 
 
@@ -87,7 +87,10 @@ class TokenBucket:
             self._level -= number * US_PER_S
 
     def wait_us(self, now: int) -> int:
-        """Return the microseconds until a waiting client may go on (``_WAITS``); 0 if the bucket has a token now."""
+        """Return the microseconds until a waiting client may go on; 0 if the bucket has a token now.
+
+        A waiting client goes on when the bucket has the tokens of a tenth of a second (``_WAITS``).
+        """
         if self.tokens_left(now) > 0:
             return 0
         wanted = min(self._most, max(1, self._rate // _WAITS) * US_PER_S)

@@ -36,7 +36,7 @@ class ReceiveBuffer:
 
     @property
     def has_more(self) -> bool:
-        """Whether the buffer has more than part of a fixed header, so that bytes could be released at a higher rate."""
+        """Whether bytes wait that a higher rate would release: more than an incomplete fixed header is buffered."""
         return len(self) > 0 and (self._left > 0 or _packet_bytes(self._data, self._begin) is not None)
 
     def take(self, messages: int, size: int) -> tuple[bytes, int]:

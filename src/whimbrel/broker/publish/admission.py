@@ -107,7 +107,10 @@ class Admission:
         return _response_refusal(properties)
 
     def _area_refusal(self, packet: Publish) -> Refusal | None:
-        """Return why a message may not be retained for its area, or None: each report of a place searches the areas."""
+        """Return why a message with an area may not be retained, or None; the number of such messages is limited.
+
+        Each position report searches their areas.
+        """
         areas, user = self._state.areas, packet.properties.user
         placing = read_placing(user, is_ours=False).placing if user else None
         area = None if placing is None else placing.area
@@ -124,11 +127,12 @@ class Admission:
         return None
 
     def parse_placing(self, packet: Publish, *, is_ours: bool) -> tuple[Publish, Placing | str | None, int]:
-        """Parse a publication's placing; a place in its topic is moved to its user properties.
+        """Parse a publication's placing: its place, area and deadline.
 
-        Return the publication, its placing or the reason why it is refused, and the count of bare properties that are
-        the application's (``placing``); they are counted once the publication is accepted. *is_ours*: the connection's
-        CONNECT carried ``whimbrel=1``.
+        A place in the topic is moved to the user properties. Return three values: the publication; its placing, or the
+        reason why it is refused; and the number of properties, such as ``place=Kitchen``, that do not parse and so
+        belong to the application (``placing``). That number is counted once the publication is accepted. *is_ours*: the
+        connection's CONNECT carried ``whimbrel=1``.
         """
         try:
             if packet.topic.startswith(IN_TOPIC):
@@ -178,7 +182,10 @@ class Admission:
         return None
 
     def room_refusal(self, *, makes_room: bool = False) -> Refusal | None:
-        """Return why publications that may be held are refused, or None; removing a retained message *makes_room*."""
+        """Return why publications that may be held are refused, or None.
+
+        *makes_room* means that the publication removes a retained message: then full memory is no reason.
+        """
         most = self._limits.held_bytes
         if self._state.held.size_bytes > most + most // _PASSING:
             return self._held_refusal()
@@ -230,7 +237,10 @@ def waiting_bytes(found: Found) -> int:
 
 
 def _response_refusal(properties: Properties) -> Refusal | None:
-    """Return why a publication or will is refused for its response topic, or None: others will publish to that."""
+    """Return why a publication or will is refused for its response topic, or None.
+
+    The topic is checked because receivers of the message will publish to it.
+    """
     topic = properties.text(Property.RESPONSE_TOPIC)
     if topic is None:
         return None

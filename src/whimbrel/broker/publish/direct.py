@@ -52,8 +52,8 @@ class DirectPath:
     ) -> int:
         """Pass on publications, from the first, while they qualify; return how many were passed on.
 
-        *matched* has, for each publication, the handles of its content subscriptions. All steps are written out in one
-        loop, because a broker spends most of its time here.
+        *matched* has, for each publication, the matching subscriptions with a content filter, as the matcher's indices
+        (handles). All steps are written out in one loop, because a broker spends most of its time here.
         """
         commits, lanes, publisher, sender = self._commits, self._lanes, client.id_bytes, self._sender
         append, waiting, ready, seq = commits.append_body, commits.waiting, self._state.volatile.ready, commits.seq

@@ -18,7 +18,7 @@ __all__ = ["Offer"]
 
 
 class Offer:
-    """A publication of the client *publisher* at the time *at*.
+    """A publication of the client *publisher* at the time *at* that has no seq yet.
 
     *packet_id* is set only at QoS 2, and *will* only if this publication is a will.
     """

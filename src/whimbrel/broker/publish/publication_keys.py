@@ -31,7 +31,7 @@ def unlocked_by(packet: Publish, keyring: Keyring, *, is_ours: bool) -> tuple[Pu
 
 
 def check_unlocked(packet: Publish, keyring: Keyring, *, is_ours: bool) -> None:
-    """Raise ``ProtocolError`` if a request or report has an invalid key or place; valid ones have no effect."""
+    """Raise ``ProtocolError`` if a request or report has an invalid key or place; a valid key or place is ignored."""
     if packet.properties.user:
         _, secured = unlocked_by(packet, keyring, is_ours=is_ours)
         if isinstance(secured, str):

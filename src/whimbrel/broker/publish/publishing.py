@@ -166,7 +166,10 @@ class PublishHandler:
         return self._direct if is_open else None
 
     def _find_subscribers(self, topic: str, handles: Sequence[int], secured: Secured) -> Found:
-        """Return the subscribers of a publication without a place, from the cache of its topic's lane if possible."""
+        """Return the subscribers of a publication without a place, from the topic's cached lane if possible.
+
+        A lane is the list of a topic's recipients.
+        """
         lane = None if handles or secured is not OPEN or self._lanes is None else self._lanes.get(topic)
         return self._state.routes.subscribers(topic, handles, secured) if lane is None else lane.found
 
@@ -233,10 +236,11 @@ class PublishHandler:
         now: int,
         allowance: Allowance | None,
     ) -> tuple[Sequence[Sequence[int]], Mapping[int, NearFound]]:
-        """Return for each publication, made at *now*, the handles of content subscriptions that match.
+        """Return, for each publication of the time *now*, the matching subscriptions with a content filter.
 
-        The second result has, by index, the subscriptions with ``near`` that match a publication with a place.
-        ``OutOfAllowanceError`` means that another attempt with the same *allowance* is needed.
+        They are the matcher's indices (handles). The second result has, by the index of each publication with a place,
+        the matching subscriptions with ``near``. ``OutOfAllowanceError`` means that another attempt with the same
+        *allowance* is needed.
         """
         routes = self._state.routes
         near = {at: NO_SUBSCRIBERS for at, placing in placings.items() if placing.place is not None} if placings else {}
@@ -397,7 +401,7 @@ class PublishHandler:
             accepted.answer(is_wanted)
 
     def _passing_on(self, accepted: _Accepted, found: Found) -> Pieces:
-        """Do the work of ``_pass_on`` in slices, yielding after each."""
+        """Do the work of ``_pass_on`` in steps, yielding between them."""
         message, offer, is_wanted, accepted_at = accepted.message, accepted.offer, bool(found), self._commits.last_at
         if self._state.volatile.ready and not message.qos:
             self._pump_ready(accepted_at)

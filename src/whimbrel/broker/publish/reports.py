@@ -44,7 +44,7 @@ class Reports:
         self._commits, self._state, self._sender, self._publishing = commits, state, sender, publishing
 
     def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
-        """Record a report made at *now*; at QoS 1 and 2 its publication has begun."""
+        """Record a report made at *now*; at QoS 1 and 2 its PUBLISH already counts against the receive maximum."""
         refusal = self._publishing.admission.report_refusal(link, client, packet)
         if refusal is not None:
             self._publishing.answers.refuse(link, client, packet, *refusal)

@@ -31,7 +31,7 @@ _GRACE_US = 3_600 * US_PER_S
 
 
 class AbsentDevices:
-    """Removes devices that are away for longer than *expiry_s*; *put_out* makes a device leave a session."""
+    """Removes devices that are away for longer than *expiry_s*: *put_out* removes one device from a session."""
 
     def __init__(self, state: BrokerState, expiry_s: int, put_out: Callable[[str, str, int], None]) -> None:
         self._state, self._expiry_us, self._put_out = state, expiry_s * US_PER_S, put_out
@@ -45,7 +45,7 @@ class AbsentDevices:
         self._next_at = now + min(self._expiry_us, _GRACE_US)
 
     def tick(self, now: int) -> None:
-        """Check some sessions, if it is time."""
+        """Check some sessions; do nothing between two rounds of checks."""
         if not self._expiry_us or (not self._to_look_at and now < self._next_at):
             return
         if not self._to_look_at:

@@ -58,7 +58,7 @@ class ClientRequests:
         self._answers = Answers(commits, sender)
 
     def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
-        """Handle a request; at QoS 1 and 2 its publication has begun."""
+        """Handle a request; at QoS 1 and 2 its PUBLISH already counts against the receive maximum."""
         del now
         verb = packet.topic.removeprefix(CLIENTS)
         if packet.qos > AT_LEAST_ONCE:
@@ -108,7 +108,7 @@ class ClientRequests:
         self._answers.answer(asked, {"clients": page, "next": last if has_more else None})
 
     def _next(self, after: str, most: int, is_wanted: Callable[[LiveClient], bool]) -> Generator[None, None, list[str]]:
-        """Return the first identifiers after *after*, yielding after each slice of the clients."""
+        """Return the first *most* wanted client identifiers after *after*; yield after each step of the search."""
         clients, found = self._state.clients, list[str]()
         known = list(clients)
         for at in range(0, len(known), _PIECE):

@@ -156,7 +156,10 @@ class JoinAuthorizer:
         return _joinings(doors, rights), now
 
     def _lowest_cost(self) -> Cost | None:
-        """Return the cost of the hashes in one of the sessions with old hashes, or None if no such session is left."""
+        """Return the lowest cost of the password hashes of one session with old hashes, or None if none is left.
+
+        Old hashes have a lower cost than is configured.
+        """
         while self._cheap:
             session, (access, cost) = next(iter(self._cheap.items()))
             found = self._state.hold.access(session)
@@ -183,7 +186,10 @@ class JoinAuthorizer:
         return session not in self._state.volatile.deleting
 
     def is_as_it_was(self, joining: Joining) -> bool:
-        """Return whether the rights of *joining* still hold: the session and its access are unchanged."""
+        """Return whether the rights that were determined for *joining*, a request to join a session, still hold.
+
+        They do if the session exists, is not about to be deleted, and has the same access.
+        """
         session, hold = joining.session, self._state.hold
         access = hold.access(session)
         is_same = access == joining.access or self._raised.get(session) == (joining.access, access)
@@ -232,7 +238,10 @@ def _judge(
     cost: Cost,
     beside: Cost | None,
 ) -> tuple[list[frozenset[Right]], list[str | None]]:
-    """Return the rights in each session, and its new access if a hash was replaced; runs in any thread."""
+    """Return the client's rights in each session, and the sessions' new access texts; runs in any thread.
+
+    A session has a new access text if a password hash in it was replaced by one at *cost*, otherwise None.
+    """
     found: list[frozenset[Right]] = []
     raised: list[str | None] = []
     for door in doors:
@@ -251,14 +260,14 @@ def _judge(
 
 
 def _below(access: str, cost: Cost) -> Cost | None:
-    """Return the lowest cost of the hashes in *access*, or None if it is not below *cost*."""
+    """Return the lowest cost of the password hashes in *access*, or None if that is *cost* or higher."""
     found = read_access(access)
     least = found.lowest_cost() if isinstance(found, Passwords) else cost
     return least if least.is_below(cost) else None
 
 
 def hash_passwords(salt: bytes, cost: Cost, words: dict[str, str]) -> str | InvalidValueError:
-    """Return an access with these passwords, or why they are invalid; runs in any thread."""
+    """Return a session's access with the passwords *words* (by level), or why they are invalid; runs in any thread."""
     try:
         user, admin, owner = (words.get(level) for level in ("user", "admin", "owner"))
         return Passwords.create(salt=salt, user=user, admin=admin, owner=owner, cost=cost).to_text()

@@ -114,7 +114,7 @@ class Sessions:
         return not (link.joining or link.rights) or self._authorizer.may_publish(link, device, f"{SESSIONS}join")
 
     def joined_by(self, link: Link, device: str, seq: int, now: int) -> list[PresenceChanged]:
-        """Return the facts, with seqs from *seq* on, that a device joins the sessions that its CONNECT asks for."""
+        """Return the facts, with seqs from *seq* on, by which a device joins the sessions that its CONNECT names."""
         for joining in link.joining:
             link.rights[joining.session] = joining.rights
             self._entering.add((joining.session, device))
@@ -129,7 +129,7 @@ class Sessions:
         return self._state.applying(fact)
 
     def is_changing(self, link: Link) -> bool:
-        """Return whether a change of access to one of the sessions in a CONNECT waits for the disk."""
+        """Return whether a CONNECT names a session whose change of access is not applied yet."""
         return any(joining.session in self._state.volatile.changing for joining in link.joining)
 
     def _check_devices(self, session: str, device: str) -> None:
@@ -162,7 +162,7 @@ class Sessions:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
-        """Handle a request; at QoS 1 and 2 its publication has begun."""
+        """Handle a request; at QoS 1 and 2 its PUBLISH already counts against the receive maximum."""
         verb = packet.topic.removeprefix(SESSIONS)
         if packet.qos > AT_LEAST_ONCE:
             client.receiving.add(packet.packet_id)
@@ -286,7 +286,7 @@ class Sessions:
         yield from self._change(asked, SessionChange.CREATED, access, now)
 
     def _access_of(self, asked: Asked, otherwise: str | None, now: int) -> Procedure[tuple[str | None, int]]:
-        """Return the access that a request asks for, and the time of the result; hashing takes long."""
+        """Return the access that a request asks for, and the time when it was ready: hashing passwords takes long."""
         access, now = yield from self._access_asked(asked, otherwise, now)
         full = self._state.memory.refusal(len(access or ""))
         if full is not None:
@@ -403,7 +403,7 @@ class Sessions:
             self._driver.start(self._put_out(device, session, device, now))
 
     def _detach(self, device: str, session: str, by: str, *, is_deleted: bool, now: int) -> None:
-        """End a connection's part in a session, and notify the client if another one caused that."""
+        """Remove a device's rights in a session; notify its client if another device (*by*) caused that."""
         client = self._disown(device, session)
         if client is not None:
             if device != by:

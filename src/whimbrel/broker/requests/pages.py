@@ -33,9 +33,9 @@ def cost_of_rows(count: int) -> int:
 def page_of(
     items: Sequence[_Item], most: int, row_of: Callable[[_Item], Row | None]
 ) -> Generator[None, None, tuple[list[Row], int]]:
-    """Return at most *most* rows, made by *row_of* from the first *items*, and the number of items used.
+    """Return at most *most* rows and the number of items that they were made from, beginning with the first.
 
-    Yield before each slice of the work. An item that was removed meanwhile has no row and is left out.
+    *row_of* makes the row of an item, or returns None for an item that was removed meanwhile. Yield before each step.
     """
     page: list[Row] = []
     size_bytes = 0

@@ -116,7 +116,11 @@ class Policies:
         self._budget = WorkBudget(config.limits.packet_work, config.limits.session_work_per_second)
 
     def handle(self, link: Link, client: LiveClient, packet: Publish, now: int) -> None:
-        """Handle a message to a topic of policies; at QoS 1 and 2 its publication has begun."""
+        """Handle a message to a topic of policies.
+
+        At QoS 1 and 2 its PUBLISH already counts against the receive maximum. While a long policy of the same
+        connection is being parsed, the message waits.
+        """
         waiting = self._waiting.get(link)
         if waiting is None:
             self._waiting[link] = deque([(client, packet, now)])
@@ -269,7 +273,10 @@ class Policies:
     # -- choose ------------------------------------------------------------------------------------------------------
 
     def choice(self, link: Link, device: str, name: str | None, now: int) -> PolicyChanged | None:
-        """Return the fact that a device chooses a policy, or no policy (*name* is None); None if nothing changes."""
+        """Return the log record of a device's choice of a policy, or None if the choice is not new.
+
+        *name* is None if the device chooses no policy.
+        """
         if self._shape.chosen(device) == name:
             return None
         return self._fact(PolicyChange.CHOSEN, owner_of(link.user, device), now, name=name, device=device)
@@ -307,7 +314,7 @@ class Policies:
     def _list(
         self, link: Link, client: LiveClient, packet: Publish, asked: Mapping[str, object], now: int
     ) -> Iterator[None]:
-        """Answer with a page of policies, sorted by name, yielding before each slice."""
+        """Answer with a page of policies, sorted by name, yielding before each step."""
         after, most, is_own = _page_asked_for(asked)
         index = self._index.of_owner(owner_of(link.user, client.id)) if is_own else self._index.names
         names = index.behind(after, most + 1)
@@ -344,9 +351,10 @@ class Policies:
         self._notify(version, device, text, {"slowed": True, "device": device, "steps": steps}, now)
 
     def _notify(self, version: PolicyVersion, device: str, text: str, members: Mapping[str, object], now: int) -> None:
-        """Log *text*, and publish *members* to the owner of a policy and the device; the first names the topic.
+        """Log *text*, and publish *members* as JSON to the owner of a policy and to the device.
 
-        Only clients that subscribe to the topic get the message.
+        The topic is that of the policy with the first name in *members* as its last level. Only clients that subscribe
+        to the topic get the message.
         """
         user = None if is_private(version.owner) else version.owner
         self._notices.append(Notice(text, client_of(version.owner) or "", user))

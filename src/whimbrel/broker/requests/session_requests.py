@@ -95,7 +95,7 @@ def read_request(verb: str, body: bytes) -> Request:
 
 
 def id_of(body: bytes) -> object:
-    """Return the id of a request that is invalid otherwise, or None if the id cannot be read."""
+    """Return the id in the body of a request that is refused, or None if the id cannot be read."""
     try:
         tree = read_json(body[: MAX_REQUEST_BYTES + 1], limits=_LIMITS)
         return None if tree.get("id") is None else _id(tree["id"])

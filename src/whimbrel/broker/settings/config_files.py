@@ -48,7 +48,7 @@ def read_config(path: Path) -> Config:
 
 
 def read_toml(path: Path) -> dict[str, object]:
-    """Return the parsed content of the TOML file *path*; raise ``ConfigError`` with the place of a syntax error."""
+    """Return the parsed content of the TOML file *path*; raise ``ConfigError`` with the line of a syntax error."""
     source = str(path)
     try:
         with path.open("rb") as stream:

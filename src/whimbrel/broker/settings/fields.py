@@ -74,7 +74,10 @@ def unreadable(source: str, error: OSError) -> ConfigError:
 
 
 def refused_value(source: str, where: str, error: InvalidValueError) -> ConfigError:
-    """Return *error* as a ``ConfigError`` of the file *source* at the place *where*; its own sentence is kept."""
+    """Return *error* as a ``ConfigError`` of the file *source*; *where* names the rule in that file.
+
+    If *error* has a sentence of its own, the sentence is kept.
+    """
     sentence = f"{where}: {error.sentence}" if error.sentence else ""
     return ConfigError(source, f"{where}, {error.what}", error.found, error.allowed, sentence=sentence)
 
@@ -168,7 +171,7 @@ def choice(default: str, words: tuple[str, ...], about: str) -> str:
 
 
 def path(about: str, *, what: str = "file") -> str:
-    """Return the field of a setting that is the path of a file (or other *what*), by default none."""
+    """Return the field of a setting that is the path of a file, by default none; *what* names its kind in errors."""
     allowed = f'the path of a {what}, at most {MAX_PATH_BYTES} bytes; "" is none'
     return checked_text("", allowed, lambda value: text("path", value, max_bytes=MAX_PATH_BYTES), about)
 

@@ -143,11 +143,14 @@ class ListenerSettings(Section):
         return _mode(self.socket_mode) or 0
 
     def users_file(self, of_access: str) -> str:
-        """Return the users file of this listener, or else *of_access*, that of [access]; "" if it has none."""
+        """Return the users file of this listener or, without one, *of_access*, the users file of the section [access].
+
+        It is "" if neither is set.
+        """
         return self.users or of_access
 
     def admits_anonymous(self, of_access: str) -> bool:
-        """Return whether a client without a user name may connect here; *of_access* is the users file of [access]."""
+        """Return whether a client without a user name may connect; *of_access* is the users file of [access]."""
         return self.anonymous or not self.users_file(of_access)
 
 

@@ -24,7 +24,7 @@ _LOOK_S = LOOK_US / 1e6
 
 
 class BlockingThreads:
-    """Runner of the core's blocking tasks in threads of *pool*.
+    """Runner of the core's blocking tasks (such as password checks) in threads of *pool*.
 
     It passes the results to the core, and calls *flush_soon* to send the core's answers to clients.
     """
@@ -73,9 +73,10 @@ class Transforms:
         self._running.loop.call_later(_LOOK_S, self._look, job, is_warm)
 
     def _look(self, job: TransformJob, is_warm: bool) -> None:  # noqa: FBT001 # the event loop passes positions only
-        """Ask the core whether other messages must still wait for the body of *job*; repeat while it is pending.
+        """Check at intervals, until the transform *job* is done, whether other messages have waited too long for it.
 
-        The waiting time is counted from the moment when the first process has started, since that takes a while.
+        The core decides (``TransformJob.then``) and withholds the message if so. Time counts only from the moment when
+        the pool's first process has started.
         """
         running = self._running
         if not job.is_pending or running.failure is not None or running.is_closed:

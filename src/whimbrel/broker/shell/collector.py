@@ -51,7 +51,7 @@ class Collector:
             self._most = 2 * gc.get_freeze_count() + _MUCH
 
     def end(self) -> None:
-        """Restore Python's own settings."""
+        """Restore the collector's settings from before ``begin``: thresholds and callbacks; unfreeze all objects."""
         gc.callbacks.remove(_freeze)
         gc.set_threshold(*self._before)
         gc.unfreeze()

@@ -57,7 +57,10 @@ class LogClock:
         return self._monotonic_ns() // 1_000 + self._offset
 
     def adjust(self) -> None:
-        """Correct the log's time by the machine's clock; call this often, and after a time without calls."""
+        """Correct the log's time by the machine's clock.
+
+        Call this often, and again at once after a pause in which the process did not run.
+        """
         now = self._monotonic_ns() // 1_000
         elapsed, self._adjusted_at = now - self._adjusted_at, now
         ahead = now + self._offset - self._wall()

@@ -57,7 +57,7 @@ NO_LOG_FIGURES: Final = LogFigures()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """Gauges of a broker: metrics of its present state, not totals (apart from ``learned_failures``)."""
+    """Gauges of a broker: metrics of its present state; the only total among them is ``learned_failures``."""
 
     clients_connected: int = now("clients that are connected", topic="clients/connected", place="clients.connected")
     clients: int = now("clients that have a session", topic="clients/total", place="clients.known")
@@ -126,7 +126,10 @@ def gauges(broker: Broker) -> Gauges:
 
 
 def system_values(broker: Broker, uptime_us: int, log: LogFigures = NO_LOG_FIGURES) -> dict[str, str]:
-    """Return the messages to publish under ``$SYS``, by topic; topics that other brokers also have are named alike."""
+    """Return the messages to publish under ``$SYS``, by topic.
+
+    Topics that other MQTT brokers publish too have the same names here.
+    """
     totals: dict[str, int] = {}
     for _, value, figure in read_figures(gauges(broker), log, broker.counters):
         if figure.topic:

@@ -28,7 +28,10 @@ class Preparation:
         self._routes: Routes | None = None
 
     def pack(self, routes: Routes) -> None:
-        """Record that the state is restored; accept clients unless *routes* has too many unpacked filters."""
+        """Record that the state is restored; accept clients unless many stored filters are not packed yet.
+
+        *routes* is the matching index of the restored subscriptions.
+        """
         self._routes, self.reason = routes, None
         if routes.unpacked > MAX_UNPACKED:
             self.reason = f"{routes.unpacked:,} stored filters are being packed; try again in a moment"

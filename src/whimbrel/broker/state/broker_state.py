@@ -133,7 +133,10 @@ class BrokerState(NodeListener[LiveClient]):
         self.terms.forget(session)
 
     def session_ends(self, session: str, subscriptions: Sequence[Subscription], members: Iterable[str]) -> None:
-        """Remove all subscriptions of an ended session from the routes; withdraw its queued copies from *members*."""
+        """Remove all subscriptions of an ended session from the routes (matching index).
+
+        Withdraw the copies that are queued for *members*, the devices of a named session.
+        """
         for subscription in subscriptions:
             self.routes.remove(session, (subscription.subject_filter, subscription.name))
         self.terms.forget(session)
@@ -209,7 +212,10 @@ class BrokerState(NodeListener[LiveClient]):
         return False
 
     def keep_up(self, found: Found) -> bool:
-        """Return whether each session is private, and its client is connected, does not lag and has an empty queue."""
+        """Return whether the clients of all these sessions keep up, so that a message is sent to each of them at once.
+
+        That is: each session is private, and its client is connected, is not in slow mode and has an empty queue.
+        """
         for session, _ in found:
             client = self.clients.get(client_of(session) or "")
             if client is None or client.link is None or client.link.is_lagging or client.queue or client.live:

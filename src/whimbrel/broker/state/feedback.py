@@ -127,7 +127,7 @@ class Announcements:
 
 
 def _part_topic(number: int) -> str:
-    """Return the topic of part *number* of the plan; part 0 has the topic without a number behind it."""
+    """Return the topic of a part of the plan: the plan's topic, followed by *number* if that is not 0."""
     return f"{REPLICAS_TOPIC}/{number}" if number else REPLICAS_TOPIC
 
 

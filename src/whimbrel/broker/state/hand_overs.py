@@ -1,7 +1,7 @@
 """Hand-overs: performs, in order, the commands that the hold (the message store of the sessions) gives.
 
 The copy of a message for a device is put into its client's queue, from which ``DeliveryHandler`` sends it. A copy that
-counts as delivered once it is written (its own receipt) is written to the connection at once. No command changes
+counts as delivered once it is written is written to the connection at once. No command changes
 durable state: the hold has already changed it.
 Rule: while a log is replayed the same commands are performed, except hand-overs: no queue is filled.
 """
@@ -44,7 +44,7 @@ class HandOvers:
             self.perform(commands[start : start + PIECE], now, changer=changer)
 
     def perform(self, commands: Iterable[NodeCommand], now: int, *, changer: str | None = None) -> None:
-        """Perform *commands* at the time *now*.
+        """Perform *commands*, which the hold or the node gave, at the time *now*.
 
         *changer* is the device that changed a subscription: the notices to other devices name it.
         """

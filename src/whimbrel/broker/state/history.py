@@ -26,7 +26,10 @@ _SUBJECT = COLUMNS["publications"].index("subject")
 
 
 class HistoryPlace:
-    """Position of a replay in the log: the open reader, used only by the code that reads the log."""
+    """Reader of the log that stays open between the chunks of one replay.
+
+    Only the thread that reads the log uses it.
+    """
 
     __slots__ = ("reader",)
 
@@ -82,7 +85,8 @@ class PastMatches:
     def message(self, seq: int, number: int, payload: bytes, now: int) -> KeptNotification | None:
         """Return the publication that a log record stores, or None if it is not a publication or does not match.
 
-        *number* is the record's table number. Raise ``InvalidValueError`` if the record is damaged.
+        *number* is the number of the table to which the record belongs. Raise ``InvalidValueError`` if the record is
+        damaged.
         """
         if number not in PUBLICATIONS:
             return None

@@ -62,10 +62,13 @@ _FEW = 10
 
 
 class Heard(Protocol):
-    """Function that leaves out the subscriptions whose session is too far from a publication (hold, rule 20)."""
+    """Function that finds which of the matching subscriptions are near enough to a publication (hold, rule 20)."""
 
     def __call__(self, matches: Found, *, place: Place | None, area: Area | None, at: int) -> Found:
-        """Return the part of *matches* that receives a publication of the time *at*, made at *place* for *area*."""
+        """Return the subscriptions in *matches* that are near enough to receive a publication of the time *at*.
+
+        The publication was made at *place*, and only sessions in *area* may receive it.
+        """
 
 
 class Routes:
@@ -367,7 +370,7 @@ def _with_place(interest: Interest, subscription: Subscription) -> Interest:
 
 
 def _union(some: Found, others: Found) -> Found:
-    """Return the union of two results, ordered by session."""
+    """Return the union of two lists of matching subscriptions by session, ordered by session."""
     found = dict(some)
     for session, identities in others:
         found[session] = sorted_identities((*found.get(session, ()), *identities))

@@ -101,7 +101,7 @@ class History:
 
     @property
     def has_work(self) -> bool:
-        """Whether ``go_on`` has something to do."""
+        """Whether a replay waits for ``go_on``, which sends more of its messages."""
         return bool(self._ready)
 
     # -- begin and end -----------------------------------------------------------------------------------------------
@@ -135,9 +135,10 @@ class History:
     def begin(
         self, link: Link, client: LiveClient, subscription: Subscription, first: int, since_at: int, put: _Put
     ) -> None:
-        """Replay what *subscription* matches in the log, from seq *first* and time *since_at*; then add it by *put*.
+        """Replay the publications in the log that *subscription* matches, from seq *first* and time *since_at* on.
 
-        From now on all copies over this connection carry their notification's id.
+        Then call *put*, which adds the subscription. From now on all copies over this connection carry their
+        notification's id.
         """
         self.cancel(link, subscription.session, (subscription.subject_filter, subscription.name))
         link.numbered_by, link.is_plain = self._commits.node, False
@@ -208,7 +209,7 @@ class History:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def go_on(self, now: int) -> None:
-        """Send copies of one replay, at most ``_PIECE``."""
+        """Send the next copies of one replay, at most ``_PIECE``."""
         if not self._ready:
             return
         replay = self._ready.popleft()
@@ -253,7 +254,10 @@ class History:
         return last if replay.tap is None else min(last, replay.tap.first - 1)
 
     def _decide(self, replay: _Replay) -> None:
-        """Read the next chunk, wait until the latest facts are applied, or go live."""
+        """Continue a replay whose chunk is sent: read the next chunk, or add the subscription if none is left.
+
+        If the latest facts are not applied yet, wait for them.
+        """
         if replay.tap is not None and replay.tap.is_full:
             self._close_tap(replay)  # the log grew faster than it was read: read from the log again
         if replay.next_seq <= self._last(replay):

@@ -332,7 +332,10 @@ class SubscribeHandler:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, reason)
 
     def check_right(self, session: str, rights: frozenset[Right], device: str) -> None:
-        """Refuse to change a named session's subscriptions without the right to do so, or if that is about to end."""
+        """Refuse to change a named session's subscriptions without the right to do so.
+
+        The right does not count while the session is being deleted, or while another device changes its access.
+        """
         is_ending = (
             session in self._state.volatile.deleting or self._state.volatile.changing.get(session, device) != device
         )
@@ -458,7 +461,7 @@ class SubscribeHandler:
 
 
 def _applying(before: Callable[[], Pieces], apply: Apply) -> Pieces:
-    """Run *before* in slices, then apply a fact."""
+    """Run the procedure *before* in steps, yielding between them; then call *apply*, which applies a fact."""
     yield from before()
     apply()
 

@@ -145,7 +145,7 @@ def options_of(user: Sequence[tuple[str, str]], limits: Limits, *, is_ours: bool
 
 
 def near_of(text: str) -> Near:
-    """Parse *text* as a near, or raise ``ProtocolError``."""
+    """Parse *text* as the value of ``near`` (a circle, polygon or distance), or raise ``ProtocolError``."""
     try:
         return parse_near(text)
     except InvalidValueError as error:
@@ -215,7 +215,11 @@ def identity_of(topic_filter: str, options: Options, limits: Limits) -> tuple[st
 
 
 def _parts(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str, Filter | None, Near | None]:
-    """Return the topic filter, name, content filter and near; in 3.1.1 the name includes the text of the last two."""
+    """Return the topic filter, the subscription's name, its content filter and its ``near``.
+
+    Without a name in the properties, the texts ``$near/…`` and ``$filter/…`` in front of the topic filter (as clients
+    of 3.1.1 send them) are the name.
+    """
     if topic_filter.startswith(_NEAR_TOPIC):
         where, _, topic_filter = topic_filter.removeprefix(_NEAR_TOPIC).partition("/")
         if topic_filter.startswith(_NEAR_TOPIC):

@@ -62,7 +62,10 @@ class RetainedMessages:
                     self._long_work.begin(client.link, work, holds_packets=False)
 
     def _arriving(self, link: Link, client: LiveClient, session: str, message: KeptNotification) -> Iterator[None]:
-        """Send a retained message for the first matching subscription of a session, yielding between them."""
+        """Send a retained message once to a session, for the first of its subscriptions that matches the message.
+
+        Yield before each content filter, since parsing it takes time.
+        """
         allowance = self._state.routes.allowance()
         for subscription in self._state.hold.subscriptions(session):
             wanted, now = subscription.subject_filter, self._commits.last_at
@@ -93,7 +96,7 @@ class RetainedMessages:
         wanted: str,
         asked_seq: int,
     ) -> Iterator[None]:
-        """Send the retained messages for a subscription in slices; a later SUBSCRIBE to the same starts again."""
+        """Send the retained messages for a subscription in steps; end if the client subscribes to the same again."""
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
         identity = (wanted, subscription.name)
         terms = (self._state.terms.get(subscription.session, (identity,), client.id),)

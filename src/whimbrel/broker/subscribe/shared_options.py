@@ -44,7 +44,7 @@ class SharedOptions:
             raise ProtocolError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, _IS_ANOTHER)
 
     def enter(self, subscription: Subscription, identity: Identity) -> None:
-        """Remember a subscription that was just entered, until it is accepted."""
+        """Remember a subscription, whose fact just got its seq, until the fact is accepted."""
         if not is_private(subscription.session):
             self._entering[subscription.session, identity] = subscription
             self._commits.then(partial(self._forget, subscription, identity))

@@ -177,7 +177,7 @@ class BlockingTasks:
         return None
 
     def _take(self) -> BlockingTask:
-        """Remove and return the next task, alternately from the two queues if both have tasks."""
+        """Remove and return the next task: in turns from a user known by a right password, and from any other user."""
         self._count -= 1
         self._is_turn_of_others = not self._is_turn_of_others
         queues = (self._others, self._known) if self._is_turn_of_others else (self._known, self._others)

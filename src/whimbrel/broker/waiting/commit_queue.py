@@ -58,7 +58,7 @@ class CatchUpBuffer:
         """Whether the buffer overflowed: then it dropped all records, and adds no more."""
 
     def add(self, body: bytes) -> None:
-        """Keep the body of a record if it is a publication and the buffer did not overflow."""
+        """Add the log record *body* if it is a publication; an overflow empties the buffer, which then stays empty."""
         if self.is_full or not is_publication(body):
             return
         self.bodies.append(body)
@@ -190,7 +190,7 @@ class CommitQueue:
             self._do_piece()
 
     def _begin(self, entry: _Entry) -> bool:
-        """Apply the fact of *entry*, or its first step; return False if a fact is applied only in part after it."""
+        """Apply the fact of *entry*, or do its first step; return whether no fact is half applied afterwards."""
         pieces = entry.apply()
         if pieces is None or next(pieces, pieces) is not None:
             return self._pieces is None  # it may have entered another fact, of which the first step was applied
@@ -200,7 +200,7 @@ class CommitQueue:
         return False
 
     def _do_piece(self) -> bool:
-        """Do one step of the first entry; return False if a fact is applied only in part after it."""
+        """Do one step of the half-applied fact, the first entry; return whether no fact is half applied afterwards."""
         assert self._pieces is not None
         pieces, self._pieces, entry = self._pieces, None, self.waiting.popleft()
         if next(pieces, pieces) is not None:

@@ -40,9 +40,10 @@ class _Accepted(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Request to append *facts* to the log, and wait until the first is to be applied; yield ``NEXT`` for each other.
+    """Request to append *facts* to the log, and wait until the first is to be applied.
 
-    *is_owed*: the facts must be durable (fsynced) before they are applied.
+    To wait for each of the others, the procedure yields ``NEXT``. *is_owed*: the facts must be durable (fsynced) before
+    they are applied.
     """
 
     facts: Sequence[Fact]

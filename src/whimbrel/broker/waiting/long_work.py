@@ -59,7 +59,7 @@ class LongWork:
                 works.append(_Work(pieces, holds_packets))
 
     def go_on(self) -> None:
-        """Do one step of the link whose turn it is, or finish several of its works that are short."""
+        """Do one step of the work of the link whose turn it is, or finish several short pieces of its work."""
         link = next(iter(self._unfinished), None)
         if link is None:
             return

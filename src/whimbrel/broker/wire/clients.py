@@ -283,7 +283,7 @@ class LiveClient(StoredClient):
             self.queued_bytes -= len(out.message.record)
 
     def note_queued(self) -> None:
-        """Update the memory count of queued bytes outside the hold if it changed by a step; small queues count 0."""
+        """Update the memory count of queued bytes outside the hold, if they changed by ``_NOTED_STEP``."""
         if self.note_below < self.queued_bytes <= self.note_above:
             return
         size = self.queued_bytes if not self.expiry_us else self.live_bytes
@@ -334,10 +334,10 @@ class LiveClient(StoredClient):
         return self.queued_bytes - self.live_bytes - waiting
 
     def shed(self, most_bytes: int, room: int = 0) -> list[Outgoing]:
-        """Remove the newest waiting QoS 0 copies until at most *most_bytes* of them wait; return those removed.
+        """Remove the newest waiting QoS 0 copies until at most *most_bytes* of them wait; return the removed copies.
 
-        Copies that fit into the *room* left in the connection stay and do not count: they only wait for their turn. The
-        last of them may be longer than the room left for it, as when it is sent.
+        The copies that fit into *room*, the free bytes of the connection's buffer, are not removed and do not count,
+        since they will be sent soon. The last copy that counts as fitting may be longer than the remaining room.
         """
         shed: list[Outgoing] = []
         for queue in (self.live, self.queue):
@@ -462,7 +462,7 @@ class LiveClient(StoredClient):
             self._also[seq] = (*self._also.get(seq, ()), terms)
 
     def take_uncounted(self, seq: int) -> tuple[HandOverOptions, ...]:
-        """Remove and return the delivery options that were added for a copy after its acknowledgement."""
+        """Remove and return delivery options: those of sessions that a copy counts for since its acknowledgement."""
         return self._also.pop(seq, ())
 
     def last_sent(self, session: str) -> int:

@@ -35,7 +35,11 @@ def packet_of(
     own: bytes = b"",
     mount: str = "",
 ) -> bytes:
-    """Return the PUBLISH for a client at *mount*; the bytes *own* are properties put before those of the publisher."""
+    """Return the PUBLISH packet of a message for one client.
+
+    *mount* is the client's mount point (topic prefix), which is removed from the topic. *own* are the bytes of the
+    broker's own properties, put before those of the publisher.
+    """
     remaining = 0
     if version == V5 and message.expires_at is not None:
         remaining = max(1, -(-(message.expires_at - now) // US_PER_S))

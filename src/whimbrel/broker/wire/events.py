@@ -93,7 +93,11 @@ class EventLines:
         self.refuse(Event.SUBSCRIPTION_REFUSED, link, now, error.code, error.reason, topic_filter=topic_filter)
 
     def take(self, now: int) -> list[EventLine]:
-        """Return the lines since the last call, and the count of left-out lines of each kind under its limit again."""
+        """Return the lines since the last call.
+
+        For each kind of event that was over its rate limit and may be logged again, add a line with the count of lines
+        left out.
+        """
         for event in [event for event in self._left_out if self._has_room(event, now)]:
             self._put(event, {})
         lines, self._lines = self._lines, []

@@ -1,4 +1,4 @@
-"""Rules of one listener: how its clients authenticate, and the mount point (prefix) of their topics."""
+"""Rules of one listener: how its clients authenticate, and their mount point (prefix of topics and identifiers)."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Sender:
     def live(
         self, link: Link, message: KeptNotification, identifiers: tuple[int, ...], now: int, *, retain: bool
     ) -> None:
-        """Send a QoS 0 copy that was never queued, and count it as due to its client."""
+        """Send a QoS 0 copy that was never queued, and add it to the count of messages sent to its client."""
         if self.copy(link, message, identifiers, now, retain=retain) and link.client is not None:
             link.client.sent += 1
 

@@ -76,7 +76,7 @@ def _boot() -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """Times from which a broker continues after a restart, in the log's time."""
+    """The two times that a broker needs to continue after a restart, by the clock of the log."""
 
     now: int
     died_at: int
@@ -84,9 +84,10 @@ class Resumption:
 
 
 def resumption(beat: Beat | None, last_at: int, this: Beat) -> Resumption:
-    """Return the log's time at *this* start, and when the broker before it died at the latest.
+    """Return the log's time at this start, and the latest time at which the previous broker can have died.
 
-    *beat* is the last heartbeat, or None, and *last_at* is the time of the last record; neither result is before them.
+    *this* is a heartbeat of this start, *beat* the last one of the previous broker or None. *last_at* is the time of
+    the last record; no result is earlier than that or than *beat*.
     """
     if beat is None:  # it is unknown how long the previous process lived
         now = max(last_at, this.wall)

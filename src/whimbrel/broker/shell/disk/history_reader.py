@@ -78,9 +78,9 @@ class HistoryReader:
     def turn(
         self, loop: asyncio.AbstractEventLoop, history: History, now: Callable[[], int], done: Callable[[], None]
     ) -> None:
-        """Begin to read the next chunk that *history* asks for, unless a read is under way.
+        """Begin to read the next chunk of the log that *history* asks for, unless a read is under way.
 
-        When the chunk has been read, *history* gets it and *done* is called.
+        *history* has the replays of all clients. It gets the chunk when that has been read, and then *done* is called.
         """
         if self._is_reading or (question := history.next_question(now())) is None:
             return

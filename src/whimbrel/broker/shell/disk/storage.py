@@ -150,7 +150,7 @@ class Storage:
 
     @property
     def has_mounted_ids(self) -> bool:
-        """Whether the sessions in this folder were moved to mount points, their topic prefixes (``SessionMoves``)."""
+        """Whether the sessions in this folder were moved to their mount points (see ``SessionMoves``)."""
         return self._mounted_path.exists()
 
     def note_mounted_ids(self) -> None:
@@ -326,7 +326,10 @@ class Storage:
         return None
 
     def write_view(self, applied: int, put: dict[Key, bytes], drop: set[Key]) -> None:
-        """Fsync the log, then commit changed rows to the view: *put* and *drop* are the changes up to seq *applied*."""
+        """Fsync the log, then commit changed rows to the view, which then has the state up to the seq *applied*.
+
+        *put* has the new and changed rows, *drop* the keys of the removed ones.
+        """
         assert self._store is not None
         self.log.sync()
         self._store.commit(applied, put, drop)

@@ -45,7 +45,10 @@ class ViewWriter:
             self._fail(unwritten)
 
     def turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to update the view, unless an update is under way or the disk fails; count down the back-off."""
+        """Begin to update the view, unless an update is under way or the disk fails.
+
+        After a failed update, a number of calls (the back-off) do nothing.
+        """
         if self.is_writing or self._is_finished or self._broker.is_refusing:
             return
         if self._is_behind:

@@ -177,7 +177,10 @@ class SocketScheduler:
         self.slow_readers.discard(stream)
 
     def _read_later(self, stream: Stream) -> None:
-        """Pause reading from a client until the next turn, its CONNECT is answered, and it reads its answers."""
+        """Pause reading from a client until it may be read again in a later turn of the event loop.
+
+        By then its CONNECT must be answered, and the client must have read enough of its answers.
+        """
         if stream.transport is not None and not stream.transport.is_closing():
             stream.pause_reading()
             self._ahead.add(stream)
@@ -211,7 +214,7 @@ class SocketScheduler:
             self._log_sync.write_now()
 
     def _slow(self, stream: Stream) -> None:
-        """Pause reading from a client until the next tick: the disk fills faster than the log can be cut."""
+        """Pause reading from a client until the next tick (a quarter of a second); the disk fills too fast."""
         if stream.transport is not None and not stream.transport.is_closing():
             stream.pause_reading()
             self._slowed.add(stream)

@@ -203,7 +203,10 @@ class Framing:
         return self._close_frame(code.to_bytes(2, "big"))
 
     def _unmask_next(self, payload: bytes) -> bytes:
-        """Return *payload*, the next part of the current frame, unmasked; count it off and rotate the masking key."""
+        """Return *payload*, the next part of the current frame, unmasked.
+
+        Subtract its length from the bytes that the frame still lacks, and rotate the masking key accordingly.
+        """
         key, turned = self._key, len(payload) % _WORD
         self._left_bytes -= len(payload)
         self._key = key[turned:] + key[:turned]

@@ -156,7 +156,10 @@ class Reloading:
     def _find_refused(
         self, running: Running, files: AccessFiles, judged: Mapping[Link, str | None]
     ) -> Iterator[tuple[Link, str]]:
-        """Yield the connections to close, with reasons; also check connections that were opened after ``_judge``."""
+        """Yield the connections to close, each with a reason.
+
+        *judged* has the results of ``_judge``, which ran in a thread; connections opened since then are checked here.
+        """
         for link in list(running.broker.links):
             refusal: str | None = None
             if link in judged:

@@ -117,7 +117,7 @@ def starting_status(config: Config, ports: Mapping[str, int], reason: str | None
 
 
 def _by_place(now: Gauges, log: LogFigures) -> dict[str, dict[str, float]]:
-    """Return the metrics that appear in the status, by its section and the name there."""
+    """Return the metrics that appear in the status: for each section of the status, values by name."""
     sections: dict[str, dict[str, float]] = {}
     for _, value, figure in read_figures(now, log):
         section, _, name = figure.place.partition(".")

@@ -38,7 +38,10 @@ class SystemTopics:
         self._announcements = Announcements(tells_links=running.config.pipeline.tells_links)
 
     def start(self) -> None:
-        """Publish and read for the first time, and start the timers; each is off if it is not configured."""
+        """Publish ``$SYS`` topics and read the pipeline's tables for the first time, and start the timer of each.
+
+        Each of the two is left out if it is not configured.
+        """
         if self.running.config.observe.sys_interval_s:
             self._publish()
         if self._feedback_reader is not None:

@@ -87,7 +87,7 @@ class NearRoutes:
 
     @property
     def grid(self) -> PlaceGrid | None:
-        """The grid, or None until it has all subscriptions and places."""
+        """The spatial grid (see ``PlaceGrid``), or None while it lacks some subscriptions or places."""
         return self.grid_so_far if self._is_over else None
 
     @property
@@ -144,14 +144,17 @@ class NearRoutes:
     # -- the grid ----------------------------------------------------------------------------------------------------
 
     def prepare_for(self, seconds: float, stopwatch: Callable[[], float]) -> None:
-        """Build the grid, if it is worth its cost, for about *seconds* by *stopwatch*."""
+        """Build the spatial grid, if it is worth its cost, for about *seconds*, measured with the clock *stopwatch*."""
         until = stopwatch() + seconds
         self.prepare()
         while self.grid_so_far is not None and not self._is_over and stopwatch() < until:
             self.prepare()
 
     def prepare(self, asked: int | None = None) -> None:
-        """Do the next step of building the grid, unless *asked* subscriptions (default: all) are too few for it."""
+        """Do the next step of building the spatial grid, if there are enough subscriptions to make it worth its cost.
+
+        *asked* is the number of subscriptions to count; the default is all with ``near``.
+        """
         if self.grid_so_far is None:
             many = len(self._interests) if asked is None else asked
             if many <= self._few or self.places is None or not self._has_kernels():
@@ -170,9 +173,10 @@ class NearRoutes:
             self._handles, self._numbers = {}, {}
 
     def wanting(self, subject: str, attributes: Attributes, secured: Secured, placing: Placing, at: int) -> NearFound:
-        """Return the subscriptions that match a publication of the time *at* by subject, content and keys.
+        """Return the subscriptions with ``near`` that match a publication by subject, content and keys.
 
-        Only if the grid is complete, those that are too far away are left out already (``NearFound.is_decided``).
+        *at* is the time of the publication. If the spatial grid is complete, the result has only the subscriptions that
+        are near enough (``NearFound.is_decided``); otherwise the hold still has to decide that.
         """
         if not self._interests:
             return NO_SUBSCRIBERS

@@ -220,7 +220,10 @@ class PlaceGrid:
 
 
 def by_session(entries: list[Entry]) -> list[Entry]:
-    """Return one entry per session, with all of the session's subscriptions in *entries*, ordered by session."""
+    """Merge *entries* by session: return one entry per session, ordered by session.
+
+    An entry is a session with some of its subscriptions.
+    """
     entries.sort(key=_BY_SESSION)
     found = dict(entries)
     if len(found) == len(entries):  # nearly always: no session has two matching subscriptions
