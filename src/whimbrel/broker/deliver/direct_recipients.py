@@ -60,8 +60,7 @@ class _Recipient(NamedTuple):
 class DirectRecipients:
     """Lane: the recipients of a topic, split into those that are served directly and those left to the hold.
 
-    *found* are all sessions with their matching subscriptions, *seats* the direct recipients, *rest* the other
-    sessions.
+    *found* are all sessions with their matching subscriptions, *rest* the sessions that are left to the hold.
     """
 
     __slots__ = (

@@ -217,7 +217,7 @@ class PolicyHandler:
         *,
         made: tuple[TransformJob, bytes | Fault] | None = None,
     ) -> None:
-        """Run the remaining policies one after the other, until one sends a message.
+        """Run the remaining policies in their order, until a policy decides to send the message.
 
         *made* is a finished transform and its result. It is used if the first of these policies still asks for that
         transform.

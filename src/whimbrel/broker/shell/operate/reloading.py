@@ -158,7 +158,7 @@ class Reloading:
     ) -> Iterator[tuple[Link, str]]:
         """Yield the connections to close, each with a reason.
 
-        *judged* has the results of ``_judge``, which ran in a thread; connections opened since then are checked here.
+        Connections opened since ``_judge`` ran (in a thread) are checked here; the others have its result.
         """
         for link in list(running.broker.links):
             refusal: str | None = None
