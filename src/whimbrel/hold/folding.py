@@ -7,22 +7,32 @@ receipt in any log: the hold counts it as delivered.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from whimbrel.hold.commands import HandOver, Published, Settle
 from whimbrel.hold.retention import DEFAULT_RETENTION, Retention
+from whimbrel.hold.rules.assumed import SessionOutcomes
 from whimbrel.hold.sessions import Hold
 from whimbrel.hold.shared_subscriptions import Matches
 from whimbrel.model.facts import Fact, Outcome
 
-__all__ = ["Folding", "Judge", "Settled"]
+__all__ = ["Folding", "Grouped", "Judge", "Settled", "one_by_one"]
 
 Settled: TypeAlias = list[Settle]
 """Final outcomes of notifications for devices, in order."""
+Grouped: TypeAlias = Sequence[Settle | SessionOutcomes]
+"""The same, but the outcomes for all devices of a session may be together in one item."""
 Judge: TypeAlias = Callable[[HandOver], Outcome]
 """Function that returns the outcome of a delivery: delivered, or withheld by a policy."""
+
+
+def one_by_one(outcomes: Grouped) -> Settled:
+    """Return the same outcomes with one item for each device."""
+    found: Settled = []
+    for each in outcomes:
+        found += each.settles() if isinstance(each, SessionOutcomes) else (each,)
+    return found
 
 
 def _deliver(_: HandOver) -> Outcome:
@@ -48,11 +58,14 @@ class Folding:
         """Apply the next fact; return the outcomes that it leads to."""
         return self.answered(self.hold.apply(fact, matches))
 
-    def published(self, kept: Published, matches: Matches, *, is_decided: bool = True) -> Settled:
-        """Apply a publication; if *is_decided*, a policy may withhold it, and *judge* is called for each delivery."""
-        is_received = self._assume_receipts and not is_decided
-        take = self.hold.published_and_received if is_received else self.hold.published
-        return self.answered(take(kept, matches))
+    def published(self, kept: Published, matches: Matches, *, is_decided: bool = True) -> Grouped:
+        """Apply a publication; *matches* are sorted (``sorted_matches``).
+
+        If *is_decided*, a policy may withhold it, and *judge* is called for each delivery.
+        """
+        if self._assume_receipts and not is_decided:
+            return self._settle(self.hold.published_and_received(kept, matches))
+        return self._settle(self.hold.published(kept, matches))
 
     def confirmed(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
@@ -66,15 +79,18 @@ class Folding:
 
     def answered(self, commands: Iterable[Any]) -> Settled:
         """Return the outcomes among *commands*; if receipts are assumed, also those of confirming the deliveries."""
+        return self._settle(commands)
+
+    def _settle(self, commands: Iterable[Any]) -> list[Any]:
         if not self._assume_receipts:  # the log has the receipts
             return [command for command in commands if type(command) is Settle]
-        settled: list[Settle] = []
-        left = deque(commands)
-        while left:
-            command = left.popleft()
-            if type(command) is Settle:
+        settled = []
+        left = list(commands)
+        for command in left:  # the list grows: what follows from a confirmation comes after all that is there
+            kind = type(command)
+            if kind is Settle or kind is SessionOutcomes:
                 settled.append(command)
-            elif type(command) is HandOver and not command.is_own_receipt:
+            elif kind is HandOver and not command.is_own_receipt:
                 outcome = self._judge(command)
                 via = "held" if command.is_held else "live"
                 for session, _ in command.sessions:

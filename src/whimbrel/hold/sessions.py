@@ -87,7 +87,8 @@ class Hold(Generic[K]):
         self._changes = SubscriptionRules(self._state, self._view, endings, self._lanes, members)
         # Methods of the rules are attributes of the hold: wrapping them would cost a second call for every delivery.
         self.published, self.publishing = publications.published, publications.publishing
-        self.published_and_received = AssumedReceipts(self._state, self._view, endings, keeping, publications).published
+        assumed = AssumedReceipts(self._state, self._view, endings, keeping, publications, retention)
+        self.published_and_received = assumed.published
         self.confirmed, self.joined, self.disconnected = members.confirmed, members.joined, members.disconnected
         self.tick = endings.tick
 

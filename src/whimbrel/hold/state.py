@@ -113,6 +113,48 @@ class FastLane:
         self.terms: dict[tuple[Identity, ...], LaneOptions] = {}
 
 
+class AssumedResult:
+    """How publications end in a session if receipts are assumed, for one combination of matching subscriptions.
+
+    It is valid until the session, its devices or its subscriptions change; see ``rules.assumed``.
+    """
+
+    __slots__ = (
+        "absent",
+        "earlier",
+        "ended",
+        "held",
+        "identities",
+        "is_held",
+        "is_plain",
+        "longest_us",
+        "outcome",
+        "present",
+        "session",
+        "shortest_us",
+    )
+
+    def __init__(self, session: Session, identities: tuple[Identity, ...]) -> None:
+        self.session, self.identities = session, identities
+        self.is_plain = False
+        """Whether the result holds; False: the rules must apply each publication."""
+        self.held: tuple[tuple[Identity, int, int], ...] = ()
+        """Subscriptions that may hold a notification, each with time to live (µs) and maximum of held notifications."""
+        self.shortest_us = self.longest_us = INT64_MAX
+        self.is_held = False
+        """Whether the session holds a notification, because no present device takes it."""
+        self.present: tuple[str, ...] = ()
+        """Present devices; each receives a notification."""
+        self.absent: tuple[str | None, ...] = ()
+        """Absent devices that have their outcome at once; None stands for a session without devices."""
+        self.outcome = Outcome.DROPPED
+        """Outcome for ``absent``."""
+        self.ended: tuple[Identity, ...] = ()
+        """Subscriptions in that outcome: those that may hold a notification, or all if none may."""
+        self.earlier: tuple[str, ...] = ()
+        """Absent devices before the first device that takes, by name; one of them may have received it elsewhere."""
+
+
 class Session:
     """A session: its subscriptions, its devices, and the notifications that they are owed."""
 
@@ -126,6 +168,7 @@ class Session:
         "members",
         "name",
         "pending",
+        "results",
         "subscriptions",
         "with_policy",
         "with_qos",
@@ -135,6 +178,8 @@ class Session:
         self.name = name
         self.is_private = is_private(name)
         self.lane: FastLane | None = None
+        self.results: dict[tuple[Identity, ...], AssumedResult] = {}
+        """Cache of ``rules.assumed`` by matching subscriptions; empty in a broker."""
         self.access: str | None = None
         self.subscriptions: dict[Identity, Subscription] = {}
         self.members: dict[str, Member] = {}

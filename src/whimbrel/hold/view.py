@@ -40,17 +40,18 @@ class View:
         return self._with_time(self._touched.take_some(most)) if self.is_followed else ({}, set())
 
     def discard_changes(self) -> None:
-        """Forget the changes, because no store saves them any more."""
+        """Forget the changes and record no more, because no store saves them; a later ``changes`` returns all rows."""
         self._touched.clear()
+        self.is_followed = False
 
     def touch_all(self) -> None:
         """Mark every row as changed, so that ``changes`` returns all of them."""
+        self.is_followed = True
         self._touched.touch_only(keys(self._state))
 
     def changes(self) -> ChangedRows:
         """Return the rows to write to a store, and the keys to delete, since the last call; the first returns all."""
         if not self.is_followed:
-            self.is_followed = True
             self.touch_all()
         return self._with_time(self._touched.take())
 

@@ -180,6 +180,8 @@ class FastLanes:
 
     def close(self, session: Session) -> None:
         """Close the lane of a session, if it has one, because its conditions are about to change."""
+        if session.results:
+            session.results.clear()
         if session.lane is not None:
             self.land(session.lane)
             session.lane = None

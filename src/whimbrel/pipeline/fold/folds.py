@@ -6,25 +6,26 @@ A batch run folds each shard of a node from the start of the log. A stream keeps
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from whimbrel.hold.commands import HandOver, Identity, Settle
-from whimbrel.hold.folding import Folding, Settled
+from whimbrel.hold.commands import HandOver, Identity, Matches, Settle
+from whimbrel.hold.folding import Folding, Grouped, Settled
 from whimbrel.hold.quality import CONFIRMED
 from whimbrel.hold.sessions import RETAINED
+from whimbrel.hold.shared_subscriptions import sorted_matches
 from whimbrel.model.facts import Decided, Fact, Outcome, PolicyChanged
-from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TABLES, TIME_TYPE
+from whimbrel.model.tables import SUBSCRIPTIONS_TYPE, TIME_TYPE
 from whimbrel.node.core import NodeCore
+from whimbrel.pipeline.fold.delivery_rows import Rows
 from whimbrel.pipeline.fold.described import Described, HeldValues
 from whimbrel.pipeline.fold.policies import KeptContent, PolicyChecks
 
-__all__ = ["EVENT", "FACT", "PUBLISHED", "RECEIPT", "Event", "Fold", "Rows", "events_of", "plain"]
+__all__ = ["EVENT", "FACT", "PUBLISHED", "RECEIPT", "Event", "Fold", "events_of", "plain"]
 
 PUBLISHED, RECEIPT, FACT = range(3)
 """Kinds of events; publications and receipts have their values in columns, any other event refers to a fact."""
@@ -82,6 +83,8 @@ class Event(NamedTuple):
     """The body of a publication; None if no policy may read it."""
 
 
+_MANY = 10_000
+
 # -- the fold ----------------------------------------------------------------------------------------------------------
 
 
@@ -99,6 +102,8 @@ class Fold:
         self.node, self.hold = core.name, core.hold
         self._folding = Folding(core.name, assume_receipts=assume_receipts, hold=core.hold, judge=self._decide)
         self._decides = assume_receipts
+        self._matched: dict[tuple[int, ...], Matches] = {}
+        """Cache of ``_matches``; a seq of ``interests`` stays with its session and identity."""
         self._touch = core.rows.touch
         self.policies = PolicyChecks(core.policies)
 
@@ -106,7 +111,7 @@ class Fold:
         """Apply the next event, and add the outcomes to *out*; *facts* has the facts of ``FACT`` events by seq."""
         folding = self._folding
         if event.kind == PUBLISHED:
-            settled = self._publish(event)
+            settled: Grouped = self._publish(event)
         elif event.kind == RECEIPT:
             if event.via == RETAINED:
                 self._add_retained(event, out)
@@ -118,16 +123,11 @@ class Fold:
             settled = self._apply(facts[event.seq])
         out.extend(settled)
 
-    def _publish(self, event: Event) -> Settled:
+    def _publish(self, event: Event) -> Grouped:
         content = None
         if event.content is not None and (self._decides or self.policies.are_any):
             body = event.body if self._decides or self.policies.needs_bodies else None
             content = KeptContent(event.content, event.body_bytes, body, event.device)
-        matches: dict[str, list[Identity]] = {}
-        for interest in event.interests:
-            session, identity = self._whose[interest]
-            matches.setdefault(session, []).append(identity)
-        wanted = [(session, tuple(identities)) for session, identities in matches.items()]
         described = Described(
             event.seq,
             HeldValues(event.body_hash, event.at, event.subject, event.deadline_at),
@@ -136,7 +136,22 @@ class Fold:
             publisher=event.device,
             content=content,
         )
-        return self._folding.published(described, wanted, is_decided=self.policies.are_any)
+        matches = self._matches(tuple(event.interests))
+        return self._folding.published(described, matches, is_decided=self.policies.are_any)
+
+    def _matches(self, interests: tuple[int, ...]) -> Matches:
+        """Return the sessions of matching subscriptions, in the form of the hold; many publications match the same."""
+        found = self._matched.get(interests)
+        if found is None:
+            by_session: dict[str, list[Identity]] = {}
+            for interest in interests:
+                session, identity = self._whose[interest]
+                by_session.setdefault(session, []).append(identity)
+            if len(self._matched) >= _MANY:
+                self._matched.clear()
+            found = sorted_matches([(session, tuple(identities)) for session, identities in by_session.items()])
+            self._matched[interests] = found
+        return found
 
     def _apply(self, fact: Fact) -> Settled:
         if isinstance(fact, Decided):
@@ -191,101 +206,6 @@ class Fold:
 
 
 _OUTCOMES = {each.value: each for each in Outcome}
-
-
-class Rows:
-    """Buffer of outcomes of notifications of a node, converted to rows of ``deliveries`` in batches."""
-
-    def __init__(self, node: str) -> None:
-        self._node = node
-        self._settled: list[Settle] = []
-        self._decided: dict[int, tuple[str | None, bytes | None]] = {}
-        """Difference and body hash of each outcome that a policy decided, by index; later decisions may differ."""
-
-    def extend(self, settled: Sequence[Settle]) -> None:
-        """Add outcomes."""
-        for place, each in enumerate(settled, start=len(self._settled)):
-            kept: Any = each.kept
-            if kept.shaped is not None or kept.differences is not None:
-                self._decided[place] = kept.difference_for(each.device), kept.body_hash_for(each.device)
-        self._settled += settled
-
-    def __len__(self) -> int:
-        return len(self._settled)
-
-    def batch(self) -> Any:
-        """Return the buffered rows as an Arrow batch, and clear the buffer."""
-        sessions, devices, seqs, subscriptions, outcomes, decided_at, lapses_at, via, kept = zip(
-            *self._settled, strict=True
-        )
-        known, places = _distinct(kept, map(id, kept))
-        is_delivered = pa.array([each is Outcome.DELIVERED for each in outcomes])
-        hashes = pa.array([each.body_hash for each in known], pa.binary()).take(places)
-        differences = pa.nulls(len(seqs), pa.string())
-        if self._decided:
-            own_differences, own_hashes = zip(*self._decided.values(), strict=True)
-            decided = np.zeros(len(seqs), bool)
-            decided[list(self._decided)] = True
-            hashes = pc.replace_with_mask(hashes, decided, pa.array(own_hashes, pa.binary()))
-            differences = pc.replace_with_mask(differences, decided, pa.array(own_differences, pa.string()))
-        given = {
-            "notification_node": pa.repeat(self._node, len(seqs)),
-            "notification_seq": seqs,
-            **{name: _take_column([getattr(each, name) for each in known], name, places) for name in _OF_NOTIFICATION},
-            "session": sessions,
-            "device": devices,
-            "subscriptions": _lists_of(subscriptions),
-            "outcome": [each._value_ for each in outcomes],  # ``value`` is computed by Python at every access
-            "body_hash": pc.if_else(is_delivered, hashes, pa.scalar(None, pa.binary())),
-            "decided_at": decided_at,
-            "lapses_at": lapses_at,
-            "via": via,
-            "difference": differences,
-        }
-        self._settled, self._decided = [], {}
-        schema = TABLES["deliveries"].schema
-        columns = [
-            given[f.name].cast(f.type) if isinstance(given[f.name], pa.Array) else pa.array(given[f.name], f.type)
-            for f in schema
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-_OF_NOTIFICATION = ("published_at", "subject", "deadline_at")
-"""Columns of ``deliveries`` whose values depend only on the notification."""
-T = TypeVar("T")
-
-
-def _distinct(values: Iterable[T], keys: Iterable[Hashable]) -> tuple[list[T], Any]:
-    """Return the *values* with distinct keys, and an Arrow array with the index among them of each of *values*.
-
-    Many rows have the same notification or subscriptions; each distinct one is converted only once.
-    """
-    place_of: dict[Hashable, int] = {}
-    found: list[T] = []
-    places = []
-    for value, key in zip(values, keys, strict=True):
-        place = place_of.get(key)
-        if place is None:
-            place = place_of[key] = len(found)
-            found.append(value)
-        places.append(place)
-    return found, pa.array(places, pa.int32())
-
-
-def _take_column(values: Iterable[Any], name: str, places: Any) -> Any:
-    return pa.array(values, TABLES["deliveries"].schema.field(name).type).take(places)
-
-
-def _lists_of(subscriptions: Sequence[tuple[Identity, ...]]) -> Any:
-    """Return a column of lists of subscriptions."""
-    known, places = _distinct(subscriptions, subscriptions)
-    of_type = TABLES["deliveries"].schema.field("subscriptions").type
-    structs = [
-        [{"subject_filter": subject_filter, "name": name} for subject_filter, name in identities]
-        for identities in known
-    ]
-    return pa.array(structs, of_type).take(places)
 
 
 def events_of(batch: Any) -> Iterator[Event]:  # a pyarrow.RecordBatch of EVENT

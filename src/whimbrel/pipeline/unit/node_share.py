@@ -31,9 +31,10 @@ from whimbrel.node.memory import MemoryCount
 from whimbrel.node.places.last_places import LastPlaces, sighting_of
 from whimbrel.node.policies import Policies
 from whimbrel.pipeline.fold.contact_fold import CONTACT_KINDS, ContactFold, ContactPlan
+from whimbrel.pipeline.fold.delivery_rows import Rows
 from whimbrel.pipeline.fold.described import Described
 from whimbrel.pipeline.fold.events import Seen
-from whimbrel.pipeline.fold.folds import Fold, Rows, events_of
+from whimbrel.pipeline.fold.folds import Fold, events_of
 from whimbrel.pipeline.fold.start_state import STATE_FORMAT
 from whimbrel.pipeline.subscriptions.in_force import InForce
 from whimbrel.pipeline.subscriptions.moves import Moves
@@ -198,12 +199,11 @@ class NodeShare:
             for event in events_of(batch):
                 self._fold.take(event, facts, out)
                 if len(out) >= _ROWS_AT_ONCE:
-                    yield out.batch()
+                    yield from out.batches()
         if end is not None:
             self._fold.close(end, out)
             self._position.last_at = end if self.last_at is None else max(end, self.last_at)
-        if len(out):
-            yield out.batch()
+        yield from out.batches()
 
     def commit(self, last: int) -> None:
         """Write the rows that changed since the last commit to the store, as the state after the seq *last*."""
