@@ -99,6 +99,10 @@ class AdminService:
     # -- opening and closing -----------------------------------------------------------------------------------------
 
     def open(self) -> None:
+    async def check(self) -> None:
+        """Raise a ``WhimbrelError`` if the broker will never accept this server; a broker that is away is no error."""
+        await self.link.check()
+
         """Read the topics file and the stored state."""
         settings = self.settings
         names = read_topics(Path(settings.topics)) if settings.topics else {}
@@ -282,6 +286,7 @@ class AdminService:
             "control_age_s": None if control is None else round((now - control.version) / US_PER_S, 1),
             "topics": 0 if control is None else len(control.topics),
             "way_servers": [
+            "broker_trouble": self.link.trouble,
                 {
                     "name": each.way_server,
                     "users": len(each.users),

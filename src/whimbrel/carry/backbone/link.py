@@ -2,17 +2,29 @@
 
 Rule: while the broker is away the daemon continues. Messages are not queued meanwhile: after a reconnection the caller
 publishes its newest state again.
+Rule: files and credentials are checked once, before the daemon starts. What becomes wrong later is logged and tried
+again, because the daemon is useful without a broker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from whimbrel.client import Backoff, Client, ClientError, Message
+from whimbrel.client import (
+    Backoff,
+    CannotConnectError,
+    Client,
+    ClientError,
+    ConnectRefusedError,
+    Message,
+    SubscriptionRefusedError,
+)
+from whimbrel.client.errors import is_temporary
 from whimbrel.errors import WhimbrelError
 
 __all__ = ["BrokerLink", "Subscribed"]
@@ -20,6 +32,8 @@ __all__ = ["BrokerLink", "Subscribed"]
 _log = structlog.get_logger("whimbrel")
 _PAUSE_S = 5.0
 _PUBLISH_S = 10.0
+_CHECK_S = 5.0
+"""Time limit of the check before the start; a broker that has not answered by then is away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +56,23 @@ class BrokerLink:
         """Number of connections so far, by which a caller notices a new one."""
         self.refused = 0
         """Number of messages that a subscription refused."""
+        self.trouble: str | None = None
+        """The error that ended the last attempt to connect; None since the last connection."""
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection now."""
         return self._client is not None and self._client.is_connected
+
+    async def check(self) -> None:
+        """Connect once, and raise the error if the broker will never accept this client; the broker may be away."""
+        try:
+            async with asyncio.timeout(_CHECK_S), self._make(Backoff(most_s=10.0)) as client:
+                for each in self._subscriptions:
+                    await client.subscribe(each.topic_filter, qos=1, no_local=True)
+        except (ClientError, OSError) as error:
+            if _is_final(error):
+                raise
 
     async def run(self) -> None:
         """Connect, subscribe and pass messages on, until cancelled."""
@@ -58,11 +84,13 @@ class BrokerLink:
                         await client.subscribe(each.topic_filter, qos=1, no_local=True, since=since)
                     self._client = client
                     self.connections += 1
+                    self.trouble = None
                     _log.info("connected to the broker")
                     async for message in client.messages():
                         self._take(message)
-            except (ClientError, OSError) as error:
-                _log.warning("no connection to the broker", reason=str(error))
+            except (WhimbrelError, OSError) as error:
+                self.trouble = str(error)
+                _log.warning("no connection to the broker", reason=self.trouble)
             finally:
                 self._client = None
             await asyncio.sleep(_PAUSE_S)
@@ -90,6 +118,16 @@ class BrokerLink:
             _log.warning("not published", topic=topic, reason=str(error))
             return False
         return True
+
+
+def _is_final(error: Exception) -> bool:
+    """Return whether *error* would come again: wrong credentials, missing rights, or an untrusted certificate."""
+    match error:
+        case ConnectRefusedError() | SubscriptionRefusedError():
+            return not is_temporary(error.code)
+        case CannotConnectError():
+            return isinstance(error.__cause__, ssl.SSLCertVerificationError)
+    return False
 
 
 def _matches(topic_filter: str, topic: str) -> bool:

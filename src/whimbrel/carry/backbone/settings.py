@@ -11,11 +11,15 @@ from whimbrel.carry.hello import MAX_COPIES, Sample
 from whimbrel.carry.rules import COPIES
 from whimbrel.client import Backoff, Client, Tls
 from whimbrel.errors import InvalidValueError
-from whimbrel.model.bounds import name, real, whole
+from whimbrel.model.bounds import name, real, text, whole
 from whimbrel.model.clock import US_PER_S, microseconds, parse_time
 from whimbrel.model.replicas import TARGET
 
 __all__ = ["AdminSettings", "BrokerSettings", "WayServerSettings"]
+
+_MAX_HOST_BYTES = 255
+_MAX_CREDENTIAL_BYTES = 65_535
+"""The longest user name and password of MQTT."""
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: a way-server's settings have two bases
@@ -30,28 +34,41 @@ class BrokerSettings:
     tls_ca: str = ""
 
     def __post_init__(self) -> None:
+        name("host", self.host, max_bytes=_MAX_HOST_BYTES)
         whole("port", self.port, 0, 65_535)
+        text("user", self.user, max_bytes=_MAX_CREDENTIAL_BYTES)
         if self.password_file and not self.user:
             raise InvalidValueError("password_file", self.password_file, "none without a user")
 
     def client(self, client_id: str, reconnect: Backoff) -> Client:
         """Return a client that reconnects when its connection is lost."""
-        password = None
-        if self.password_file:
-            try:
-                password = Path(self.password_file).read_text(encoding="utf-8").splitlines()[0]
-            except (OSError, UnicodeDecodeError, IndexError) as error:
-                allowed = f"a file with the password in its first line ({error})"
-                raise InvalidValueError("password_file", self.password_file, allowed) from None
         return Client(
             self.host,
             self.port or (8_883 if self.tls_ca else 1_883),
             client_id=client_id,
             username=self.user or None,
-            password=password,
+            password=self._password(),
             tls=Tls(ca=Path(self.tls_ca)) if self.tls_ca else None,
             reconnect=reconnect,
         )
+
+    def _password(self) -> str | None:
+        """Read the password; errors quote nothing of its file."""
+        if not self.password_file:
+            return None
+        try:
+            with Path(self.password_file).open("rb") as stream:
+                data = stream.read(_MAX_CREDENTIAL_BYTES + 1)
+            lines = data.decode().splitlines()
+        except OSError as error:
+            allowed = f"one that can be read ({error.strerror})"
+            raise InvalidValueError("password file", self.password_file, allowed) from None
+        except UnicodeDecodeError:
+            raise InvalidValueError("password file", self.password_file, "one in UTF-8") from None
+        if len(data) > _MAX_CREDENTIAL_BYTES or not lines or not lines[0]:
+            allowed = f"one with the password in its first line, at most {_MAX_CREDENTIAL_BYTES} bytes"
+            raise InvalidValueError("password file", self.password_file, allowed)
+        return lines[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,6 +85,12 @@ class WayServerService:
         assert isinstance(self.node.participant, WayServer)
         return self.node.participant
 
+    async def check(self) -> None:
+        """Raise a ``WhimbrelError`` if a key or the broker cannot be used; a broker that is away is no error."""
+        signer_of(Path(self.settings.campus_key))
+        self.settings.statements()
+        await self.link.check()
+
     def open(self) -> None:
         """Restore the node and join the link."""
         self.node.open()
@@ -176,6 +182,7 @@ class WayServerService:
             "role": "way-server",
             "name": self.settings.name,
             "broker": "connected" if self.link.is_connected else "away",
+            "broker_trouble": self.link.trouble,
             "users": len(census.users),
             "census_age_s": age_s,
             "bridged": list(self.settings.bridge),

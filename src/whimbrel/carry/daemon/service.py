@@ -71,6 +71,9 @@ def stop_at_signals(stop: asyncio.Event) -> None:
 class Service(Protocol):
     """A daemon: a node, a way-server or the administrative server."""
 
+    async def check(self) -> None:
+        """Raise a ``WhimbrelError`` if secrets or the broker make a start useless; nothing is opened yet."""
+
     def open(self) -> None:
         """Open files and sockets; raises a ``WhimbrelError`` if a setting or a file cannot be used."""
 
@@ -87,10 +90,11 @@ def run_service(service: Service) -> None:
     async def serve() -> None:
         stop = asyncio.Event()
         stop_at_signals(stop)
+        await service.check()
+        service.open()
         await service.run(stop)
 
     try:
-        service.open()
         asyncio.run(serve())
     finally:
         service.close()
@@ -129,6 +133,9 @@ class NodeService:
 
     def _multicast(self) -> MulticastSocket:
         return MulticastSocket(self.settings.interface or only_interface(), port=self.settings.udp_port)
+
+    async def check(self) -> None:
+        """Do nothing: a node has no broker, and ``open`` checks all else."""
 
     def open(self) -> None:
         """Restore the node and join the link; raises a ``WhimbrelError`` if a setting or a file cannot be used."""

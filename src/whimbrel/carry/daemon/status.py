@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from whimbrel.carry.control.segments import REASONS
 from whimbrel.carry.daemon.journal import address_name, sample_name
 from whimbrel.carry.participant import Participant
 from whimbrel.carry.transport.interface import Transport
@@ -10,11 +13,11 @@ from whimbrel.model.clock import US_PER_S
 __all__ = ["node_metrics", "node_status", "status_lines"]
 
 _MAX_SHOWN = 64
-_WAY_SERVER = ("name", "broker", "users", "census_age_s", "bridged", "waiting_for_broker")
+_WAY_SERVER = ("name", "broker", "broker_trouble", "users", "census_age_s", "bridged", "waiting_for_broker")
 """Members that a way-server adds to the status of a node, in the order of their lines."""
 _ADMIN = (
-    *("broker", "users", "places", "plan", "plan_age_s", "control_version", "control_age_s", "topics"),
-    *("way_servers", "refused"),
+    *("broker", "broker_trouble", "users", "places", "plan", "plan_age_s"),
+    *("control_version", "control_age_s", "topics", "way_servers", "refused"),
 )
 
 
@@ -53,9 +56,9 @@ def status_lines(status: dict[str, object]) -> list[str]:
     """Return a status of a daemon as lines of text."""
     role = str(status.get("role", "node"))
     if role == "admin":
-        return [role, *(f"{name}: {_format(status[name])}" for name in _ADMIN)]
+        return [role, *_members(status, _ADMIN)]
     lines = [f"{role} {status['address']}: {_join(status['neighbours'])} in reach"]
-    lines += [f"{name}: {_format(status[name])}" for name in _WAY_SERVER if name in status]
+    lines += _members(status, _WAY_SERVER)
     clock, tolerance_s = status["clock"], status["tolerance_s"]
     age_s = status["clock_age_s"]
     since = "" if age_s is None else f" {age_s} s ago"
@@ -88,6 +91,12 @@ def _format(value: object) -> str:
             )
             or "none"
         )
+def _members(status: dict[str, object], names: Iterable[str]) -> list[str]:
+    """Return a line for each of *names* in *status*; no trouble with the broker has no line."""
+    shown = [name for name in names if name in status and (name != "broker_trouble" or status[name] is not None)]
+    return [f"{name}: {_format(status[name])}" for name in shown]
+
+
     return "unknown" if value is None else str(value)
 
 

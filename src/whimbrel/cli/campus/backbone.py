@@ -24,7 +24,8 @@ def way_server(
 ) -> None:
     """Run a way-server at a gate: gives control data and time to nodes that pass, and a census to the broker.
 
-    Exits 2 if a setting, a file or the interface cannot be used. If the broker is away, the way-server waits for it.
+    Exits 2 if a setting, a file or the interface cannot be used, or the broker refuses the user. If the broker is away,
+    the way-server waits for it.
 
     Example: whimbrel campus way-server --name north --campus-key campus.key --host broker.example --interface wlan0
     """
@@ -50,6 +51,7 @@ def admin(
     """Run the administrative server: one plan and one time for all way-servers, through the broker.
 
     The plan is the broker's ($SYS/broker/replicas) if a pipeline made one, else it is computed here from the censuses.
+    Exits 2 if a setting or a file cannot be used, or the broker refuses the user. If the broker is away, it waits.
 
     Example: whimbrel campus admin --topics topics.txt --host broker.example
     """
