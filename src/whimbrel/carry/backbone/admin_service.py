@@ -165,7 +165,10 @@ class AdminService:
         """Store a part of the broker's plan; a message without a body removes its part."""
         if message.topic != _REPLICAS and not message.topic.rpartition("/")[2].isdecimal():
             return
-        said = json.loads(message.payload) if message.payload else {}
+        try:
+            said = json.loads(message.payload) if message.payload else {}
+        except (ValueError, RecursionError):
+            said = None
         if not isinstance(said, dict):
             raise InvalidValueError("plan", description_of(said), "an object of copies by subject")
         self._parts[message.topic] = {str(name): count for name, count in said.items() if type(count) is int}
