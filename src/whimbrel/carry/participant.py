@@ -244,6 +244,7 @@ class Participant:
     def _request_control(self, sender: int, sample_id: SampleId, own: int) -> list[Output]:
         is_pending = self.neighbourhood.is_pending(BUILT_IN_TOPIC, sample_id)
         if is_pending or not self.control.wants(sample_id, now=self.clock.now(own)):
+            self.control.hear(sample_id)
             return []
         request = Request(topic=BUILT_IN_TOPIC, id=sample_id, is_subscriber=True, wants_copies=False)
         return self.neighbourhood.ask(sender, request, own=own)

@@ -24,6 +24,7 @@ __all__ = [
     "BUILT_IN_TOPIC",
     "MAX_SEGMENTS",
     "MAX_TOPIC_NAME_BYTES",
+    "REASONS",
     "ControlData",
     "ControlReceiver",
     "MalformedControlDataError",
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 BUILT_IN_TOPIC = 0
+REASONS = "forged", "malformed", "older"
+"""Reasons for which a segment is ignored."""
 MAX_SEGMENTS = 64
 MAX_TOPIC_NAME_BYTES = 0xFF
 _MAX_VERSIONS = 4
@@ -117,7 +120,7 @@ class ControlReceiver:
         self.signed_by: bytes | None = None
         """The key that signed the version in force."""
         self.counts: Counter[str] = Counter()
-        """Number of segments that were ignored, by reason."""
+        """Number of segments that were ignored, by reason; announcements of older ones count, too."""
         self._segments: dict[int, dict[int, Sample]] = {}
 
     @property
@@ -131,6 +134,11 @@ class ControlReceiver:
         if self._ring.is_empty or number >= MAX_SEGMENTS or self._is_old(version, now):
             return False
         return number not in self._segments.get(version, {})
+
+    def hear(self, sample_id: SampleId) -> None:
+        """Count the announcement of a segment if its version is older than the one in force."""
+        if self.in_force is not None and sample_id.published_at < self.in_force.version:
+            self.counts["older"] += 1
 
     def is_valid(self, *, now: int) -> bool:
         """Return whether the key that signed the version in force still counts, so that others can check it."""

@@ -28,7 +28,7 @@ class ControlStore:
 
     @property
     def ignored(self) -> dict[str, int]:
-        """Number of segments that were ignored, by reason."""
+        """Number of segments, statements and announcements that were ignored, by reason."""
         return dict(self._receiver.counts)
 
     @property
@@ -54,6 +54,11 @@ class ControlStore:
         if sample_id.publisher == KEY_PUBLISHER:
             return self.ring.wants(sample_id)
         return self._receiver.wants(sample_id, now=now)
+
+    def hear(self, sample_id: SampleId) -> None:
+        """Count the announcement of control data that is older than the version in force."""
+        if sample_id.publisher != KEY_PUBLISHER:
+            self._receiver.hear(sample_id)
 
     def receive(self, sample: Sample, *, now: int) -> ControlData | None:
         """Store a sample of the built-in topic; return the control data that it brings into force, or None."""

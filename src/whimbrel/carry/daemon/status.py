@@ -32,6 +32,7 @@ def node_status(participant: Participant, transport: Transport, *, own: int) -> 
         "tolerance_s": participant.clock.tolerance_us / US_PER_S,
         "control_version": None if data is None else data.version,
         "control_age_s": None if data is None else round((now - data.version) / US_PER_S, 1),
+        "control_ignored": participant.control.ignored,
         "neighbours": [address_name(each) for each in participant.neighbours[-_MAX_SHOWN:]],
         "subscriptions": participant.subscriptions,
         "places": participant.rules.places,
@@ -68,6 +69,11 @@ def status_lines(status: dict[str, object]) -> list[str]:
         lines.append("control data: none")
     else:
         lines.append(f"control data: version {version}, {status['control_age_s']} s old")
+    ignored = status["control_ignored"]
+    assert isinstance(ignored, dict)
+    if any(ignored.values()):
+        counts = ", ".join(f"{count} {reason}" for reason, count in ignored.items() if count)
+        lines.append(f"control data that was ignored: {counts}")
     lines.append(f"subscriptions: {_join(status['subscriptions'])}")
     stored, refused = status["stored"], status["refused"]
     assert isinstance(stored, list)
@@ -82,6 +88,12 @@ def status_lines(status: dict[str, object]) -> list[str]:
     return lines
 
 
+def _members(status: dict[str, object], names: Iterable[str]) -> list[str]:
+    """Return a line for each of *names* in *status*; no trouble with the broker has no line."""
+    shown = [name for name in names if name in status and (name != "broker_trouble" or status[name] is not None)]
+    return [f"{name}: {_format(status[name])}" for name in shown]
+
+
 def _format(value: object) -> str:
     if isinstance(value, list):
         return (
@@ -91,12 +103,6 @@ def _format(value: object) -> str:
             )
             or "none"
         )
-def _members(status: dict[str, object], names: Iterable[str]) -> list[str]:
-    """Return a line for each of *names* in *status*; no trouble with the broker has no line."""
-    shown = [name for name in names if name in status and (name != "broker_trouble" or status[name] is not None)]
-    return [f"{name}: {_format(status[name])}" for name in shown]
-
-
     return "unknown" if value is None else str(value)
 
 
@@ -119,6 +125,8 @@ def node_metrics(participant: Participant, transport: Transport, *, own: int) ->
         found["control_age_seconds"] = (now - data.version) / US_PER_S
     if set_at is not None:
         found["clock_age_seconds"] = (now - set_at) / US_PER_S
+    for reason in REASONS:
+        found[f"control_{reason}_total"] = participant.control.ignored.get(reason, 0)
     for name, count in (participant.counts + transport.counts).items():
         found[f"{name.replace(' ', '_')}_total"] = count
     return found
