@@ -12,7 +12,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -73,6 +73,10 @@ class CampusSample:
     body: bytes
     expires_at: int | None = None
     is_unsynchronised: bool = False
+    copies: int | None = field(default=None, compare=False)
+    """Copies on all nodes together (L), of a sample that ``publish`` returned; one stays at the publisher."""
+    subscribers: int | None = field(default=None, compare=False)
+    """Subscribers in the plan that *copies* comes from; None: there is no plan, and it is a setting of the node."""
 
     @property
     def text(self) -> str:
@@ -115,7 +119,8 @@ class Campus:
         """Publish *body* on *topic*; it expires after *ttl_s*. The sample is on the disk when the call returns."""
         data = body.encode() if isinstance(body, str) else body
         request = {"do": "publish", "topic": topic, "body": base64.b64encode(data).decode(), "ttl_s": ttl_s}
-        return _sample_of((await self._ask(request))["sample"])
+        answer = await self._ask(request)
+        return _sample_of({**answer["sample"], "copies": answer["copies"], "subscribers": answer["subscribers"]})
 
     async def subscribe(self, topic: str) -> None:
         """Subscribe this node to *topic*, also after a restart; ``samples`` yields its samples."""

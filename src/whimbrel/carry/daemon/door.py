@@ -52,7 +52,7 @@ class Door(RequestSocket):
             case "mine":
                 return {"topics": participant.subscriptions}
             case "publish":
-                return {"sample": await self._publish(request)}
+                return await self._publish(request)
             case "subscribe":
                 await self._daemon.subscribe(_text(request, "topic"))
             case "unsubscribe":
@@ -75,7 +75,13 @@ class Door(RequestSocket):
         ttl = request.get("ttl_s")
         ttl_us = None if ttl is None else microseconds(real("ttl_s", ttl, 0.001, _MAX_TTL_S))
         sample = await self._daemon.publish(_text(request, "topic"), body, ttl_us=ttl_us)
-        return self._describe(sample)
+        participant = self._daemon.participant
+        plan = participant.topics.plan_of(sample.topic)
+        return {
+            "sample": self._describe(sample),
+            "copies": participant.copies_of(sample.topic),
+            "subscribers": None if plan is None else plan.subscribers,
+        }
 
     async def follow(
         self, request: Mapping[str, object], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

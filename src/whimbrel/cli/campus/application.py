@@ -68,6 +68,8 @@ def publish(
 ) -> None:
     """Publish a sample of at most 1,024 bytes through the node of this machine; it is on disk when the command returns.
 
+    Prints its id, and how many copies of it all nodes together will carry: L by the plan, else by the node's --copies.
+
     Example: whimbrel campus publish lunch 'pasta in the east hall'
     """
     from whimbrel.carry.application import Campus  # see above
@@ -78,7 +80,13 @@ def publish(
     async def send() -> None:
         async with Campus(data) as campus:
             sample = await campus.publish(topic, text, ttl_s=ttl)
-        _say({"published": sample.id, "topic": topic}, f"published {sample.id} on {topic}", as_json=as_json)
+        said = {
+            "published": sample.id,
+            "topic": topic,
+            "copies": sample.copies,
+            "subscribers": sample.subscribers,
+        }
+        _say(said, f"published {sample.id} on {topic}: {_copies_of(sample)}", as_json=as_json)
 
     asyncio.run(send())
 
@@ -137,6 +145,20 @@ def status(*, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
         _say(found, "\n".join(status_lines(found)), as_json=as_json)
 
     asyncio.run(ask())
+
+
+def _copies_of(sample: CampusSample) -> str:
+    """Return in words how many copies of a published sample stay here and go to others, and why."""
+    copies = sample.copies or 1
+    others = "none" if copies == 1 else f"{copies - 1:,}"
+    source = "no plan for this topic: --copies of the node decides"
+    if sample.subscribers is not None:
+        source = f"by the plan for {_counted(sample.subscribers, 'subscriber')}"
+    return f"{_counted(copies, 'copy', 'copies')}, 1 stays here and {others} for other nodes ({source})"
+
+
+def _counted(count: int, one: str, several: str = "") -> str:
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
 
 
 def _print_sample(sample: CampusSample, *, as_json: bool) -> None:
