@@ -24,6 +24,7 @@ from whimbrel.carry.backbone.settings import AdminSettings
 from whimbrel.carry.control.segments import ControlData
 from whimbrel.carry.control.topics import read_topics
 from whimbrel.carry.daemon.journal import SUBJECT, sample_name, subject_of
+from whimbrel.carry.daemon.metrics import MetricsServer
 from whimbrel.carry.daemon.request_socket import RequestSocket
 from whimbrel.carry.daemon.service import own_clock
 from whimbrel.carry.hello import MAX_BODY_BYTES
@@ -98,11 +99,11 @@ class AdminService:
 
     # -- opening and closing -----------------------------------------------------------------------------------------
 
-    def open(self) -> None:
     async def check(self) -> None:
         """Raise a ``WhimbrelError`` if the broker will never accept this server; a broker that is away is no error."""
         await self.link.check()
 
+    def open(self) -> None:
         """Read the topics file and the stored state."""
         settings = self.settings
         names = read_topics(Path(settings.topics)) if settings.topics else {}
@@ -206,12 +207,15 @@ class AdminService:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until *stop* is set."""
-        door = _StatusSocket(self._folder, self.status)
+        door, metrics = _StatusSocket(self._folder, self.status), MetricsServer(self.metrics)
+        said: dict[str, object] = {"data": self.settings.data}
+        if self.settings.metrics_port:
+            said["metrics"] = await metrics.start("127.0.0.1", self.settings.metrics_port)
         await door.start()
         linked = asyncio.ensure_future(self.link.run())
         told_at = 0.0
         loop = asyncio.get_running_loop()
-        _log.info("campus admin started", data=self.settings.data)
+        _log.info("campus admin started", **said)
         try:
             while not stop.is_set():
                 await self.turn()
@@ -225,6 +229,7 @@ class AdminService:
         finally:
             linked.cancel()
             door.close()
+            metrics.close()
             with contextlib.suppress(asyncio.CancelledError):
                 await linked
             self._write_state()
@@ -281,6 +286,7 @@ class AdminService:
         return {
             "role": "admin",
             "broker": "connected" if self.link.is_connected else "away",
+            "broker_trouble": self.link.trouble,
             "users": len(users),
             "places": sum(each.places for each in users.values()),
             "plan": "the broker's" if self.admin.has_plan else "computed here",
@@ -289,7 +295,6 @@ class AdminService:
             "control_age_s": None if control is None else round((now - control.version) / US_PER_S, 1),
             "topics": 0 if control is None else len(control.topics),
             "way_servers": [
-            "broker_trouble": self.link.trouble,
                 {
                     "name": each.way_server,
                     "users": len(each.users),
@@ -299,3 +304,25 @@ class AdminService:
             ],
             "refused": self.link.refused,
         }
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics by name, for ``/metrics``; ages are in seconds."""
+        now, control = self._own(), self._control
+        users, censuses = self.admin.users(now=now), self.admin.censuses.values()
+        found: dict[str, float] = {
+            "users": len(users),
+            "places": sum(each.places for each in users.values()),
+            "way_servers": len(censuses),
+            "topics": 0 if control is None else len(control.topics),
+            "plan_of_the_broker": float(self.admin.has_plan),
+            "samples_waiting_for_broker": len(self._waiting),
+            "broker_connected": float(self.link.is_connected),
+            "broker_messages_refused_total": self.link.refused,
+        }
+        if censuses:
+            found["census_age_seconds"] = (now - min(each.at for each in censuses)) / US_PER_S
+        if self.admin.plan_at is not None:
+            found["plan_age_seconds"] = (now - self.admin.plan_at) / US_PER_S
+        if control is not None:
+            found["control_age_seconds"] = (now - control.version) / US_PER_S
+        return found

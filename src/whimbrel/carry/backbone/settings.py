@@ -121,6 +121,8 @@ class AdminSettings(BrokerSettings):
     every_s: float = 60.0
     """Least time between two versions of control data."""
     bridge: tuple[str, ...] = field(default=())
+    metrics_port: int = 0
+    """The port of ``/metrics`` on the loopback interface; 0: none."""
 
     def __post_init__(self) -> None:
         BrokerSettings.__post_init__(self)
@@ -128,6 +130,7 @@ class AdminSettings(BrokerSettings):
         real("target", self.target, 0, 1)
         real("window_s", self.window_s, 1, 30 * 86_400)
         real("every_s", self.every_s, 0.1, 86_400)
+        whole("metrics_port", self.metrics_port, 0, 65_535)
 
     @property
     def window_us(self) -> int:

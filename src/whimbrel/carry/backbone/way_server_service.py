@@ -191,5 +191,13 @@ class WayServerService:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that a way-server adds to those of a node."""
-        census = self.way_server.census(own=self.node.daemon.own)
-        return {"users": len(census.users), "broker_connected": float(self.link.is_connected)}
+        census, now = self.way_server.census(own=self.node.daemon.own), self.node.daemon.now
+        found: dict[str, float] = {
+            "users": len(census.users),
+            "broker_connected": float(self.link.is_connected),
+            "samples_waiting_for_broker": len(self._up),
+            "broker_messages_refused_total": self.link.refused,
+        }
+        if self._published is not None:
+            found["census_age_seconds"] = (now - self._published.at) / US_PER_S
+        return found

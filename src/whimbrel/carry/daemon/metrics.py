@@ -6,7 +6,10 @@ Rule: the time and size of a request are bounded, and so is the number of open c
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
+
+from whimbrel.errors import InvalidValueError
 
 __all__ = ["MetricsServer", "prometheus_text"]
 
@@ -35,7 +38,11 @@ class MetricsServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port."""
-        self._server = await asyncio.start_server(self._answer, host, port, limit=_MAX_BYTES)
+        try:
+            self._server = await asyncio.start_server(self._answer, host, port, limit=_MAX_BYTES)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise InvalidValueError("port of /metrics", port, f"one that is free ({reason})") from None
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:

@@ -42,6 +42,10 @@ TopicsFile = Annotated[
     typer.Option("--topics", metavar="FILE", help="Names of topics, one per line, an id before it or not."),
 ]
 
+MetricsPort = Annotated[
+    int | None, typer.Option("--metrics-port", min=0, max=65_535, help="/metrics and /healthz on loopback.")
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenOptions:
@@ -109,9 +113,7 @@ class NodeOptions(GivenOptions):
         str | None,
         typer.Option("--reach", metavar="FILE", help="Pretend a radio: JSON of the addresses each address hears."),
     ] = None
-    metrics_port: Annotated[
-        int | None, typer.Option("--metrics-port", min=0, max=65_535, help="/metrics and /healthz on loopback.")
-    ] = None
+    metrics_port: MetricsPort = None
     log_bytes: Annotated[
         int | None, typer.Option("--log-bytes", metavar="N", help="About the most that our own log takes; 0: no log.")
     ] = None
@@ -182,3 +184,4 @@ class AdminOptions(GivenOptions):
             "--every", metavar="TIME", parser=seconds_between(0.1), help="The least time between versions; 1 m."
         ),
     ] = None
+    metrics_port: MetricsPort = None
