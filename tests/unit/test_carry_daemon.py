@@ -13,13 +13,17 @@ from tests.unit.campus_rig import CAMPUS, NOON, Campus, S, a_participant, plan_o
 
 from whimbrel.carry.application import DOOR, CampusRequestError, NoNodeError
 from whimbrel.carry.application import Campus as Application
+from whimbrel.carry.control.segments import segments_of
 from whimbrel.carry.daemon.daemon import CampusDaemon
 from whimbrel.carry.daemon.door import Door
 from whimbrel.carry.daemon.journal import Journal
 from whimbrel.carry.daemon.metrics import MetricsServer, prometheus_text
 from whimbrel.carry.daemon.settings import NodeSettings, SettingsError, read_settings, signer_of
 from whimbrel.carry.daemon.status import node_metrics, node_status, status_lines
+from whimbrel.carry.hello import Entry, Hello
 from whimbrel.carry.memory import read_memory
+from whimbrel.carry.signatures import SampleSigner
+from whimbrel.carry.wire import AnswerChunk, record_of
 from whimbrel.errors import InvalidValueError, WhimbrelError
 from whimbrel.log.reader import read
 from whimbrel.model.facts import Fact, InterestChanged, Mode, PresenceChanged, Receipt
@@ -216,6 +220,42 @@ def test_the_status_names_a_neighbour_whose_clock_is_wrong(tmp_path: Path) -> No
     assert not (tmp_path / "log").exists()
 
 
+def test_status_and_metrics_count_control_data_that_was_ignored() -> None:
+    """An operator sees that somebody forges or replays control data; before that, the counters are 0."""
+    [old], [new], [forged] = (
+        segments_of(plan_of("lunch", version=NOON + at), signer)
+        for at, signer in ((1, CAMPUS), (2, CAMPUS), (3, SampleSigner(b"s" * 32)))
+    )
+    campus = Campus(a_participant(1, keys=[CAMPUS.public]))
+    node, transport = campus.daemons[1].participant, campus.daemons[1].transport
+    before = node_metrics(node, transport, own=NOON)
+    assert [before[f"control_{each}_total"] for each in ("forged", "malformed", "older")] == [0, 0, 0]
+    for each in (new, old, old, forged):
+        node.receive(66, Hello((Entry(0, each.id, has_copies=False),)), own=NOON)
+        node.receive(66, AnswerChunk(0, each.id, 0, len(record_of(each)), 0, record_of(each)), own=NOON)
+    status = node_status(node, transport, own=NOON)
+    assert status["control_version"] == NOON + 2
+    assert "control data that was ignored: 1 forged, 2 older" in status_lines(status)
+    after = node_metrics(node, transport, own=NOON)
+    assert [after[f"control_{each}_total"] for each in ("forged", "malformed", "older")] == [1, 0, 2]
+
+
+def test_publish_says_how_many_copies_there_will_be_and_why(tmp_path: Path) -> None:
+    """L of the plan with its subscribers, else the node's setting; the sample in memory has as many."""
+    daemon, _ = a_daemon(tmp_path)
+
+    async def work(campus: Application) -> None:
+        unplanned = await campus.publish("lunch", "pasta")
+        assert (unplanned.copies, unplanned.subscribers) == (8, None)
+        daemon.participant.follow(plan_of("lunch", first=daemon.participant.topics.id_of("lunch")), 9)
+        planned = await campus.publish("lunch", "soup")
+        assert (planned.copies, planned.subscribers) == (4, 3)
+        stored = {copy.sample.body: copy.copies for copy in daemon.participant.carrier.stored}
+        assert stored == {b"pasta": 8, b"soup": 4}
+
+    with_application(tmp_path, daemon, work)
+
+
 def test_metrics_are_served_over_http() -> None:
     """A request at a time, bounded; anything else is refused."""
 
@@ -236,6 +276,8 @@ def test_metrics_are_served_over_http() -> None:
         assert b" 404 " in await ask(port, b"GET / HTTP/1.1\r\n\r\n")
         assert b" 405 " in await ask(port, b"POST /metrics HTTP/1.1\r\n\r\n")
         assert await ask(port, b"x" * 9_000) == b""
+        with pytest.raises(InvalidValueError, match=rf"port of /metrics: found {port}, allowed is one that is free"):
+            await MetricsServer(dict).start("127.0.0.1", port)
         server.close()
 
     asyncio.run(run())

@@ -407,7 +407,7 @@ def test_forged_and_replayed_control_data_is_ignored_and_its_giver_not_believed(
         asked += len(requests_of(node.receive(66, hello_of(forged), own=NOON)))
         node.receive(66, chunk_of(forged), own=NOON)
     assert asked == 3
-    assert node.control.ignored == {"forged": 3}
+    assert node.control.ignored == {"forged": 3, "older": 1}, "the announcement of an old version counts, too"
     assert node.control.in_force is not None
     assert node.control.in_force.version == 9
 
