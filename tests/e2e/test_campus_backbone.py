@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,8 @@ from whimbrel.carry.backbone.messages import CENSUS
 from whimbrel.carry.backbone.way_server_service import WayServerService
 from whimbrel.carry.hello import SampleId
 from whimbrel.client import Client, Message
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "campus.md"
 
 
 def is_at_all(gates: Iterable[WayServerService], name: SampleId) -> bool:
@@ -32,7 +35,7 @@ def test_two_way_servers_and_an_admin_give_one_plan(tmp_path: Path) -> None:
         campus = Segment(tmp_path)
         topics = tmp_path / "topics"
         topics.write_text("0x00F1 lectures\nnews\n", encoding="utf-8")
-        campus.admin(port, topics=str(topics))
+        admin = campus.admin(port, topics=str(topics))
         north, south = campus.way_server(1, port), campus.way_server(2, port)
         walker, late = campus.node(3, key=(campus.key,)), campus.node(4, key=(campus.key,))
         try:
@@ -79,6 +82,12 @@ def test_two_way_servers_and_an_admin_give_one_plan(tmp_path: Path) -> None:
             assert [len(each) for each in users] == [1, 1]
             assert users[0][0][0] == users[1][0][0], "the same user has the same name at both gates"
             assert f"{3:016x}" not in json.dumps(users), "and nobody can tell which node it is"
+            figures = admin.metrics()
+            assert [figures[each] for each in ("users", "places", "way_servers", "topics")] == [1, 10, 2, 2]
+            assert 0 <= figures["control_age_seconds"] <= PATIENCE_S
+            listed = re.findall(r"`([a-z_]+)`", PAGE.read_text(encoding="utf-8"))
+            counted = {each for daemon in (admin, north.node, late) for each in daemon.metrics()}
+            assert {each for each in counted if not each.endswith("_total")} <= set(listed), "the page has them all"
         finally:
             await campus.stop()
 

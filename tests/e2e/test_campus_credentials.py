@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from tests.e2e.broker_process import BrokerProcess
@@ -68,13 +70,18 @@ def test_refused_credentials_are_one_sentence_and_exit_code_2(
 def test_the_right_credentials_start_the_admin_also_when_the_broker_is_away(tmp_path: Path, port: int) -> None:
     """The check keeps out nobody else: a gate must start after a power cut before its broker does."""
     _write_secrets(tmp_path)
-    said = "--user gate --password-file gate --log-format json".split()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        metrics = taken.getsockname()[1]
+    said = f"--user gate --password-file gate --log-format json --metrics-port {metrics}".split()
     command = [sys.executable, "-m", "whimbrel", "campus", "admin", "--data", "admin", *said]
     for each, event in ((port, "connected to the broker"), (1, "no connection to the broker")):
         with subprocess.Popen([*command, "--port", str(each)], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
             assert run.stderr is not None
             lines = [run.stderr.readline() for _ in range(2)]
+            with urlopen(f"http://127.0.0.1:{metrics}/metrics") as answer:  # noqa: S310 # our own
+                figures = answer.read().decode()
             run.send_signal(signal.SIGTERM)
+        assert f"whimbrel_campus_broker_connected {int(each == port)}\n" in figures
         assert "campus admin started" in lines[0]
         assert event in lines[1]
         assert run.returncode == 0
