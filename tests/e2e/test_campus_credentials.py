@@ -78,7 +78,7 @@ def test_the_right_credentials_start_the_admin_also_when_the_broker_is_away(tmp_
         with subprocess.Popen([*command, "--port", str(each)], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
             assert run.stderr is not None
             lines = [run.stderr.readline() for _ in range(2)]
-            with urlopen(f"http://127.0.0.1:{metrics}/metrics") as answer:  # noqa: S310 # our own
+            with urlopen(f"http://127.0.0.1:{metrics}/metrics") as answer:
                 figures = answer.read().decode()
             run.send_signal(signal.SIGTERM)
         assert f"whimbrel_campus_broker_connected {int(each == port)}\n" in figures

@@ -100,7 +100,7 @@ class AdminService:
     # -- opening and closing -----------------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Raise a ``WhimbrelError`` if the broker will never accept this server; a broker that is away is no error."""
+        """Raise a ``WhimbrelError`` if the broker will never accept this server; it may be away."""
         await self.link.check()
 
     def open(self) -> None:

@@ -153,11 +153,11 @@ def _copies_of(sample: CampusSample) -> str:
     others = "none" if copies == 1 else f"{copies - 1:,}"
     source = "no plan for this topic: --copies of the node decides"
     if sample.subscribers is not None:
-        source = f"by the plan for {_counted(sample.subscribers, 'subscriber')}"
-    return f"{_counted(copies, 'copy', 'copies')}, 1 stays here and {others} for other nodes ({source})"
+        source = f"by the plan for {_count_of(sample.subscribers, 'subscriber')}"
+    return f"{_count_of(copies, 'copy', 'copies')}, 1 stays here and {others} for other nodes ({source})"
 
 
-def _counted(count: int, one: str, several: str = "") -> str:
+def _count_of(count: int, one: str, several: str = "") -> str:
     return f"{count:,} {one if count == 1 else several or f'{one}s'}"
 
 
