@@ -21,6 +21,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,29 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "referenc
 from campus_simulator import CampusSimulator
 
 from whimbrel.carry.control.clock import CampusClock
+from whimbrel.carry.control.segments import ControlData, TopicPlan, segments_of
 from whimbrel.carry.control.topics import TopicNames
 from whimbrel.carry.daemon.daemon import CampusDaemon
 from whimbrel.carry.daemon.service import NodeService
 from whimbrel.carry.daemon.settings import NodeSettings
-from whimbrel.carry.hello import NONCE_BYTES, Acknowledgement, Answer, Entry, Hello, Request, Sample, SampleId
+from whimbrel.carry.hello import (
+    NONCE_BYTES,
+    SIGNATURE_BYTES,
+    Acknowledgement,
+    Answer,
+    Entry,
+    Hello,
+    Request,
+    Sample,
+    SampleId,
+    TimeAnswer,
+    TopicsQuestion,
+)
 from whimbrel.carry.neighbours.shares import OWN_HOST
 from whimbrel.carry.outputs import Output
 from whimbrel.carry.participant import Participant
 from whimbrel.carry.rules import Rules
+from whimbrel.carry.signatures import SampleSigner
 from whimbrel.carry.wire import LINK, RADIO, Part, Profile, encode
 from whimbrel.sim.campus.air import MemoryAir, MemoryTransport
 from whimbrel.sim.campus.outcome import Recorder
@@ -323,16 +338,37 @@ def hostile_frames(kind: str, count: int) -> Iterator[tuple[bytes, bool]]:
                 said = Hello(()), Request(topic=1, id=sample, is_subscriber=False, wants_copies=True)
                 part = (*said, Acknowledgement(1, sample, 4))[number % 3]
                 yield encode(1_000 + number // 3, part)[0], number % 3 == 0
-            case "forged control data":
+            case "control data announced and never given":
                 yield encode(66, Hello((Entry(0, SampleId(now, 0), False),)))[0], True
+            case "forged control data, given by 1,000 addresses" | "replayed control data, given by 1,000 addresses":
+                version = 1_000_000 * US + 10 + number // 2
+                segment = replace(FORGED, published_at=version) if kind.startswith("forged") else REPLAYED
+                part = Answer(segment, 0) if number % 2 else Hello((Entry(0, segment.id, False),))
+                yield encode(1_000 + number // 2 % 1_000, part)[0], not number % 2
+            case "forged times, given by 1,000 addresses":
+                parts = (Hello(()), TopicsQuestion(), TimeAnswer(bytes(NONCE_BYTES), now, bytes(SIGNATURE_BYTES)))
+                which = number % 2 if number % 200 < 10 else 2
+                yield encode(1_000 + number // 200 % 1_000, parts[which])[0], which == 0
 
 
 HOSTILE = (
     "any bytes", "60 invented ids in each Hello", "a Hello from an invented address each time",
-    "a sample from the future each time", "a request for everything", "forged control data",
-    "a request for copies from an invented address each time",
+    "a sample from the future each time", "a request for everything", "control data announced and never given",
+    "forged control data, given by 1,000 addresses", "replayed control data, given by 1,000 addresses",
+    "forged times, given by 1,000 addresses", "a request for copies from an invented address each time",
     "copies acknowledged by an invented address each time",
 )  # fmt: skip
+CAMPUS = SampleSigner(b"c" * 32)
+
+
+def control(version: int, signer: SampleSigner) -> Sample:
+    """Return control data of eight topics, in one segment."""
+    topics = tuple(TopicPlan(topic=each, name=f"t{each}", subscribers=3, copies=8) for each in range(1, 9))
+    [segment] = segments_of(ControlData(version=version, users=10, places=100, topics=topics), signer)
+    return segment
+
+
+FORGED, REPLAYED = control(1, SampleSigner(b"s" * 32)), control(1, CAMPUS)
 
 
 def flooded(kind: str, count: int) -> tuple[CampusDaemon, MemoryTransport, float]:
@@ -342,9 +378,12 @@ def flooded(kind: str, count: int) -> tuple[CampusDaemon, MemoryTransport, float
     transport = MemoryTransport(1, air)
     made = Participant(
         1, Rules(), topics=TopicNames({f"t{each}": each for each in range(1, 9)}), clock=CampusClock(),
-        nonce=lambda: bytes(NONCE_BYTES), keys=[bytes(32)],
+        nonce=lambda: bytes(NONCE_BYTES), keys=[CAMPUS.public],
     )  # fmt: skip
     made.clock.set(now[0], own=now[0])
+    in_force = made.control.receive(control(2, CAMPUS), now=now[0])
+    assert in_force is not None
+    made.follow(in_force, 1)
     for each in range(1, 9):
         made.subscribe(f"t{each}")
     daemon = CampusDaemon(made, transport, own=lambda: now[0])
@@ -385,6 +424,7 @@ def hostile(count: int = 100_000) -> Iterator[dict[str, Any]]:
                 "kilobytes_after_a_fifth": grown_kb(kind, count // 5), "kilobytes": grown_kb(kind, count),
                 "neighbours": len(made.neighbours), "requests_waiting": made.pending,
                 "frames_dropped": made.counts["too many frames"],
+                "control_ignored": made.control.ignored, "times_forged": made.counts["forged times"],
                 "copies_left_of_8": sum(each.copies for each in made.carrier.stored),
             }  # fmt: skip
 

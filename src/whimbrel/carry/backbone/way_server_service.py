@@ -86,7 +86,7 @@ class WayServerService:
         return self.node.participant
 
     async def check(self) -> None:
-        """Raise a ``WhimbrelError`` if a key cannot be used, or the broker will never accept this gate; it may be away."""
+        """Raise a ``WhimbrelError`` if a key is unusable or the broker will never accept this gate; it may be away."""
         signer_of(Path(self.settings.campus_key))
         self.settings.statements()
         await self.link.check()
