@@ -143,6 +143,19 @@ def test_the_time_counts_only_from_who_was_asked_and_signed_and_once() -> None:
     assert node.counts["forged times"] == 6
 
 
+def test_few_wrong_answers_to_a_question_about_the_time_are_checked() -> None:
+    """A check of a signature costs most of all; the next question is answered as ever."""
+    node = a_participant(1, keys=[CAMPUS.public])
+    for at, wrong, counts in ((0, 3, True), (20 * S, 4, False), (40 * S, 0, True)):
+        [told] = node.receive(9, TopicsQuestion(), own=at)
+        assert isinstance(told, Tell)
+        question = told.message
+        assert isinstance(question, TimeQuestion)
+        for _ in range(wrong):
+            assert node.receive(9, answer_time(STRANGER, 1, question, now=NOON), own=at + S) == []
+        assert bool(node.receive(9, answer_time(CAMPUS, 1, question, now=NOON), own=at + S)) is counts
+
+
 def test_a_node_without_keys_tells_nobody_its_topics() -> None:
     """Who asks is no way-server of any campus it knows."""
     node = a_participant(1, subscriptions=["lunch"])

@@ -3,6 +3,8 @@
 Rule: a node takes the time only from a way-server, in answer to its own question, and never from another neighbour, so
 that the error of one clock does not spread. The paper leaves this open.
 Rule: an answer counts if the campus signed it, it came in time, and it names the question and the node that asked.
+Rule: the signatures of at most ``_MAX_WRONG`` wrong answers to a question are checked, because a check costs about
+0.1 ms of core time and a neighbour can send hundreds of answers.
 Rule: until a way-server has set the clock, samples may be a day in the future; afterwards a minute.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from whimbrel.carry.hello import NONCE_BYTES, TimeAnswer, TimeQuestion
 from whimbrel.carry.signatures import SampleSigner, is_signature
@@ -24,6 +27,7 @@ ASK_AGAIN_US = 10 * US_PER_S
 _MAX_WAIT_US = 2 * US_PER_S
 """Longest wait for an answer; a later one is too inaccurate."""
 _MAX_QUESTIONS = 16
+_MAX_WRONG = 4
 _MAX_ASKED = 256
 _SIGNED = struct.Struct(f">{NONCE_BYTES}sQq")
 
@@ -36,6 +40,15 @@ def answer_time(signer: SampleSigner, asker: int, question: TimeQuestion, *, now
     """Return the answer of a way-server to the node *asker*."""
     signature = signer.sign_bytes(_signed_bytes(question.nonce, asker, now))
     return TimeAnswer(question.nonce, now, signature)
+
+
+@dataclass(slots=True)
+class _Question:
+    """A question about the time to *neighbour*, and the number of its answers with another signature."""
+
+    neighbour: int
+    asked_at: int
+    wrong: int = 0
 
 
 class CampusClock:
@@ -53,7 +66,8 @@ class CampusClock:
         self.set_at = set_at
         """Time at which a way-server set the clock, by the clock of the campus; None: never."""
         self._tolerances = own_tolerance_us, set_tolerance_us
-        self._questions: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._questions: OrderedDict[bytes, _Question] = OrderedDict()
+        """The latest questions by nonce."""
         self._asked: OrderedDict[int, int] = OrderedDict()
         """Time of the last question to each neighbour, by the node's own clock."""
 
@@ -89,18 +103,21 @@ class CampusClock:
         self._asked.move_to_end(neighbour)
         if len(self._asked) > _MAX_ASKED:
             self._asked.popitem(last=False)
-        self._questions[nonce] = neighbour, own
+        self._questions[nonce] = _Question(neighbour, own)
         if len(self._questions) > _MAX_QUESTIONS:
             self._questions.popitem(last=False)
         return TimeQuestion(nonce)
 
     def receive(self, sender: int, answer: TimeAnswer, *, asker: int, keys: Iterable[bytes], own: int) -> bool:
         """Set the clock by the answer of *sender* to the node *asker*; return whether the answer counts."""
-        neighbour, asked = self._questions.get(answer.nonce, (None, 0))
-        if neighbour != sender or not 0 <= own - asked <= _MAX_WAIT_US:
+        question = self._questions.get(answer.nonce)
+        if question is None or question.neighbour != sender or not 0 <= own - question.asked_at <= _MAX_WAIT_US:
             return False
         if not is_signature(answer.signature, _signed_bytes(answer.nonce, asker, answer.at), keys):
+            question.wrong += 1
+            if question.wrong >= _MAX_WRONG:
+                del self._questions[answer.nonce]
             return False
         del self._questions[answer.nonce]
-        self.set(answer.at, own=own - (own - asked) // 2)
+        self.set(answer.at, own=own - (own - question.asked_at) // 2)
         return True
