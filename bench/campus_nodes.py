@@ -235,13 +235,13 @@ class LyingParticipant(Participant):
 class SilentLiar(LyingParticipant):
     """One that answers no request for what it invented; the other refuses it."""
 
-    def receive(self, sender: int, part: Part, *, own: int, host: str = OWN_HOST) -> list[Output]:
+    def handle(self, sender: int, part: Part, *, own: int, host: str = OWN_HOST) -> list[Output]:
         """Do what a participant does, but say nothing of samples that there are not."""
         if isinstance(part, Request):
             names = {(copy.sample.topic, copy.sample.id) for copy in self.carrier.stored}
             if (part.topic, part.id) not in names:
                 return []
-        return super().receive(sender, part, own=own, host=host)
+        return super().handle(sender, part, own=own, host=host)
 
 
 LIARS: dict[str, type[Participant]] = {"none": Participant, "refuses": LyingParticipant, "silent": SilentLiar}

@@ -54,6 +54,17 @@ def test_whatever_is_on_the_air_a_daemon_goes_on(datagrams: list[tuple[bytes, bo
     assert campus.taken[2][-1:] == [b"pasta"]
 
 
+def test_frames_beyond_a_rate_are_dropped_before_they_are_read() -> None:
+    """Reading a long Hello costs most; here each content is broken, and 600 of 1,000 are never looked at."""
+    campus = Campus(a_participant(1))
+    daemon, transport = campus.daemons[1], campus.daemons[1].transport
+    assert isinstance(transport, MemoryTransport)
+    for _ in range(1_000):
+        transport.put(bytes([2, 1]) + (66).to_bytes(8, "big") + b"\xff" * 300, came_to_all=True)
+    daemon.read()
+    assert (transport.counts["malformed"], daemon.participant.counts["too many frames"]) == (400, 600)
+
+
 def a_daemon(folder: Path, *, subscriptions: tuple[str, ...] = ()) -> tuple[CampusDaemon, Journal]:
     """Return a node alone on its air, with a log and a memory in *folder*."""
     participant = a_participant(0x17, subscriptions=subscriptions)

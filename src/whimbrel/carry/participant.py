@@ -178,9 +178,13 @@ class Participant:
         return Hello(tuple(sorted([*self.control.entries(now=self.clock.now(own)), *entries])))
 
     def receive(self, sender: int, part: Part, *, own: int, host: str = OWN_HOST) -> list[Output]:
-        """Handle a frame of the neighbour *sender* that came from the machine *host*; return the outputs, in order."""
+        """Handle a frame of the neighbour *sender* if its rate allows; return the outputs, in order."""
         if not self.neighbourhood.may_be_read(sender, own=own):
             return []
+        return self.handle(sender, part, own=own, host=host)
+
+    def handle(self, sender: int, part: Part, *, own: int, host: str = OWN_HOST) -> list[Output]:
+        """Handle a frame that came from the machine *host*; the caller has asked ``may_be_read``."""
         match part:
             case Hello():
                 return self._hear(sender, part, own)

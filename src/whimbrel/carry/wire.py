@@ -219,8 +219,8 @@ def signed_bytes(sample: Sample) -> bytes:
 # -- from bytes -------------------------------------------------------------------------------------------------------
 
 
-def decode(data: bytes) -> tuple[int, Part]:
-    """Return the sender's address and the content of the frame *data*."""
+def read_head(data: bytes) -> tuple[int, int]:
+    """Return the kind of the frame *data* and its sender's address, without its content, which costs most to read."""
     if len(data) < _HEAD.size:
         raise MalformedMessageError(f"found {len(data)} bytes, a frame has at least {_HEAD.size}", len(data))
     format_, kind, sender = _HEAD.unpack_from(data)
@@ -228,10 +228,15 @@ def decode(data: bytes) -> tuple[int, Part]:
         raise MalformedMessageError(f"found format {format_}, allowed is {_FORMAT}", 0)
     if len(data) > LINK.max_bytes:
         raise MalformedMessageError(f"found {len(data)} bytes, allowed are {LINK.max_bytes}", LINK.max_bytes)
-    reader = _READERS.get(kind)
-    if reader is None:
+    if kind not in _READERS:
         raise MalformedMessageError(f"found kind {kind}, allowed are {_HELLO} to {_ACKNOWLEDGEMENT}", 1)
-    return sender, reader(data)
+    return kind, sender
+
+
+def decode(data: bytes) -> tuple[int, Part]:
+    """Return the sender's address and the content of the frame *data*."""
+    kind, sender = read_head(data)
+    return sender, _READERS[kind](data)
 
 
 def _read_hello(data: bytes) -> Hello:

@@ -64,7 +64,7 @@ class WayServer(Participant):
         for each in statements:
             self.control.receive(each, now=0)
 
-    def receive(self, sender: int, part: Part, *, own: int, host: str = OWN_HOST) -> list[Output]:
+    def handle(self, sender: int, part: Part, *, own: int, host: str = OWN_HOST) -> list[Output]:
         """Handle a frame as a participant does; also tell the time, and record the subscriptions of neighbours."""
         match part:
             case TimeQuestion() if self.neighbourhood.is_in_reach(sender) and self.clock.is_synchronised:
@@ -77,8 +77,8 @@ class WayServer(Participant):
             case TopicsQuestion():
                 return []  # from another way-server, which is not a user
             case Hello():
-                return [*super().receive(sender, part, own=own, host=host), *self._ask_topics(sender, own)]
-        return super().receive(sender, part, own=own, host=host)
+                return [*super().handle(sender, part, own=own, host=host), *self._ask_topics(sender, own)]
+        return super().handle(sender, part, own=own, host=host)
 
     def _ask_topics(self, sender: int, own: int) -> list[Output]:
         asked_at, wait_us = self._asked.get(sender), _ASK_AGAIN_US if sender in self._users else ASK_AGAIN_US

@@ -2,7 +2,7 @@
 
 Rule: any datagram is a frame or is counted; no datagram ends the daemon.
 Rule: at most ``_FRAMES_PER_S`` frames are handled per second, from all senders together; further ones are dropped and
-counted.
+counted before their content is read.
 Rule: a sample of the application is in the memory file on disk before ``publish`` returns. Other changes are written
 once in a Hello period: after a crash a node may have copies again that it gave in the last one.
 """
@@ -69,6 +69,7 @@ class CampusDaemon:
         self.participant, self.transport = participant, transport
         self._own, self._deliver, self._journal, self._memory = own, deliver, journal, memory
         self._frames = Allowance(_FRAMES_PER_S, _FRAMES_PER_S)
+        transport.accepts = self._accepts
         self._is_changed = True
         self._saving = asyncio.Lock()
         self.listeners: list[Callable[[Sample], None]] = []
@@ -97,12 +98,16 @@ class CampusDaemon:
             heard = self.transport.receive()
             if heard is None:
                 return
-            own = self._own()
-            if not self._frames.take(now=own):
-                self.participant.counts["too many frames"] += 1
-                continue
-            outputs = self.participant.receive(heard.sender, heard.part, own=own, host=heard.host)
+            outputs = self.participant.handle(heard.sender, heard.part, own=self._own(), host=heard.host)
             self.perform(outputs, giver=heard.sender)
+
+    def _accepts(self, sender: int) -> bool:
+        """Return whether a frame of *sender* is within the rates, and count it."""
+        own = self._own()
+        if self._frames.take(now=own):
+            return self.participant.neighbourhood.may_be_read(sender, own=own)
+        self.participant.counts["too many frames"] += 1
+        return False
 
     def turn(self) -> None:
         """Run the timers of the participant and say Hello; call it once in a Hello period."""

@@ -10,11 +10,12 @@ address.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 
 from whimbrel.carry.hello import Hello, Message
 from whimbrel.carry.neighbours.shares import OWN_HOST
-from whimbrel.carry.transport.interface import FrameReader, Heard
+from whimbrel.carry.transport.interface import FrameReader, Heard, accept_all
 from whimbrel.carry.wire import LINK, Part, Profile, encode
 from whimbrel.errors import InvalidValueError
 from whimbrel.multicast.reach import Reach
@@ -26,6 +27,8 @@ PORT = 27_303
 GROUP = hashed_address("whimbrel campus")
 MAX_NEIGHBOURS = 1_024
 _MAX_DATAGRAM = 65_535
+_MAX_DROPPED = 64
+"""Datagrams that are dropped before other tasks of the daemon run; the sockets stay readable."""
 
 
 def _bare(ip: str) -> str:
@@ -41,6 +44,7 @@ class UdpTransport:
     ) -> None:
         self.address = address
         self.counts: Counter[str] = Counter()
+        self.accepts: Callable[[int], bool] = accept_all
         self._link, self._profile = link, profile
         self._reach = reach or Reach(f"{address:016x}")
         self._reader = FrameReader(address, self.counts)
@@ -94,8 +98,11 @@ class UdpTransport:
         self.counts["bytes sent"] += len(frame)
 
     def receive(self) -> Heard | None:
-        """Return the next frame for this node, or None if none has arrived."""
-        while (received := self._datagram()) is not None:
+        """Return the next frame for this node, or None if none has arrived, or many were dropped one after another."""
+        for _ in range(_MAX_DROPPED):
+            received = self._datagram()
+            if received is None:
+                return None
             heard = self._take(received[0], received[1], came_to_all=received[2])
             if heard is not None:
                 return heard
@@ -117,7 +124,8 @@ class UdpTransport:
 
     def _take(self, data: bytes, peer: Peer, *, came_to_all: bool) -> Heard | None:
         ip = _bare(peer.ip)
-        heard = self._reader.read(data, came_to_all=came_to_all, host=OWN_HOST if ip == self._own_ip else ip)
+        host = OWN_HOST if ip == self._own_ip else ip
+        heard = self._reader.read(data, came_to_all=came_to_all, host=host, accepts=self.accepts)
         if heard is None:
             return None
         if not self._reach.hears(f"{heard.sender:016x}"):

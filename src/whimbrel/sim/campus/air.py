@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 
 from whimbrel.carry.hello import Hello, Message
-from whimbrel.carry.transport.interface import FrameReader, Heard
+from whimbrel.carry.transport.interface import FrameReader, Heard, accept_all
 from whimbrel.carry.wire import LINK, Part, Profile, encode
 
 __all__ = ["MemoryAir", "MemoryTransport"]
@@ -45,6 +46,7 @@ class MemoryTransport:
     def __init__(self, address: int, air: MemoryAir, *, profile: Profile = LINK) -> None:
         self.address, self.host = address, f"host {address:x}"
         self.counts: Counter[str] = Counter()
+        self.accepts: Callable[[int], bool] = accept_all
         self._air, self._profile = air, profile
         self._reader = FrameReader(address, self.counts)
         self._inbox: deque[tuple[bytes, bool, str]] = deque()
@@ -81,7 +83,7 @@ class MemoryTransport:
         """Return the next frame for this node, or None if there is none now."""
         while self._inbox:
             data, came_to_all, host = self._inbox.popleft()
-            heard = self._reader.read(data, came_to_all=came_to_all, host=host)
+            heard = self._reader.read(data, came_to_all=came_to_all, host=host, accepts=self.accepts)
             if heard is not None:
                 if came_to_all:
                     self._known.add(heard.sender)
