@@ -19,7 +19,7 @@ from whimbrel.carry.wire import RADIO, AnswerChunk, decode, encode
 from whimbrel.errors import InvalidValueError
 
 CAMPUS, STRANGER = SampleSigner(b"c" * 32), SampleSigner(b"s" * 32)
-names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=60)
+names = st.text(st.characters(exclude_characters="\0+#", exclude_categories=["Cs"]), min_size=1, max_size=60)
 topics = st.builds(
     TopicPlan,
     topic=st.integers(1, 0xFFFF),

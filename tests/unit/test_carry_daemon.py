@@ -123,6 +123,12 @@ def test_a_request_that_cannot_be_met_is_refused_with_a_sentence(tmp_path: Path)
             await campus.publish("lunch", b"x" * 1_025)
         with pytest.raises(CampusRequestError, match="name of a topic: found ''"):
             await campus.subscribe("")
+        for act in (campus.subscribe("C++"), campus.publish("#", "pasta")):
+            with pytest.raises(
+                CampusRequestError, match=r"name of a topic: found .*, allowed is text without \+ and #"
+            ):
+                await act
+        assert daemon.participant.carrier.stored == []
         with pytest.raises(CampusRequestError, match="topic: found 'lunch'"):
             await campus.unsubscribe("lunch")
         reader, writer = await asyncio.open_unix_connection(tmp_path / DOOR)

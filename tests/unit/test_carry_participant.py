@@ -510,6 +510,17 @@ def test_a_name_that_was_used_before_the_control_data_came_has_one_id() -> None:
     assert sorted(names.all) == sorted([(3, "dinner"), (early, "lunch")])
 
 
+def test_a_subscription_without_an_id_pauses_and_keeps_no_node_from_starting() -> None:
+    """Control data gave the id to another name, as `follow` allows; the subscription is not forgotten."""
+    before = a_participant(1, keys=[CAMPUS.public], subscriptions=["lunch"])
+    memory = replace(before.memory(), control=tuple(segments_of(plan_of("thief", first=hashed_topic("lunch")), CAMPUS)))
+    after = a_participant(1, keys=[CAMPUS.public])
+    after.restore(memory, own=NOON)
+    assert (after.subscriptions, after.carrier.subscriptions) == (["lunch"], frozenset())
+    after.follow(plan_of("thief", "lunch", version=NOON + 1, first=hashed_topic("lunch")), 9)
+    assert after.carrier.subscriptions == {hashed_topic("lunch") + 1}
+
+
 def test_a_restarted_participant_knows_subscriptions_clock_and_control_data() -> None:
     """It need not meet a way-server again to go on."""
     before = a_participant(1, keys=[CAMPUS.public], subscriptions=["lunch"])

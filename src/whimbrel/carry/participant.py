@@ -20,7 +20,7 @@ from dataclasses import replace
 from whimbrel.carry.control.clock import CampusClock
 from whimbrel.carry.control.segments import BUILT_IN_TOPIC, ControlData
 from whimbrel.carry.control.store import ControlStore
-from whimbrel.carry.control.topics import TopicNames
+from whimbrel.carry.control.topics import TopicNames, hashed_topic
 from whimbrel.carry.hello import (
     Acknowledgement,
     Answer,
@@ -408,7 +408,11 @@ class Participant:
                 outputs += self.follow(data, self.address)
         outputs += self.carrier.restore(memory.stored, memory.retrieved)
         for name in memory.subscriptions:
-            outputs += self.subscribe(name)
+            try:
+                outputs += self.subscribe(name)
+            except InvalidValueError:  # as in `follow`: it pauses, and must not keep the node from starting
+                self.counts["topics without an id"] += 1
+                self._names[name] = hashed_topic(name)
         return outputs
 
     # -- way-servers -------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from whimbrel.carry.control.segments import topic_name
 from whimbrel.errors import InvalidInputError, WhimbrelError
 from whimbrel.model.bounds import INT64_MAX, name, whole
 
@@ -36,7 +37,6 @@ MAX_USER_PLACES = 1_000
 """Most places that count for one user: a node that lies must not decide how much memory the campus has."""
 MAX_USER_TOPICS = 1_000
 MAX_CENSUS_BYTES = 8 << 20
-_MAX_NAME_BYTES = 0xFF
 
 
 class MalformedCensusError(InvalidInputError):
@@ -107,7 +107,7 @@ def read_census(body: bytes) -> Census:
         raise MalformedCensusError(f"found {len(body)} bytes, allowed are {MAX_CENSUS_BYTES}")
     try:
         said = json.loads(body)
-        topics = [name("name of a topic", each, max_bytes=_MAX_NAME_BYTES) for each in said["topics"]]
+        topics = [topic_name("name of a topic", each) for each in said["topics"]]
         if len(said["users"]) > MAX_USERS:
             raise MalformedCensusError(f"found {len(said['users'])} users, allowed are {MAX_USERS}")
         users = {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from whimbrel.carry.control.keys import key_statement
+from whimbrel.carry.control.segments import topic_name
 from whimbrel.carry.daemon.settings import NodeSettings, signer_of
 from whimbrel.carry.hello import MAX_COPIES, Sample
 from whimbrel.carry.rules import COPIES
@@ -32,11 +33,15 @@ class BrokerSettings:
     user: str = ""
     password_file: str = ""
     tls_ca: str = ""
+    bridge: tuple[str, ...] = ()
+    """Topics whose samples are exchanged with the broker."""
 
     def __post_init__(self) -> None:
         name("host", self.host, max_bytes=_MAX_HOST_BYTES)
         whole("port", self.port, 0, 65_535)
         text("user", self.user, max_bytes=_MAX_CREDENTIAL_BYTES)
+        for each in self.bridge:
+            topic_name("bridge", each)
         if self.password_file and not self.user:
             raise InvalidValueError("password_file", self.password_file, "none without a user")
 
@@ -86,12 +91,11 @@ class WayServerSettings(NodeSettings, BrokerSettings):
     clock: str = "admin"
     """Source of its time: ``admin`` (the administrative server), or ``own`` where the machine's clock is right."""
     census_s: float = 5.0
-    bridge: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         NodeSettings.__post_init__(self)
         BrokerSettings.__post_init__(self)
-        name("name", self.name, max_bytes=64)
+        name("name", topic_name("name", self.name), max_bytes=64)
         if not self.campus_key:
             raise InvalidValueError("campus_key", None, "a file with the secret key of the campus")
         if self.clock not in {"admin", "own"}:
@@ -120,7 +124,6 @@ class AdminSettings(BrokerSettings):
     window_s: float = 3_600.0
     every_s: float = 60.0
     """Least time between two versions of control data."""
-    bridge: tuple[str, ...] = field(default=())
     metrics_port: int = 0
     """The port of ``/metrics`` on the loopback interface; 0: none."""
 

@@ -29,7 +29,9 @@ __all__ = [
     "ControlReceiver",
     "MalformedControlDataError",
     "TopicPlan",
+    "segment_count",
     "segments_of",
+    "topic_name",
 ]
 
 BUILT_IN_TOPIC = 0
@@ -66,7 +68,7 @@ class TopicPlan:
 
     def __post_init__(self) -> None:
         whole("topic", self.topic, BUILT_IN_TOPIC + 1, MAX_TOPIC)
-        name("name of a topic", self.name, max_bytes=MAX_TOPIC_NAME_BYTES)
+        topic_name("name of a topic", self.name)
         whole("subscribers", self.subscribers, 0, _UINT32_MAX)
         whole("copies", self.copies, 1, MAX_COPIES)
 
@@ -90,8 +92,20 @@ class ControlData:
             )
 
 
-def segments_of(data: ControlData, signer: SampleSigner) -> list[Sample]:
-    """Return the signed segments of *data*."""
+def topic_name(what: str, value: object) -> str:
+    """Return *value* if it can name a topic: it is also a subject on the broker and in logs, so it has no wildcards."""
+    found = name(what, value, max_bytes=MAX_TOPIC_NAME_BYTES)
+    if "+" in found or "#" in found:
+        raise InvalidValueError(what, found, "text without + and #")
+    return found
+
+
+def segment_count(data: ControlData) -> int:
+    """Return the number of segments of *data*; it is usable with at most ``MAX_SEGMENTS``."""
+    return len(_bodies(data))
+
+
+def _bodies(data: ControlData) -> list[bytes]:
     bodies = [b""]
     for each in data.topics:
         text = each.name.encode()
@@ -99,6 +113,12 @@ def segments_of(data: ControlData, signer: SampleSigner) -> list[Sample]:
         if _SEGMENTS.size + len(bodies[-1]) + len(entry) > MAX_BODY_BYTES:
             bodies.append(b"")
         bodies[-1] += entry
+    return bodies
+
+
+def segments_of(data: ControlData, signer: SampleSigner) -> list[Sample]:
+    """Return the signed segments of *data*."""
+    bodies = _bodies(data)
     if len(bodies) > MAX_SEGMENTS:
         raise InvalidValueError("segments of control data", len(bodies), f"at most {MAX_SEGMENTS}: have fewer topics")
     head = _SEGMENTS.pack(len(bodies), data.users, data.places)

@@ -14,10 +14,9 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from whimbrel.carry.control.segments import BUILT_IN_TOPIC, MAX_TOPIC_NAME_BYTES, ControlData, TopicPlan
+from whimbrel.carry.control.segments import BUILT_IN_TOPIC, ControlData, TopicPlan, topic_name
 from whimbrel.carry.hello import MAX_TOPIC
 from whimbrel.errors import InvalidValueError, MalformedLineError, Phrase
-from whimbrel.model.bounds import name as checked_name
 
 __all__ = ["MAX_FILE_TOPICS", "TopicNames", "hashed_topic", "read_topics"]
 
@@ -48,7 +47,7 @@ def read_topics(path: Path) -> dict[str, int]:
             continue
         match = _LINE.fullmatch(said)
         assert match is not None
-        name = checked_name("name of a topic", match[2], max_bytes=MAX_TOPIC_NAME_BYTES)
+        name = topic_name("name of a topic", match[2])
         topic = hashed_topic(name) if match[1] is None else int(match[1], 0 if match[1][:2].lower() == "0x" else 10)
         if not BUILT_IN_TOPIC < topic <= MAX_TOPIC:
             raise MalformedLineError(str(path), number, 1, f"the id {topic}, allowed are 1 to {MAX_TOPIC}")
@@ -83,7 +82,7 @@ class TopicNames:
 
     def id_of(self, name: str) -> int:
         """Return the id of the topic *name*."""
-        checked_name("name of a topic", name, max_bytes=MAX_TOPIC_NAME_BYTES)
+        topic_name("name of a topic", name)
         if name in self._plans:
             return self._plans[name].topic
         topic = self._file.get(name) or hashed_topic(name)
