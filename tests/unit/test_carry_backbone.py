@@ -31,6 +31,7 @@ from whimbrel.carry.backbone.settings import AdminSettings, WayServerSettings
 from whimbrel.carry.backbone.way_server import WayServer
 from whimbrel.carry.control.clock import CampusClock
 from whimbrel.carry.control.keys import key_statement
+from whimbrel.carry.control.segments import segments_of
 from whimbrel.carry.control.topics import TopicNames, hashed_topic
 from whimbrel.carry.daemon.journal import sample_name
 from whimbrel.carry.daemon.status import node_status, status_lines
@@ -282,6 +283,29 @@ def test_ids_are_hashes_where_they_are_free_and_rest_a_day() -> None:
     admin.turn(now=NOON + 200 * S)
     admin.turn(now=NOON + 300 * S + DAY_US)
     assert hashed_topic("news") not in admin.state.released
+
+
+def test_whatever_the_brokers_users_publish_control_data_fits_its_segments() -> None:
+    """A client with the right to publish below campus/ decides about the plan's subjects, and not about the campus."""
+    admin = Admin({"lunch": 5})
+    flood = {f"campus/{each:0250}": 2 for each in range(3_000)}
+    admin.take_plan({**flood, "campus/C++": 2, "campus/" + "x" * 256: 2, "campus/": 2}, now=NOON)
+    data = admin.turn(now=NOON)
+    assert data is not None
+    assert segments_of(data, CAMPUS)
+    assert (data.topics[0].name, len(data.topics) > 150) == ("lunch", True)
+    assert admin.left_out == 3 + 3_001 - len(data.topics)
+
+
+def test_topics_that_come_and_go_all_day_leave_ids_for_new_ones() -> None:
+    """As it was, the search for a free id never ended once 65,535 topics had ended within a day."""
+    admin = Admin({"lunch": 5})
+    for minute in range(45):
+        admin.take_plan({f"campus/{minute}-{each}": 2 for each in range(1_900)}, now=NOON)
+        data = admin.turn(now=NOON + minute * 60 * S)
+        assert data is not None
+        assert len({each.topic for each in data.topics}) == 1_901
+    assert len(admin.state.released) == 30_000
 
 
 def test_a_file_may_take_an_id_that_a_hash_had() -> None:

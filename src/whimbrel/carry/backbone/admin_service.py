@@ -294,6 +294,7 @@ class AdminService:
             "control_version": None if control is None else control.version,
             "control_age_s": None if control is None else round((now - control.version) / US_PER_S, 1),
             "topics": 0 if control is None else len(control.topics),
+            "topics_left_out": self.admin.left_out,
             "way_servers": [
                 {
                     "name": each.way_server,
@@ -314,6 +315,7 @@ class AdminService:
             "places": sum(each.places for each in users.values()),
             "way_servers": len(censuses),
             "topics": 0 if control is None else len(control.topics),
+            "topics_left_out": self.admin.left_out,
             "plan_of_the_broker": float(self.admin.has_plan),
             "samples_waiting_for_broker": len(self._waiting),
             "broker_connected": float(self.link.is_connected),

@@ -17,7 +17,7 @@ _WAY_SERVER = ("name", "broker", "broker_trouble", "users", "census_age_s", "bri
 """Members that a way-server adds to the status of a node, in the order of their lines."""
 _ADMIN = (
     *("broker", "broker_trouble", "users", "places", "plan", "plan_age_s"),
-    *("control_version", "control_age_s", "topics", "way_servers", "refused"),
+    *("control_version", "control_age_s", "topics", "topics_left_out", "way_servers", "refused"),
 )
 
 
