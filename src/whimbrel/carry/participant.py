@@ -184,7 +184,7 @@ class Participant:
         return self.handle(sender, part, own=own, host=host)
 
     def handle(self, sender: int, part: Part, *, own: int, host: str = OWN_HOST) -> list[Output]:
-        """Handle a frame that came from the machine *host*; the caller has asked ``may_be_read``."""
+        """Handle a frame that came from the machine *host*; the caller has checked its rate."""
         match part:
             case Hello():
                 return self._hear(sender, part, own)

@@ -3,7 +3,7 @@
 Rule: a Hello goes to all nodes in reach; every other frame goes to one node, whose Hello was heard before. A frame that
 came by the wrong one of these ways is counted and dropped, so that one datagram cannot make many nodes answer.
 Rule: any bytes are a frame or are counted; no datagram raises an error.
-Rule: ``accepts`` is asked with the sender of a frame before its content is read: reading a long Hello costs about ten
+Rule: ``accepts`` is called with the sender of a frame before its content is read: reading a long Hello costs about ten
 times as much as dropping it.
 """
 
