@@ -15,6 +15,8 @@ from tests.e2e.broker_process import BrokerProcess
 
 from whimbrel.broker.access.passwords import Cost
 from whimbrel.broker.access.users import Users
+from whimbrel.carry.backbone.admin_service import AdminService
+from whimbrel.carry.backbone.way_server_service import WayServerService
 from whimbrel.cli.main import main
 from whimbrel.cli.process import log_lines
 
@@ -43,7 +45,10 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     ("options", "sentence"),
     [
         ("", "the broker refused the connection: a user name and a password are needed (0x86 bad user name or"),
-        ("--user gate --password-file guest", "the broker refused the connection: bad user name or password (0x86)"),
+        (
+            "--user gate --password-file guest",
+            "the broker refused the connection: wrong user name or password (0x86 bad user",
+        ),
         ("--user guest --password-file guest", "subscription to campus-backbone/"),
     ],
 )
@@ -55,6 +60,8 @@ def test_refused_credentials_are_one_sentence_and_exit_code_2(
     """It would run on without a broker, and only a warning in its log would say so."""
     _write_secrets(tmp_path)
     words = f"{command} --data admin --host 127.0.0.1 --port {port} {options}".split()
+    for service in (AdminService, WayServerService):
+        monkeypatch.setattr(service, "open", _fail)  # it would serve until somebody stops it
     monkeypatch.setattr(log_lines, "set_up_logging", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["whimbrel", "campus", *words])
     monkeypatch.chdir(tmp_path)
@@ -64,7 +71,6 @@ def test_refused_credentials_are_one_sentence_and_exit_code_2(
     said = capsys.readouterr().err
     assert said.startswith(f"error: {sentence}")
     assert said.count("\n") == 1
-    assert not (tmp_path / "admin").exists(), "nothing was opened"
 
 
 def test_the_right_credentials_start_the_admin_also_when_the_broker_is_away(tmp_path: Path, port: int) -> None:
@@ -81,10 +87,15 @@ def test_the_right_credentials_start_the_admin_also_when_the_broker_is_away(tmp_
             with urlopen(f"http://127.0.0.1:{metrics}/metrics") as answer:
                 figures = answer.read().decode()
             run.send_signal(signal.SIGTERM)
+            lines += run.stderr.readlines()
         assert f"whimbrel_campus_broker_connected {int(each == port)}\n" in figures
         assert "campus admin started" in lines[0]
         assert event in lines[1]
-        assert run.returncode == 0
+        assert ("campus admin stopped" in lines[-1], run.returncode) == (True, 0)
+
+
+def _fail(_service: object) -> None:
+    raise AssertionError("the service was opened")
 
 
 def _write_secrets(folder: Path) -> None:

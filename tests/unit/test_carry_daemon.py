@@ -249,7 +249,9 @@ def test_status_and_metrics_count_control_data_that_was_ignored() -> None:
     assert [before[f"control_{each}_total"] for each in ("forged", "malformed", "older")] == [0, 0, 0]
     for each in (new, old, old, forged):
         node.receive(66, Hello((Entry(0, each.id, has_copies=False),)), own=NOON)
-        node.receive(66, AnswerChunk(0, each.id, 0, len(record_of(each)), 0, record_of(each)), own=NOON)
+        record = record_of(each)
+        chunk = AnswerChunk(topic=0, id=each.id, copies=0, record_bytes=len(record), offset=0, chunk=record)
+        node.receive(66, chunk, own=NOON)
     status = node_status(node, transport, own=NOON)
     assert status["control_version"] == NOON + 2
     assert "control data that was ignored: 1 forged, 2 older" in status_lines(status)

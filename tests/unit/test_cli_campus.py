@@ -51,7 +51,7 @@ USER = "--user gate --password-file"
     ("command", "sentence"),
     [
         ("way-server --campus-key key", "name: found '', allowed is a string of at least one character"),
-        ("way-server --name north", "campus_key: found None, allowed is a file with the secret key of the campus"),
+        ("way-server --name north", "campus_key: found nothing, allowed is a file with the secret key of the campus"),
         (
             "way-server --name north --campus-key open",
             "key file open: found mode 0644, allowed is 0600: others can read or change the secret key",

@@ -22,6 +22,7 @@ from whimbrel.client import (
     ClientError,
     ConnectRefusedError,
     Message,
+    ReasonCode,
     SubscriptionRefusedError,
 )
 from whimbrel.client.errors import is_temporary
@@ -123,8 +124,10 @@ class BrokerLink:
 def _is_final(error: Exception) -> bool:
     """Return whether *error* would come again: wrong credentials, missing rights, or an untrusted certificate."""
     match error:
-        case ConnectRefusedError() | SubscriptionRefusedError():
+        case ConnectRefusedError():
             return not is_temporary(error.code)
+        case SubscriptionRefusedError():  # our broker says "unspecified error" if the right is missing
+            return error.code == ReasonCode.UNSPECIFIED_ERROR or not is_temporary(error.code)
         case CannotConnectError():
             return isinstance(error.__cause__, ssl.SSLCertVerificationError)
     return False

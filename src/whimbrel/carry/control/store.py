@@ -29,7 +29,7 @@ class ControlStore:
     @property
     def ignored(self) -> dict[str, int]:
         """Number of segments, statements and announcements that were ignored, by reason."""
-        return dict(self._receiver.counts)
+        return dict(sorted(self._receiver.counts.items()))
 
     @property
     def samples(self) -> tuple[Sample, ...]:
