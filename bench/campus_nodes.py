@@ -365,8 +365,8 @@ def hostile_frames(kind: str, count: int) -> Iterator[tuple[bytes, bool]]:
             case "forged control data, given by 1,000 addresses" | "replayed control data, given by 1,000 addresses":
                 version = 1_000_000 * US + 10 + number // 2
                 segment = replace(FORGED, published_at=version) if kind.startswith("forged") else REPLAYED
-                part = Answer(segment, 0) if number % 2 else Hello((Entry(0, segment.id, False),))
-                yield encode(1_000 + number // 2 % 1_000, part)[0], not number % 2
+                given = Answer(segment, 0) if number % 2 else Hello((Entry(0, segment.id, False),))
+                yield encode(1_000 + number // 2 % 1_000, given)[0], not number % 2
             case "forged times, given by 1,000 addresses":
                 parts = (Hello(()), TopicsQuestion(), TimeAnswer(bytes(NONCE_BYTES), now, bytes(SIGNATURE_BYTES)))
                 which = number % 2 if number % 200 < 10 else 2

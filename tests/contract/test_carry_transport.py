@@ -14,8 +14,8 @@ from whimbrel.carry.hello import Answer, Entry, Hello, Refusal, Request, Sample,
 from whimbrel.carry.neighbours.assembly import AnswerAssembly
 from whimbrel.carry.neighbours.shares import OWN_HOST
 from whimbrel.carry.node import Carrier, Deliver, Send, Step
-from whimbrel.carry.transport.interface import Transport
-from whimbrel.carry.transport.udp import GROUP, MAX_NEIGHBOURS, UdpTransport
+from whimbrel.carry.transport.interface import MAX_NEIGHBOURS, Transport
+from whimbrel.carry.transport.udp import GROUP, UdpTransport
 from whimbrel.carry.wire import LINK, RADIO, AnswerChunk, Profile, encode
 from whimbrel.multicast.loopback import LoopbackLink
 from whimbrel.multicast.reach import Reach
@@ -196,3 +196,13 @@ def test_the_neighbours_that_udp_knows_have_a_bound() -> None:
         assert node.receive() == (address, HELLO, OWN_HOST)
     assert node.neighbours == MAX_NEIGHBOURS
     node.close()
+
+
+def test_in_the_simulator_also_a_bounded_number_of_neighbours_is_known() -> None:
+    """Else figures of a flood would count the memory of the simulator."""
+    node = MemoryTransport(9, MemoryAir())
+    for address in range(100, 100 + MAX_NEIGHBOURS + 200):
+        node.put(encode(address, HELLO)[0], came_to_all=True)
+        assert node.receive() == (address, HELLO, "stranger")
+    assert node.neighbours == MAX_NEIGHBOURS
+    assert not node.send(100, Hello(())), "the one whose Hello is oldest was forgotten"

@@ -3,6 +3,7 @@
 Rule: a Hello goes to all nodes in reach; every other frame goes to one node, whose Hello was heard before. A frame that
 came by the wrong one of these ways is counted and dropped, so that one datagram cannot make many nodes answer.
 Rule: any bytes are a frame or are counted; no datagram raises an error.
+Rule: at most ``MAX_NEIGHBOURS`` neighbours are known; the one whose last Hello is oldest is forgotten first.
 Rule: ``accepts`` is called with the sender of a frame before its content is read: reading a long Hello costs about ten
 times as much as dropping it.
 """
@@ -16,7 +17,9 @@ from typing import NamedTuple, Protocol
 from whimbrel.carry.hello import Hello, Message
 from whimbrel.carry.wire import MalformedMessageError, Part, decode, read_head
 
-__all__ = ["FrameReader", "Heard", "Transport", "accept_all"]
+__all__ = ["MAX_NEIGHBOURS", "FrameReader", "Heard", "Transport", "accept_all"]
+
+MAX_NEIGHBOURS = 1_024
 
 
 def accept_all(_sender: int) -> bool:

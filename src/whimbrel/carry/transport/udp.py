@@ -2,7 +2,6 @@
 
 Rule: a node sends its Hellos from the socket on which it receives unicast, so a Hello shows the address for answers.
 Rule: the host of a frame is the IPv6 address that it came from; several sockets on one address are one host.
-Rule: at most ``MAX_NEIGHBOURS`` neighbours are known; the one whose last Hello is oldest is forgotten first.
 Rule: all campuses use one multicast group. On a desk ``Reach`` decides which nodes hear each other, by hexadecimal
 address.
 """
@@ -15,17 +14,16 @@ from contextlib import suppress
 
 from whimbrel.carry.hello import Hello, Message
 from whimbrel.carry.neighbours.shares import OWN_HOST
-from whimbrel.carry.transport.interface import FrameReader, Heard, accept_all
+from whimbrel.carry.transport.interface import MAX_NEIGHBOURS, FrameReader, Heard, accept_all
 from whimbrel.carry.wire import LINK, Part, Profile, encode
 from whimbrel.errors import InvalidValueError
 from whimbrel.multicast.reach import Reach
 from whimbrel.multicast.sockets import MulticastSocket, Peer, hashed_address
 
-__all__ = ["GROUP", "MAX_NEIGHBOURS", "PORT", "UdpTransport"]
+__all__ = ["GROUP", "PORT", "UdpTransport"]
 
 PORT = 27_303
 GROUP = hashed_address("whimbrel campus")
-MAX_NEIGHBOURS = 1_024
 _MAX_DATAGRAM = 65_535
 _MAX_DROPPED = 64
 """Datagrams that are dropped before other tasks of the daemon run; the sockets stay readable."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 
 from whimbrel.carry.hello import Hello, Message
-from whimbrel.carry.transport.interface import FrameReader, Heard, accept_all
+from whimbrel.carry.transport.interface import MAX_NEIGHBOURS, FrameReader, Heard, accept_all
 from whimbrel.carry.wire import LINK, Part, Profile, encode
 
 __all__ = ["MemoryAir", "MemoryTransport"]
@@ -50,8 +50,13 @@ class MemoryTransport:
         self._air, self._profile = air, profile
         self._reader = FrameReader(address, self.counts)
         self._inbox: deque[tuple[bytes, bool, str]] = deque()
-        self._known: set[int] = set()
+        self._known: OrderedDict[int, None] = OrderedDict()
         air.join(self)
+
+    @property
+    def neighbours(self) -> int:
+        """Number of neighbours that are known."""
+        return len(self._known)
 
     def say(self, hello: Hello) -> None:
         """Send *hello* to all neighbours."""
@@ -86,6 +91,9 @@ class MemoryTransport:
             heard = self._reader.read(data, came_to_all=came_to_all, host=host, accepts=self.accepts)
             if heard is not None:
                 if came_to_all:
-                    self._known.add(heard.sender)
+                    self._known[heard.sender] = None
+                    self._known.move_to_end(heard.sender)
+                    if len(self._known) > MAX_NEIGHBOURS:
+                        self._known.popitem(last=False)
                 return heard
         return None
