@@ -4,7 +4,8 @@ A command compiles them before it begins (``make_ready``). A service does not wa
 process. Until the kernels are ready, all filters stay unpacked (``index.delta``) and are matched in plain Python.
 Rule: a service loads kernels outside its event loop. It runs each kernel once before a packed segment is used.
 Rule: this module loads numba only in the functions whose docstring says so.
-Rule: a service loads the kernels of places only when it first needs them (``has_places``); many services never do.
+Rule: a service loads the kernels of geographic matching only when it first needs them (``has_places``); many services
+never do.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def load_kernels() -> Matcher:
 
 
 def load_place_kernels() -> None:
-    """Load numba, and load every kernel of matching by place by running it once."""
+    """Load numba, and load every kernel of geographic matching by running it once."""
     from whimbrel.match.matcher import Interest, Matcher, PublishedAt
     from whimbrel.model.near import Around
     from whimbrel.model.place import Area, Place
@@ -160,7 +161,10 @@ class Kernels:
             self._say("warning", f"the matcher could not be compiled beforehand (exit code {code}); it is tried again")
 
     def __call__(self, parts: Sequence[Part]) -> Segment:
-        """Wait until the kernels are compiled and loaded; then pack the filters of *parts* into one segment."""
+        """Wait until the kernels are compiled and loaded.
+
+        Then pack the filters in *parts* (flat arrays) into one segment.
+        """
         self.begin()
         if self._child is not None:
             self._child.wait()
@@ -174,7 +178,10 @@ class Kernels:
         return self._packing(parts)
 
     def has_places(self) -> bool:
-        """Return whether the kernels of places are loaded; the first call starts a thread that loads them."""
+        """Return whether the kernels of geographic matching are loaded.
+
+        The first call starts a thread that loads them.
+        """
         if self._place_loader is None:
             self._place_loader = threading.Thread(target=self._load_places, args=(), name="places", daemon=True)
             self._place_loader.start()

@@ -35,7 +35,10 @@ class Interest:
             raise InvalidValueError("near", str(self.near), "a circle or polygon where no session is given")
 
     def content(self) -> Filter | None:
-        """Return the content filter, or None if there is none; raise ``FilterError`` if no version can parse it."""
+        """Return the content filter, or None if there is none.
+
+        Raise ``FilterError`` if its text is not valid as a stored filter.
+        """
         if self.parsed is not None or self.filter_text is None:
             return self.parsed
         return Filter(self.filter_text, is_stored=True)

@@ -102,7 +102,7 @@ class KeyTable:
         notification_keys: Sequence[KeyHashes],
         deliver_insecure: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
-        """Return ``may_deliver`` for each pair of ``rows[i]`` and ``handles[i]``.
+        """Return, for each pair of ``rows[i]`` and ``handles[i]``, whether keys and flags allow delivery.
 
         A row is a position in *notification_keys* and *deliver_insecure*. Keys are compared only if the flags do not
         allow delivery and both sides have keys. Equal pairs of key sets are compared once.
@@ -141,7 +141,7 @@ class KeyTable:
 
     @staticmethod
     def _looked_up(table: NDArray[np.bool_], handles: NDArray[np.integer], *, absent: bool) -> NDArray[np.bool_]:
-        """Return ``table[handles]``, with *absent* for handles beyond the end of the table."""
+        """Return ``table[handles]``; for a handle beyond the end of the table, the value is *absent*."""
         found: NDArray[np.bool_] = np.full(len(handles), absent)
         is_inside = handles < len(table)
         found[is_inside] = table[handles[is_inside]]

@@ -52,7 +52,7 @@ _SAVED = (
 
 
 def _reader(attributes: Any) -> Callable[[int], Attributes]:
-    """Return a function that reads the attributes of one row of a batch."""
+    """Return a function that returns the attributes of a notification, given its row number in a batch."""
     if isinstance(attributes, Sequence):
         return attributes.__getitem__
     from whimbrel.model.tables import attributes_from_column_value  # a column exists, so pyarrow is installed
@@ -61,7 +61,10 @@ def _reader(attributes: Any) -> Callable[[int], Attributes]:
 
 
 def _text_arrays(name: str, texts: Mapping[int, str]) -> dict[str, Any]:
-    """Return *texts* (by handle) as three flat arrays, named after *name*; ``_pairs`` reads them."""
+    """Return *texts*, whose keys are handles, as three flat arrays whose names begin with *name*.
+
+    ``_pairs`` reads them.
+    """
     arrays = Texts.from_strings(texts.values()).arrays()
     handles = np.fromiter(texts, np.int64)
     return {f"{name}.handles": handles, f"{name}.bytes": arrays["text_bytes"], f"{name}.start": arrays["text_start"]}
@@ -157,9 +160,9 @@ class Matcher:
 
     @staticmethod
     def reading(interest: Interest) -> Generator[None, None, ReadInterest | None]:
-        """Do the slow part of adding an interest, yielding after each step; return None if it has no content filter.
+        """Do the slow part of ``add`` beforehand, yielding after each step; return the argument *read* of ``add``.
 
-        Raise the errors that ``add`` raises.
+        Return None if the subscription has no content filter. Raise the errors that ``add`` raises.
         """
         content = checked_content(interest)
         if content is None:
@@ -203,7 +206,10 @@ class Matcher:
         return handle
 
     def _put(self, handle: int, interest: Interest) -> bool:
-        """Register everything except the content filter; return whether the content filter must be indexed."""
+        """Register the keys, subject and places of a subscription.
+
+        Return whether its content filter must still be indexed.
+        """
         if interest.keys is not NO_KEYS or not interest.accept_insecure:
             self._keys.put(handle, interest.keys, accept_insecure=interest.accept_insecure)
             self._interests[handle] = (interest.keys, interest.accept_insecure)
@@ -218,7 +224,7 @@ class Matcher:
         return text is not None
 
     def _note(self, handle: int, subject: str | None, indexed: Indexed) -> None:
-        """Record whether the indexed filter decides about the subject completely, partly or not at all."""
+        """Record whether the content index checks a subscription's subject, and whether each match must check it."""
         if indexed.has_subject:
             self._with_subject.add(handle)
         if subject is not None and not (indexed.has_subject and is_exact(subject)):
@@ -346,13 +352,13 @@ class Matcher:
 
     @property
     def needs_subjects(self) -> bool:
-        """Whether the result depends on the subjects of notifications."""
+        """Whether a match needs the subjects of notifications: some subscription has a subject filter."""
         placed = self._placed is not None and self._placed.needs_subjects
         return bool(self._subjects or self._with_subject or self._looked_at_again or placed)
 
     @property
     def needs_places(self) -> bool:
-        """Whether the result depends on places, areas and times of notifications."""
+        """Whether a match needs the places, areas and times of notifications: some subscription depends on places."""
         return self._placed is not None and len(self._placed) > 0
 
     @property
@@ -369,7 +375,7 @@ class Matcher:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether the result depends on a notification's keys even if it allows insecure delivery."""
+        """Whether a match needs the keys of notifications: some subscription has keys or refuses insecure ones."""
         return bool(self._interests)
 
     # -- files -------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class Placed:
         return len(self.index)
 
     def put(self, handle: int, interest: Interest) -> bool:
-        """Add a subscription; return False if the caller must also put its filter into the content index."""
+        """Add a subscription; return False if the caller must still add its content filter to the content index."""
         subject, text = interest.subject_filter, interest.filter_text
         if subject is not None:
             check_topic_filter(subject)
@@ -134,7 +134,10 @@ class Placed:
         self._with_more += rest != (None, None)
 
     def remove(self, handle: int) -> bool:
-        """Remove a subscription, if present; return False if another index finds it."""
+        """Remove a subscription, if present.
+
+        Return False if the caller must still remove it from the topic or content index.
+        """
         self.index.remove(handle)
         shared = self._sharing.pop(handle, None)
         if shared is not None:
@@ -180,7 +183,7 @@ class Placed:
         return found
 
     def _near_heard(self, near: Any, subject: str | None, attributes: Attributes) -> list[int]:
-        """Return the handles of *near*, found by place, that want the publication for its subject and content."""
+        """Return the handles in *near* (all found by place) whose subject and content filters admit a publication."""
         handles: list[int] = near.tolist()
         if not self._with_more or not handles:
             return handles
@@ -263,7 +266,10 @@ class Placed:
     def _content_check(
         self, subject_of: Callable[[int], str | None], attributes_of: Callable[[int], Attributes]
     ) -> Callable[[int, int], bool]:
-        """Return a function that checks subject and content of a publication; each filter is evaluated once."""
+        """Return a function that checks publication *row* against the subject and content filters of a subscription.
+
+        Each filter is evaluated once per publication.
+        """
         known: dict[int, _Wanted] = {}
 
         def is_wanted(row: int, handle: int) -> bool:
@@ -321,7 +327,10 @@ class Placed:
 
 
 class _Wanted(dict[_Rest, bool]):
-    """Cache of whether filters want one publication; each filter is evaluated once."""
+    """Cache for one publication: whether it passes each pair of subject filter and content filter.
+
+    Each is evaluated once.
+    """
 
     def __init__(self, subject: str | None, attributes: Callable[[], Attributes]) -> None:
         super().__init__({(None, None): True})
@@ -336,7 +345,7 @@ class _Wanted(dict[_Rest, bool]):
 
 
 def _radius_m(near: Near) -> float:
-    """Return the approximate radius of a near, in metres."""
+    """Return the approximate radius, in metres, of a near (a circle, a polygon, or ``near=R``)."""
     if isinstance(near, Area | Around):
         return near.radius_m
     assert isinstance(near, Polygon)

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class ReadInterest(NamedTuple):
-    """A subscription with a content filter (*interest*), and this filter prepared for the content index."""
+    """A subscription (*interest*) with its content filter prepared, so that the content index can add it quickly."""
 
     interest: Interest
     indexed: Indexed
@@ -42,17 +42,17 @@ class ReadInterest(NamedTuple):
 
 
 class PreparedFilter(Filter):
-    """A parsed filter that carries its form for the index (``ReadInterest``), made before the subscription is added."""
+    """A parsed content filter, together with its subscription prepared for the index (``ReadInterest``)."""
 
     __slots__ = ("prepared",)
 
     def __init__(self, content: Filter, prepared: ReadInterest | None) -> None:
-        """Copy *content*, which is not parsed again."""
+        """Copy the parsed filter *content* without parsing it again; *prepared* is its form for the content index."""
         self.text, self.tree, self._verdict, self.prepared = content.text, content.tree, None, prepared
 
 
 class Indexed(NamedTuple):
-    """The filter of one subscription in the content index: topic filter and content filter joined, or content alone."""
+    """A filter as the content index stores it: joined with the topic filter (*has_subject*), or without it."""
 
     text: str
     tree: Predicate
@@ -98,7 +98,7 @@ def prepare(interest: Interest, content: Filter) -> Generator[None, None, ReadIn
 
 
 def check_stored(text: str | None) -> None:
-    """Raise ``FilterError`` for a text that no version can parse, or that uses names reserved for the matcher.
+    """Raise ``FilterError`` if *text* is not valid as a stored filter, or uses names reserved for the matcher.
 
     A log may have such a filter, which an older version accepted. Readers of a log call this first.
     """

@@ -24,7 +24,10 @@ __all__ = ["Selection"]
 
 
 class Selection:
-    """Check of stored publications against *subscription*; *sightings* returns the last places of its devices."""
+    """Check of stored publications against *subscription*.
+
+    *sightings* is a function that returns its devices' last places.
+    """
 
     __slots__ = ("_filter", "_sightings", "subscription")
 

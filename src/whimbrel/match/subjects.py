@@ -46,7 +46,10 @@ def with_subject(topic_filter: str, content: Predicate) -> Predicate:
 
 @lru_cache(maxsize=4_096)
 def subject_filter(topic_filter: str) -> tuple[Predicate, ...]:
-    """Return conditions on ``subject_attributes`` that hold if *topic_filter* admits the subject (see ``is_exact``)."""
+    """Return conditions on ``subject_attributes`` that are all true of each subject that *topic_filter* admits.
+
+    They may be true of other subjects, too, unless ``is_exact`` returns True.
+    """
     levels = topic_filter.split("/")
     if not _has_wildcard(levels):
         return (Compare(CompareOp.EQ, _WHOLE, Literal(topic_filter)),)
@@ -66,7 +69,10 @@ def subject_filter(topic_filter: str) -> tuple[Predicate, ...]:
 
 
 def is_exact(topic_filter: str) -> bool:
-    """Return whether the conditions of ``subject_filter`` are complete, so that no later check is needed."""
+    """Return whether the conditions of ``subject_filter`` suffice.
+
+    Otherwise each match must be checked with ``matches``.
+    """
     levels = topic_filter.split("/")
     return len(levels) <= _MAX_LEVELS or not _has_wildcard(levels)
 
@@ -77,7 +83,7 @@ def _has_wildcard(levels: list[str]) -> bool:
 
 @lru_cache(maxsize=4_096)
 def subject_attributes(subject: str) -> Attributes:
-    """Return *subject*, its levels and their number as attributes."""
+    """Return *subject* as attributes for filters: the whole, the first levels, and the number of all levels."""
     levels = subject.split("/")
     found: dict[str, Scalar] = {_level(number).name: level for number, level in enumerate(levels[:_MAX_LEVELS])}
     found[_WHOLE.name], found[_COUNT.name] = subject, len(levels)

@@ -87,7 +87,7 @@ def _has_wildcard(text: str) -> bool:
 
 
 class TopicMatches(NamedTuple):
-    """Pairs of a row and a handle, sorted by row and then by handle."""
+    """Pairs of a row (position of a topic in the batch) and a handle, sorted by row and then by handle."""
 
     rows: NDArray[np.int32]
     handles: NDArray[np.int32]
@@ -264,7 +264,7 @@ class TopicIndex:
         return _spread(handles, starts, counts, np.array(number_of_row, np.int64))
 
     def _find_admitting(self, topic: str) -> Sequence[_Held]:
-        """Return one item for each filter that admits *topic*: the handles under that filter."""
+        """Return one item for each filter that admits *topic*: the handle, or array of handles, under it."""
         wild = self._memo.get(topic)
         if wild is None:
             wild = _walk(self._root, topic)
@@ -285,7 +285,7 @@ class TopicIndex:
 
 
 def _walk(root: _Node, topic: str) -> list[_Held]:
-    """Return one item for each wildcard filter that admits *topic*: the handles under that filter."""
+    """Return one item for each wildcard filter that admits *topic*: the handle, or array of handles, under it."""
     found: list[_Held] = []
     levels = topic.split("/")
     reached = [root]
@@ -315,9 +315,10 @@ def _walk(root: _Node, topic: str) -> list[_Held]:
 def _spread(
     handles: NDArray[np.int32], starts: NDArray[np.int64], counts: NDArray[np.int64], numbers: NDArray[np.int64]
 ) -> TopicMatches:
-    """Return all matches by row: the handles of distinct topic k are ``handles[starts[k]:]``, ``counts[k]`` of them.
+    """Return all matches, sorted by row.
 
-    ``numbers[row]`` is the distinct topic of a row.
+    ``numbers[row]`` is the number of a row's topic among the distinct topics. The handles of the distinct topic k are
+    ``counts[k]`` elements of *handles*, from ``starts[k]`` on.
     """
     row_counts = counts[numbers]
     rows = np.repeat(np.arange(len(numbers), dtype=np.int32), row_counts)
@@ -376,7 +377,7 @@ def _holds(held: _Held, handle: int) -> bool:
 
 
 def _with(held: _Held | None, handle: int) -> _Held:
-    """Return the handles *held* with *handle* added; *held* must not contain it."""
+    """Add *handle* to *held*, one handle or a sorted array of them without it; return the result."""
     if held is None:
         return handle
     if isinstance(held, int):
@@ -386,7 +387,7 @@ def _with(held: _Held | None, handle: int) -> _Held:
 
 
 def _without(held: _Held, handle: int) -> _Held | None:
-    """Return the handles *held* without *handle*, which must be among them; None if no handle is left."""
+    """Remove *handle* from *held*, the handle itself or a sorted array that has it; return the rest, or None."""
     if isinstance(held, int):
         return None
     del held[bisect_left(held, handle)]

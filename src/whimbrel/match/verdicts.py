@@ -17,7 +17,10 @@ __all__ = ["verdicts"]
 
 
 def verdicts(cases: Sequence[tuple[Predicate, Attributes]]) -> Iterator[bool | None]:
-    """Yield True, False or None (undefined) for each pair of a filter's tree and attributes, by one index of all."""
+    """Yield the verdict of each pair of a filter's tree and attributes: True, False or None (undefined).
+
+    One index holds the filters of all pairs.
+    """
     texts = (print_filter(tree) for case, _ in cases for tree in (case, Not(case)))
     index = ContentIndex.load(enumerate(texts))
     rows, handles = index.match_rows([attributes for _, attributes in cases])

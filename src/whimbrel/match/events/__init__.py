@@ -1,1 +1,4 @@
-"""Events in the flat arrays that the kernels read, made from bodies, Python attributes or an Arrow column."""
+"""Events as flat arrays for the kernels (compiled functions).
+
+They are made from bodies, mappings of attributes or Arrow columns.
+"""

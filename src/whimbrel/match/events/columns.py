@@ -94,7 +94,7 @@ class AttributeColumn(Sequence[Attributes]):
     def _refuse(self) -> None:
         """Read the rows one by one and raise the error of the first bad row, with its row number.
 
-        Return if every row is valid: then the bad items belong to null rows.
+        If every row is valid, raise nothing: the bad items then belong to null rows.
         """
         for row in range(len(self)):
             try:
@@ -116,7 +116,11 @@ def _one_array(column: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def _layout(kind: Any) -> tuple[tuple[int, Any], ...]:
-    """Return where an attribute's name (-1) and its five fields are in this column type, each with its cast target."""
+    """Return where the name and the five fields of an attribute are in this column type, and the type to cast each to.
+
+    The first pair is that of the name, with -1 as its position. The others have the position of a field in the struct.
+    A target of None means that no cast is needed.
+    """
     allowed = str(ATTRIBUTES_TYPE)
     if not pa.types.is_map(kind) or not pa.types.is_struct(kind.item_type):
         raise InvalidValueError("type of the attributes column", str(kind), allowed)
@@ -211,7 +215,7 @@ def _offsets(column: Any) -> tuple[Any, Any]:
 
 
 def _validity(fields: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the validity bitmap of each field, and the index of the bit in the first byte at which all begin."""
+    """Return the validity bitmap of each field and, last, the bit of the first byte at which all of them begin."""
     first = {field.offset & 7 for field in fields if field.buffers()[0] is not None}
     if len(first) > 1:  # the fields are slices that begin at different bits
         valid = [field.is_valid().to_numpy(zero_copy_only=False) for field in fields]

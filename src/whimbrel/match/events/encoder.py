@@ -1,6 +1,7 @@
-"""Encoding of events as the kernel reads them: flat arrays of items, one item for each value of a column.
+"""Encoding of events (rows of attributes) as the flat arrays that the kernel reads.
 
-Events come from bodies, Python attributes or an Arrow column.
+Each value of a *column* becomes one *item*. A column is an attribute that filters use, or a value derived from one.
+Events come from bodies, mappings of attributes or an Arrow column.
 Rule: values derived from an attribute (``fold-case``, ``size``) are computed here, and so are the matches of regular
 expressions and wildcards, by RE2. A batch does this once per distinct string.
 """
@@ -66,7 +67,10 @@ class Encoder:
         """Hash table of the attribute names; made when bodies are first encoded."""
 
     def bodies(self, bodies: Bodies) -> Events:
-        """Encode the bodies of publications, of which the kernel parses those that are simple."""
+        """Encode the bodies of publications; the kernel parses the simple ones, and Python the others.
+
+        Python parses all bodies if RE2 must decide a pattern.
+        """
         if self.decided:
             return self.rows(bodies)
         names = self._names
@@ -101,7 +105,7 @@ class Encoder:
         return join_events(items, self.rows([bodies[row] for row in rows.tolist()]), chosen)
 
     def rows(self, rows: Sequence[Attributes]) -> Events:
-        """Encode *rows* of Python attributes."""
+        """Encode *rows*, a sequence of mappings of attributes, into the flat arrays that the kernel reads."""
         items = _Items()
         starts = [0]
         for attributes in rows:
@@ -118,7 +122,7 @@ class Encoder:
         return items.events(starts, self.decided)
 
     def arrow(self, attributes: AttributeColumn) -> Events:
-        """Encode an Arrow column of attributes."""
+        """Encode an Arrow column of attributes into the flat arrays that the kernel reads."""
         plain = np.array([self._base(name) for name in attributes.distinct] or [-1], np.int32)
         names = attributes.names
         base = {
@@ -138,7 +142,10 @@ class Encoder:
         return next((column for column, derivation in self.columns.get(name, []) if not derivation), -1)
 
     def _with_derived(self, base: dict[str, Any], attributes: AttributeColumn) -> Events:
-        """Add the values derived from attributes (such as ``fold-case``) to the plain values, and sort all by event."""
+        """Add the values derived from attributes (such as ``fold-case``) as further items.
+
+        Return all items, sorted by event.
+        """
         starts, data, names = attributes.starts, attributes.text_bytes, attributes.names
         extra = _Items()
         rows = np.repeat(np.arange(starts.size - 1), np.diff(starts))
@@ -185,7 +192,10 @@ class Encoder:
         return Events(row_start=row_start, text=text, given_start=given_start, given=given, **joined)
 
     def _decide(self, items: dict[str, Any], text: Any) -> tuple[Any, Any]:
-        """Run the RE2 patterns of each column on its distinct strings; return the matching patterns of each item."""
+        """Return, for each item, the RE2 patterns that match its string, as ``given_start`` and ``given`` (``Events``).
+
+        Each distinct string of a column is searched once.
+        """
         if not self.decided:
             return _NONE_GIVEN, _NO_PATTERNS
         buffer = text.tobytes()
@@ -201,7 +211,7 @@ class Encoder:
 
 
 def join_events(events: Events, others: Events, chosen: Any) -> Events:
-    """Return *events* with more items: those of row ``chosen[row]`` of *others* are added to each row (-1: none)."""
+    """Return *events* with more items: row ``chosen[row]`` of *others* is appended to each row (-1: nothing is)."""
     own = np.diff(events.row_start)
     theirs = np.append(np.diff(others.row_start), 0)[chosen]  # -1 takes the zero at the end
     row_start = np.zeros(own.size + 1, np.int64)
@@ -239,7 +249,7 @@ def join_events(events: Events, others: Events, chosen: Any) -> Events:
 
 
 def _ranges(starts: Any, counts: Any) -> Any:
-    """Return one array of consecutive ranges: ``counts[i]`` numbers from ``starts[i]`` on, for each i."""
+    """Return the ranges ``starts[i]``, ``starts[i] + 1``, … of ``counts[i]`` numbers each, joined in one array."""
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
     return np.arange(total) - np.repeat(before, counts) + np.repeat(starts, counts)
@@ -298,7 +308,10 @@ class _Items:
 
 
 def _derive(value: Scalar, derivation: tuple[str, ...]) -> Scalar | None:
-    """Apply a chain of functions to *value* and return the result, or None where it is undefined."""
+    """Apply a chain of functions to *value* and return the result.
+
+    Return None if one of the functions is undefined for its operand.
+    """
     found: Scalar | None = value
     for function in derivation:
         if found is None:

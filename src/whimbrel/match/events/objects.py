@@ -1,6 +1,6 @@
 # mypy: disable-error-code="arg-type, assignment, no-any-return, no-untyped-call, unreachable"
 # (numba infers the types inside a kernel; mypy cannot know them)
-"""A kernel that parses flat JSON objects straight into the kernel's arrays of values, without Python attributes.
+"""A kernel that parses flat JSON objects straight into the arrays of ``Events``, without mappings of attributes.
 
 ``model.codecs.attributes_of`` defines which attributes a body has. ``read_objects`` is its fast twin for nearly all
 bodies: a short, flat JSON object in ASCII.
@@ -42,7 +42,7 @@ _UNKNOWN, _DERIVED = -1, -2
 
 
 class Names:
-    """Hash table of the attribute names that filters use; a body with a name in *derived* is left to Python."""
+    """Hash table of the attribute names that filters use; Python must parse a body with a name in *derived*."""
 
     def __init__(self, columns: Mapping[str, int], derived: Sequence[str], seed: int) -> None:
         texts = [name.encode() for name in (*columns, *derived)]
@@ -101,7 +101,10 @@ def _after_digits(text: Any, at: int, end: int) -> int:
 
 @njit(cache=True)
 def _number(text: Any, at: int, end: int) -> tuple[int, int, int, float]:
-    """Return the position after a number (-1: leave the body to Python), its type, and its value as int and double."""
+    """Parse a number.
+
+    Return the position after it (-1: Python must parse this body), its type, and it as int and as double.
+    """
     is_negative = text[at] == _MINUS
     if is_negative:
         at += 1

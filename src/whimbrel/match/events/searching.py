@@ -4,10 +4,10 @@ If there are many patterns, one pass looks for the literals (fixed strings) that
 are run whose literals occur in the string, or that require none. Each pattern is run by itself: one automaton for a set
 of patterns (``RE2::Set``) fails when it runs out of memory, reports that as "nothing found", and is slower than single
 runs when it has many states.
-Rule: the search is never much slower than running all patterns. All patterns are run if they are few, or if
-they are not very many and the string is long.
+Rule: the search is never much slower than running all patterns. All patterns are run if they are few, or if they are
+not very many and the string is long.
 Rule: a string may be too long for a pattern of its filter (``language.pattern_cost``). The pattern is undefined then,
-which is reported as ~number.
+which is reported as the bitwise complement of its number (``~number``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _MANY = 512
 
 
 class ColumnPattern(NamedTuple):
-    """A regular expression or wildcard, with its number in the index and the longest string, in bytes, it is run on."""
+    """A regular expression or wildcard, with its number in the index.
+
+    *longest* is the most bytes that it may search.
+    """
 
     number: int
     function: PatternFunction
@@ -58,7 +61,10 @@ class ColumnPatterns:
         self._literals = _LiteralIndex(ordered, seed) if len(ordered) >= FEW else None
 
     def matching(self, data: bytes) -> list[int]:
-        """Return the numbers of the patterns that match *data*, and ~number of each pattern that may not run on it."""
+        """Return the numbers of the patterns that match *data*.
+
+        A pattern that may not run on so long a string is returned as ``~number``.
+        """
         too_short = int(np.searchsorted(self._longest, len(data))) if len(data) > self._longest[0] else 0
         found = self._undefined[:too_short]
         searchers, numbers = self._searchers, self._numbers
@@ -66,7 +72,10 @@ class ColumnPatterns:
         return found
 
     def candidates(self, data: bytes, first: int = 0) -> Sequence[int]:
-        """Return the positions (from *first* on, by allowed length) of the patterns that must be run on *data*."""
+        """Return the indexes of the patterns that must be run on *data*.
+
+        The patterns are sorted by the longest string that each may run on; *first* is the first that may run on *data*.
+        """
         count = len(self._numbers) - first
         if self._literals is None or count < FEW or (count < _MANY and len(data) > _BYTES_EACH * count):
             return range(first, len(self._numbers))
@@ -110,7 +119,7 @@ class _LiteralIndex:
 
 
 def _cost(requirement: Requirement, sharing: Counter[str]) -> tuple[int, int]:
-    """Return the sort key of a requirement (literals of which one must occur): the least is shared by few patterns.
+    """Return the sort key of a requirement (literals of which one must occur): smaller if fewer patterns share it.
 
     Among equals, the requirement whose shortest literal is longest comes first.
     """

@@ -47,7 +47,7 @@ _LITTLE = 16
 
 
 def pack_here(parts: Sequence[Part]) -> Segment:
-    """Pack the filters of *parts* into a segment, in the calling thread."""
+    """Pack the filters in *parts* (flat arrays) into one segment, in the calling thread."""
     from whimbrel.match.index.segments import pack_parts  # it loads numba
 
     return pack_parts(parts)
@@ -67,7 +67,10 @@ _BUSY, _QUIET = _Pace(4, 4), _Pace(2, 16)
 
 
 class Beside(NamedTuple):
-    """Extra attributes for the rows of a batch: a few distinct sets, and each row's index in them (-1: none)."""
+    """Extra attributes for the rows of a batch.
+
+    *known* has a few distinct sets of them; *chosen* has, for each row, an index in *known*, or -1 for none.
+    """
 
     known: Sequence[Attributes]
     chosen: Any
@@ -75,14 +78,17 @@ class Beside(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Immutable snapshot of the index, read by a match; repacking replaces it, and only its last delta still grows."""
+    """Immutable snapshot of the index, which a match reads; repacking replaces it.
+
+    Its last delta still gets new filters.
+    """
 
     segments: tuple[Segment, ...]
     deltas: tuple[Delta, ...]
 
 
 class _Removed:
-    """Handles of filters removed while a repacking runs: the new segment still has them, and must mark them dead."""
+    """Handles of filters removed during a repacking; the new segment still has them and must mark them as removed."""
 
     def __init__(self) -> None:
         self.handles: list[int] = []
@@ -137,11 +143,11 @@ class ContentIndex:
             self._run(self._pack_once)
 
     def settle(self) -> None:
-        """Start packing the delta, or else merging segments, if no filter was added since the last call.
+        """If no filter was added since the last call, start to pack the delta in the background, or to merge segments.
 
-        Call it periodically. Filters of a delta that is too small to be packed are evaluated one by one, and every
-        segment costs time per event. This hardly matters while filters come and go, but is the whole cost once they
-        stay.
+        Call it periodically. The delta is packed unless it is very small; then a merge is started, if one is due.
+        Filters of the delta are evaluated one by one, and every segment costs time per event. This hardly matters while
+        filters come and go, but is the whole cost once they stay.
         """
         with self._lock:
             added = self._added
@@ -212,7 +218,10 @@ class ContentIndex:
     # -- repacking ---------------------------------------------------------------------------------------------------
 
     def repack(self, *, whole: bool = False) -> None:
-        """Pack the delta, and merge segments if a merge is due; with *whole*, merge everything into one segment."""
+        """Pack the delta (new filters), and merge segments if a merge is due.
+
+        With *whole*, merge everything into one segment.
+        """
         if whole:
             with self._packing_delta, self._merging:
                 self._replace(self._state.segments, with_delta=True)
@@ -231,7 +240,10 @@ class ContentIndex:
                 self._replace(merged, with_delta=False)
 
     def _replace(self, merged: tuple[Segment, ...], *, with_delta: bool) -> None:
-        """Replace the segments *merged* (and the deltas, *with_delta*) by one segment; a failure loses no filter."""
+        """Replace the segments *merged* (and, if *with_delta*, all deltas) by one new segment.
+
+        If that fails, no filter is lost.
+        """
         removed = _Removed()
         with self._lock:
             segments, frozen = self._state.segments, self._state.deltas if with_delta else ()
@@ -327,12 +339,15 @@ class ContentIndex:
 
     @classmethod
     def map(cls, path: Path) -> ContentIndex:
-        """Map the file that ``save`` wrote; processes that map one file share one copy in memory."""
+        """Return the index in the file that ``save`` wrote, memory-mapped.
+
+        Processes that map one file share one copy.
+        """
         return cls.map_with(path)[0]
 
     @classmethod
     def map_with(cls, path: Path) -> tuple[ContentIndex, dict[str, Any]]:
-        """Map the file that ``save`` wrote; return the index and the extra arrays."""
+        """Return the index in the file that ``save`` wrote, memory-mapped, and the extra arrays."""
         from whimbrel.match.index.segments import Segment  # it loads numba
 
         segment, extra = Segment.map(path)
@@ -342,7 +357,7 @@ class ContentIndex:
 
     @property
     def unpacked(self) -> int:
-        """Number of filters in the deltas, which are evaluated one by one."""
+        """Number of filters that are not packed into a segment yet; they are evaluated one by one."""
         return sum(map(len, self._state.deltas))
 
     @property
@@ -352,7 +367,7 @@ class ContentIndex:
 
 
 def _to_merge(segments: tuple[Segment, ...], pace: _Pace = _BUSY) -> tuple[Segment, ...]:
-    """Return the segments to merge into one now; empty if no merge is due."""
+    """Return the segments (packed parts of the index) that are to be merged now; empty if no merge is due."""
     if not segments:
         return ()
     large, *small = sorted(segments, key=lambda segment: -segment.handles.size)
@@ -363,9 +378,10 @@ def _to_merge(segments: tuple[Segment, ...], pace: _Pace = _BUSY) -> tuple[Segme
 
 
 def _decide(segment: Segment, row: Any, position: Any, doubts: Any, rows: Sequence[Attributes]) -> tuple[Any, Any]:
-    """Return the certain matches, and the doubtful ones (``doubts``) that the compiled filters confirm.
+    """Return the rows and positions of all matches, after the compiled filters have decided the doubtful ones.
 
-    A filter of several clauses may match both ways; it is certain then, and not evaluated.
+    *doubts* is 1 for those. A filter of several clauses may match both certainly and doubtfully; it is certain then,
+    and not evaluated.
     """
     key = row.astype(np.int64) << 32 | position
     certain = key[doubts == 0]
@@ -376,7 +392,7 @@ def _decide(segment: Segment, row: Any, position: Any, doubts: Any, rows: Sequen
 
 
 class _Joined(Sequence[Attributes]):
-    """Rows joined with their extra attributes (``Beside``)."""
+    """Sequence of rows; each has its own attributes and the extra ones of ``Beside``, joined when the row is read."""
 
     def __init__(self, rows: Sequence[Attributes], beside: Beside) -> None:
         self._rows, self._beside = rows, beside

@@ -48,10 +48,10 @@ class ReadFilter(NamedTuple):
 def reading(
     text: str, tree: Predicate | None = None, anchors: list[object] | None = None
 ) -> Generator[None, None, ReadFilter]:
-    """Prepare a filter and return it, yielding after each step that may take some milliseconds.
+    """Prepare a filter for ``Delta.add``, and return it; yield after each step that may take some milliseconds.
 
-    *tree* is the parsed *text*, and *anchors* are the result of ``anchors_of``, if they are known. Raise
-    ``FilterError`` if *text* is not a filter.
+    *tree* is the parsed *text*, and *anchors* (conditions that find its clauses) are the result of ``anchors_of``;
+    without them, both are computed. Raise ``FilterError`` if *text* is not a filter.
     """
     if tree is None:
         tree = parse_stored(text)
@@ -84,7 +84,10 @@ class Delta:
         return len(self.texts)
 
     def add(self, handle: int, text: str, read: ReadFilter | None = None) -> None:
-        """Add a filter (*read*: as prepared by ``reading``); raise ``FilterError`` if *text* is not a filter."""
+        """Add a filter; raise ``FilterError`` if *text* is not a filter.
+
+        *read* is the result of ``reading``, if it is known.
+        """
         if read is None or read.text != text:
             read = run_to_end(reading(text))
         self.texts[handle] = text
@@ -98,7 +101,7 @@ class Delta:
             self._found.setdefault(anchor, {})[handle] = None
 
     def remove(self, handle: int) -> bool:
-        """Remove a filter; return whether it was in this delta."""
+        """Remove a filter; return whether this delta (index of new filters) had it."""
         if handle not in self.texts:
             return False
         del self.texts[handle]
@@ -171,9 +174,10 @@ def anchors_of(text: str, tree: Predicate) -> list[object]:
 
 @cache
 def _anchor_places(template: Template) -> list[tuple[int, int, str, bool]]:
-    """Return the positions of the anchors among a filter's tokens; they are the same for all filters of one shape.
+    """Return where the anchors of a filter are among its tokens.
 
-    For each anchor: the token of the name, the token of the constant (or -1), and the constant's kind and sign.
+    This is the same for all filters of one shape (they differ only in names and constants). For each anchor: the token
+    of the name, the token of the constant (or -1), and the constant's kind and sign.
     """
     found = []
     for name, constant in map(_anchor_leaf, clauses(normal_form(template.tree), is_shape=True)):

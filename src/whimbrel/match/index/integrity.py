@@ -184,7 +184,7 @@ def _are_of_one_trie(keys: Any, after: Any, root: Any, states: int) -> bool:
 def _are_entries(
     lists: Any, code: Any, block_entries: Any, entry_place: Any, columns: int, patterns: int, handles: int
 ) -> bool:
-    """Return whether ``code`` consists of the lists of entries, one after the other, and each entry is valid."""
+    """Return whether ``code`` has exactly the entries (clauses in binary form) of all lists, in order and valid."""
     at = 0
     for which in range(0, lists.size, 4):
         length, block = lists[which + 1], lists[which + 2]
@@ -227,7 +227,7 @@ def _are_bitmaps(
     blocked_bitmaps: Any,
     column_bounds: Any,
 ) -> bool:
-    """Return whether each list that should have bitmaps has all of them, with bits only for its entries."""
+    """Return whether each list of entries with bitmaps has all of them, and no bit is set beyond its last entry."""
     for which in range(0, lists.size, 4):
         length, block = lists[which + 1], lists[which + 2]
         if block < 0:

@@ -101,7 +101,7 @@ class Clause:
 
 
 class _TooLargeError(Exception):
-    """The formula has more than ``MAX_LEAVES``; ``clauses`` then lets the compiled filter decide."""
+    """A filter is too large to be split into clauses; internal: its compiled form then decides whether it is true."""
 
 
 _NEVER: Formula = ("or", ())
@@ -111,7 +111,8 @@ _ALWAYS: Formula = ("and", ())
 def clauses(normal: Predicate, *, is_shape: bool = False) -> list[Clause]:
     """Return the clauses of a filter in *normal* form.
 
-    If *is_shape*, the clauses hold for every filter of its shape: names equal here may differ in another such filter.
+    If *is_shape*, the clauses are for all filters of one shape, which differ in names and constants. Two names that are
+    equal in this filter may then differ in another.
     """
     try:
         found = _split(_formula(normal))
@@ -229,7 +230,10 @@ def _pattern(
 
 
 def _column(node: Value) -> tuple[Name, tuple[str, ...]] | None:
-    """Return the attribute of a term and the functions applied to it, innermost first; None if it is another term."""
+    """Return the attribute of a term and the functions applied to it, innermost first.
+
+    Return None if the term is anything else.
+    """
     derivation: list[str] = []
     while isinstance(node, Text):
         derivation.insert(0, str(node.function))
@@ -278,10 +282,10 @@ def _split(formula: Formula) -> list[Clause]:
 
 
 def _to_spread(rest: tuple[Formula, ...], *, needed: bool) -> tuple[str, tuple[Formula, ...]] | None:
-    """Return the disjunction that becomes one clause per option, or None if none should be expanded.
+    """Return the disjunction to expand, so that each of its options becomes a clause; None if none should be expanded.
 
-    Take one whose options all have an equality or a pattern, so that each clause is found by it. Otherwise take the
-    smallest disjunction, if *needed* because the clause has no direct leaf.
+    Take a disjunction whose options all have an equality or a pattern, by which the index can find each clause.
+    Otherwise take the smallest, if *needed* because the clause has no direct leaf.
     """
     options = [part for part in rest if isinstance(part, tuple)]
     for part in options:
@@ -313,7 +317,8 @@ def _size(formula: Formula) -> int:
 def _cover(node: Predicate, *, is_shape: bool) -> dict[object, Name]:
     """Return attribute names of which at least one is present whenever *node* is true.
 
-    Equal names are listed once. If *is_shape*, each occurrence is listed, because names may differ in other filters.
+    Equal names are listed once. If *is_shape*, each occurrence is listed: another filter of the same shape may have
+    different names there.
     """
     found: Iterable[Name]
     match node:

@@ -68,7 +68,10 @@ class PackedIndex:
 
     @classmethod
     def from_harvest(cls, found: Harvest, handles: int, *, seed: int | None = None) -> PackedIndex:
-        """Pack the filters in *found*, with hash tables seeded by *seed* or, without it, at random."""
+        """Return an index of the filters whose clauses *found* has.
+
+        *seed* seeds its hash tables, at random by default.
+        """
         if seed is None:
             seed = secrets.randbits(60)  # strangers must not be able to predict the hash tables
         arrays = pack(found, seed=seed)
@@ -183,7 +186,7 @@ class PackedIndex:
 
 
 def _array(name: str, data: Any, place: dict[str, Any]) -> Any:
-    """Return the array at *place* of the file's *data*, after a check of its type and bounds."""
+    """Return the array that *place* (offset, type and size) describes in the file's *data*, after a check of these."""
     dtype = np.dtype(place["dtype"])
     if dtype not in _DTYPES:
         raise InvalidValueError(f"type of {name}", place["dtype"], ", ".join(each.str for each in _DTYPES))
@@ -266,9 +269,10 @@ class Workspace:
         return handles, []
 
     def _write_one(self, attributes: Attributes) -> bool:
-        """Write an event straight into this workspace; return False if it is too large or a filter needs more of it.
+        """Write an event straight into this workspace; return False if ``Encoder.rows`` must encode the event instead.
 
-        Filters may need values derived from an attribute, or patterns that RE2 decides: ``Encoder.rows`` adds those.
+        That is so if the event is too large, or if filters need values derived from an attribute or patterns that RE2
+        decides.
         """
         encoder = self._index.encoder
         if encoder.decided:

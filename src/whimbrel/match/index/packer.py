@@ -44,14 +44,20 @@ class PackingProcessError(WhimbrelError):
 
 
 class PackingProcess:
-    """Packs parts into a segment in a child process; a process is started if none is idle, and is then reused."""
+    """Packs filters (``Part``) into a segment in a child process.
+
+    A process is started if none is idle, and is then reused.
+    """
 
     def __init__(self) -> None:
         self._idle: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
 
     def __call__(self, parts: Sequence[Part]) -> Segment:
-        """Return one segment with the live filters of *parts*; raise ``PackingProcessError`` if the packing failed."""
+        """Return one segment with the filters of *parts* that are not removed.
+
+        Raise ``PackingProcessError`` if that failed.
+        """
         from whimbrel.match.index.segments import Segment  # it loads numba
 
         with tempfile.TemporaryDirectory(prefix="whimbrel-packing-") as name:

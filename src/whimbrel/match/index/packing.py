@@ -42,7 +42,7 @@ _REAL_EQ, _STRING_EQ = int(Op.REAL_EQ), int(Op.STRING_EQ)
 
 
 def pack(found: Harvest, *, seed: int) -> PackedArrays:
-    """Return the arrays of all filters in *found*; *seed* randomises the hash tables."""
+    """Return the arrays of a packed index with the filters in *found*; *seed* randomises the hash tables."""
     words = np.frombuffer(found.words, np.int64) if len(found.words) else np.zeros(0, np.int64)
     clause_start, leaves, direct = (_array(a) for a in (found.clause_start, found.clause_leaves, found.clause_direct))
     kinds, ids, drops, drops2 = _choose_anchors(found)
@@ -84,7 +84,7 @@ def _array(values: Any) -> Any:
 
 
 def _choose_anchors(found: Harvest) -> tuple[Any, Any, Any, Any]:
-    """Return the kind and number of each clause's anchor, and up to two leaves (tests) that it proves true (or -1)."""
+    """Return kind and number of each clause's anchor, and two leaves (tests) that the anchor proves true (or -1)."""
     n = len(found.clause_start)
     clause, kind, identity, drop = (
         _array(a) for a in (found.option_clause, found.option_kind, found.option_id, found.option_drops)
@@ -115,7 +115,7 @@ def _choose_anchors(found: Harvest) -> tuple[Any, Any, Any, Any]:
 
 
 def _lists(kinds: Any, ids: Any) -> Any:
-    """Return where each list begins: the entries with the same anchor, in arrays that are sorted by anchor."""
+    """Return where each list begins, that is, the entries with one anchor; the arguments are sorted by anchor."""
     if kinds.size == 0:
         return np.zeros(0, np.int64)
     changes = np.empty(kinds.size, np.bool_)
@@ -221,7 +221,7 @@ def _tries(dictionary: Dictionary, seed: int) -> dict[str, Any]:
 def _write_entries(
     words: Any, start: Any, leaves: Any, direct: Any, handle: Any, flags: Any, order: Any, drops: Any, drops2: Any
 ) -> Any:
-    """Write all clauses as entries for the kernel, in *order* (by anchor), without the tests that the anchor decides.
+    """Write all clauses as entries (their binary form), in *order*, without the tests that the clause's anchor decides.
 
     Return the entries, the position of each, and how many tests each requires unconditionally.
     """
@@ -258,9 +258,9 @@ def _write_entries(
 
 @njit(inline="always")
 def _moved(target: int, first: int, second: int, count: int) -> int:
-    """Return a jump's target after the leaves *first* and *second* (-1: none) were removed; *count* leaves remain.
+    """Return the jump target *target* after the leaves *first* and *second* (-1: none) were removed.
 
-    A target behind the last leaf becomes ACCEPT.
+    *count* leaves remain. A target behind the last leaf becomes ACCEPT.
     """
     if target >= REJECT:
         return target
@@ -278,7 +278,7 @@ def _list_table(starts: Any, lengths: Any, blocks: Any) -> Any:
 
 
 def _blocks(code: Any, places: Any, left: Any, first: Any, lengths: Any, columns: int) -> tuple[Any, dict[str, Any]]:
-    """Return the bitmaps of all long lists, and for each list the number of its block (bitmaps of one list) or -1."""
+    """Return each list's block number (-1: none), and the arrays of all blocks; a block has the bitmaps of one list."""
     list_block = np.full(lengths.size, -1, np.int32)
     column_bounds, bounds = _bounds(code, places, left, columns)
     columns_at: list[int] = [0]
@@ -341,7 +341,7 @@ def _bounds(code: Any, places: Any, left: Any, columns: int) -> tuple[Any, Any]:
 
 
 def _worth_a_bitmap(column: Any, length: int) -> Any:
-    """Return the columns that at least 1/16 of a list's *length* entries restrict, the most restricted first."""
+    """Return the columns that at least 1/16 of a list's *length* entries limit to an interval, most frequent first."""
     numbers, counts = np.unique(column, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return numbers[order][: min(_MAX_BLOCKED, int((counts >= length / 16).sum()))]
@@ -349,7 +349,10 @@ def _worth_a_bitmap(column: Any, length: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def _intervals(code: Any, places: Any, left: Any) -> Any:
-    """Return the numeric intervals that the entries of a list require without alternative: entry, column, low, high."""
+    """Return the numeric intervals that entries require unconditionally.
+
+    They are four arrays: the index of the entry, the column, and the lower and upper bound.
+    """
     reals = code.view(np.float64)
     total = 0
     for i in range(places.size):

@@ -22,7 +22,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, filters: Sequence[tuple[int, str]]) -> Part:
-        """Return pairs of handle and filter text as a part without removed filters; handles must ascend."""
+        """Return a ``Part`` with *filters*, pairs of handle and text, of which none is removed; handles must ascend."""
         texts = Texts()
         for _, text in filters:
             texts.append(text)

@@ -126,7 +126,7 @@ def bits_of(real: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One leaf (test) of a plan: its first word without the column, and where its name and constant come from."""
+    """One leaf (test) of a plan: its first binary word without the column, and the tokens of its name and constant."""
 
     op: Op
     word: int
@@ -142,7 +142,10 @@ class _Step:
 
 
 class _Plan:
-    """Instructions to write a filter of one shape; its expressions and wildcards run on strings of *longest* bytes."""
+    """Instructions to write a filter of one shape.
+
+    The patterns that RE2 decides run on strings of up to *longest* bytes.
+    """
 
     def __init__(self, normal: Predicate, template: Template | None, longest: int) -> None:
         self._template, self._longest = template, longest
@@ -160,7 +163,10 @@ class _Plan:
         return tuple((place, template.kind(place), negative) for place, negative in places if place not in read)
 
     def _compile(self, clause: Clause) -> tuple[tuple[_Step, ...], int, int]:
-        """Return the steps (tests) of a clause, the number of those that it requires unconditionally, and its flags."""
+        """Return the steps (tests) of a clause, the number that it requires unconditionally, and ``CLOSURE`` or 0.
+
+        ``CLOSURE`` means that the compiled filter must decide.
+        """
         formula: Formula = ("and", (*clause.direct, *clause.rest))
         leaves: list[tuple[Leaf, int, int]] = []
         _lay_out(formula, 0, ACCEPT, REJECT, leaves)
@@ -192,7 +198,10 @@ class _Plan:
         )
 
     def emit(self, into: Harvest, handle: int, tokens: Sequence[str]) -> None:
-        """Append the clauses of one filter to *into*; raise ``TokenError`` for a constant out of range."""
+        """Append the clauses of one filter to the arrays of *into*.
+
+        Raise ``TokenError`` for a constant out of range.
+        """
         for place, kind, is_negative in self._unread:
             literal(tokens[place], kind, negative=is_negative)
         words = into.words
@@ -212,7 +221,10 @@ class _Plan:
 
 
 def _lay_out(formula: Formula, at: int, if_true: int, if_false: int, leaves: list[tuple[Leaf, int, int]]) -> None:
-    """Append the leaves (tests) of *formula*, numbered from *at* on, with their jump targets if true and if false."""
+    """Append the leaves (tests) of *formula* to *leaves*, each with its two jump targets: if true, and if false.
+
+    The first of them has the number *at*.
+    """
     if isinstance(formula, Leaf):
         leaves.append((formula, if_true, if_false))
         return
@@ -233,7 +245,7 @@ def _leaf_count(formula: Formula) -> int:
 
 
 def _pattern_places(template: Template) -> dict[int, tuple[int, ...]]:
-    """Return the token positions of the patterns of each pattern call, such as ``begins-with``.
+    """Return the positions of the patterns of each pattern call (such as ``begins-with``) among the filter's tokens.
 
     The key is the ``id`` of the call's first operand, a node of the tree that rewrites preserve.
     """
@@ -310,7 +322,7 @@ def _text(step: _Step, tokens: Sequence[str]) -> str:
 
 
 def _offer(into: Harvest, clause: int, number: int, op: Op, column: int, anchor: tuple[int, int, bool] | None) -> None:
-    """Record a possible anchor of the clause: *anchor*, or if that is None the presence of the leaf's column."""
+    """Record a condition by which the clause may be found: *anchor*, else the presence of the leaf's column."""
     if anchor is not None:
         kind, identity, decides = anchor
         into.option_clause.append(clause)

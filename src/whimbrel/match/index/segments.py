@@ -55,7 +55,10 @@ class Segment:
         return was_alive
 
     def part(self) -> Part:
-        """Return this segment's filters for a new segment, marked as removed or not; later removals do not count."""
+        """Return this segment's filters, with a copy of the marks of removed ones, to be packed into a new segment.
+
+        The copy does not show filters that are removed later.
+        """
         return Part(self.handles, **self.texts.arrays(), dead=self.index.dead[:-1].copy())
 
     def match(self, attributes: Attributes) -> list[int]:
@@ -125,7 +128,7 @@ def pack_filters(filters: Iterable[tuple[int, str]]) -> Segment:
 
 
 def pack_parts(parts: Sequence[Part]) -> Segment:
-    """Pack the filters of *parts*, except removed ones, into one segment."""
+    """Pack the filters of *parts* (flat arrays) that are not removed into one segment."""
     return pack_filters(heapq.merge(*(part.living() for part in parts)))
 
 

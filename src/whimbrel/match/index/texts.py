@@ -62,7 +62,10 @@ class Texts:
             raise InvalidValueError("text", data[:40], "UTF-8") from None
 
     def arrays(self) -> dict[str, Any]:
-        """Return the buffer and the starts as arrays, from which ``of`` makes the same texts."""
+        """Return the texts as two named arrays, the UTF-8 bytes and where each text starts.
+
+        ``of`` restores the texts from them.
+        """
         return {
             "text_bytes": np.frombuffer(bytes(self._bytes), np.uint8),
             "text_start": np.array(self._starts, np.int64),

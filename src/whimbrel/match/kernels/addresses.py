@@ -39,23 +39,29 @@ def new_table() -> Any:
 
 @njit(cache=True)
 def int64s(table: Any, at: int) -> Any:
-    """Return the array of 64-bit integers whose address is at index *at* of the table."""
+    """Return an array of 64-bit integers.
+
+    Its address is at index *at* of the table of addresses, followed by its length.
+    """
     return carray(pointer(table[at]), table[at + 1], np.int64)
 
 
 @njit(cache=True)
 def int32s(table: Any, at: int) -> Any:
-    """Return the array of 32-bit integers whose address is at index *at* of the table."""
+    """Return an array of 32-bit integers.
+
+    Its address is at index *at* of the table of addresses, followed by its length.
+    """
     return carray(pointer(table[at]), table[at + 1], np.int32)
 
 
 @njit(cache=True)
 def uint8s(table: Any, at: int) -> Any:
-    """Return the array of bytes whose address is at index *at* of the table."""
+    """Return an array of bytes; its address is at index *at* of the table of addresses, followed by its length."""
     return carray(pointer(table[at]), table[at + 1], np.uint8)
 
 
 @njit(cache=True)
 def float64s(table: Any, at: int) -> Any:
-    """Return the array of doubles whose address is at index *at* of the table."""
+    """Return an array of doubles; its address is at index *at* of the table of addresses, followed by its length."""
     return carray(pointer(table[at]), table[at + 1], np.float64)

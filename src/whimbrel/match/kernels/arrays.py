@@ -48,7 +48,10 @@ class PackedArrays(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of the kernel, one per thread; a mark counts only if it is the number of the current event."""
+    """Working memory of the kernel, one per thread.
+
+    A value is valid only if it is marked with the current event's number.
+    """
 
     epoch: Any  # the number of the event
     buckets: Any  # per column, valid with its slot: 0 without a number, else 1 + number of bounds that are not above it

@@ -22,7 +22,10 @@ LENGTH_BITS = 24
 
 @njit(cache=True)
 def bucket_of(bounds: Any, low: int, high: int, value: float) -> int:
-    """Return the bucket of *value* among ``bounds[low:high]``, from 1 on; bucket 0 is for events without a number."""
+    """Return the bucket of *value*: 1 plus the number of ``bounds[low:high]`` that are not above it.
+
+    Bucket 0 is for events without a number.
+    """
     first = low
     while low < high:
         middle = (low + high) >> 1
@@ -44,7 +47,10 @@ def bitmap_place(
     slots: Any,
     buckets: Any,
 ) -> int:
-    """Return the position in ``bitmaps`` of the bitmap that belongs to the event's value in one column of a list."""
+    """Return where the bitmap for the event's value begins in ``bitmaps``.
+
+    *blocked* is the index of a list's column.
+    """
     column = np.int64(blocked_column[blocked])
     bucket = buckets[column] if slots[4 * column] == epoch else 0
     if bucket > 0:
@@ -66,7 +72,7 @@ def intersect(
     slots: Any,
     buckets: Any,
 ) -> None:
-    """Write the entries of a list that all columns with bitmaps leave possible to *words*, as a bitmap."""
+    """Write the intersection of a list's bitmaps to *words*: the entries that the event's values can still match."""
     for blocked in range(first, last):
         at = bitmap_place(blocked, width, shift, epoch, blocked_column, blocked_bitmaps, slots, buckets)
         if blocked == first:
@@ -79,7 +85,10 @@ def intersect(
 
 @njit(cache=True)
 def gather(words: Any, width: int, entry_place: Any, base: int, spans: Any, n: int) -> int:
-    """Append the entry of each bit that is set in *words* to *spans* (entries to run); return the number of spans."""
+    """Append a span (run of entries) of length one to *spans* for each bit set in *words*.
+
+    Return the number of spans.
+    """
     for i in range(width):
         word = words[i]
         while word != 0:

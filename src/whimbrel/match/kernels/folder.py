@@ -51,7 +51,10 @@ def _modules(package: Traversable, prefix: str = "") -> Iterator[tuple[str, byte
 
 
 def safe_folder(places: Iterable[Path], name: str) -> Path | None:
-    """Create the folder *name* in the first of *places* that is this user's own; return it, or None."""
+    """Create the folder *name* in the first of the folders *places* that is safe and has room; return it, or None.
+
+    A folder is safe if it belongs to this user and no other user may write to it.
+    """
     for place in places:
         try:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -41,9 +41,10 @@ _ANSWERS = sum(bits << (8 * op) for op, bits in enumerate((0b00010, 0b01101, 0b0
 
 @njit(cache=True)
 def _other_holds(op: int, kind: int, real: float, string: int, constant: int, mark: int, epoch: int) -> bool:
-    """Return whether a leaf (test) that does not compare numbers is true of the event *epoch*.
+    """Return whether a leaf (test) that does not compare numbers is true of the event with the number *epoch*.
 
-    *mark* is the last event in which the leaf's pattern matched; negative if the pattern was undefined in that event.
+    *mark* is the number of the last event that the leaf's pattern matched, or minus the number of the last event for
+    which the pattern was undefined.
     """
     if op == _STRING_EQ:
         return kind == _STRING and string == constant
@@ -74,7 +75,10 @@ def _pair_key(a: int, b: int) -> int:
 
 @njit(cache=True)
 def _pair_up(table: Any, seed: int, symbols: Any, equal: int, active: Any, n: int) -> int:
-    """Append to *active* the lists of entries for all pairs of equalities that hold; return the length of *active*."""
+    """For each two equalities that are both true of the event, append the list of entries under that pair to *active*.
+
+    Not every pair has a list. Return the new length of *active*.
+    """
     mask = (table.size >> 1) - 1
     for i in range(equal):  # prefetch all rows before the first is read
         for j in range(i + 1, equal):

@@ -113,7 +113,10 @@ def _step(keys: Any, after: Any, state: int, byte: int, seed: int) -> int:
 
 @njit(cache=True)
 def mark_pattern(number: int, epoch: int, pattern_epoch: Any, pattern_anchor: Any, active: Any, n: int) -> int:
-    """Mark a pattern as found, and append the list of filters that need it to *active*; return the new length."""
+    """Mark a pattern as found in this event, and append the list of entries that it leads to, if any, to *active*.
+
+    Return the new length of *active*.
+    """
     if number >= 0 and pattern_epoch[number] != epoch:
         pattern_epoch[number] = epoch
         if pattern_anchor[number] >= 0:
@@ -139,7 +142,7 @@ def walk_end(
     active: Any,
     n: int,
 ) -> int:
-    """Mark the patterns below *state* that are prefixes of a string; or suffixes, if the string is read backwards."""
+    """Walk from *state* along a string and mark the patterns that are its prefixes; read backwards, its suffixes."""
     n = mark_pattern(pattern[state], epoch, pattern_epoch, pattern_anchor, active, n)
     for i in range(begin, stop, step):
         state = _step(keys, after, state, data[i], seed)

@@ -71,9 +71,9 @@ def _meet(
 ) -> Any:
     """Process positions from index *begin* on; write pairs of positions within range to *found*.
 
-    Return the number of positions processed in all, the number of pairs written, and why it stopped: 0 if all positions
-    are processed, -1 if the grid is full, else the buffer size that the next position needs. Pairs among the first
-    *settled* positions are left out.
+    Return three numbers: of positions processed in all, of pairs written, and the reason for the stop. The reason is 0
+    if all positions are processed, -1 if the grid is full, else the buffer size that the next position needs. Pairs
+    among the first *settled* positions are left out.
     """
     n = 0
     for at in range(begin, count):

@@ -132,7 +132,7 @@ def _write(c: Any, row: Any, x: Any, y: Any, z: Any, radius: Any) -> Any:
 
 @njit(cache=True)
 def _copy(c: Any, source: Any, target: Any) -> Any:
-    """Move an entry to another row of the pool."""
+    """Move an entry to another row of the pool (the array of all entries)."""
     pool, owner = word(c, _POOL), word(word(c, _OWNERS), source)
     for column in range(_ROW):
         set_real(pool, _ROW * target + column, real(pool, _ROW * source + column))
@@ -315,8 +315,8 @@ def _look_up_column(
 def _ground(low: Any, high: Any) -> Any:
     """Return the largest and smallest distance of the Earth's surface from the equator's plane, in a column of cubes.
 
-    The squared distances of the column from the Earth's axis are from *low* to *high*, in square metres. Return -1
-    twice if the column contains none of the surface.
+    *low* and *high* are the least and the greatest squared distance of the column from the Earth's axis, in square
+    metres. Return (-1, -1) if the surface does not pass through the column.
     """
     inner, outer = low / (EQUATOR_RADIUS_M * EQUATOR_RADIUS_M), high / (EQUATOR_RADIUS_M * EQUATOR_RADIUS_M)
     if inner > 1.0 + 1e-9:
@@ -326,10 +326,11 @@ def _ground(low: Any, high: Any) -> Any:
 
 @njit(cache=True)
 def search(c: Any, x: Any, y: Any, z: Any, asked: Any, found: Any, room: Any) -> Any:
-    """Write the entries that are within their own radius of a point, or within *asked* metres, to *found*.
+    """Write the numbers of the entries within reach of a point to *found*.
 
-    *found* has space for *room* entry numbers, followed by *room* squared distances. Return the number of entries; if
-    it exceeds *room*, only the first *room* of them are written.
+    An entry is within reach if the point is at most *asked* metres, or the entry's own radius, from its centre. *found*
+    has space for *room* entry numbers, followed by *room* squared distances. Return the number of entries; if it
+    exceeds *room*, only the first *room* of them are written.
     """
     n, levels = 0, word(c, _LEVELS_IN_USE)
     for level in range(LEVELS):
@@ -395,7 +396,7 @@ class Grid:
         return int((self._rows >= 0).sum())
 
     def put_many(self, entries: Any, levels: Any, points: Any, radii: Any) -> None:
-        """Insert or move entries, each with the level, centre and radius given for it."""
+        """Insert or move *entries*, given each one's level (cube size), centre and radius as arrays."""
         if entries.size == 0:
             return
         self.make_room(int(entries.max()) + 1)
@@ -412,7 +413,7 @@ class Grid:
         _drop_many(self.head, known.size, address(known))
 
     def make_room(self, entries: int) -> None:
-        """Grow the tables for entry numbers below *entries*."""
+        """Make room in the tables for all entry numbers below *entries*."""
         if entries > self._rows.size:
             more = max(entries, 2 * self._rows.size) - self._rows.size
             self._rows = np.concatenate([self._rows, np.full(more, _EMPTY, np.int64)])

@@ -28,7 +28,7 @@ _FEW = 1_000
 
 
 class HeldPlaces:
-    """Places that count for *stale_us* microseconds after their report; *reach_m* is the longest distance searched."""
+    """Last places of devices, each valid for *stale_us* microseconds; *reach_m* is the longest distance searched."""
 
     def __init__(self, *, reach_m: float, stale_us: int) -> None:
         self._edge_m, self._stale_us = max(reach_m, _LEAST_M), stale_us
@@ -92,7 +92,10 @@ class HeldPlaces:
         return self.places.pop(device, None) is not None
 
     def take_due(self, now: int) -> set[str]:
-        """Return the devices whose places start or stop counting by *now*; the caller must keep or drop each again."""
+        """Return the devices whose place becomes valid or expires by *now*.
+
+        The caller must ``keep`` or ``drop`` each of them.
+        """
         found = set()
         while self._heap and self._heap[0][0] <= now:
             due, device = heappop(self._heap)

@@ -190,7 +190,10 @@ class ProximityIndex:
         _write_spot(t.spots[handle], *polygon_ball(t.corners[first : first + count]))
 
     def _pack_corners(self, newest: int) -> None:
-        """Compact the table of corners, without those of removed polygons; polygon *newest* has no corners yet."""
+        """Rewrite the table of corners without those of removed polygons.
+
+        The polygon *newest* has no corners in it yet.
+        """
         t = self.tables
         packed, used = np.zeros_like(t.corners), 0
         for handle in np.flatnonzero(t.wanted[:, KIND] == POLYGON).tolist():
@@ -224,7 +227,7 @@ class ProximityIndex:
             self.where.let_go_of_device(number)
 
     def _around(self, session: int) -> Iterable[tuple[int, float]]:
-        """Yield handle and radius of each subscription (``near=R``) for which rings move with the session's members."""
+        """Yield handle and radius of each subscription of a session with ``near=R`` that the rings (circles) find."""
         for handle in self.where.handles_of(session):
             if self.tables.wanted[handle, KIND] == AROUND and self.tables.wanted[handle, IS_SOURCE] == 1:
                 yield handle, float(self.tables.spots[handle, 2])
@@ -384,11 +387,14 @@ class ProximityIndex:
         return True
 
     def _buffers(self) -> tuple[int, int, int, int]:
-        """Return address and size of the buffer for results, and of the buffer for candidates."""
+        """Return address and size of the buffer for results, then address and size of the buffer for candidates."""
         return address(self._found), self._found.shape[0], address(self._met), self._met.size // 2
 
     def _certain(self, events: Publications, found: Any) -> tuple[Any, Any]:
-        """Return rows and handles of the results in *found*; ``model.proximity.hears`` decides each doubtful one."""
+        """Return rows and handles of the results in *found*.
+
+        ``model.proximity.hears`` decides those that are in doubt.
+        """
         doubts = np.flatnonzero(found[:, 2] == DOUBT).tolist()
         if doubts:
             stays = np.ones(found.shape[0], np.bool_)
@@ -417,7 +423,7 @@ class ProximityIndex:
 
 
 def _shape(near: Near | None, session: str | None) -> tuple[int, Any]:
-    """Return the kind of a subscription (see ``tables``) and the shape of its near, as ``Wanted`` takes them."""
+    """Return the kind of a subscription (see ``tables``), and the numbers of its circle or corners of its polygon."""
     if isinstance(near, Area):
         return CIRCLE, (near.centre.latitude, near.centre.longitude, near.radius_m)
     if isinstance(near, Polygon):

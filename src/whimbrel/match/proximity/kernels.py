@@ -2,8 +2,9 @@
 # (numba infers the types inside a kernel; mypy cannot know them)
 """The kernels of proximity: the grids find candidates, and ``decide`` checks which publications reach them.
 
-Rule: ``decide`` is the twin of ``model.proximity.hears``. Where it returns DOUBT, the caller asks ``hears``. Only
-``_note_sole`` decides without it: a subscription with ``near=R`` of a session with one device.
+Rule: ``decide`` is the twin of ``model.proximity.hears``. Where it returns DOUBT, the caller asks ``hears``. There is
+one shortcut: ``_note_sole`` decides a subscription with ``near=R`` whose session has one device, and calls ``decide``
+only in doubt.
 Rule: a subscription is reported once per publication, however many searches find it (``STAMP``).
 Rule: a publication is six floats (``SPOT_OF``): latitude (NaN: no place), longitude, x, y, z and radius (NaN: no area).
 """
@@ -88,7 +89,7 @@ FOUND = 3
 
 @njit(cache=True)
 def _chord(spot: Any, point: Any) -> Any:
-    """Return the squared chord (distance through the Earth) of a publication from the x, y, z at address *point*."""
+    """Return the squared distance, through the Earth, from a publication to the x, y, z at address *point*."""
     dx, dy, dz = real(spot, 2) - real(point, 0), real(spot, 3) - real(point, 1), real(spot, 4) - real(point, 2)
     return dx * dx + dy * dy + dz * dz
 
@@ -126,7 +127,10 @@ def weighed(spot: Any, here: Any, radius_m: Any, inside: Any, close: Any) -> Any
 
 @njit(cache=True)
 def noted(row: Any, handle: Any, verdict: Any, found: Any, room: Any, n: Any) -> Any:
-    """Append a result if there is room; return the number of results, including those without room."""
+    """Append a result (row, handle, verdict) if there is room.
+
+    Return the number of results, including those without room.
+    """
     if n < room:
         set_word(found, FOUND * n, row)
         set_word(found, FOUND * n + 1, handle)
@@ -201,7 +205,10 @@ def sieve(t: Any, spots: Any, times: Any, count: Any, rows: Any, handles: Any, v
 
 @njit(cache=True)
 def _note(t: Any, spot: Any, at: Any, row: Any, handle: Any, stamp: Any, found: Any, room: Any, n: Any) -> Any:
-    """Append a subscription to *found* if the publication may reach it, unless it was decided before (*stamp*)."""
+    """Decide whether the publication reaches a subscription; append the subscription to *found* unless it is OUTSIDE.
+
+    *stamp* marks the subscription as decided for this publication, so that it is decided only once.
+    """
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
     if word(wanted, STAMP) == stamp:
         return n
@@ -212,9 +219,9 @@ def _note(t: Any, spot: Any, at: Any, row: Any, handle: Any, stamp: Any, found: 
 
 @njit(cache=True)
 def _note_sole(t: Any, spot: Any, at: Any, row: Any, ring: Any, away: Any, found: Any, room: Any, n: Any) -> Any:
-    """Append the only subscription of a ring (``SOLE``) if the publication may reach it.
+    """Append the one subscription of a ring (circle around a device) to *found*, if the publication may reach it.
 
-    *away* is the squared chord from the publication's place to the ring's device.
+    *away* is the squared chord (distance through the Earth) from the publication's place to the ring's device.
     """
     if at - word(ring, SOLE_SEEN) >= word(ring, SOLE_STALE):
         return n
@@ -231,7 +238,8 @@ def _note_sessions(
 ) -> Any:
     """Append the subscriptions of a device's sessions that the publication may reach.
 
-    With *of_source*, look at those with ``near=R`` that are found by place; without it, at those found otherwise.
+    With *of_source*, take those with ``near=R`` (a radius around the session's devices) that the search by place finds.
+    Without it, take those that the topic or content index finds, except ``near=any``.
     """
     link = word(word(t, SEEN_AT), SEEN * device + FIRST_SESSION)
     while link >= 0:
@@ -250,9 +258,9 @@ def _note_sessions(
 
 @njit(cache=True)
 def _gather(t: Any, count: Any, met: Any) -> Any:
-    """Prefetch the memory that is needed to decide about *count* devices, one step at a time for all of them.
+    """Prefetch the memory that is needed to decide about *count* devices: the first link of each, then the next.
 
-    Each step leads to an effectively random address. Without the prefetch, these reads took ten times as long as
+    Each link leads to an effectively random address. Without the prefetch, these reads took ten times as long as
     everything else.
     """
     for i in range(count):
@@ -280,7 +288,7 @@ def _gather(t: Any, count: Any, met: Any) -> Any:
 
 @njit(cache=True)
 def _doubts(found: Any, count: Any) -> Any:
-    """Return the number of results that are in doubt."""
+    """Return how many of the first *count* results in *found* are in doubt."""
     doubts = 0
     for n in range(count):
         doubts += word(found, FOUND * n + 2) == DOUBT
@@ -302,10 +310,11 @@ def match_near(
     met: Any,
     met_room: Any,
 ) -> Any:
-    """Search by place: append the subscriptions that the publications from *begin* to *end* reach.
+    """Search by place: append the subscriptions that the publications from *begin* to *end* may reach to *found*.
 
     Return the first publication whose results did not fit (or *end*), the number of results before it, the buffer size
-    that it needs, and the number of doubtful results. Publication ``row`` uses the stamp ``stamp + row``.
+    that it needs, and the number of doubtful results. Subscriptions that were decided for publication ``row`` are
+    marked with the number ``stamp + row``.
     """
     n = 0
     for row in range(begin, end):
@@ -344,10 +353,10 @@ def match_near(
 def match_inside(
     t: Any, points: Any, spot: Any, at: Any, reach: Any, stamp: Any, found: Any, room: Any, met: Any, met_room: Any
 ) -> Any:
-    """Append the subscriptions that one publication with an area reaches, of sessions with a device within *reach*.
+    """Append the subscriptions of sessions with a device within *reach* metres that a publication may reach.
 
-    Subscriptions found by place (``match_near``) are left out. Return the number of results, and the buffer size that
-    the search needs.
+    The publication has an area. Subscriptions that ``match_near`` finds are left out. Return the number of results, and
+    the buffer size that the search needs.
     """
     count = search(points, real(spot, 2), real(spot, 3), real(spot, 4), reach, met, met_room)
     if count > met_room:
@@ -361,7 +370,7 @@ def match_inside(
 
 @njit(cache=True)
 def move_many(t: Any, points: Any, rings: Any, count: Any, devices: Any, places: Any, times: Any, begin: Any) -> Any:
-    """Write the places of devices from index *begin* on, and move their points and rings in the grids.
+    """Write the places of devices from index *begin* on, and move their points and rings (circles) in the two grids.
 
     Return the number of devices moved in all, and the grid that is full: 0 none, 1 the points, 2 the rings. A device
     that occurs twice gets its last place.

@@ -33,7 +33,7 @@ __all__ = ["Rings"]
 
 
 class Rings:
-    """The rings (circles around moving devices) in *tables*, and the grid that finds them by place."""
+    """The rings (circles around moving devices), stored in *tables*, and the grid that finds rings around a place."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -45,7 +45,10 @@ class Rings:
         self._changed: set[int] = set()
 
     def carry(self, device: int, radius_m: float, sole: int = -1) -> None:
-        """Add a circle around a device; *sole* is its subscription, or -1 if the session has other members."""
+        """Add a circle around a device for one subscription.
+
+        *sole* is its handle, or -1 if the session has other members.
+        """
         t, ball = self._tables, ball_m(radius_m)
         level = level_of(ball)
         ring, users = self._ring_of.get((device, level), (-1, 0))

@@ -113,7 +113,7 @@ class Tables:
 
 
 def _grown(array: Any, row: int, fill: Any) -> Any:
-    """Return a larger copy of *array* that includes row *row*; new rows are *fill*."""
+    """Return a larger copy of *array* that includes the index *row*; the new rows have the value *fill*."""
     wider = np.empty((max(row + 1, 2 * array.shape[0]), *array.shape[1:]), array.dtype)
     wider[: array.shape[0]], wider[array.shape[0] :] = array, fill
     return wider

@@ -153,7 +153,7 @@ class Whereabouts:
         return found
 
     def member_before(self, session: int) -> int:
-        """Return the session's member that joined last but one, or -1 if the session has a single member."""
+        """Return the member that joined a session just before its newest one, or -1 if the session has one member."""
         link = int(self._tables.links[self._tables.sessions[session, FIRST_MEMBER], NEXT_OF_SESSION])
         return -1 if link < 0 else int(self._tables.links[link, DEVICE])
 
@@ -206,7 +206,10 @@ def checked_places(places: Any) -> Any:
 
 
 def _push(rows: Any, row: int, columns: tuple[int, int], heads: Any, head: tuple[int, int]) -> None:
-    """Insert *row* at the front of the linked list that begins at ``heads[head]``; *columns*: next and previous row."""
+    """Insert *row* at the front of the linked list whose first row is ``heads[head]``.
+
+    *columns* are the two columns of *rows* that have the number of the next and of the previous row.
+    """
     following, before = columns
     first = heads[head]
     rows[row, following], rows[row, before] = first, -1

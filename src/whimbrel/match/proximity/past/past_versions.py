@@ -97,7 +97,7 @@ class PlaceColumns(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether every version is without a near."""
+        """Whether no version has a near (place condition)."""
         return bool((self.kind == PLAIN).all())
 
 
@@ -137,7 +137,7 @@ class PastVersions:
         self._wish_count = wish_count
 
     def _reaches(self) -> Any:
-        """Return the radius of each version's near, in metres."""
+        """Return the radius of each version's near (place condition), in metres; 0 if it has none."""
         reach = np.where(np.isin(self._kind, (CIRCLE, AROUND)), self._columns.circle[:, 2], 0.0)
         for handle in np.flatnonzero(self._kind == POLYGON).tolist():
             reach[handle] = polygon_ball(self._corners(handle))[2]
@@ -183,7 +183,7 @@ class PastVersions:
         self._wished = np.full(self._wish_count + 1, -1, np.int64)
 
     def _follow(self, numbers: Any, tracks: Tracks) -> None:
-        """Prepare for *tracks*: *numbers* has each version's session; sessions that *tracks* does not know get -1."""
+        """Prepare to use *tracks*; *numbers* has the number of each version's session, which *tracks* may not know."""
         if self._followed is not None and self._followed[0] is numbers and self._followed[1] is tracks:
             return
         self._followed = (numbers, tracks)
@@ -215,9 +215,9 @@ class PastVersions:
     ) -> tuple[Any, Any]:
         """Return the pairs of publication (row) and version that it reached, in ascending order of rows.
 
-        *rows* (ascending) and ``wishes`` are pairs of a publication and a filter combination that it matches. *where*
-        has the place, area and time of each publication, or is None if no publication has a place. *numbers* has the
-        number of each version's session in *tracks*.
+        *rows* (ascending) and ``wishes`` are pairs of a publication and a filter combination (subject filter, content
+        filter and keys) that it matches. *where* has the place, area and time of each publication, or is None if no
+        publication has a place. *numbers* has the number of each version's session in *tracks*.
         """
         has_area = None if where is None else ~np.isnan(where.spots[:, 5])
         if self._is_all_plain and (has_area is None or not has_area.any()):
@@ -244,7 +244,7 @@ class PastVersions:
         return _in_order(parts)
 
     def _sieve(self, rows: Any, handles: Any, where: Publications, seqs: Any, tracks: Tracks) -> tuple[Any, Any]:
-        """Return the given pairs of publication and version in which the version was in force and was reached."""
+        """Return the pairs of *rows* (publications) and *handles* (versions) whose version was in force and reached."""
         begun, ended, _ = self._arrays
         in_force = (begun[handles] < seqs[rows]) & (seqs[rows] < ended[handles])
         rows, handles = (np.ascontiguousarray(each[in_force], np.int64) for each in (rows, handles))
@@ -260,10 +260,10 @@ class PastVersions:
     def _sought(
         self, rows: Any, wishes: Any, where: Publications, seqs: Any, tracks: Tracks, sought: tuple[Any, Any, Any]
     ) -> tuple[Any, Any]:
-        """Return the pairs of publication and version that a search by place finds, for one window after the other.
+        """Return the pairs of publication and version that a search by place finds, window by window (ranges of seqs).
 
-        *sought* has, per publication: whether to search at all, whether to search versions with a near, and the radius
-        of the area in which to search sessions (0: not at all).
+        *sought* has three arrays, by publication: whether to search at all, whether to search versions with a near
+        (place condition), and the radius of the area in which to search sessions (0: not at all).
         """
         seeks, seeks_near, reaches = sought
         asked = np.flatnonzero(seeks)
@@ -321,7 +321,7 @@ class PastVersions:
 
 
 class _Lists:
-    """The versions selected by *mask*, grouped by filter combination."""
+    """Versions of subscriptions that *mask* selects, grouped by filter combination (subject, content and keys)."""
 
     def __init__(self, wishes: Any, mask: Any, wish_count: int) -> None:
         chosen = np.flatnonzero(mask)
@@ -333,7 +333,7 @@ class _Lists:
         self._is_single = bool((self._counts == 1).all())
 
     def expand(self, rows: Any, wishes: Any) -> tuple[Any, Any]:
-        """Return pairs of row and version for pairs of row and filter combination."""
+        """Return a pair of row and version for each version of each given pair of row and filter combination."""
         if self._is_single:
             return rows.astype(np.int64, copy=False), self._versions[wishes]
         if not self._versions.size:
@@ -344,7 +344,7 @@ class _Lists:
         return np.repeat(rows, counts).astype(np.int64, copy=False), self._versions[places]
 
     def totals(self, rows: Any, wishes: Any, count: int) -> Any:
-        """Return, for each of *count* rows, the number of versions that its filter combinations have."""
+        """Return, for each of *count* rows, how many versions its filter combinations have together."""
         return np.bincount(rows, weights=self._counts[wishes], minlength=count)
 
 
@@ -353,7 +353,7 @@ def _where(mask: Any, *arrays: Any) -> Sequence[Any]:
 
 
 def _lists_of(rows: Any, wishes: Any, chosen: Any) -> tuple[Any, Any]:
-    """Return where the filter combinations of each *chosen* row begin, and the combinations themselves."""
+    """Return where the filter combinations of each *chosen* row begin, and one array of all these combinations."""
     first, last = np.searchsorted(rows, chosen, side="left"), np.searchsorted(rows, chosen, side="right")
     counts = last - first
     ends = np.cumsum(counts)
@@ -363,7 +363,7 @@ def _lists_of(rows: Any, wishes: Any, chosen: Any) -> tuple[Any, Any]:
 
 
 def _in_order(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Join pairs of row and version from several sources, in ascending order of rows."""
+    """Join pairs of row (publication) and version (of a subscription) from several searches; sort them by row."""
     some = [part for part in parts if part[0].size]
     if not some:
         return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -40,7 +40,7 @@ class Reports(NamedTuple):
 
 
 class MemberChange(NamedTuple):
-    """A device joined or left a session; or, without a device, the session was deleted."""
+    """The fact that a device joined or left a session or, if *device* is None, that the session was deleted."""
 
     seq: int
     session: str
@@ -73,7 +73,7 @@ class TrackKeeper:
     # -- the state before the first span -----------------------------------------------------------------------------
 
     def restore(self, places: Mapping[str, Sighting]) -> None:
-        """Set the places that devices had before the first span."""
+        """Set the place that each device had before the first span (range of seqs) of the log."""
         numbers = np.fromiter(map(self._device, places), np.int64)
         if not numbers.size:
             return
@@ -85,7 +85,7 @@ class TrackKeeper:
         base.move(numbers, base.spot[numbers])
 
     def restore_member(self, session: str, device: str) -> None:
-        """Make a device a member of a session from before the first span."""
+        """Make a device a member of a session from before the first span (range of seqs) of the log."""
         self._join(_BEFORE, self._session(session), self._device(device))
 
     def last(self, device: str) -> Sighting | None:
@@ -124,7 +124,7 @@ class TrackKeeper:
     def take(self, reports: Reports, changes: Iterable[MemberChange]) -> Tracks:
         """Apply the next span: its place reports and its *changes* of members, both in ascending order of seq.
 
-        Return the tracks of the span, which are valid until the next call.
+        Return the places and memberships over the span (``Tracks``), which are valid until the next call.
         """
         self._settle()
         for change in changes:
@@ -150,7 +150,7 @@ class TrackKeeper:
         return Tracks(arrays, self._base)
 
     def _settle(self) -> None:
-        """Make the places and members at the end of the last span the state at the beginning of the next."""
+        """Make the places and members at the end of the last span those before the next span."""
         if self._reported is not None:
             moved, seq, at, spots = self._reported
             base, self._reported = self._base, None
@@ -197,7 +197,7 @@ class TrackKeeper:
         self._by_number = None
 
     def _members(self) -> tuple[Any, ...]:
-        """Return the first six arrays of ``TrackArrays``: members by session, and sessions by device."""
+        """Return the first six arrays of ``TrackArrays``: members of each session and sessions of each device."""
         sizes = (len(self._sessions), len(self._devices))
         if self._by_number is not None and self._by_number[0] == sizes:
             found: tuple[Any, ...] = self._by_number[1]

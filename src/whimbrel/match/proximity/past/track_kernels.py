@@ -156,7 +156,7 @@ def _note(
 ) -> Any:
     """Append a version to *found* if the publication may have reached it; return the number of results.
 
-    A version that was not in force, or that was decided for this publication before (*stamp*), is skipped.
+    A version that was not in force is skipped, and one that *stamp* marks as decided for this publication before.
     """
     wanted = word(t, WANTED_AT) + 8 * WANTED * handle
     if word(wanted, STAMP) == stamp:
@@ -188,9 +188,11 @@ def _note_around(
     met_room: Any,
     n: Any,
 ) -> Any:
-    """Append the versions of class *which* whose session has a device within *reach* of the publication, by *grid*.
+    """Append the versions of one class whose session had a device within *reach* metres of the publication, by *grid*.
 
-    Return the number of results, and 0 or, if the buffer *met* was too small, the size that the search needs.
+    The class *which* is a cube size, for versions with a near (place condition) around the session of that size; or it
+    is the class of the versions without a near. Return the number of results. Return also the size that the search
+    needs if the buffer *met* was too small, else 0.
     """
     count = search(grid, real(spot, 2), real(spot, 3), real(spot, 4), reach, met, met_room)
     if count > met_room:
@@ -238,13 +240,13 @@ def hear_then(
     met: Any,
     met_room: Any,
 ) -> Any:
-    """Search by place: append the versions that the publications from *begin* to *end* reached.
+    """Search by place: append the versions of subscriptions that the publications from *begin* to *end* may reach.
 
     The filter combinations that a publication matches by subject, content and keys are ``wishes[starts[row]]`` to
     ``wishes[starts[row + 1] - 1]``. ``seeks[row]`` is whether to search versions with a near. ``reaches[row]`` is the
     radius of the area in which to search sessions, or 0 for no such search. Return the first publication whose results
-    did not fit (or *end*), the number of results before it, and the buffer size that it needs. Publication ``row`` uses
-    the stamp ``stamp + row``.
+    did not fit (or *end*), the number of results before it, and the buffer size that it needs. Versions that were
+    decided for publication ``row`` are marked with the number ``stamp + row``.
     """
     n = 0
     for row in range(begin, end):

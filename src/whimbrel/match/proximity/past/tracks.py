@@ -54,7 +54,10 @@ class TrackArrays(NamedTuple):
     """Indexes of the sightings in the order of their seqs."""
 
     def check(self) -> TrackArrays:
-        """Return the arrays; raise ``InvalidValueError`` for bad numbers, which kernels would follow unchecked."""
+        """Return the arrays.
+
+        Raise ``InvalidValueError`` for a wrong size or index, because the kernels check no bounds.
+        """
         devices, sessions = self.of_start.size - 1, self.link_start.size - 1
         sights, links = self.sight_seq.size, self.link_device.size
         sizes = (self.link_from.size, self.link_to.size, self.sight_start.size - 1, self.sight_at.size, self.order.size)
@@ -75,7 +78,10 @@ class TrackArrays(NamedTuple):
 
 
 class Base:
-    """Places of devices before a span, by device number; *grid* may already hold places reported within the span."""
+    """Places of devices before a span (range of seqs), by device number.
+
+    *grid* has the devices where they were at the beginning of the window that is being searched, a part of the span.
+    """
 
     def __init__(self, devices: int = 64) -> None:
         self.seq, self.at = np.full(devices, -1, np.int64), np.zeros(devices, np.int64)
@@ -92,14 +98,17 @@ class Base:
             self.spot = np.concatenate([self.spot, np.full((more, PLACE), np.nan, np.float64)])
 
     def move(self, devices: Any, spots: Any) -> None:
-        """Move devices to *spots* in the grid; each device may occur once."""
+        """Move devices in the grid to *spots* (rows of latitude, longitude, x, y, z); each device may occur once."""
         self.grid.put_many(
             devices, np.full(devices.size, POINT_LEVEL, np.int64), spots[:, 2:5], np.zeros(devices.size, np.float64)
         )
 
 
 class Tracks:
-    """Places and memberships over a span of one node's log; without *base* (the state before), over the whole log."""
+    """Places and memberships over a span (range of seqs) of one node's log; *base* has the places before the span.
+
+    Without *base*, the span is the whole log.
+    """
 
     def __init__(self, arrays: TrackArrays, base: Base | None = None) -> None:
         self.arrays = arrays
@@ -160,7 +169,10 @@ class Tracks:
         self._window = (low, high)
 
     def _roll(self, until: int) -> None:
-        """Move the grid of ``_base`` forward by the sightings up to index *until*, exclusive, in the order of seqs."""
+        """Move the devices in the grid of ``_base`` to their last sightings (reported places) before index *until*.
+
+        The index is that of a sighting in the order of seqs.
+        """
         passed = self.arrays.order[self._rolled : until]
         if passed.size:
             last = np.full(self.devices, -1, np.int64)
