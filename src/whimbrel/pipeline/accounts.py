@@ -63,7 +63,7 @@ class Gaps:
         self.sentences: list[str] = []
 
     def add(self, sentence: str) -> None:
-        """Count one discrepancy, and keep its *sentence* if it is among the first."""
+        """Count one discrepancy; keep its *sentence* if fewer than ``_SHOWN`` are kept."""
         self.count += 1
         if len(self.sentences) < _SHOWN:
             self.sentences.append(sentence)
@@ -122,7 +122,7 @@ class Account:
         return self.gap_count == 0
 
     def as_json(self) -> dict[str, object]:
-        """Return the account as values that JSON can hold."""
+        """Return the result of the reconciliation as values that JSON can hold."""
         return {"closes": self.closes, **asdict(self)}
 
 
@@ -165,7 +165,7 @@ def _rows(table: ArrowTable, *names: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _shares(matches: ArrowTable) -> dict[_Wanted, set[str | None]]:
-    """Return the ``$share`` filters of each match; None in a set stands for a subscription outside any share."""
+    """Return a set per match: the ``$share`` filters that matched; None stands for any filter outside a share."""
     found: dict[_Wanted, set[str | None]] = {}
     for node, seq, session, wanted in _rows(
         matches, "notification_node", "notification_seq", "session", "subject_filter"
@@ -188,7 +188,7 @@ class Entries:
         self._add_held(held, members)
 
     def _add_rows(self, deliveries: ArrowTable) -> None:
-        """Add the rows of ``deliveries``, except retained messages: these did not match when they were published."""
+        """Add an entry per row of ``deliveries``, except for retained messages, which did not match when published."""
         columns = ("notification_node", "notification_seq", "session", "device", "outcome", "via")
         for node, seq, session, device, outcome, via in _rows(deliveries, *columns):
             if via != RETAINED:
@@ -199,7 +199,7 @@ class Entries:
                 self._gaps.add(f"{node}:{seq} in {session} has an entry for {_NO_DEVICE} and for {named}")
 
     def _add_held(self, held: Iterable[HeldEntry], members: Iterable[Membership]) -> None:
-        """Add entries for held notifications, for each device of the session that has no entry yet."""
+        """Add an entry for each device of a session that holds a notification, unless the device has one already."""
         inside: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for member in members:
             if member.until is None:
@@ -262,7 +262,7 @@ def _judge_sessions(
 def _served_among_others(
     shares: Mapping[_Wanted, set[str | None]], devices: Mapping[_Wanted, Container[str | None]]
 ) -> set[tuple[str, int, str]]:
-    """Return the (node, seq, share) where a session that also matched outside the share may have served the share."""
+    """Return each (node, seq, share) that a session may have got through the share, or through another filter."""
     return {
         (node, seq, share)
         for (node, seq, session), through in shares.items()

@@ -62,7 +62,7 @@ class Interval:
         return batch.filter(pc.and_(pc.greater_equal(times, since), pc.less(times, until)))
 
     def days(self, *, later_us: int = 0) -> tuple[date, date]:
-        """Return the first and the last date of the interval, after moving its end later by *later_us* microseconds."""
+        """Return the first and last date of the interval; its end is first moved *later_us* microseconds later."""
         since = date.min if self.since is None else date_of(self.since)
         until = date.max if self.until is None else date_of(min(self.until + later_us, LAST_TIME))
         return since, until

@@ -105,7 +105,7 @@ def run(
 
 
 def _note_of_replicas(paths: list[Path], plan: Plan) -> str:
-    """Return a sentence about the subjects that the plan for replicas cannot serve; empty if there are none."""
+    """Return a sentence about the subjects for which the replica plan has no slot; empty if there are none."""
     rows = (row for path in paths for row in pq.read_table(path, columns=["subject", "subscribers"]).to_pylist())
     subscribers = {row["subject"]: row["subscribers"] for row in rows}
     beyond = find_unserved(subscribers, nodes=plan.nodes, slots_per_node=plan.slots_per_node)
@@ -139,7 +139,7 @@ def _within(interval: Interval, work: Work, batches: Iterable[Any]) -> Iterator[
 class _Log:
     """A log at one snapshot, as the input of a run that makes tables in the folder *out*.
 
-    The tables *folded* are made together, in one pass over the log.
+    The tables in *folded* are computed together, by one replay (fold) of the log.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class _Log:
 
     @property
     def moving(self) -> MovingRows:
-        """Inputs from which the positions of sessions are computed: reports, presence, and the nodes' start states."""
+        """Rows that determine the positions of sessions: reports, presence, and the checkpoints of cut logs."""
         return MovingRows(self.table("reports"), self.table("presence"), self.begun)
 
     @property
@@ -262,7 +262,10 @@ class _Log:
 
 
 def _table_of_interval(name: str, log: _Log, made: Mapping[str, list[Path]], interval: Interval | None) -> DataFrame:
-    """Return the table *name*, or its rows of an interval, for which the finished tables *made* are not read."""
+    """Compute the table *name*, or only its rows within an interval.
+
+    *made* has the files of tables that this run has finished; they are read only if there is no interval.
+    """
     if interval is None:
         return _table(name, log, made)
     if name == "deliveries":  # an outcome depends on all facts before it
@@ -274,7 +277,7 @@ def _table_of_interval(name: str, log: _Log, made: Mapping[str, list[Path]], int
 
 
 def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
-    """Compute a table that is not in ``FOLDED``; *made* has the files of finished tables that it may read."""
+    """Compute a table that is not in ``FOLDED`` (made by the fold); *made* has the files of finished tables."""
     plan = log.plan
     if name in {"contacts", "meetings"}:
         return (contacts if name == "contacts" else meetings)(log.contacts())
@@ -305,7 +308,7 @@ def _table(name: str, log: _Log, made: Mapping[str, list[Path]]) -> DataFrame:
 
 
 def _write(rows: Mapped, out: Path, name: str, interval: Interval | None = None, *, work: Work = iter) -> list[Path]:
-    """Apply *work* to *rows* in the workers, write and commit the result as the table *name*; return its files."""
+    """Apply *work* to *rows* in the workers, write and commit the result as the table *name*; return its file paths."""
     open_table(out, name)
     folder = f"run-{uuid4().hex}"
     try:
@@ -316,7 +319,7 @@ def _write(rows: Mapped, out: Path, name: str, interval: Interval | None = None,
 
 
 def _commit(files: list[Path], out: Path, name: str, interval: Interval | None) -> list[Path]:
-    """Replace a table, or its rows of an *interval*, by *files* in one commit; return the files."""
+    """Replace a table, or its rows of an *interval*, by *files* in one commit; return the paths of the files."""
     if interval is not None and has_intervals(name):
         DeltaOutput(out, name).replace_between(files, interval.since, interval.until)
     else:

@@ -64,7 +64,7 @@ class CutLogError(WhimbrelError):
 
 
 class ShardTask(NamedTuple):
-    """Work of one task: fold the shard *number*, one of *of* shards of a node, from the seq *first* to *last*."""
+    """Work of one task: fold one shard of a node (*number*, from 0, of *of* shards), from the seq *first* to *last*."""
 
     node: str
     first: int
@@ -97,7 +97,7 @@ class ShardJob:
 
     @property
     def folds(self) -> bool:
-        """Whether a table needs publications to be matched and held."""
+        """Whether the job makes a table for which publications must be matched and held."""
         return not UNFOLDED.issuperset(self.tables)
 
     def rows_within(self, table: str, batches: Iterable[Any]) -> Iterable[Any]:
@@ -182,7 +182,7 @@ def fold_shard(job: ShardJob, task: ShardTask) -> Iterator[WorkerOutput]:
 
 
 def _start_state(job: ShardJob, task: ShardTask) -> StartState | None:
-    """Return the node's start state, or None; raise ``CutLogError`` if the log was cut after the driver looked."""
+    """Return the state at which a cut log starts, else None; raise ``CutLogError`` if this run cannot start there."""
     begun = seen_start_state(Path(job.log), task.node, task.missing, last=task.last, patience=job.patience)
     if task.first != (0 if begun is None else begun.seq + 1):
         raise CutLogError(task.node)

@@ -33,12 +33,12 @@ def ok(name: str, found: str, wanted: str = "") -> Check:
 
 
 def warning(name: str, found: str, wanted: str, remedy: str) -> Check:
-    """Return a check with a warning: it works, but not as it should."""
+    """Return a check with a warning: the checked thing works, but not as it should."""
     return Check(name=name, verdict=Verdict.WARNING, found=found, wanted=wanted, remedy=remedy)
 
 
 def failure(name: str, found: str, wanted: str, remedy: str) -> Check:
-    """Return a failed check: it does not work, or will soon stop working."""
+    """Return a failed check: the checked thing does not work, or will soon stop working."""
     return Check(name=name, verdict=Verdict.FAILED, found=found, wanted=wanted, remedy=remedy)
 
 

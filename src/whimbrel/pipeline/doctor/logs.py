@@ -85,7 +85,7 @@ def _readers(log: Path, node: str) -> list[Check]:
 
 
 def _absent(log: Path, node: str) -> list[Check]:
-    """Report the session without present devices that holds the most notifications, by the newest checkpoint."""
+    """Report the session without present devices that holds most notifications, in the newest valid checkpoint."""
     for seq, path in reversed(layout.checkpoints(log, node)):
         waiting = Waiting()
         try:
@@ -109,7 +109,7 @@ def _absence(node: str, seq: int, size: int, absent: list[tuple[str, int]]) -> C
 
 
 def extents(log: Path) -> tuple[dict[str, Extent], dict[str, str]]:
-    """Return the extent of each node, and the error of each node whose last segment cannot be read."""
+    """Return two dicts by node: the range of its seqs or, if its last segment cannot be read, the error."""
     found: dict[str, Extent] = {}
     damaged: dict[str, str] = {}
     for node in layout.nodes(log):

@@ -165,7 +165,10 @@ def _version(name: str) -> str | None:
 
 
 def _java() -> tuple[str | None, str]:
-    """Return version and modules that Java prints; Spark would start the same Java: of JAVA_HOME, else of the PATH."""
+    """Return what the Java that Spark would start prints: its version (None: no Java), and its modules.
+
+    Spark starts the Java of JAVA_HOME if that is set, else the one on the PATH.
+    """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:

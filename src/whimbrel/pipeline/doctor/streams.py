@@ -34,7 +34,7 @@ _SMALL_BYTES, _MANY = 1 << 20, 200
 
 
 def check_checkpoint(record: BatchRecord | None, committed: int) -> Check:
-    """Compare Spark's checkpoint, whose last finished batch is *committed* (-1: none), with the record."""
+    """Compare *committed*, the last batch that Spark's checkpoint records (-1: none), with the stream's own record."""
     found = f"batch {committed}" if committed >= 0 else "no batch yet"
     if record is None:
         return (
@@ -49,7 +49,7 @@ def check_checkpoint(record: BatchRecord | None, committed: int) -> Check:
 
 
 def check_table(table: str, last_batch: int, record: BatchRecord) -> Check | None:
-    """Compare a table, which *last_batch* changed last, with the record; return None if they agree."""
+    """Compare *last_batch*, the last that changed the table, with the stream's record; return None if they agree."""
     least = record.written.get(table, -1)
     if least <= last_batch <= record.batch:
         return None
@@ -76,10 +76,10 @@ def _lag(behind: int) -> str:
 
 
 def check_running(*, is_running: bool, behind: int, last_batch_s: float, age_s: float = 0.0) -> Check:
-    """Check whether the stream keeps up: *behind* seqs wait, and its last batch was *last_batch_s* seconds ago.
+    """Check whether the stream keeps up with the log.
 
-    *age_s* is the age of the newest fact in the last batch when that batch was made; it is small if the stream keeps
-    up.
+    *behind* is the number of seqs that are not in the tables yet. The last batch was *last_batch_s* seconds ago.
+    *age_s* is the age of that batch's newest fact when the batch was made; it is small if the stream keeps up.
     """
     waiting = _lag(behind)
     if behind and is_running and last_batch_s < _SLOW_S <= age_s:
@@ -177,7 +177,10 @@ def _known_formats() -> frozenset[int] | None:
 
 
 def _agreement(out: Path) -> list[Check]:
-    """Compare the record, the checkpoint and the tables; a running stream changes them one after the other."""
+    """Compare the stream's record of its last batch, Spark's checkpoint, and the tables.
+
+    A running stream changes them one after the other.
+    """
     folder = out / "_stream"
     try:
         record = BatchRecord.read(folder / "batch.json")

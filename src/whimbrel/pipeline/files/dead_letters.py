@@ -82,7 +82,7 @@ def missing_letters(missing: Iterable[Missing], now: int) -> Arrow:
 
 
 def _refusal(table: str, row: Arrow, node: str | None) -> str | None:
-    """Return why a row is invalid, as a fact or as a subscription; None if it is valid."""
+    """Return why a row is not a valid fact, or not a valid subscription; None if the row is valid."""
     try:
         (values,) = rows_from_arrow(table, row)
         fact_of(table, values)
@@ -133,7 +133,7 @@ def _content(row: Arrow) -> bytes:
 
 
 def _plain(column: Arrow) -> object:
-    """Return the only value of *column* as a value that JSON can hold."""
+    """Return the value of a column that has one row, as a value that JSON can hold."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         micros = column.cast(TIME_TYPE).cast(pa.int64())[0].as_py()

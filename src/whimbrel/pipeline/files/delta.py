@@ -127,7 +127,7 @@ def _is_plain(folder: Path) -> bool:
 
 
 class _File(NamedTuple):
-    """A data file of a table, with the values in its commit."""
+    """A data file of a table, with its size and its range of times as the commit states them."""
 
     path: str
     size: int
@@ -185,7 +185,7 @@ class DeltaOutput:
             self._commit([*files], batch)
 
     def replace(self, batch: int, windows: Mapping[int, Any]) -> None:  # of pyarrow.Tables
-        """Replace the rows of time windows; the keys of *windows* are their begins, or ``WHOLE`` for all rows."""
+        """Replace rows of time windows; *windows* maps the begin of each to its new rows (``WHOLE``: to all rows)."""
         if not windows or self.has(batch):
             return
         if not self._has_windows:
@@ -216,7 +216,7 @@ class DeltaOutput:
         self._commit(actions, None)
 
     def _outside(self, file: _File, first: int, after: int) -> list[AddAction]:
-        """Copy the rows of a file before *first*, and from *after* on, to a new file, batch by batch."""
+        """Copy rows with a time before *first*, or from *after* on, to a new file; return the action that adds it."""
         path = self._folder / f"part-{uuid4().hex}.parquet"
         source = pads.dataset(str(self._folder / file.path), schema=delta_schema(self.table), format="parquet")
         with pq.ParquetWriter(path, delta_schema(self.table), compression=_COMPRESSION) as writer:
@@ -339,9 +339,9 @@ def replace_table(out: Path, table: str, paths: Iterable[Path]) -> None:
 
 
 def written_file(out: Path, table: str, rows: Any, *, is_new: bool = True, folder: str = "") -> AddAction:
-    """Write *rows*, a ``pyarrow.Table``, to a new data file of a table, fsync it, and return its add action.
+    """Write *rows*, a ``pyarrow.Table``, to a new data file, fsync it, and return the Delta action that adds it.
 
-    The file is in the table's folder, or in the subfolder *folder*.
+    The file is in the folder of *table*, or in the subfolder *folder*.
     """
     path = out / table / folder / f"part-{uuid4().hex}.parquet"
     with path.open("wb") as stream:
@@ -422,6 +422,6 @@ def files_of(delta: DeltaTable) -> list[Path]:
 
 
 def by_window(rows: Any) -> dict[int, Any]:  # pyarrow.Tables
-    """Return the rows of each window; keys are the begins of the windows, in microseconds."""
+    """Return a dict from the begin of each window, in microseconds, to the rows of the window."""
     starts = rows.column("window_start").cast(pa.int64())
     return {start: rows.filter(pc.equal(starts, start)) for start in pc.unique(starts).to_pylist()}

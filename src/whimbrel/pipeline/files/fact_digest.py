@@ -17,9 +17,10 @@ __all__ = ["fact_digest"]
 
 
 def fact_digest(seq: int, tables: Mapping[str, Any], dead: Iterable[Any]) -> str | None:
-    """Return the digest of the fact *seq*; None if it is neither the last row of one of *tables* nor a *dead* letter.
+    """Return the digest of the fact *seq*, or None if the fact is not found.
 
-    The digest of an invalid fact is that of its dead letter's content.
+    It is searched in the last row of each of *tables*, and in *dead*, rows of ``dead_letters``. The digest of an
+    invalid fact is that of its dead letter's content.
     """
     for name, rows in tables.items():
         if rows.num_rows and rows.column("seq")[-1].as_py() == seq:

@@ -79,7 +79,7 @@ class LogWatch:
                 yield node, INT64_MAX, max((self._folder(each).last for each in of_log), default=-1)
 
     def _tables(self) -> Iterator[str]:
-        """Yield the folders of tables that have parts."""
+        """Yield the path of each table's folder that has Parquet files."""
         for name in self._folder(self._root).folders:
             table = f"{self._root}/{name}"
             days = self._below(table, "date=")
@@ -138,10 +138,10 @@ class LogWatch:
 
 
 def _is_sure(looked_ns: int, changed_ns: int, now_ns: int) -> bool:
-    """Return whether a cached look is valid: it was long enough after the last change, and is not too old."""
+    """Return whether a cached result is valid: read long enough after the last change, and not too long ago."""
     return looked_ns - changed_ns > _COARSE_NS and now_ns - looked_ns < _TRUSTED_NS
 
 
 def _table_of(folder: str) -> str:
-    """Return the table to which *folder*, a folder of a node's parts, belongs."""
+    """Return the table's name in the path *folder* (``…/TABLE/date=…/node=…``) of a folder of Parquet files."""
     return folder.rsplit("/", 3)[1]

@@ -56,7 +56,7 @@ class PartNumbers:
 
 
 class PartCursor(PartNumbers):
-    """Reader of a part, row group by row group, in the order of its seqs."""
+    """Reader of a part (a Parquet file of the log), row group by row group, in the order of its seqs."""
 
     def __init__(self, table: str, part: Part, first: int, most_rows: int, most_bytes: int) -> None:
         super().__init__(part)
@@ -172,7 +172,7 @@ def part_batches(
 
 
 def _rows_at_once(file: Arrow, path: Path, groups: range | None) -> int:
-    """Return the number of rows that fit the limits of a piece in rows and bytes."""
+    """Return the number of rows to read at once: as many as fit the limits of a piece (chunk) in rows and bytes."""
     return max(1, min(PIECE_FACTS, PIECE_BYTES // _row_bytes(file, path, groups)))
 
 
@@ -191,9 +191,10 @@ _DICTIONARY = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
 
 
 def _repeated_bytes(group: Arrow, number: int, path: Path) -> int:
-    """Return the size in memory of a row group's bodies if they are dictionary-encoded; else 0: the footer states it.
+    """Return the size in memory of a row group's bodies if they are dictionary-encoded, else 0.
 
-    Parquet may store a repeated value once, in a dictionary: a megabyte of file can be gigabytes of bodies.
+    In a dictionary, Parquet stores a repeated value once: a megabyte of file can be gigabytes of bodies. Without a
+    dictionary, the footer states the size.
     """
     columns = (group.column(place) for place in range(group.num_columns))
     if not any(each.path_in_schema == "body" and _DICTIONARY & set(each.encodings) for each in columns):

@@ -1,7 +1,7 @@
 """Snapshots: the seqs that a log has at one moment, and whether each is read from Parquet or from segments.
 
 Rule: every row is read once. Up to the seq that the node states as exported, rows are read from Parquet; after it, from
-segments. A part that an export is still writing, or that a larger part has replaced, is ignored.
+segments. A part (Parquet file) that an export is still writing, or that a larger part has replaced, is ignored.
 Rule: only records that are proven durable are read from segments.
 """
 
@@ -66,7 +66,7 @@ def settled_seq(directory: Path, node: str) -> int:
 
 
 def parts_up_to(directory: Path, table: str, node: str, settled: int) -> list[Part]:
-    """Return the parts of *node* that begin up to the seq *settled*; parts of an unfinished export begin after it."""
+    """Return the Parquet files of *node* that begin up to the seq *settled*; unfinished exports begin later."""
     return [part for part in parts(directory, table, node) if part.first <= settled]
 
 
@@ -95,9 +95,9 @@ class Missing:
 
 
 def missing_numbers(directory: Path, node: str, first: int | None = None) -> list[Missing]:
-    """Return the ranges of missing seqs of a node: cut from the beginning, or lost between Parquet and segments.
+    """Return the ranges of seqs that a node's log lacks: cut from its beginning, or lost between Parquet and segments.
 
-    *first* is the node's ``first_number``, if the caller knows it.
+    *first* is the result of ``first_number`` (the first seq that exists), if the caller has it.
     """
     found: list[Missing] = []
     first = first_number(directory, node) if first is None else first
@@ -118,7 +118,7 @@ def _first_number(directory: Path, node: str) -> int:
 
 
 def _least_number(part: Part) -> int:
-    """Return the first seq of a part's rows; its file name has the first seq of the export, maybe of an earlier day."""
+    """Return the first seq in a Parquet file, from its footer; the first seq in the file's name may be smaller."""
     _, found = statistics(part.path, ("seq",))
     return int(found["seq"][0]) if "seq" in found else part.first
 

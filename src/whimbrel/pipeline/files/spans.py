@@ -46,7 +46,7 @@ Arrow = Any
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The rows of *node*'s log with the seqs *first* to *last*: one chunk of a span."""
+    """One chunk of a span (range of seqs): the rows of *node*'s log with the seqs *first* to *last*."""
 
     node: str
     first: int
@@ -64,7 +64,7 @@ class Piece:
 
     @property
     def ends_at(self) -> int | None:
-        """The time of the last fact, in microseconds; None if the piece has no valid rows."""
+        """The time of the last fact in this piece, in microseconds; None if the piece has no valid rows."""
         times = (_last_time(rows.column(TIMES[name])) for name, rows in self.tables.items())
         return max(times, default=None)
 
@@ -147,7 +147,7 @@ class SpanReader:
         return tuple(map(_identity, (self._log, segments_folder(self._log, self.node))))
 
     def _look(self) -> None:
-        """Find the parts, and the last seq to read from Parquet; drop readers of files that no longer exist."""
+        """Find the node's Parquet files, and the last seq to read from them; drop readers of vanished files."""
         place = self._places()
         if place != self._place:  # nothing that was read from another folder is valid
             self._forget()
@@ -187,7 +187,7 @@ class SpanReader:
             raise
 
     def _check_whole(self, piece: Piece, missing: Sequence[Missing]) -> None:
-        """Raise ``UnseenNumbersError`` if a seq of *piece* is neither in a part of any table nor *missing*."""
+        """Raise ``UnseenNumbersError`` if a seq of *piece* is neither in a Parquet file of any table nor *missing*."""
         found: list[PartNumbers] = []
         for table, own in self._parts.items():
             for part in own:

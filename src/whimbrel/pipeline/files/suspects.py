@@ -80,7 +80,7 @@ class _Suspects:
     # -- kinds of columns ----------------------------------------------------------------------------------------------
 
     def rank(self, name: str, least: int, most: int) -> None:
-        """Expect integers from *least* to *most*."""
+        """Mark the rows whose integer in the column *name* is below *least* or above *most*."""
         column = self.column(name)
         if column.null_count < len(column):
             extremes = pc.min_max(column).as_py()
@@ -88,17 +88,17 @@ class _Suspects:
                 self.flag(pc.or_(pc.less(column, least), pc.greater(column, most)))
 
     def between(self, name: str, least: float, most: float) -> None:
-        """Expect real numbers from *least* to *most*, not NaN."""
+        """Mark the rows whose real number in the column *name* is NaN, below *least* or above *most*."""
         self.flag(_outside(self.column(name), least, most))
 
     def times(self, name: str, least: int, most: int) -> None:
-        """Expect times from *least* to *most*, in microseconds; the full range of int64 needs no check."""
+        """Mark the rows whose time in the column *name*, in microseconds, is below *least* or above *most*."""
         if (least, most) != (INT64_MIN, INT64_MAX):
             column = self.column(name).cast(TIME_TYPE).cast(pa.int64())
             self.flag(pc.or_(pc.less(column, least), pc.greater(column, most)))
 
     def nodes(self, name: str, only: str | None) -> None:
-        """Expect valid names of nodes, or only the name *only*."""
+        """Mark the rows whose value in the column *name* is not a valid name of a node, or is not *only*, if given."""
         column = self.column(name)
         values = _valid_text(column, self)
         if values is None:
@@ -109,7 +109,7 @@ class _Suspects:
             self.flag(pc.is_in(values, pa.array(bad, pa.string())))
 
     def text(self, name: str, max_bytes: int, *, min_bytes: int, without: bytes) -> None:
-        """Expect UTF-8 of *min_bytes* to *max_bytes*, without the characters in *without*."""
+        """Mark the rows whose text in the column *name* has a wrong size in bytes, or a character of *without*."""
         column = self.column(name)
         if column.null_count == len(column) or _valid_text(column, self) is None:
             return
@@ -122,7 +122,7 @@ class _Suspects:
                 self.flag(pc.match_substring(column, chr(byte)))
 
     def size(self, name: str, least: int, most: int) -> None:
-        """Expect binary values of *least* to *most* bytes."""
+        """Mark the rows whose binary value in the column *name* has fewer than *least* or more than *most* bytes."""
         column = self.column(name)
         if column.null_count == len(column):
             return
@@ -132,13 +132,13 @@ class _Suspects:
             self.flag(pc.less(sizes, least))
 
     def words(self, name: str, allowed: Sequence[str]) -> None:
-        """Expect one of the words *allowed*."""
+        """Mark the rows whose value in the column *name* is not one of the words *allowed*."""
         column = self.column(name)
         if column.null_count < len(column) and _valid_text(column, self) is not None:
             self.flag(pc.and_(pc.invert(pc.is_in(column, pa.array(allowed))), column.is_valid()))
 
     def fields(self, name: str, bounds: Mapping[str, tuple[float, float]]) -> None:
-        """Expect structs whose fields are all numbers within *bounds*, or null structs."""
+        """Mark the rows whose struct in the column *name* has a field that is null or outside *bounds*."""
         column = self.column(name)
         if column.null_count == len(column):
             return
@@ -148,7 +148,7 @@ class _Suspects:
             self.flag(_outside(values, least, most))
 
     def keys(self, name: str) -> None:
-        """Expect lists of valid key hashes, at most ``MAX_KEYS`` each."""
+        """Mark the rows whose list in the column *name* has an invalid key hash, or more than ``MAX_KEYS`` of them."""
         column = self.column(name)
         owners, each = _entries(column)
         if not owners.size:
@@ -159,7 +159,7 @@ class _Suspects:
         self.flag(pc.greater(pc.list_value_length(column), MAX_KEYS))
 
     def identities(self, name: str) -> None:
-        """Expect lists of valid identities of subscriptions."""
+        """Mark the rows whose list in the column *name* has an invalid identity of a subscription."""
         owners, each = _entries(self.column(name))
         if not owners.size:
             return
@@ -170,7 +170,7 @@ class _Suspects:
             self.mask[owners[is_odd]] = True
 
     def attributes(self, name: str) -> None:
-        """Expect attributes: each name once in a row, and each value of its stated type."""
+        """Mark the rows whose attributes have a name twice, an invalid name, or a value of another type than stated."""
         column = self.column(name)
         offsets = column.offsets.to_numpy()
         begin, count = int(offsets[0]), int(offsets[-1] - offsets[0])
@@ -193,7 +193,7 @@ class _Suspects:
         self.mask[twice // (len(encoded.dictionary) + 1)] = True
 
     def filters(self, name: str, check: Callable[[str], object]) -> None:
-        """Expect texts that *check* accepts; each distinct text is checked once."""
+        """Mark the rows whose text in the column *name* is refused by *check*; each distinct text is checked once."""
         column = self.column(name)
         if column.null_count == len(column) or _valid_text(column, self) is None:
             return
@@ -351,7 +351,10 @@ def _presence(found: _Suspects) -> None:
     change = found.column("change")
 
     def belongs(name: str, *changes: PresenceChange, is_needed: bool) -> None:
-        """Expect a value only in rows whose change is one of *changes*; in all of these if *is_needed*."""
+        """Mark the rows that have a value in the column *name*, although their change is not one of *changes*.
+
+        If *is_needed*, also mark the rows whose change is one of *changes*, and which have no value.
+        """
         may = pc.is_in(change, pa.array([each.value for each in changes]))
         has = found.column(name).is_valid()
         found.flag(pc.xor(may, has) if is_needed else pc.and_not(has, may))

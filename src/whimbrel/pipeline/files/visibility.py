@@ -54,7 +54,7 @@ class Patience:
     clock: Callable[[], float] = time.monotonic
 
     def wait_for(self, read: Callable[[], T], again: Callable[[], object] = lambda: None) -> T:
-        """Return the result of *read*; while seqs are not visible, wait, call *again* and repeat the read.
+        """Return the result of *read*; if it does not see all seqs yet, wait, call *again*, and repeat *read*.
 
         ``CorruptLogError`` is repeated too: a file of which only the beginning is visible looks damaged.
         """
@@ -79,8 +79,8 @@ def first_unseen(
 ) -> int | None:
     """Return the first seq from *first* to *last* that is in none of *seqs* (numpy arrays); None if all are seen.
 
-    Seqs that are known to be *missing* from the log count as seen. So do *spare* further seqs, because that many rows
-    lack their seq. Seqs begin with 1.
+    Seqs that are known to be *missing* from the log count as seen. If at most *spare* seqs are unseen, all count as
+    seen, because that many rows lack their seq. Seqs begin with 1.
     """
     arrays = list(seqs)
     unseen: list[int] = []

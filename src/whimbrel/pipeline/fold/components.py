@@ -44,10 +44,10 @@ class Components:
             self._parents[high] = low
 
     def group(self, session: str) -> int:
-        """Return the group of *session*: the same for all sessions that are linked by devices or shares."""
+        """Return the number of the group of *session*; sessions that are linked by devices or shares have the same."""
         return crc32(self._root(session).encode()) % self._groups
 
     def group_of_device(self, device: str) -> int | None:
-        """Return the group of the sessions of *device*; None if it is in no session."""
+        """Return the number of the group of the device's sessions; None if the device is in no session."""
         session = self._of_device.get(device)
         return None if session is None else self.group(session)

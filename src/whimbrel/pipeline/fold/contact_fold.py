@@ -2,11 +2,12 @@
 
 Time is processed in slices. A batch run slices it to spread the work; a stream has one slice per batch.
 Rule: the slicing does not change the contacts. A contact that lasts beyond a slice continues in the next slice.
-Rule: a place is valid until its device's next report, or until it is stale. Of two reports at the same time the later
+Rule: a reported position is valid until the device's next report, or until it is stale. Of two reports at the same time
+the later
 in the log counts.
 Rule: a contact has ended once time has passed its end.
 Rule: a gap between two contacts of more than ``MAX_APART_US`` is not counted. So a stream may forget the pair.
-Rule: a log that was cut starts at a checkpoint, with the places that were valid there. A contact that was under way
+Rule: a log that was cut starts at a checkpoint, with the positions that were valid there. A contact that was under way
 begins at that time.
 Rule: the cost of a slice depends on the devices that reported or went stale in the slice, and on devices near them. Any
 two other devices are in contact at the end of the slice if they were in contact at its beginning.
@@ -67,7 +68,7 @@ _FEW = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContactPlan:
-    """Options of contacts: range in metres, and longest age of a place."""
+    """Options of contacts: range in metres, and age at which a reported position is stale."""
 
     range_m: float = RANGE_M
     stale_us: int = DEFAULT_STALE_US
@@ -89,7 +90,7 @@ class Meeting(NamedTuple):
     """Sum of all gaps, plus the length of the contact before each gap."""
 
     def plus(self, other: Meeting) -> Meeting:
-        """Return the sums over the contacts and gaps of both values."""
+        """Return the sums of this value and *other*, field by field."""
         return Meeting(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
@@ -99,7 +100,7 @@ def slice_contacts(
     """Return the contacts between positions that are valid from *began* until *ended*.
 
     *device* has the index in *names* of each position's device. The first *settled* positions begin no later than the
-    other positions; contacts between two of them are left out.
+    other positions; contacts between two of these first positions are left out.
     """
     order = np.argsort(np.array(names, object), kind="stable") if names else np.empty(0, np.int64)
     rank = np.empty(len(names), np.int64)
@@ -162,7 +163,7 @@ class ContactFold:
     # -- the state ---------------------------------------------------------------------------------------------------
 
     def rows(self) -> dict[tuple[str, ...], Any]:
-        """Return all rows of the state, by key."""
+        """Return all rows of the state, as a dict by key."""
         found: dict[tuple[str, ...], Any] = {(_SLICE,): [self.until, self._waiting_rows()]}
         found |= {(_POSITION, device): list(seen) for device, seen in self.positions.items()}
         found |= {(_CONTACT, *pair): list(begun) for pair, begun in self.open.items()}
@@ -185,7 +186,7 @@ class ContactFold:
             self._ended_last((pair[0], pair[1]), *value)
 
     def begin(self, at: int, places: Mapping[str, Sighting]) -> None:
-        """Start at the time *at*, with devices at *places*, for a log that starts at a checkpoint."""
+        """Start at the time *at* of a checkpoint, with its *places* of devices, because the log before it was cut."""
         self.until = at
         for device, (_, reported_at, place) in places.items():
             self._held.places[device] = (reported_at, place.latitude, place.longitude)
@@ -218,7 +219,7 @@ class ContactFold:
             self.touched.touch((_SLICE,))
 
     def advance(self, now: int) -> tuple[Any, dict[Pair, Meeting]]:
-        """Process the slice of time up to *now*; return the contacts that ended, and their sums per pair."""
+        """Process the slice of time up to *now*; return the ended contacts, and their sums (``Meeting``) per pair."""
         if now <= self.until:
             return CONTACT.empty_table(), {}
         devices, times, places = self._waiting()
@@ -274,8 +275,8 @@ class ContactFold:
     ) -> None:
         """Store the positions that are valid at the end of the slice, *now*.
 
-        The first *settled* of *names* have not moved, nor has any device that is not in *names*. If *settled* is None,
-        *names* has all devices.
+        *names* are the devices with positions in the slice; the first *settled* of them have not moved. Devices that
+        are not in *names* have not moved either. If *settled* is None, *names* has all devices.
         """
         began, ended, where = positions
         last = np.full(len(names), -1, np.int64)
@@ -358,7 +359,7 @@ class ContactFold:
             heapify(self._ends)
 
     def _sum_contacts(self, over: Any) -> dict[Pair, Meeting]:
-        """Return the sums over ended contacts per pair, and record each as the last contact of its pair."""
+        """Return the sums (``Meeting``) of ended contacts per pair; record each contact as the last one of its pair."""
         found: dict[Pair, Meeting] = {}
         times = (over.column(name).cast(pa.int64()).to_pylist() for name in ("began_at", "ended_at"))
         pairs = (over.column(name).to_pylist() for name in ("device_low", "device_high"))

@@ -33,7 +33,7 @@ class Rows:
         self._groups = SessionRows(node)
 
     def extend(self, outcomes: Iterable[Settle | SessionOutcomes]) -> None:
-        """Add outcomes."""
+        """Add outcomes for single devices, or for whole sessions, to the buffer."""
         settled, groups = self._settled, self._groups
         for each in outcomes:
             if isinstance(each, SessionOutcomes):

@@ -93,7 +93,7 @@ class Described:
     # -- the notification's row in a worker's state; rows of the hold have its other values ---------------------------
 
     def row(self) -> bytes:
-        """Encode the row: the values of ``HeldValues``, then content, body hashes and differences if there are any."""
+        """Encode the notification: the values of ``HeldValues`` and, if any, content, body hashes and differences."""
         values: list[Any] = [*self.known]
         content = None if self.content is None else [*self.content]
         more = [content, self.shaped, self.differences]

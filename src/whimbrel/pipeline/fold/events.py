@@ -1,6 +1,6 @@
 """Events: convert Arrow rows of the log to the input of the fold (``folds``).
 
-A publication is an event only if a subscription matched it; the event has the seqs of the matching interests. Each
+A publication is an event only if a subscription matched it; the event has the seqs of the matching subscriptions. Each
 receipt is an event. Each row of the other tables becomes a fact, and its event has only the fact's seq.
 """
 
@@ -92,9 +92,10 @@ class Seen(Enum):
 def published_events(
     batch: Arrow, found: PackedVersions, rows: Any, handles: Any, *, seen: Seen = Seen.NOTHING
 ) -> Iterator[Arrow]:
-    """Yield one event per publication that any subscription matches, with the seqs of these rows of ``interests``.
+    """Yield, as Arrow rows, one event per publication that matched, with the seqs of the matching subscriptions.
 
-    *rows* (row numbers in *batch*) and *handles* (versions in *found*) are the result of ``PackedVersions.match``.
+    *rows* (row numbers in *batch*) and *handles* (indices of subscription versions in *found*) are the result of
+    ``PackedVersions.match``.
     """
     wanted, starts = np.unique(rows, return_index=True)
     offsets = np.append(starts, rows.size).astype(np.int32)

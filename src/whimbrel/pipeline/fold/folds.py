@@ -57,7 +57,7 @@ EVENT = pa.schema(
 
 
 class Event(NamedTuple):
-    """One event; times in microseconds."""
+    """One event of a node's log, as input of the fold; times in microseconds."""
 
     seq: int
     kind: int
@@ -91,8 +91,8 @@ _MANY = 10_000
 class Fold:
     """Replays events for the sessions of a node, or of one shard of them, and yields rows of ``deliveries``.
 
-    *whose* has the session and identity of each subscription that a publication may match; its keys are the seqs of the
-    rows of ``interests`` that made the subscriptions.
+    *whose* has the session and identity of each subscription that a publication may match. Its keys are seqs: of the
+    row of ``interests`` that made the subscription.
     """
 
     def __init__(
@@ -108,7 +108,10 @@ class Fold:
         self.policies = PolicyChecks(core.policies)
 
     def take(self, event: Event, facts: Mapping[int, Fact], out: Rows) -> None:
-        """Apply the next event, and add the outcomes to *out*; *facts* has the facts of ``FACT`` events by seq."""
+        """Apply the next event, and add the outcomes of notifications to *out*.
+
+        *facts* maps the seq of each event of the kind ``FACT`` to its fact.
+        """
         folding = self._folding
         if event.kind == PUBLISHED:
             settled: Grouped = self._publish(event)
@@ -163,7 +166,7 @@ class Fold:
         return self._folding.answered(self._core.apply(fact))
 
     def _check(self, fact: Decided) -> None:
-        """Store the body hash that a decision delivered, and how the decision differs from the policy's own result."""
+        """Check a logged decision: store the hash of the delivered body, and the difference to the policy's result."""
         seq = fact.notification.seq
         kept = self.hold.kept(seq)
         if kept is None:  # a retained message, or one that has its outcome already
@@ -177,7 +180,7 @@ class Fold:
             self._touch(("notification", seq))
 
     def _decide(self, command: HandOver) -> Outcome:
-        """Evaluate the policies for a hand-over, and return its outcome."""
+        """Evaluate the policies for a hand-over (delivery attempt) to a device, and return its outcome."""
         if not self.policies.are_any:
             return Outcome.DELIVERED
         device, hold, kept = command.device, self.hold, command.kept
@@ -192,7 +195,7 @@ class Fold:
         return decided.outcome
 
     def _add_retained(self, event: Event, out: Rows) -> None:
-        """Add a row for a retained message, from its receipt alone: the hold does not have retained messages."""
+        """Add a row for a retained message, from its receipt alone: the queues of sessions lack retained messages."""
         if event.published_at is None:  # an older log, whose receipts lack this column
             return
         identities = tuple((each["subject_filter"], each["name"]) for each in event.subscriptions or ())
@@ -209,7 +212,7 @@ _OUTCOMES = {each.value: each for each in Outcome}
 
 
 def events_of(batch: Any) -> Iterator[Event]:  # a pyarrow.RecordBatch of EVENT
-    """Yield the event of each row."""
+    """Yield an ``Event`` for each row of *batch*."""
     make = tuple.__new__  # same as ``Event(*row)``, in a third of the time
     for row in zip(*(plain(batch.column(f.name)) for f in EVENT), strict=True):
         yield make(Event, row)
