@@ -70,7 +70,7 @@ class Plan:
         ContactPlan(range_m=self.range_m, stale_us=self.stale_us)
 
     def for_census(self, census: CensusTotals | None) -> Self:
-        """Return the plan with ``nodes`` and ``slots_per_node`` of *census*, unless these were set by options."""
+        """Return the plan with the *census*'s number of nodes and slots per node, unless options set these numbers."""
         if census is None or not self.takes_census or not census.slots_per_node:
             return self
         return replace(self, nodes=census.nodes, slots_per_node=census.slots_per_node)
@@ -108,8 +108,8 @@ class StreamPlan(Plan):
 def settled_plan(path: Path, plan: StreamPlan, *, assumed: bool = False) -> StreamPlan:
     """Return *plan*, completed by the plan file *path*, or write that file for a new stream; refuse a different plan.
 
-    Options that *plan* leaves open are those with which the stream was started. *assumed* says whether the log assumes
-    receipts, for a new stream.
+    Options that *plan* leaves open are those with which the stream was started. For a new stream, *assumed* says
+    whether deliveries count as confirmed without a receipt, because its devices confirm nothing.
     """
     if not path.exists():
         receipts = assumed if plan.assume_receipts is None else plan.assume_receipts

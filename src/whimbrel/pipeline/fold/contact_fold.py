@@ -251,7 +251,7 @@ class ContactFold:
         return over, met
 
     def _looked_at(self, reported: Any, where: Any, now: int) -> tuple[list[str], list[str], bool]:
-        """Return the unmoved devices near moved ones, the moved devices, and whether all devices count as moved."""
+        """Return the unmoved devices near moved ones, the moved devices, and whether the latter are all devices."""
         held, names = self._held.places, reported.unique()
         if self._is_whole and _MOVED_OF * len(names) <= len(held):
             self._held.index(self.until)

@@ -70,13 +70,13 @@ class KeptContent(NamedTuple):
     publisher: str | None = None
 
     def read(self, subject: str | None) -> Content:
-        """Decode the content for a policy; *subject* is stored elsewhere."""
+        """Decode the content for a policy; *subject* is an argument, because the content is stored without it."""
         attributes = from_typed(cbor2.loads(self.attributes), limits=_ANY_ATTRIBUTES)
         return Content(attributes, subject, self.body_bytes, self.body, self.publisher)
 
 
 class HandedOver(NamedTuple):
-    """Result of the policies for a hand-over."""
+    """Result of the policies for a hand-over (delivery attempt)."""
 
     outcome: Outcome
     body_hash: bytes | None = None
@@ -112,7 +112,10 @@ class PolicyChecks:
     # -- a log without decisions -------------------------------------------------------------------------------------
 
     def decide(self, device: str, named: Sequence[str | None], content: Content | None, *, now: int) -> HandedOver:
-        """Decide a hand-over to *device*, whose subscriptions name the policies *named*; update the policies' state."""
+        """Return the policies' result for a hand-over (delivery attempt) to *device*, and update the policies' state.
+
+        *named* has the name of the policy of each subscription of the device that matched, or None.
+        """
         outcome, chain = Outcome.DELIVERED, self.shape.find_policies(device, named)
         if content is None:
             return _AS_IT_IS
@@ -137,9 +140,10 @@ class PolicyChecks:
     # -- a log with decisions ----------------------------------------------------------------------------------------
 
     def difference(self, fact: Decided, content: Content | None, body_hash: bytes) -> str | None:
-        """Return how the decision *fact* differs from its policy's result with the state before it; None if equal.
+        """Return how the logged decision *fact* differs from the result of its policy here; None if they are equal.
 
-        *body_hash* is that of the notification's own body. A decision that the state already includes is not checked.
+        The policy is run with the state before the decision; *body_hash* is that of the notification's own body. A
+        decision that is already part of the restored state is not checked.
         """
         if fact.seq <= self._policies.seq:
             return None
@@ -185,7 +189,7 @@ class PolicyChecks:
 def _compared_values(
     fact: Decided, decision: Decision, content: Content, own_hash: bytes, *, is_image: bool
 ) -> Iterator[tuple[str, object, object]]:
-    """Yield each compared value: its name, the value in the log, and the value that was evaluated here."""
+    """Yield a triple for each value to compare: its name, its value in the log, and the value evaluated here."""
     yield "read", dict(fact.read), dict(decision.read)
     if fact.reason is not None and (is_image or fact.reason not in _OWN_REASONS):
         yield "changed", [dict(fact.changed), sorted(fact.removed)], [{}, []]
@@ -219,7 +223,7 @@ def _hash_of(decision: Decision) -> bytes | None:
 
 
 def _complete(decision: Decision, limits: PolicyLimits) -> Decision:
-    """Return the decision after its pending transform, if it has one, with the new body or the fault."""
+    """Return the decision with the transform that it asks for applied to the body, or with the transform's fault."""
     if decision.work is None:
         return decision
     try:

@@ -64,14 +64,17 @@ class Shard:
         return replace(piece, tables=tables, dead=piece.dead if self.is_first else [])
 
     def own_rows(self, begun: StartState) -> dict[Key, bytes]:
-        """Return the rows of the start state that belong to this shard."""
+        """Return those rows of a start state (a checkpoint of a cut log) that belong to this shard."""
         return dict(begun.rows if self.of == 1 else split(begun.rows, self._has))
 
     def _has(self, scope: RowScope, whose: str) -> bool:
         return self._is_own(whose, None) if scope is RowScope.SESSION else self._is_own(None, whose)
 
     def _is_own(self, session: str | None, device: str | None) -> bool:
-        """Return whether a row about a session, or else a device, is for this shard; shard 0 has unknown devices."""
+        """Return whether a row belongs to this shard, by its *session* or, if that is None, its *device*.
+
+        The first shard also has the rows of devices without a session.
+        """
         if session is not None:
             return self.components.group(session) == self.number
         group = None if device is None else self.components.group_of_device(device)
@@ -93,7 +96,7 @@ class Shard:
 
 
 class LogPolicies:
-    """Summary of the policies of a whole log, for a batch run; *rows* are ``COLUMNS`` of ``policies``, or None."""
+    """Summary of all policies in a log, for a batch run; *rows* has the columns ``COLUMNS`` of ``policies``, if any."""
 
     COLUMNS: ClassVar = ("text",)
 
@@ -109,7 +112,7 @@ class LogPolicies:
 
     @property
     def are_any(self) -> bool:
-        """Whether the log puts any valid policy."""
+        """Whether the log has any valid policy."""
         return self.seen is not Seen.NOTHING
 
 
@@ -126,7 +129,10 @@ def shard_of(
     begun: StartState | None,
     missing: Sequence[Missing] = (),
 ) -> Shard:
-    """Compute shard *number* (of *of* shards) from a log's seqs *first* to *last*; *missing* ones may be absent."""
+    """Compute shard *number* (from 0, of *of* shards) of a node, from its log's seqs *first* to *last*.
+
+    Seqs that are *missing* may be absent. *begun* is the state at which a cut log starts.
+    """
     tables = ("policies",) if of == 1 else ("policies", "presence", "sessions", "interests")
     devices: set[tuple[str, str]] = set()
     shares: set[tuple[str, str]] = set()

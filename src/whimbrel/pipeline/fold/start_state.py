@@ -82,7 +82,7 @@ class StartState:
         return Hold.restore(self.node, [row for row in self.rows if row[0][0] in HOLD_KINDS])
 
     def places(self) -> dict[str, Sighting]:
-        """Return the last place of each device."""
+        """Return the last known position of each device."""
         return {str(key[1]): sighting_of(row) for key, row in self.rows if key[0] == "place"}
 
     def members(self) -> Iterator[tuple[str, str]]:
@@ -161,7 +161,7 @@ def _start_state(directory: Path, node: str) -> StartState | None:
 
 
 def left_out(directory: Path, node: str) -> list[Missing]:
-    """Return the ranges of seqs whose rows are in no table: missing seqs, or those before the start state."""
+    """Return the ranges of seqs that no table covers: missing seqs, and those before the checkpoint of a cut log."""
     first, path = begin_of(directory, node)
     if path is None:
         return missing_numbers(directory, node)
@@ -243,7 +243,10 @@ def _fact(node: str, body: bytes) -> Fact:
 
 
 def _number_subscriptions(node: str, at: int, rows: dict[Key, bytes]) -> Iterator[tuple[Key, bytes]]:
-    """Yield new rows for the subscriptions in *rows* that lack the seq or the time of their fact."""
+    """Yield a new row for each subscription in *rows* that has no seq, or no time of its last change.
+
+    A subscription whose filter cannot be read gets a new row without a seq.
+    """
     hold: Hold[Notification] = Hold.restore(node, [row for row in rows.items() if row[0][0] in HOLD_KINDS])
     wanted = [each for session in hold.sessions() for each in hold.subscriptions(session)]
     taken = {each.seq for each in wanted}

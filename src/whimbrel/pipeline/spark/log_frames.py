@@ -45,7 +45,7 @@ _ROWS_PER_TASK = 50_000
 
 
 class _Portion(NamedTuple):
-    """A unit of reading for a worker: row groups of a part, or a range of seqs that was in segments when planned."""
+    """Input of a worker: row groups of a Parquet file, or a range of seqs that was in segments when planned."""
 
     node: str
     first: int
@@ -82,7 +82,10 @@ class LogFrame:
         now: int,
         begun: Mapping[str, Arrow] | None = None,
     ) -> LogFrame:
-        """Return *table* at the snapshot *at*; *begun* has, per node, rows of its start state, which come first."""
+        """Return *table* at the snapshot *at*, preceded by the rows in *begun*.
+
+        *begun* has, per node, rows of the checkpoint at which a cut log starts.
+        """
         portions = read_undisturbed(lambda: tuple(_portions(log, table, at)))
         portions = (*(_of_rows(table, node, rows) for node, rows in (begun or {}).items()), *portions)
         return cls(spark=spark, log=log, table=table, portions=portions, now=now)
@@ -104,7 +107,7 @@ class LogFrame:
         return replace(self, columns=("node", "seq", TIMES[self.table]), is_judged=False)
 
     def of_days(self, first: date, last: date) -> LogFrame:
-        """Return the frame without Parquet files of other days; rows that are not in Parquet yet all stay."""
+        """Return the frame without the Parquet files of days outside *first* to *last*; rows in segments all stay."""
         return replace(self, portions=tuple(p for p in self.portions if p.day is None or first <= p.day <= last))
 
     def mapInArrow(self, work: Work, schema: Any) -> DataFrame:  # noqa: N802 # as a DataFrame calls it
@@ -190,7 +193,7 @@ def _ends_of_groups(groups: Sequence[Any]) -> list[int] | None:
 
 
 def _divide(portions: Sequence[_Portion], most: int) -> list[list[_Portion]]:
-    """Divide *portions* into tasks of neighbouring portions, with about equal numbers of rows."""
+    """Divide *portions* of the log into tasks of neighbouring portions, with about equal numbers of rows."""
     share = max(_ROWS_PER_TASK, -(-sum(each.rows for each in portions) // most))
     tasks: list[list[_Portion]] = []
     room = 0
@@ -204,7 +207,7 @@ def _divide(portions: Sequence[_Portion], most: int) -> list[list[_Portion]]:
 
 
 def _has_value(path: str, column: str) -> bool:
-    """Return whether a file may have a value in *column*; True for a file that was merged meanwhile."""
+    """Return whether a Parquet file may have a value in *column*; True if the file was replaced by a merged one."""
     try:
         with pq.ParquetFile(path) as file:
             metadata = file.metadata
@@ -251,7 +254,7 @@ def _good(  # noqa: PLR0917 # ``partial`` passes them by position
 
 
 def _read_portion(log: Path, table: str, portion: _Portion, columns: tuple[str, ...] | None = None) -> Iterator[Any]:
-    """Yield the rows of a portion, without validation."""
+    """Yield the rows of a portion (a worker's part of the log), without validation."""
     if portion.begun is not None:
         rows = pa.ipc.open_stream(portion.begun).read_all()
         yield from (rows if columns is None else rows.select(list(columns))).to_batches()
@@ -316,7 +319,7 @@ _EXTENT = pa.schema([("node", pa.string()), ("first", pa.int64()), ("last", pa.i
 
 
 def extents(tables: Iterable[tuple[LogRows, str]]) -> dict[str, Extent]:
-    """Return seqs and last time of each node over all *tables*: pairs of rows and the name of their time column."""
+    """Return seqs and last time of each node over all *tables*, given as pairs (rows, name of their time column)."""
     schema = from_arrow_schema(_EXTENT)
     frames = [rows.select("node", "seq", at).mapInArrow(partial(_extents, at), schema) for rows, at in tables]
     found: dict[str, Extent] = {}

@@ -165,7 +165,7 @@ def _seq(options: Mapping[str, str], name: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """A range of seqs of one node, in the Parquet file *path*; None: in segments when the read was planned."""
+    """A range of seqs of one node, in the Parquet file *path*; without it, in segments when the read was planned."""
 
     node: str
     first: int
@@ -235,7 +235,7 @@ class _StreamReader(DataSourceStreamReader):
 
 
 def _spans(asked: _Asked, at: Snapshot, node: str, first: int, last: int) -> Iterator[Span]:
-    """Yield the spans to read for the seqs *first* to *last* of *node*."""
+    """Yield the ranges (spans) to read for the seqs *first* to *last* of *node*: one per file, and one in segments."""
     settled = at.settled[node]
     if asked.tails is None:
         for part in parts_up_to(asked.directory, asked.table, node, settled):
@@ -265,7 +265,7 @@ def read_tail(
     *,
     patience: Patience = PATIENT,
 ) -> Batches:
-    """Yield all of a table's rows of a span, with the schema *target*.
+    """Yield all of a table's rows of a span (range of seqs), with the schema *target*.
 
     The span was in segments when the read was planned. It may have been exported meanwhile, and its segments removed.
     Seqs that are not visible yet are waited for; then ``UnseenNumbersError`` is raised.
@@ -279,7 +279,7 @@ def read_tail(
 
 
 def _exported_part(directory: Path, table: str, span: Span) -> tuple[Span, list[Part]]:
-    """Return the beginning of *span* that is in Parquet by now, and the files with the table's rows of that range."""
+    """Return the beginning of *span* that is in Parquet by now, and the table's Parquet files for these seqs."""
     node, settled = span.node, settled_seq(directory, span.node)
     found = Span(node, span.first, min(span.last, settled))
     if found.last < found.first:
@@ -291,7 +291,7 @@ def _exported_part(directory: Path, table: str, span: Span) -> tuple[Span, list[
 
 
 def _part_batches(path: Path, table: str, span: Span, target: Any) -> Batches:  # a pyarrow.Schema
-    """Read a part; row groups record the range of their seqs, so only those that overlap the span are read."""
+    """Yield the rows of a Parquet file within *span*; its row groups outside *span* are not read."""
     wanted = (pc.field("seq") >= span.first) & (pc.field("seq") <= span.last)
     # Parts of an older Whimbrel lack the newest columns; with the schema given, these are null.
     source = pads.dataset(path, schema=TABLES[table].schema, format="parquet", partitioning=None)
@@ -317,7 +317,10 @@ def _segment_batches(
 
 
 def _some_rows(reader: LogReader, directory: Path, last: int) -> list[tuple[str, dict[str, object]]]:
-    """Return the next rows of *reader*, of all tables; raise ``UnseenNumbersError`` if the next seq is absent."""
+    """Return the next rows of *reader*, as pairs (table, row); raise ``UnseenNumbersError`` if the next seq is missing.
+
+    Rows are of all tables; the first must have the next seq.
+    """
     first = reader.next_seq
     found = list(reader.rows())
     if not found or found[0][1]["seq"] != first:

@@ -221,7 +221,7 @@ def shuffle_partitions(spark: SparkSession, rows: int) -> int:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return how many tasks can run at once; for Spark Connect, which does not report it, the shuffle partitions."""
+    """Return how many tasks can run at once; for Spark Connect, which hides it, the number of shuffle partitions."""
     if is_connect(spark):
         return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     return spark.sparkContext.defaultParallelism

@@ -76,7 +76,7 @@ class OtherLogError(InvalidInputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """State of one node after the batch."""
+    """State of a node after a batch, as far as the record of the batch has it."""
 
     applied: int
     """The node's last seq in the tables."""
@@ -137,9 +137,10 @@ class BatchRecord:
 
 
 def check_same_log(log: Path, nodes: Mapping[str, NodeRecord]) -> None:
-    """Raise ``OtherLogError`` if a node's log has another incarnation than the log from which the tables were made.
+    """Raise ``OtherLogError`` if the log of one of *nodes* is not the one from which the tables were made.
 
-    A node without a folder in the log is not checked: all of its files may have been removed because of their age.
+    Logs are distinguished by their incarnation (random identifier). A node without a folder in the log is not checked:
+    all of its files may have been removed because of their age.
     """
     for node, each in nodes.items():
         found = None if each.incarnation is None else incarnation(log, node)
@@ -155,7 +156,7 @@ def checked_record(
     spans: Mapping[str, tuple[int, int]],
     tables: Mapping[str, int],
 ) -> BatchRecord:
-    """Return the record of a batch that Spark starts; raise ``LostStateError`` if it does not follow *before*.
+    """Return a new record for a batch; raise ``LostStateError`` if the batch cannot follow the recorded batch *before*.
 
     *tables* has the last batch that changed each table, or -1.
     """

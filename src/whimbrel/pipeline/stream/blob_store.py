@@ -30,7 +30,7 @@ _Rows = dict[_Encoded, bytes]
 
 
 class Head(NamedTuple):
-    """Summary of the blobs, stored beside them."""
+    """Summary (head) of the blobs, stored beside them."""
 
     applied: int = NOTHING_APPLIED
     """Seq of the last fact, or number of the last batch, in the blobs."""
@@ -41,19 +41,19 @@ class Head(NamedTuple):
 
 
 class Blobs(Protocol):
-    """Storage of blobs and their head."""
+    """Storage of blobs, and of their summary (``Head``)."""
 
     def head(self) -> Head:
-        """Return the head; the default ``Head()`` if nothing is stored."""
+        """Return the summary of the blobs; the default ``Head()`` if nothing is stored."""
 
     def read(self) -> Iterable[bytes]:
         """Yield the blobs in order."""
 
     def append(self, blobs: list[bytes], head: Head) -> None:
-        """Append blobs, and store the new head."""
+        """Append blobs, and store *head* as the summary of all blobs."""
 
     def put(self, blobs: list[bytes], head: Head) -> None:
-        """Replace all blobs and the head."""
+        """Replace all blobs and their summary."""
 
 
 class BlobStore:
@@ -172,7 +172,7 @@ class MemoryBlobs:
         self._blobs, self._head = list(blobs), head or Head()
 
     def head(self) -> Head:
-        """Return the head."""
+        """Return the summary of the blobs."""
         return self._head
 
     def read(self) -> Iterable[bytes]:
@@ -180,12 +180,12 @@ class MemoryBlobs:
         return list(self._blobs)
 
     def append(self, blobs: list[bytes], head: Head) -> None:
-        """Append blobs, and store the new head."""
+        """Append blobs, and store *head* as the summary of all blobs."""
         self._blobs += blobs
         self._head = head
 
     def put(self, blobs: list[bytes], head: Head) -> None:
-        """Replace all blobs and the head."""
+        """Replace all blobs and their summary."""
         self._blobs, self._head = list(blobs), head
 
 
@@ -200,7 +200,7 @@ class SparkBlobs:
         self._value = handle.getValueState(self.HEAD, self.HEAD_SCHEMA)
 
     def head(self) -> Head:
-        """Return the head."""
+        """Return the summary of the blobs."""
         found = self._value.get()
         return Head() if found is None else Head(*found)
 
@@ -210,12 +210,12 @@ class SparkBlobs:
             yield bytes(blob)
 
     def append(self, blobs: list[bytes], head: Head) -> None:
-        """Append blobs, and store the new head."""
+        """Append blobs, and store *head* as the summary of all blobs."""
         if blobs:
             self._list.appendList([(blob,) for blob in blobs])
         self._value.update(tuple(head))
 
     def put(self, blobs: list[bytes], head: Head) -> None:
-        """Replace all blobs and the head."""
+        """Replace all blobs and their summary."""
         self._list.put([(blob,) for blob in blobs])
         self._value.update(tuple(head))

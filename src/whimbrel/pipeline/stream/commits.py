@@ -93,8 +93,8 @@ class TableCommits:
     def tidy(self, batch: int, windows: WindowsReport, *, now: int) -> None:
         """Compact small files, and remove rows that are too old and files that no reader needs any more.
 
-        Small files are compacted often and larger ones more rarely: eight times the size in an eighth of the rounds. So
-        each row is rewritten only a few times. *now* is in microseconds.
+        Small files are compacted after every eighth batch, files up to eight times as large after every 64th, and so
+        on. So each row is rewritten only a few times. *now* is in microseconds.
         """
         number = batch + 1
         if number % _COMPACT_EVERY:
@@ -115,7 +115,7 @@ class TableCommits:
                 output.sweep()
 
     def clear(self) -> None:
-        """Remove files with rows of windows that failed attempts at a batch left behind."""
+        """Remove the files with rows of time windows that failed attempts at a batch have left."""
         with suppress(FileNotFoundError):
             for path in scratch_of(self._out).iterdir():
                 path.unlink(missing_ok=True)

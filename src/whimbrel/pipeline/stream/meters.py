@@ -38,7 +38,7 @@ class Meters:
         self.registry.register(self)
 
     def take(self, told: Told) -> None:
-        """Count the last batch of the status *told*, unless it was counted before."""
+        """Count the batch in the stream's status *told*, unless it was counted before."""
         if not told.is_new or told.taken is None:
             return
         with self._lock:

@@ -1,9 +1,9 @@
-"""One node's share of a batch, in a worker: turn a range of its seqs into data files, and into counts for windows.
+"""One node's share of a batch, in a worker: turn a range of its seqs into data files, and into counts for time windows.
 
 The stateful operator has one key per node. Spark stores its state (``blob_store``). A worker's memory is only a cache
 of that state, used if it has the same last seq as Spark's state.
 
-Rule: a span is processed in pieces (chunks), so memory is bounded even if the span is large.
+Rule: a span (this range of seqs) is processed in pieces (chunks), so memory is bounded even if the span is large.
 Rule: after a failure nothing stays in the cache.
 """
 
@@ -84,7 +84,7 @@ class Span(NamedTuple):
 
 
 def span_of(row: Any) -> Span:  # a row of the source
-    """Convert a row of the source (``span_source``) to a span."""
+    """Convert a row of the source (``span_source``) to a ``Span`` (range of a node's seqs)."""
     missing = tuple(Missing(*each) for each in json.loads(row["missing"]))
     return Span(row["first"], row["last"], row["nodes"], row["now"], missing)
 
@@ -221,7 +221,7 @@ def _check_same_log(kept: _Kept, log: Path, node: str) -> None:
 
 @contextmanager
 def _named_trouble(log: Path, node: str, span: Span) -> Iterator[None]:
-    """Replace errors of a read by their cause: another log is in its place, or seqs were cut before they were read."""
+    """Replace an error of a read by its cause: another log replaced this one, or seqs were cut before being read."""
     try:
         yield
     except ReplacedSegmentError:
@@ -237,7 +237,10 @@ def _named_trouble(log: Path, node: str, span: Span) -> Iterator[None]:
 
 
 class _Tallies:
-    """Buffer of numbers for the windows, from several pieces: publications, latencies, subscriptions, meetings."""
+    """Buffer of counts for the time windows, from several pieces (chunks) of the log.
+
+    It has numbers of publications, latencies, subscriptions' times in force, and meetings.
+    """
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -246,7 +249,7 @@ class _Tallies:
         self._size = 0
 
     def add(self, piece: TakenPiece) -> Iterator[WorkerOutput]:
-        """Add the numbers of a piece (a chunk of the log); once the buffer is large, yield its content."""
+        """Add the counts of a piece (a chunk of the log); once the buffer is large, yield its content."""
         parts = (piece.counts, piece.tally, piece.intervals.select(list(_INTERVAL)))
         if any(part.num_rows for part in parts):
             self._parts.append(parts)
@@ -269,7 +272,7 @@ class _Tallies:
 
 
 def unpacked_tallies(told: bytes) -> tuple[Any, Any, Any]:
-    """Decode the output of the kind ``tallies``: counts, tally and intervals, as Arrow tables."""
+    """Decode an output of the kind ``tallies``: three Arrow tables (publications, latencies, times in force)."""
     counts, tally, intervals = (pa.ipc.open_stream(part).read_all() for part in cbor2.loads(told))
     return counts, tally, intervals
 

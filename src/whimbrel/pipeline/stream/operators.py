@@ -23,7 +23,7 @@ __all__ = ["NodeFold", "WindowFold"]
 
 
 class _Fold(StatefulProcessor):
-    """Base class of both operators: has the job, unpickled when the first rows arrive, and the operator's state."""
+    """Base class of both operators: has the operator's state, and the stream's job, unpickled with the first rows."""
 
     def __init__(self, job: Job) -> None:
         self._packed = pickle.dumps(job)
@@ -44,7 +44,7 @@ class NodeFold(_Fold):
     """``fold_node`` as a stateful operator of Spark; its key is the node."""
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 # Spark's names
-        """Fold the spans of the node *key*; a batch has one span per node."""
+        """Process the new seqs of the node *key*; a batch has one row (a range of seqs) per node."""
         from whimbrel.pipeline.stream.node_fold import fold_node, scratch, span_of
 
         del timerValues
@@ -58,7 +58,7 @@ class WindowFold(_Fold):
     """``fold_windows`` as a stateful operator of Spark; it has one key."""
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 # Spark's names
-        """Fold the output of all nodes in a batch."""
+        """Add the output of all nodes in a batch to the time windows; yield the changed rows, and all other output."""
         from whimbrel.pipeline.stream.window_fold import fold_windows
         from whimbrel.pipeline.unit.made import WorkerOutput
 

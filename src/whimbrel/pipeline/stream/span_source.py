@@ -80,14 +80,14 @@ class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = self._ends()
 
     def read(self, start: dict[str, int]) -> tuple[Iterator[Row], dict[str, int]]:
-        """Return the rows of the next batch after *start*, and the offset at its end."""
+        """Return rows with the seqs of the batch after *start*, one per node, and the offset at the batch's end."""
         end = next_ends(start, self._ends(), self._most, partial(first_taken, self._log))
         return self.readBetweenOffsets(start, end), end
 
     def readBetweenOffsets(  # noqa: N802 # Spark's name
         self, start: dict[str, int], end: dict[str, int]
     ) -> Iterator[Row]:
-        """Return the rows of the batch between two offsets."""
+        """Return rows with the seqs between two offsets, one per node."""
         now = self._clock_ns() // 1_000
         rows = [(*span, now, self._missing(span)) for span in spans(start, end)]
         return iter(rows)  # PySpark copies the iterator, and a generator cannot be copied
@@ -105,7 +105,7 @@ class SpanReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def spans(start: Mapping[str, int], end: Mapping[str, int]) -> list[tuple[str, int, int, int]]:
-    """Return node, first seq, last seq and number of nodes, for each node with new seqs between two offsets."""
+    """Return (node, first new seq, last new seq, number of nodes in *end*), for each node with new seqs."""
     return [
         (node, start.get(node, NOTHING_APPLIED) + 1, last, len(end))
         for node, last in sorted(end.items())
@@ -118,8 +118,9 @@ def next_ends(
 ) -> dict[str, int]:
     """Return the end offset of the batch after *start*: at most *most* facts of all nodes, shared fairly.
 
-    *last* has the last seq of each node. *first_of* returns the first seq that the tables cover, of a node that is new
-    to the stream: seqs that were cut before it are not counted. A node without any seq after the cut gets no share.
+    *last* has the last seq of each node. *first_of* is called for a node that is new to the stream, and returns the
+    first seq of it that the tables cover: seqs that were cut before are not counted. A node without any later seq gets
+    no share.
     """
     begin: dict[str, int] = {}
     for node, seq in last.items():

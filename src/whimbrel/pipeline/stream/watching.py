@@ -142,7 +142,7 @@ def compute_status(
 
 
 class Watched(Protocol):
-    """The part of a stream that a watch needs."""
+    """Protocol: the attributes of a stream that a watch needs."""
 
     last: BatchSummary | None
     listeners: list[Callable[[BatchSummary], None]]

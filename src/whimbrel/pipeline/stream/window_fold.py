@@ -3,7 +3,8 @@
 The stateful operator has one key. It passes the other output of the nodes on to the driver.
 Rule: the content of a time window is a sum of tallies, so it does not matter which worker made them.
 Rule: changed rows go to a separate file, which the driver merges into the current table.
-Rule: if the tallies show that a span has a census of a campus, the span's publications are read again for the census.
+Rule: if the tallies show a census of a campus (message of its administrative server) in a range of seqs, the
+publications in that range are read again for it.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def fold_windows(job: Job, rows: Iterable[WorkerOutput], blobs: Blobs) -> Iterat
 
 
 def _take_census(job: Job, windows: Windows, node: str, report: NodeReport | None) -> None:
-    """Give *windows* the last census in the node's span of this batch; without a *report* that was done before."""
+    """Give *windows* the last census in the node's seqs of this batch; without a *report*, *windows* has it already."""
     if report is None:
         return
     log = Path(job.log)

@@ -56,7 +56,7 @@ _COUNTED = pa.schema(
 
 
 class Late(NamedTuple):
-    """Facts that came after their window was final: table, begin of the window, subject, and number of facts."""
+    """Number of facts that came after their window was final, for one table, window (its begin) and subject."""
 
     table: str
     window: int
@@ -241,7 +241,7 @@ class Windows:
             self.has_met = True
 
     def take_census(self, found: LoggedCensus) -> None:
-        """Use the census *found* for the plan of replicas, unless a later census is known."""
+        """Use the *found* census of a campus for the replica plan, unless a later census is known."""
         if self._census is None or found[:3] > self._census[:3]:
             self._census = found
             self._touched.touch((_CENSUS,))
@@ -260,7 +260,7 @@ class Windows:
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def popularity(self) -> dict[int, Any]:  # pyarrow.Tables
-        """Return the rows of ``popularity`` that this batch may have changed, by window."""
+        """Return the rows of ``popularity`` that this batch may have changed: a table per begin of a window."""
         counted_now = (each for each in self._counted_now if each[0] in self._counts)
         wanted = sorted({*counted_now, *self._rows_of_changes()})
         if not wanted:
@@ -328,7 +328,7 @@ class Windows:
         return self._wishes, self._over
 
     def latency(self) -> dict[int, Any]:  # of pyarrow.Tables
-        """Return the new rows of ``latency``, by window."""
+        """Return the new rows of ``latency``: a table per begin of a window."""
         rows = [
             (window, subject, what, count)
             for (window, subject), tally in self._tallies.items()
@@ -347,7 +347,7 @@ class Windows:
 
     @property
     def subscribers(self) -> dict[str, int] | None:
-        """Number of subscribers in the last window of each subject; None if neither they nor the census changed."""
+        """Number of subscribers in each subject's last window; None if this batch changed no number, and no census."""
         if not any(key[0] in {_LATEST, _CENSUS} for key in self._touched):
             return None
         return {subject: subscribers for subject, (_, subscribers) in self.latest.items()}
@@ -355,7 +355,7 @@ class Windows:
     # -- the passage of time -----------------------------------------------------------------------------------------
 
     def forget(self, *, now: int = INT64_MAX) -> None:
-        """Remove subjects without publications for longer than the horizon; *now* is the driver's time."""
+        """Remove subjects without publications for longer than the plan's horizon; *now* is the driver's time."""
         newest = window_end(now, self._window_us)
         for subject in silent(self.latest, newest_at=newest, horizon_us=self._horizon_us):
             del self.latest[subject]
@@ -368,7 +368,10 @@ class Windows:
         return watermark(times | silent_nodes, lateness_us=lateness_us)
 
     def advance(self, mark: int) -> None:
-        """Make windows final that end by *mark*; windows of latency wait for the oldest held notification, too."""
+        """Make the windows final that end by the watermark *mark*.
+
+        Windows of ``latency`` also wait until no notification published in them is held.
+        """
         oldest_at = min((oldest for _, oldest in self._nodes.values()), default=INT64_MAX)
         self._final = (max(self._final[0], mark), max(self._final[1], min(mark, oldest_at)))
         for window in [window for window in self._counts if window + self._window_us <= self._final[0]]:
@@ -411,7 +414,7 @@ def _table(intervals: Iterable[tuple[Any, ...]]) -> Any:  # a pyarrow.Table
 
 
 def merge_window(before: Any | None, rows: Any) -> Any:  # pyarrow.Tables
-    """Return *rows* of a window together with those rows of *before* whose subjects are not in *rows*."""
+    """Return the new *rows* of a window, and the rows of *before* for all other subjects."""
     if before is None:
         return rows
     stays = pc.invert(pc.is_in(before.column("subject"), rows.column("subject").combine_chunks()))

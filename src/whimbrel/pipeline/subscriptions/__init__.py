@@ -1,4 +1,4 @@
-"""Subscriptions of a log: when each was in force, where its devices were then, and the packed matchers of both."""
+"""Subscriptions of a log: when each was in force, where its devices were then, and matchers made of both."""
 
 from __future__ import annotations
 

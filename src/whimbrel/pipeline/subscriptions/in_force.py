@@ -1,4 +1,4 @@
-"""Subscriptions in force: convert the subscriptions of a node's hold to Arrow rows of ``interests``.
+"""Subscriptions in force: convert the subscriptions of a node to Arrow rows of ``interests``.
 
 Rule: a subscription without a seq is not in force: its filter cannot be read, and it matches nothing.
 """
@@ -45,7 +45,7 @@ def _values(node: str, subscription: Subscription) -> tuple[object, ...]:
 
 
 class InForce:
-    """The subscriptions in *hold* of one *node*, for the matchers and windows of a worker."""
+    """The subscriptions in force of one *node*, taken from *hold*, for the matchers and windows of a worker."""
 
     def __init__(self, node: str, hold: Hold[Any]) -> None:
         self._node, self._hold = node, hold
@@ -80,9 +80,10 @@ class InForce:
         return _table(in_force_values(self._node, self._hold, sessions))
 
     def changing(self, interests: Any, sessions: Any) -> Any:  # pyarrow.Tables
-        """Return the validity intervals of the subscriptions that a piece of the log adds, changes or removes.
+        """Return the validity intervals of the subscriptions that a piece (chunk) of the log adds, changes or removes.
 
-        Call this before the piece is folded, with its rows of ``interests`` and ``sessions``; then ``remove_ended``.
+        Call this with the piece's rows of ``interests`` and ``sessions`` before the piece is folded (applied to the
+        node's state); call ``remove_ended`` after that.
         """
         if not touched_sessions(interests, sessions):
             return self.no_intervals()
@@ -98,7 +99,7 @@ class InForce:
         return found
 
     def remove_ended(self) -> None:
-        """Remove the subscriptions that ended in a piece; call this after the piece is folded."""
+        """Remove the subscriptions that ended in a piece of the log; call this once the piece was folded."""
         for seq in self._ended:
             del self.whose[seq]
         self._ended.clear()

@@ -34,40 +34,40 @@ NOWHERE = Tracks(_NO_ARRAYS)
 
 
 class Moves:
-    """Places and memberships of the devices of one node; ``tracks`` has those of the last span."""
+    """Places and memberships of the devices of one node; ``tracks`` has those of the seqs that were added last."""
 
     def __init__(self) -> None:
         self.keeper = TrackKeeper()
         self.tracks = NOWHERE
 
     def restore(self, members: Iterable[tuple[str, str]]) -> None:
-        """Restore the memberships before the first span, as pairs of session and device."""
+        """Restore the memberships before the first seqs, as pairs of session and device."""
         for session, device in members:
             self.keeper.restore_member(session, device)
 
     def take(self, reports: Any, presence: Any, sessions: Any) -> None:
-        """Add the rows of the next span, Arrow tables in any order of rows, and compute its ``tracks``."""
+        """Add the rows of the next range of seqs, Arrow tables in any order of rows, and compute their ``tracks``."""
         changes = sorted(_changes(presence, sessions))
         self.tracks = self.keeper.take(_reports(reports), changes)
 
     def numbers(self, sessions: Iterable[str]) -> Any:
-        """Return the index of each session in the arrays of the tracks."""
+        """Return the number of each session, with which the tracks (devices' places over time) refer to it."""
         return self.keeper.numbers(sessions)
 
     def arrays(self) -> dict[str, Any]:
-        """Return the tracks as flat arrays."""
+        """Return the tracks (devices' places over time) as flat arrays, by name."""
         return {f"tracks.{name}": array for name, array in self.tracks.arrays._asdict().items()}
 
 
 class ShippedMoves(NamedTuple):
-    """Tracks that were read from a matcher's file, with the session number of each version."""
+    """Devices' places over time (tracks), read from a matcher's file, with the session number of each version."""
 
     tracks: Tracks
     numbers: Any
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], numbers: Any, *, versions: int) -> ShippedMoves:
-        """Restore the result of ``Moves.arrays``, and check every index that the kernels will follow."""
+        """Restore tracks that ``Moves.arrays`` returned, and check each array index that the kernels use unchecked."""
         found = TrackArrays(*(arrays[f"tracks.{name}"] for name in TrackArrays._fields))
         if numbers.size != versions or (versions and numbers.min() < 0):
             raise InvalidValueError("numbers of sessions", numbers.size, f"{versions}, one for each version")

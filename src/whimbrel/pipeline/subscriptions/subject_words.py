@@ -46,13 +46,16 @@ class SubjectWords:
         return joined.take(coded.indices)
 
     def _are_named(self, words: Any) -> Any:
-        """Return which words a filter names; Arrow scans all filter words per call, so for few words use Python."""
+        """Return, as booleans, which of *words* any filter names.
+
+        Arrow scans all words of filters in each call; if *words* are few, Python is faster.
+        """
         if len(words) * _FASTER > len(self._array):
             return pc.is_in(words, self._array)
         return pa.array([word in self._words for word in words.to_pylist()], pa.bool_())
 
 
 def _offsets(lists: Any) -> Any:
-    """Return the offsets of the lists in the array that ``flatten`` returns."""
+    """Return where each list begins and ends in the array of all lists' values."""
     lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))

@@ -60,7 +60,7 @@ def _sort_key(key: Mapping[str, Any]) -> tuple[str, bytes]:
 
 @dataclass(slots=True, kw_only=True)
 class VersionPlaces:
-    """Limits to places of the versions in one matcher; *shipped* has the tracks of devices in its file, if any."""
+    """Places to which a matcher's subscription versions are limited; *shipped* has tracks from its file, if any."""
 
     columns: PlaceColumns
     sessions: Any
@@ -72,7 +72,11 @@ class VersionPlaces:
 
     @classmethod
     def of_table(cls, table: Any, *, wishes: Any, wish_count: int) -> VersionPlaces:
-        """Read the limits of the versions in *table*; the other arguments number the versions' distinct filters."""
+        """Read the places to which the versions in *table* are limited.
+
+        *wishes* has, per version, the number of its distinct filter (subject, content and keys); *wish_count* is how
+        many distinct filters there are.
+        """
         return cls._of(table, _place_columns(table), wishes, wish_count)
 
     @classmethod
@@ -89,7 +93,7 @@ class VersionPlaces:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def arrays(self, moves: Moves | None) -> dict[str, Any]:
-        """Return the limits to places as flat arrays, and the tracks of *moves* if given."""
+        """Return the places that limit the versions, as flat arrays by name, and the tracks of *moves* if given."""
         found = {f"places.{name}": np.ascontiguousarray(getattr(self.columns, name)).reshape(-1) for name in _SAVED}
         found["wishes"] = self.wishes
         if moves is not None:
@@ -99,7 +103,10 @@ class VersionPlaces:
 
     @classmethod
     def of_arrays(cls, table: Any, arrays: Mapping[str, Any], *, wish_count: int) -> VersionPlaces:
-        """Restore the result of ``arrays`` for the versions in *table*, and check every index that kernels follow."""
+        """Restore what limits the versions in *table* from arrays that ``arrays`` returned.
+
+        Each array index that the kernels use unchecked is checked here.
+        """
         saved = [arrays[f"places.{name}"] for name in _SAVED]
         kind, stale_us, circle, corner_start, corners = saved
         count, wishes = table.num_rows, arrays["wishes"]
@@ -134,7 +141,7 @@ class VersionPlaces:
         return self.past.find_reached(rows, wishes, where, seqs, np.full(self.wishes.size, -1, np.int64), NOWHERE)
 
     def _publications(self, batch: Any) -> Publications | None:
-        """Return places, areas and times of the publications; None if they make no difference."""
+        """Return places, areas and times of the publications; None if places decide about no match here."""
         if "place" not in batch.schema.names or batch.column("place").null_count == batch.num_rows:
             return None
         radius = batch.column("radius_m")
@@ -155,7 +162,7 @@ def _reals(column: Any) -> Any:
 
 
 def _place_columns(table: Any) -> PlaceColumns:
-    """Convert the columns ``PLACED`` of versions to flat arrays."""
+    """Convert the columns ``PLACED`` of subscription versions, which limit them to places, to flat arrays."""
     count = table.num_rows
     near, around, corners, anywhere, stale = (_whole(table.column(name)) for name in PLACED)
     kind = np.full(count, PLAIN, np.int64)

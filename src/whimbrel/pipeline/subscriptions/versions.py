@@ -206,7 +206,7 @@ def pack_versions(path: Path, table: Any, *, over: LayerBase | None = None, move
     """Write the matcher of the versions in *table*, with all data that workers need, to *path*.
 
     *moves* has the tracks of devices if places matter. Return the columns of a publication that this matcher needs, in
-    addition to those that are always needed; the base layer may need others.
+    addition to those that are always needed. The matcher *over* which it lies may need others.
     """
     wishes, distinct = distinct_wishes(table)
     try:
@@ -283,10 +283,11 @@ class PackedVersions:
         return kept
 
     def match(self, batch: Any, moves: Moves | None = None) -> tuple[Any, Any]:
-        """Return the matches: rows of *batch*, ascending, and for each the version in force that matches it.
+        """Return the matches: row numbers of *batch*, ascending, and the number of the version that matches in each.
 
-        *batch* is an Arrow batch of publications of one node: seq, attributes, deliver_insecure, and subject, keys,
-        place and radius_m if the matcher needs them. *moves* has the tracks of devices, unless the file has them.
+        Only versions that were in force count. *batch* is an Arrow batch of publications of one node: seq, attributes,
+        deliver_insecure, and subject, keys, place and radius_m if the matcher needs them. *moves* has the tracks of
+        devices, unless the file has them.
         """
         rows, handles = self._match(batch, moves)
         if self.below is not None:

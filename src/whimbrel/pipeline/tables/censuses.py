@@ -1,4 +1,4 @@
-"""Censuses: find the last census of a campus in a log, for the plan of ``replicas``.
+"""Censuses: find the last census of a campus (nodes, memory, subscribers) in a log, for the plan of ``replicas``.
 
 Rule: ``popularity`` shows whether the log has a census, and in which window; a log without one is not read again.
 Rule: a publication under the census's subject that is not a valid census is skipped, and an earlier census counts.
@@ -31,7 +31,7 @@ _SCHEMA = pa.schema([("at", pa.int64()), ("node", pa.string()), ("seq", pa.int64
 
 
 class LoggedCensus(NamedTuple):
-    """A census in a log, with the time, node and seq that order censuses."""
+    """A census of a campus in a log, with the time, node and seq that order censuses."""
 
     at: int
     node: str
@@ -40,7 +40,7 @@ class LoggedCensus(NamedTuple):
 
 
 def census_of_span(reader: SpanReader, first: int, last: int, *, missing: Sequence[Missing]) -> LoggedCensus | None:
-    """Return the last census in a node's log with a seq from *first* to *last*; None if there is none."""
+    """Return the last census of a campus in a node's log, from seq *first* to *last*; None if there is none."""
     found: LoggedCensus | None = None
     for piece in reader.only(["publications"]).pieces(first, last, now=0, missing=missing):
         rows = piece.table("publications", ("published_at", "seq", "subject", "body"))
@@ -54,7 +54,10 @@ def census_of_span(reader: SpanReader, first: int, last: int, *, missing: Sequen
 
 
 def last_census(publications: LogFrame, popularity: DataFrame, *, window_us: int) -> CensusTotals | None:
-    """Return the last census among *publications*, or None; *popularity*, in windows of *window_us*, tells its date."""
+    """Return the last census of a campus among *publications*, or None.
+
+    *popularity*, in windows of *window_us*, shows its date, so that only publications of that date are read.
+    """
     seen = popularity.where(F.col("subject") == CENSUS_SUBJECT).agg(F.unix_micros(F.max("window_end"))).first()
     if seen is None or seen[0] is None:
         return None

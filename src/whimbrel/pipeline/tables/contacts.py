@@ -69,7 +69,7 @@ def node_contacts(
 
 
 def _seen_before(spark: SparkSession, begun: Mapping[str, StartState]) -> DataFrame:
-    """Return the places of devices at the checkpoints, in the form of reports."""
+    """Return the positions of devices at the checkpoints, with the columns of position reports."""
     rows = [
         (node, seq, device, (place.latitude, place.longitude), reported_at)
         for node, each in begun.items()
@@ -173,7 +173,7 @@ def _contacts_within(table: Any, slice_us: int, range_m: float) -> Iterator[Any]
 
 
 def _join_contacts(pieces: DataFrame, ends: Mapping[str, int]) -> DataFrame:
-    """Join contacts that touch at a cut; a contact that touches the end of the log has no end."""
+    """Join contacts that touch where slices meet; a contact that touches the end of the log has no end."""
     order = Window.partitionBy("node", *_PAIR).orderBy("began_at", "ended_at")
     before = F.max("ended_at").over(order.rowsBetween(Window.unboundedPreceding, -1))
     is_new = F.coalesce(F.col("began_at") > before, F.lit(True))

@@ -94,7 +94,10 @@ def _measure_batches(batches: Iterable[Any], *, window_us: int) -> Iterator[Any]
 
 
 def tally_deliveries(deliveries: Any, *, window_us: int) -> Any:
-    """Return the tally of *deliveries* (Arrow table or batch), without retained messages and rows without subject."""
+    """Return the tally (histograms) of *deliveries*, an Arrow table or batch.
+
+    Retained messages, and rows without a subject, are left out.
+    """
     via = deliveries.column("via")
     is_retained = pc.fill_null(pc.equal(via, RETAINED), False)
     rows = deliveries.filter(pc.and_(pc.is_valid(deliveries.column("subject")), pc.invert(is_retained)))
@@ -124,7 +127,7 @@ def tally_deliveries(deliveries: Any, *, window_us: int) -> Any:
 
 
 def measure(tally: Any, *, window_us: int) -> Any:
-    """Compute the table ``latency`` from a tally, ordered by window and subject; repeated keys of the tally add up."""
+    """Compute the table ``latency`` from a tally (histograms), ordered by window and subject; repeated keys add up."""
     schema = TABLES["latency"].schema
     if not tally.num_rows:
         return schema.empty_table()
@@ -162,7 +165,7 @@ def _starts(rows: Any) -> NDArray[np.int64]:
 
 
 def _tally(grouped: Any) -> Any:
-    """Return an aggregated table, whose last column is the count, as a tally."""
+    """Return an aggregated table as a tally (with the schema ``TALLY``); its last column is the count."""
     columns = zip((grouped.column(name) for name in (*_KEY, grouped.column_names[-1])), TALLY, strict=True)
     return pa.table([column.cast(field.type) for column, field in columns], schema=TALLY)
 

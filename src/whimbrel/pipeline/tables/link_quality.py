@@ -19,7 +19,7 @@ __all__ = ["link_rows"]
 
 
 def link_rows(node: str, links: LinkQuality, reports: Any) -> Any:
-    """Apply a node's next *reports* to *links*; return the new rows of ``link_quality``.
+    """Update *links*, the quality of devices' links, by a node's *reports*; return the new rows of ``link_quality``.
 
     *reports* is an Arrow table or batch in the order of seq; the rows are an Arrow batch.
     """

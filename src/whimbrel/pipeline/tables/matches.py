@@ -72,8 +72,8 @@ def matching(
 ) -> tuple[LogRows, Matching]:
     """Return input rows, and the function that maps them to ``matches``: one row per publication and subscription.
 
-    *numbers* has at least node and seq of every publication, if these can be read at less cost. Without *moving* no
-    session has a place.
+    *numbers* has at least node and seq of every publication, if these can be read at less cost. *moving* has the rows
+    that determine where sessions are; without it no session has a place.
     """
     shipped = ship(publications, interests, sessions, numbers=numbers, moving=moving)
     return publications.select(*shipped.columns), Matching(shipped, match_rows)
@@ -81,7 +81,7 @@ def matching(
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """Matchers that were made available to the workers."""
+    """Matchers that were sent to the workers, as files."""
 
     files: dict[str, str]
     """File of the matcher, per node."""
@@ -107,10 +107,10 @@ def ship(
     numbers: LogRows | None = None,
     moving: MovingRows | None = None,
 ) -> Shipped:
-    """Pack a matcher for each node of *publications*, of which only the seqs are read (from *numbers*, if given).
+    """Pack a matcher for each node of *publications*, and send it to the workers.
 
-    The matchers include the tracks (places over time) of devices if a subscription is around its devices, or a
-    publication may be for an area.
+    Only node, seq and time of the publications are read here, from *numbers* if given. The matchers include the tracks
+    (places over time) of devices if a subscription is around its devices, or a publication may be for an area.
     """
     spark = publications.sparkSession
     found = extents([(publications if numbers is None else numbers, "published_at")])
@@ -141,7 +141,7 @@ def _collect_places(moving: MovingRows) -> tuple[Any, Any]:
 
 
 def _with_begun(begun: Mapping[str, StartState], seen: Any, members: Any) -> tuple[Any, Any]:
-    """Add the places and memberships in the start states, as rows of *seen* and *members*."""
+    """Add the devices' places and memberships at the checkpoints *begun* to the rows of *seen* and *members*."""
     places = [
         {
             "node": node,
@@ -184,8 +184,8 @@ def pack(
     """Pack a matcher into *folder* for each of *ranges* (node, first and last seq), and *send* it to the workers.
 
     *changed* and *deleted* are Arrow tables of ``interests`` and ``sessions``, the columns ``CHANGED`` and ``DELETED``.
-    *moved* are tables of ``reports`` and ``presence``, the columns ``SEEN`` and ``MEMBERS``.
-    A matcher of one node may lie *over* a base matcher, which the workers find at the same path.
+    *moved* are tables of ``reports`` and ``presence``, the columns ``SEEN`` and ``MEMBERS``. A matcher of one node may
+    lie *over* a larger matcher, which it updates, and which the workers find at the same path.
     """
     ranges = list(ranges)
     files: dict[str, str] = {}
@@ -225,7 +225,7 @@ class Matching:
         self._files, self._shape = shipped.files, shape
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the converted matches of each batch."""
+        """Match each batch of publications, and yield the rows that ``shape`` makes of the matches."""
         for batch in batches:
             for node, part in self._by_node(batch):
                 sent = self._files[node]
@@ -251,7 +251,7 @@ _MOST = 200_000
 
 
 def match_rows(batch: Any, found: PackedVersions, rows: Any, handles: Any) -> Iterator[Any]:
-    """Yield the matches of a batch as rows of ``matches``."""
+    """Yield the matches in a batch of publications as rows of ``matches``."""
     schema = TABLES["matches"].schema
     for begin in range(0, rows.size, _MOST):
         some_rows, some_handles = pa.array(rows[begin : begin + _MOST]), pa.array(handles[begin : begin + _MOST])

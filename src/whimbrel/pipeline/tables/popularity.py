@@ -144,7 +144,10 @@ class Wishes:
         self._is_covered, self._at = covered[self._who], None
 
     def popularity_rows(self, counted: Any, window_us: int, over: Wishes | None = None) -> Any:
-        """Return the rows of ``popularity`` for *counted*; *over* is the second index, of the sessions ignored here."""
+        """Return the rows of ``popularity`` for *counted*, an Arrow table of publications per subject and window.
+
+        *over* is the second index, which has the subscriptions of the sessions that are ignored here.
+        """
         counts = counted.sort_by([("window_end", "ascending"), ("subject", "ascending")])
         subjects = counts.column("subject").to_pylist()
         ends = counts.column("window_end").cast(TIME_TYPE).cast(pa.int64()).to_pylist()
@@ -174,11 +177,11 @@ class Wishes:
         return self._counts(len(subjects), *self._index.match_many(subjects), starts, who)
 
     def _counts(self, count: int, rows: Numbers, handles: Numbers, starts: Numbers, who: Numbers) -> list[int]:
-        """Count the distinct sessions of each row's filters; a filter's sessions are a slice of *who*, from *starts*.
+        """Count the distinct sessions of each row's filters.
 
-        Subjects that match the same filters with wildcards are counted together. Many sessions may have a filter with a
-        wildcard, and listing them for every subject would be far more work. A filter without wildcards is for one
-        subject only.
+        The sessions of a filter are a range of *who*, which begins at the filter's entry in *starts*. Subjects that
+        match the same filters with wildcards are counted together. Many sessions may have a filter with a wildcard, and
+        listing them for every subject would be far more work. A filter without wildcards is for one subject only.
         """
         is_seen = np.zeros(self._people, np.bool_)
         is_seen[who[: starts[_ANY + 1]]] = True
@@ -205,7 +208,7 @@ class Wishes:
 
 
 def _alike(count: int, rows: Numbers, handles: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
-    """Group the rows 0 to *count* - 1 by their set of handles (filters), and yield each set with its rows."""
+    """Group the rows 0 to *count* - 1 by their sets of matching filters (handles); yield each set with its rows."""
     ends = np.searchsorted(rows, np.arange(count + 1)).tolist()
     alike: dict[bytes, list[int]] = {}
     for row, (begin, end) in enumerate(pairwise(ends)):

@@ -1,7 +1,7 @@
 """``replicas``: number of copies of each subject's samples that the way-servers should spread (Campus++, section 3.3).
 
 The formula and its bounds are in ``model.replicas``. The numbers of subscribers come from ``popularity``, and from the
-last census of a campus in the log (``model.census``) if there is one.
+last census of a campus in the log (``model.census``: its nodes, memory and subscribers) if there is one.
 
 Rule: a subject in the census has the census's number of subscribers, even if nothing was published on it for long.
 Rule: the plan leaves out subjects of the backbone of a campus, and subjects that the topic filter does not match.
@@ -90,7 +90,7 @@ def silent(
 def chosen(
     subscribers: Mapping[str, int], *, subject_filter: str = "#", census: CensusTotals | None = None
 ) -> dict[str, int]:
-    """Return the numbers of subscribers of the subjects in the plan; numbers of a *census* replace those given."""
+    """Return the number of subscribers of each subject in the plan; a *census* replaces numbers in *subscribers*."""
     counts = {**subscribers, **(census.subscribers if census is not None else {})}
     return {
         subject: count
@@ -107,7 +107,7 @@ def plan_replicas(
     target: float = TARGET,
     sample_bytes: int = SAMPLE_BYTES,
 ) -> Any:
-    """Return the plan for *subscribers* (the paper's S_i, per subject) as an Arrow batch of ``replicas``."""
+    """Return the replica plan for the number of *subscribers* per subject, as an Arrow batch of ``replicas``."""
     copies = plan(subscribers, nodes=nodes, slots_per_node=slots_per_node, target=target)
     columns = {
         "subject": list(copies),

@@ -65,7 +65,7 @@ class LogMark(NamedTuple):
 
 
 class LogPosition:
-    """The part of the state that records how far the log was folded: the time of the last fact, and its ``LogMark``."""
+    """The part of the state that records how far the log was read: the time of the last fact, and its ``LogMark``."""
 
     kinds = frozenset({"time", "log mark"})
 
@@ -74,15 +74,15 @@ class LogPosition:
         self.mark = LogMark()
 
     def keys(self) -> Iterator[Key]:
-        """Yield the keys of both rows."""
+        """Yield the keys of the row of the time, and of the row of the mark."""
         yield from (("time",), ("log mark",))
 
     def row(self, key: Key) -> bytes:
-        """Return the row of the time, or of the mark; the mark's row also has the format of all rows."""
+        """Return the row of the time, or of the mark (identity of the log), which also has the format of all rows."""
         return cbor2.dumps(self.last_at if key[0] == "time" else [*self.mark, STATE_FORMAT])
 
     def restore(self, rows: Mapping[Key, bytes]) -> None:
-        """Restore time and mark from *rows*."""
+        """Restore the time of the last fact and the mark (identity of the log) from *rows*."""
         for key, value in rows.items():
             found = cbor2.loads(value)
             if key[0] == "time":
@@ -137,7 +137,7 @@ class NodeShare:
 
     @property
     def mark(self) -> LogMark:
-        """The mark of the last fact; the caller sets it before a commit."""
+        """The identity of the log up to the last fact; the caller sets it before a commit."""
         return self._position.mark
 
     @mark.setter
@@ -182,7 +182,7 @@ class NodeShare:
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     def seen_content(self, put: Any) -> Seen:  # a pyarrow.Table
-        """Return which content of publications policies may read: policies in force, and new ones in the rows *put*."""
+        """Return which content of publications policies may read: those in force, and those that the rows *put* add."""
         policies = self._fold.policies
         texts = put.column("text").drop_null().to_pylist()
         if self._decides or policies.needs_bodies or any(map(policies.reads_bodies, texts)):
@@ -237,7 +237,10 @@ class NodeShare:
         self.moves.keeper.changed.clear()
 
     def _note_held(self, put: Iterable[Key]) -> None:
-        """Add the notifications of *put* rows to ``_held_since``; rebuild it once most of its entries are obsolete."""
+        """Add notifications that became held, by the stored rows *put*, to the heap ``_held_since``.
+
+        The heap is rebuilt once most of its entries are of notifications that are not held any more.
+        """
         hold = self._core.hold
         for key in put:
             if key[0] == "notification" and (kept := hold.kept(int(str(key[1])))) is not None:
@@ -255,7 +258,10 @@ _Rows = list[tuple[Key, bytes]]
 
 
 def _sorted_rows(node: str, store: RowStore) -> tuple[_Rows, _Rows, _Rows, bool]:
-    """Sort the stored rows into those of the hold, of contacts and all others; return also whether they are old."""
+    """Divide the stored rows into those of session queues (hold), of contacts, and others.
+
+    Also return whether an older version wrote them.
+    """
     rows, is_old = upgrade(node, list(store.rows()))
     of_hold, of_contacts, own = _Rows(), _Rows(), _Rows()
     for key, value in rows:

@@ -26,7 +26,7 @@ _OF_NOTIFICATIONS = frozenset({"notification", "shaped body", "difference", "con
 
 
 def upgrade(node: str, rows: _Rows) -> tuple[_Rows, bool]:
-    """Return the *rows* of the node in the format of this version, and whether an older version wrote them."""
+    """Return the *rows* of the node in the current format, and whether an older version wrote them."""
     if not rows or _format_of(rows) >= STATE_FORMAT:
         return rows, False
     return [*_upgrade_rows(node, rows)], True

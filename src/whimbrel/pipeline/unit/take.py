@@ -43,7 +43,7 @@ _REPORTS_AT_ONCE = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenPiece:
-    """Output of one piece of a node's log."""
+    """Output of one piece (chunk) of a node's log."""
 
     last: int
     """The last seq of the piece."""
@@ -115,7 +115,10 @@ def take(  # input, state, options
 
 
 def _contacts(piece: Piece, state: NodeShare, *, is_last: bool) -> tuple[list[Arrow], dict[tuple[str, str], Meeting]]:
-    """Return the contacts that ended and their meetings; search only at the end of a span, or after many reports."""
+    """Return the contacts that ended, and per pair their sums.
+
+    Contacts are searched only at the end of a range of seqs, or after many reports.
+    """
     if state.contacts is None:
         return [], {}
     state.contacts.take(piece.table("reports", ("seq", "reported_at", "device", "place")).sort_by("seq"))
@@ -128,7 +131,7 @@ def _contacts(piece: Piece, state: NodeShare, *, is_last: bool) -> tuple[list[Ar
 def _events(
     piece: Piece, matched: list[Arrow], state: NodeShare, matchers: Matchers, *, has_policies: bool
 ) -> tuple[Arrow, dict[int, Fact]]:
-    """Return all events of a piece in order, and the facts of some events; append the matches to *matched*.
+    """Return all events of a piece (chunk) of the log in order, and facts by seq; append its matches to *matched*.
 
     If the whole log has no policy (not *has_policies*), reports and the content of publications are left out.
     """
