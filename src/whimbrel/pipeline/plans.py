@@ -109,7 +109,7 @@ def settled_plan(path: Path, plan: StreamPlan, *, assumed: bool = False) -> Stre
     """Return *plan*, completed by the plan file *path*, or write that file for a new stream; refuse a different plan.
 
     Options that *plan* leaves open are those with which the stream was started. For a new stream, *assumed* says
-    whether deliveries count as confirmed without a receipt, because its devices confirm nothing.
+    whether deliveries count as confirmed without a receipt, because its log has none.
     """
     if not path.exists():
         receipts = assumed if plan.assume_receipts is None else plan.assume_receipts

@@ -165,7 +165,7 @@ def _version(name: str) -> str | None:
 
 
 def _java() -> tuple[str | None, str]:
-    """Return what the Java that Spark would start prints: its version (None: no Java), and its modules.
+    """Return the version (None: no Java) and the modules that Java prints, for the Java that Spark would start.
 
     Spark starts the Java of JAVA_HOME if that is set, else the one on the PATH.
     """

@@ -64,7 +64,7 @@ class Shard:
         return replace(piece, tables=tables, dead=piece.dead if self.is_first else [])
 
     def own_rows(self, begun: StartState) -> dict[Key, bytes]:
-        """Return those rows of a start state (a checkpoint of a cut log) that belong to this shard."""
+        """Return the rows of this shard in a start state (a checkpoint of a cut log)."""
         return dict(begun.rows if self.of == 1 else split(begun.rows, self._has))
 
     def _has(self, scope: RowScope, whose: str) -> bool:

@@ -74,8 +74,8 @@ class VersionPlaces:
     def of_table(cls, table: Any, *, wishes: Any, wish_count: int) -> VersionPlaces:
         """Read the places to which the versions in *table* are limited.
 
-        *wishes* has, per version, the number of its distinct filter (subject, content and keys); *wish_count* is how
-        many distinct filters there are.
+        The other arguments are about distinct filters (subject, content and keys): the number of each version's filter,
+        and how many distinct filters there are.
         """
         return cls._of(table, _place_columns(table), wishes, wish_count)
 
