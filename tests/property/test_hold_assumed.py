@@ -14,6 +14,7 @@ from whimbrel.hold.retention import Retention
 from whimbrel.hold.rules.assumed import AssumedReceipts
 from whimbrel.hold.shared_subscriptions import sorted_matches
 from whimbrel.hold.touched_rows import Key
+from whimbrel.model.bounds import INT64_MAX
 from whimbrel.model.facts import InterestChanged, Mode, PresenceChange, PresenceChanged, SessionChange, SessionChanged
 from whimbrel.model.notification import Notification
 from whimbrel.model.subscription import InterestChange, Subscription
@@ -90,7 +91,7 @@ class _World:
             session=self._session(),
             subject_filter=random.choice(FILTERS[:2] if self.is_plain else FILTERS),
             name=random.choice(("", "x")),
-            ttl_us=random.choice((None, None, 0, 10)),
+            ttl_us=random.choice((None, None, 0, 10, INT64_MAX)),
             max_held=random.choice((None, None, 0, 1)),
             qos=None if self.is_plain else random.choice((None, 0, 1)),
         )
