@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from whimbrel.cli.main import main
+from whimbrel.cli.options import connection
 from whimbrel.cli.options.passwords import ENVIRONMENT, keys_from, read_access_options, session_password
 from whimbrel.cli.session.connection import this_device
 from whimbrel.cli.session.printing import change_line, tree_of, words_of
 from whimbrel.client import AccessControlList, Grant, Right, SessionChange, SessionSubscription
 from whimbrel.errors import InvalidValueError
+from whimbrel.mqtt.codec import encode
+from whimbrel.mqtt.packets import V5, Connack
 
 COMMANDS = ("create", "join", "leave", "list", "show", "passwd", "subscribe", "unsubscribe", "delete")
 KEY = "producer:" + "ab" * 32
@@ -124,6 +129,30 @@ def test_a_broker_that_is_not_there_is_an_honest_no(run: Run, arguments: tuple[s
     done = run(*arguments, "--port", "1", "--retry", "0")
     assert (done.code, done.out) == (1, "")
     assert done.err == "error: cannot connect to 127.0.0.1 port 1: connection refused\n"
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Port of a broker that accepts a connection and then answers nothing, as one does whose disk is full."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            with server.accept()[0] as link:
+                link.recv(4096)
+                link.sendall(encode(Connack(), V5))
+                while link.recv(4096):
+                    pass
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def test_a_command_does_not_wait_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
+    """One sentence that says what may have happened, and exit code 1."""
+    monkeypatch.setattr(connection, "MAX_ANSWER_S", 0.2)
+    done = run("create", "a", "--open", "--port", str(silent_port))
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: no answer within 0.2 s; the request may still be done later.")
 
 
 def test_a_bad_filter_is_shown_with_its_place(run: Run) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from whimbrel.cli.options.connection import run
+from whimbrel.cli.options.connection import answer_of, run
 from whimbrel.cli.options.groups import with_option_groups
 from whimbrel.cli.options.lines import name_of
 from whimbrel.cli.session.connection import AskingConnection
@@ -171,7 +171,7 @@ def _do(connection: AskingConnection, work: Callable[[Policies], Awaitable[_T]],
 
     async def ask() -> None:
         async with connection.client_that_owns() if is_owner else connection.client_of_its_own() as client:
-            answers.append(await work(client.policies))
+            answers.append(await answer_of(work(client.policies)))
 
     run(ask())
     return answers[0]

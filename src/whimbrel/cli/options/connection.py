@@ -6,10 +6,10 @@ Rule: a password is never an argument, where other processes and the shell's his
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -19,7 +19,11 @@ from whimbrel.cli.options.values import read_seconds
 if TYPE_CHECKING:  # other commands need not load asyncio and MQTT
     from whimbrel.client import Client, Join
 
-__all__ = ["ClientId", "Connection", "PasswordFile", "Port", "User", "run"]
+__all__ = ["MAX_ANSWER_S", "ClientId", "Connection", "PasswordFile", "Port", "User", "answer_of", "run"]
+
+MAX_ANSWER_S = 60.0
+"""Longest time that a command waits for the answer to a request; a broker whose disk is full does not answer."""
+_T = TypeVar("_T")
 
 Port = Annotated[int, typer.Option("--port", min=1, max=65_535, help="Its port for MQTT.")]
 ClientId = Annotated[
@@ -122,6 +126,20 @@ class Connection:
             keys=keys,
             reports=None if place is None else Reporting(place=place, battery=lambda: None),
         )
+
+
+async def answer_of(request: Awaitable[_T]) -> _T:
+    """Return the broker's answer to *request*; exit 1 if none comes in time."""
+    try:
+        async with asyncio.timeout(MAX_ANSWER_S):
+            return await request
+    except TimeoutError:
+        typer.echo(
+            f"error: no answer within {MAX_ANSWER_S:g} s; the request may still be done later. "
+            "A broker whose disk is full answers when there is room again: see its log",
+            err=True,
+        )
+        raise typer.Exit(1) from None
 
 
 def run(work: Coroutine[object, object, None], *, timeout_s: float | None = None) -> None:

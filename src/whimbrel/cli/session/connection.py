@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from whimbrel.cli.options.connection import Connection, run
+from whimbrel.cli.options.connection import Connection, answer_of, run
 
 if TYPE_CHECKING:  # other commands need not load asyncio and MQTT
     from whimbrel.client import Client, Join, Sessions
@@ -68,7 +68,7 @@ def ask(client: Client, work: Callable[[Sessions], Awaitable[_T]]) -> _T:
 
     async def ask() -> None:
         async with client:
-            answers.append(await work(client.sessions))
+            answers.append(await answer_of(work(client.sessions)))
 
     run(ask())
     return answers[0]
