@@ -18,7 +18,7 @@ Matches: TypeAlias = Sequence[tuple[str, tuple[Identity, ...]]]
 
 
 class Published(Protocol):
-    """Protocol of an accepted notification in the caller's own form: the values that the rules need."""
+    """An accepted notification in the caller's own form, as a typing protocol with the values that the rules need."""
 
     @property
     def seq(self) -> int:
@@ -42,7 +42,10 @@ class Published(Protocol):
 
 
 class HandOver(NamedTuple):
-    """Delivery attempt: send a notification to a device. A receipt must follow per session, unless *is_own_receipt*."""
+    """Attempt to deliver a notification to a device.
+
+    Unless *is_own_receipt*, the caller must report a receipt for each of the sessions.
+    """
 
     device: str
     seq: int
@@ -80,7 +83,7 @@ class NotifySubscriptions(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """The one final outcome of a notification for a session and device."""
+    """Final outcome of a notification for one device of a session; each device gets exactly one."""
 
     session: str
     device: str | None

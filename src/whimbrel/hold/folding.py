@@ -40,7 +40,10 @@ def _deliver(_: HandOver) -> Outcome:
 
 
 class Folding:
-    """A hold for reading a log; with *assume_receipts*, each delivery is confirmed at once, as *judge* decides."""
+    """A hold for reading a log.
+
+    With *assume_receipts*, each delivery is confirmed at once, with the outcome that ``judge`` returns for it.
+    """
 
     def __init__(
         self,
@@ -55,13 +58,14 @@ class Folding:
         self._assume_receipts, self._judge = assume_receipts, judge
 
     def apply(self, fact: Fact, matches: Matches = ()) -> Settled:
-        """Apply the next fact; return the outcomes that it leads to."""
+        """Apply the next fact; return the final outcomes of notifications that follow."""
         return self.answered(self.hold.apply(fact, matches))
 
     def published(self, kept: Published, matches: Matches, *, is_decided: bool = True) -> Grouped:
-        """Apply a publication; *matches* are sorted (``sorted_matches``).
+        """Apply a publication; *matches* are sorted (``sorted_matches``). Return the final outcomes that follow.
 
-        If *is_decided*, a policy may withhold it, and *judge* is called for each delivery.
+        If receipts are assumed, ``judge`` is called for each delivery. Without *is_decided*, no policy may withhold the
+        publication, and most deliveries count as received without such a call.
         """
         if self._assume_receipts and not is_decided:
             return self._settle(self.hold.published_and_received(kept, matches))
@@ -70,7 +74,7 @@ class Folding:
     def confirmed(
         self, at: int, session: str, device: str, seq: int, outcome: Outcome, *, via: str | None = None
     ) -> Settled:
-        """Apply a receipt; return the outcomes that it leads to."""
+        """Apply a receipt; return the final outcomes of notifications that follow."""
         return self.answered(self.hold.confirmed(at, session, device, seq, outcome, via=via))
 
     def tick(self, now: int) -> Settled:
@@ -78,7 +82,10 @@ class Folding:
         return self.answered(self.hold.tick(now))
 
     def answered(self, commands: Iterable[Any]) -> Settled:
-        """Return the outcomes among *commands*; if receipts are assumed, also those of confirming the deliveries."""
+        """Return the final outcomes among *commands*.
+
+        If receipts are assumed, confirm each delivery among *commands*, and return also the outcomes that follow.
+        """
         return self._settle(commands)
 
     def _settle(self, commands: Iterable[Any]) -> list[Any]:

@@ -1,8 +1,9 @@
 """Private sessions and shared subscriptions: how plain MQTT fits into names of sessions and subject filters.
 
-A client of plain MQTT has a session of its own, the *private session*: the client is its only device, in mode take.
-A *share* is a shared subscription of MQTT 5.0 (§4.8.2): ``$share/<group>/<filter>`` is matched as ``<filter>``, and
-only one of the sessions with this share is given each notification.
+A client of plain MQTT has a session of its own, the *private session*. The client is its only device, in mode take: a
+notification that it receives is no longer held. A *share* is a shared subscription of MQTT 5.0 (§4.8.2):
+``$share/<group>/<filter>`` is matched as ``<filter>``, and only one of the sessions with this share is given each
+notification.
 Rule: only the prefix of its name makes a session private, and only that of its filter makes a subscription shared.
 """
 

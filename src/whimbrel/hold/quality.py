@@ -22,7 +22,10 @@ def effective(qos: int, subscription: Subscription | None) -> int:
 
 
 def is_live_only(qos: int, subscription: Subscription | None) -> bool:
-    """Return whether a notification is not held for a private session's subscription, because one has QoS 0."""
+    """Return whether a private session only delivers a notification live: *qos* or the subscription's QoS is 0.
+
+    Return False for a subscription that was not made over MQTT.
+    """
     if subscription is None or subscription.qos is None:
         return False
     return qos == 0 or subscription.qos == 0

@@ -24,7 +24,7 @@ class Retention:
         whole("max_held", self.max_held, 0, INT32_MAX)
 
     def of(self, subscription: Subscription | None) -> tuple[int, int]:
-        """Return time to live (µs) and maximum number for a subscription; the defaults for an unknown one."""
+        """Return time to live (µs) and maximum number of a subscription; if it is None, return the defaults."""
         if subscription is None:  # the log was cut: the subscription was made before its first seq
             return self.ttl_us, self.max_held
         ttl_us, max_held = subscription.ttl_us, subscription.max_held
@@ -52,12 +52,15 @@ class Lapses:
         heapq.heappush(self.heap, (lapse, seq, session))
 
     def due(self, now: int) -> Iterator[tuple[int, int, str]]:
-        """Remove and yield the entries that lapse at or before *now*, earliest first."""
+        """Remove and yield the entries (time, seq, session) that lapse at or before *now*, earliest first."""
         while self.heap and self.heap[0][0] <= now:
             yield heapq.heappop(self.heap)
 
     def release(self, count: int, is_held: Callable[[int, str], bool]) -> None:
-        """Count *count* more entries as obsolete; if most are, remove all entries for which *is_held* returns False."""
+        """Count *count* more entries as obsolete.
+
+        If many are, remove all entries whose notification is not held (*is_held*).
+        """
         self._delivered += count
         if self._delivered > _LITTLE and 2 * self._delivered > len(self.heap):
             self.heap = [entry for entry in self.heap if is_held(entry[1], entry[2])]

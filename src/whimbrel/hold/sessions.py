@@ -199,7 +199,10 @@ class Hold(Generic[K]):
             yield seq, cast("K | None", copy.kept)
 
     def keep_again(self, kept: K) -> bool:
-        """Attach a notification to the record that ``restore`` made of it; return False if there is no record."""
+        """Attach a notification to its record, which ``restore`` made without it.
+
+        Return False if there is no such record.
+        """
         copy = self._state.copies.get(kept.seq)
         if copy is None:
             return False

@@ -20,7 +20,7 @@ _NEVER = -1
 
 
 class ShareAssignment(NamedTuple):
-    """Sessions that get a notification through shares; the keys are the shares that match it."""
+    """Sessions that get a notification through shared subscriptions; the key is the subject filter of the share."""
 
     chosen: Mapping[str, str]
     """Session that gets the notification."""
@@ -32,12 +32,12 @@ _NONE_SERVED = ShareAssignment({}, {})
 
 
 def sorted_matches(matches: Matches) -> Matches:
-    """Return *matches* in order of session names, with the subscriptions of each sorted (``sorted_identities``)."""
+    """Return *matches* in order of session names, each with its subscriptions in order of subject filter and name."""
     return sorted(((session, sorted_identities(found)) for session, found in matches), key=itemgetter(0))
 
 
 def sorted_identities(identities: tuple[Identity, ...]) -> tuple[Identity, ...]:
-    """Return the identities of subscriptions in order of subject filter and name."""
+    """Return the subscriptions *identities* (pairs of subject filter and name) in order of subject filter and name."""
     if len(identities) == 1:
         return identities
     return tuple(sorted(identities, key=lambda identity: (identity[0] or "", identity[1])))
@@ -84,7 +84,10 @@ def _may_withhold(state: State, session: Session) -> bool:
 
 
 def _others(share: str, found: Matches, counted: Matches) -> Matches:
-    """Return the sessions in which *share* matched, was not chosen, and no other subscription counts."""
+    """Return the sessions in which *share* matched but no subscription counts, because shares chose other sessions.
+
+    Each has its subscriptions to *share*.
+    """
     return [
         (name, sorted_identities(tuple(identity for identity in identities if identity[0] == share)))
         for (name, identities), (_, left) in zip(found, counted, strict=True)
@@ -98,7 +101,10 @@ def _is_no_local(session: Session, identity: Identity) -> bool:
 
 
 def chosen_of(state: State, share: str, names: list[str]) -> str:
-    """Return the session of *names* whose turn it is in *share*: with a present device, if any, chosen longest ago."""
+    """Return the session of *names* that gets the next notification of *share*: the one that was chosen longest ago.
+
+    Sessions with a present device have precedence.
+    """
     sessions, turns = state.sessions, state.turns.get(share, {})
     able = [name for name in names if any(member.is_present for member in sessions[name].members.values())]
     return min(able or names, key=lambda name: (turns.get(name, _NEVER), name))

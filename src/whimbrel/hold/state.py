@@ -82,7 +82,7 @@ class Pending:
 
 
 class LaneOptions:
-    """Delivery options of a private session for one combination of matching subscriptions; computed once."""
+    """Options of fast delivery to a private session, for one combination of matching subscriptions; computed once."""
 
     __slots__ = ("handed", "has_policy", "identities", "kept", "longest_us", "qos", "room", "shortest_us")
 
@@ -101,7 +101,7 @@ class LaneOptions:
 
 
 class FastLane:
-    """Unconfirmed deliveries of a private session that are not in its queue yet; see ``rules.fast_lane``."""
+    """Fast lane of a private session: unconfirmed deliveries that are not in its queue; see ``rules.fast_lane``."""
 
     __slots__ = ("device", "flights", "member", "name", "pending", "session", "terms")
 
@@ -202,7 +202,7 @@ class Session:
 
 
 class Copy:
-    """Record of one stored notification, which all sessions share that have it pending or in flight in a fast lane."""
+    """Record of one stored notification, shared by all sessions in which it is pending or in flight."""
 
     __slots__ = (
         "attempted",
@@ -316,7 +316,7 @@ class State:
         return pending is not None and bool(pending.held)
 
     def has_policy(self, session: Session, identities: tuple[Identity, ...]) -> bool:
-        """Return whether any of the subscriptions *identities* has a policy."""
+        """Return whether any of the session's subscriptions *identities* (subject filter and name) has a policy."""
         if not session.with_policy:
             return False
         found = (session.subscriptions.get(identity) for identity in identities)
@@ -343,7 +343,10 @@ class State:
         self._count(session, subscription, 1)
 
     def remove(self, session: Session, identity: Identity) -> None:
-        """Remove a subscription, if it exists; a session without the share any more loses its place in the share."""
+        """Remove a subscription, if it exists.
+
+        If it was the session's last one to a share, forget when the share last chose the session.
+        """
         self._count(session, session.subscriptions.pop(identity, None), -1)
         share = identity[0]
         if share is not None and share in self.turns and all(other != share for other, _ in session.subscriptions):

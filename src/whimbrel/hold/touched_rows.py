@@ -25,7 +25,7 @@ Encode: TypeAlias = Callable[[Any], bytes]
 
 
 def changed_rows(touched: Iterable[Key], table: RowTable, *, encode: Encode = cbor2.dumps) -> ChangedRows:
-    """Return the encoded rows of the *touched* keys that have a row, and the keys that have none."""
+    """Return the encoded rows of the *touched* keys and, if a row no longer exists, its key for the store to delete."""
     put: dict[Key, bytes] = {}
     drop: set[Key] = set()
     for key in touched:
@@ -62,17 +62,17 @@ class TouchedRows:
         self._keys.update(keys)
 
     def rows(self) -> ChangedRows:
-        """Return the changed rows; the marks stay until ``clear`` is called."""
+        """Return the changed rows and the keys of deleted ones; their marks stay until ``clear`` is called."""
         return changed_rows(self._keys, self._table, encode=self._encode)
 
     def take(self) -> ChangedRows:
-        """Return the changed rows and remove all marks."""
+        """Return the changed rows and the keys of deleted ones, and remove all marks."""
         changes = self.rows()
         self._keys.clear()
         return changes
 
     def take_some(self, most: int) -> ChangedRows:
-        """Return at most *most* of the changed rows and remove their marks.
+        """Return at most *most* of the changed rows (and keys of deleted ones), and remove their marks.
 
         For a caller that must write many rows in short steps. A row may change again between two calls. If later
         results overwrite earlier ones, all calls together give the same rows as one ``take`` at the end.

@@ -56,7 +56,7 @@ class View:
         return self._with_time(self._touched.take())
 
     def _with_time(self, changes: ChangedRows) -> ChangedRows:
-        """Add the row of the hold's time to *changes*, because the time changes with every fact; return *changes*."""
+        """Add the row with the hold's time, which every fact changes, to *changes*, and return *changes*."""
         changes[0][("now",)] = cbor2.dumps(self._state.now)
         return changes
 

@@ -55,7 +55,10 @@ Outcomes: TypeAlias = list[Command | SessionOutcomes]
 
 
 class AssumedReceipts:
-    """Applies publications without policies, for a caller that would confirm each delivery at once."""
+    """Applies publications for a caller that confirms each delivery at once.
+
+    Uses the other rules only where it must.
+    """
 
     def __init__(
         self,
@@ -145,7 +148,10 @@ class AssumedReceipts:
             result.earlier = tuple(device for device in absent if device < min(takers))
 
     def _apply(self, kept: Published, results: Sequence[AssumedResult], out: Outcomes) -> None:
-        """Add the outcomes to *out*, and hold the notification in the sessions where no device takes it."""
+        """Append the final outcomes of a publication to *out*.
+
+        Hold it in each session that can and in which no device takes it.
+        """
         published_at, expires_at, now = kept.published_at, kept.expires_at, self._state.now
         copy: Copy | None = None
         for result in results:

@@ -27,7 +27,10 @@ class Departures:
         self._state, self._view, self._endings = state, view, endings
 
     def leave(self, session: Session, device: str, member: Member, sent_seq: int, out: list[Command]) -> Iterator[None]:
-        """Keep the deliveries that a leaving device was sent (up to *sent_seq*) in flight; cancel the others."""
+        """Keep the deliveries up to the seq *sent_seq*, which a leaving device was sent, in flight.
+
+        Cancel the later ones.
+        """
         gone = Member(is_present=False, takes=False)  # not in mode take: its receipts end nothing for other members
         for count, (seq, flight) in enumerate(member.in_flight.items(), start=1):
             if count % QUICK_PIECE == 0:
@@ -65,7 +68,10 @@ class Departures:
         return gone.in_flight
 
     def take_back(self, session: Session, device: str, seq: int, flight: Flight, out: list[Command]) -> None:
-        """Cancel a delivery to a device that left; if the session has ended the notification, the device is settled."""
+        """Cancel a delivery to a device that left.
+
+        If the session has ended the notification, the device gets its final outcome.
+        """
         pending = session.pending[seq]
         self._view.touch(("pending", session.name, seq))
         if pending.end is None:

@@ -26,7 +26,7 @@ class OutcomeRules:
         return out
 
     def advance(self, at: int, out: list[Command]) -> None:
-        """Advance the time to *at*; end the notifications whose time to be held is over by then (rules 1, 8)."""
+        """Advance the time to *at*; end the notifications that no subscription holds any longer (rules 1 and 8)."""
         if at > self._state.now:  # noqa: PLR1730  # max() takes twice as long, and this runs for every fact
             self._state.now = at
         heap = self._state.lapses.heap
@@ -34,7 +34,10 @@ class OutcomeRules:
             self.end_lapsed(out)
 
     def end_lapsed(self, out: list[Command]) -> None:
-        """End the notifications whose time to be held is over by now, earliest first (rule 8)."""
+        """Stop holding notifications for subscriptions whose time to hold them is over, earliest first (rule 8).
+
+        End each notification that no subscription of the session holds any longer.
+        """
         for lapse, seq, name in self._state.lapses.due(self._state.now):
             session = self._state.sessions.get(name)
             pending = None if session is None else session.pending.get(seq)
@@ -130,7 +133,10 @@ class OutcomeRules:
         *,
         via: str | None = None,
     ) -> None:
-        """Append the final outcome of a notification for a device of a session, or for no device."""
+        """Append the final outcome of a notification for a device.
+
+        *device* is None if the session has no device to give it to.
+        """
         if device is not None:
             pending.settled.add(device)
         kept = self._state.copies[seq].kept

@@ -30,7 +30,7 @@ _NEW = tuple.__new__  # makes a named tuple in a third of the time of its constr
 
 
 def terms_of(session: Session, matched: tuple[Identity, ...], retention: Retention) -> LaneOptions:
-    """Return the delivery options of a session for one combination of matching subscriptions."""
+    """Return the options of fast delivery (QoS, times to live, limits) for a combination of matching subscriptions."""
     terms = LaneOptions(session.name, sorted_identities(matched))
     subscriptions = [session.subscriptions.get(identity) for identity in terms.identities]
     granted = [None if found is None else found.qos for found in subscriptions]
@@ -49,7 +49,7 @@ def terms_of(session: Session, matched: tuple[Identity, ...], retention: Retenti
 
 
 class FastLanes:
-    """The fast lanes of all sessions."""
+    """The fast lanes of all private sessions: deliveries in flight that are not in the sessions' queues."""
 
     def __init__(self, state: State, view: View, retention: Retention) -> None:
         self._state, self._view, self._retention = state, view, retention
@@ -66,10 +66,10 @@ class FastLanes:
         *,
         is_expiring: bool,
     ) -> tuple[Matches, int]:
-        """Deliver to the sessions with a fast lane: append deliveries to *out*, and final outcomes to *own*.
+        """Deliver a notification through fast lanes; append the deliveries to *out*.
 
-        Outcomes are final at once at QoS 0 without a receipt. Return the matches of other sessions, which are left for
-        the rules, and the number of new flights.
+        At QoS 0 without a receipt, the final outcome is known at once; it is added to *own*, by device. Return the
+        matches that are left for the rules, and the number of new flights (unconfirmed deliveries).
         """
         left: list[tuple[str, tuple[Identity, ...]]] = []
         seq, qos = kept.seq, kept.qos
@@ -116,7 +116,10 @@ class FastLanes:
         return left, flight_count
 
     def _open(self, session: Session) -> FastLane | None:
-        """Open a fast lane for a session that meets the conditions and return it; else return None."""
+        """Open a fast lane for a session that fulfils the conditions in this module's docstring, and return it.
+
+        Else return None.
+        """
         if not session.is_private or len(session.members) != 1:
             return None
         ((device, member),) = session.members.items()
@@ -127,14 +130,14 @@ class FastLanes:
         return session.lane
 
     def _work_out(self, lane: FastLane, matched: tuple[Identity, ...]) -> LaneOptions:
-        """Compute the delivery options for a combination of matching subscriptions, and cache them."""
+        """Compute the options of fast delivery for a combination of matching subscriptions, and cache them."""
         if len(lane.terms) >= _MANY:
             lane.terms.clear()
         terms = lane.terms[matched] = terms_of(lane.session, matched, self._retention)
         return terms
 
     def land(self, lane: FastLane) -> None:
-        """Turn the flights of a lane into pending notifications, in the state that the rules give at this time."""
+        """Turn a lane's flights (unconfirmed deliveries) into pending notifications, as they would be by the rules."""
         self._busy.discard(lane)
         landed, lane.flights = lane.flights, {}
         state, name = self._state, lane.name
@@ -151,11 +154,11 @@ class FastLanes:
 
     @property
     def flight_count(self) -> int:
-        """Number of flights in all lanes."""
+        """Number of unconfirmed deliveries in all fast lanes."""
         return sum(len(lane.flights) for lane in self._busy)
 
     def land_all(self) -> None:
-        """Turn the flights of all lanes into pending notifications."""
+        """Turn the unconfirmed deliveries of all fast lanes into pending notifications."""
         for lane in list(self._busy):
             self.land(lane)
 
@@ -179,7 +182,11 @@ class FastLanes:
         return pending
 
     def close(self, session: Session) -> None:
-        """Close the lane of a session, if it has one, because its conditions are about to change."""
+        """Close the fast lane of a session, if it has one, and forget its results that assumed receipts have cached.
+
+        Its unconfirmed deliveries become pending notifications. Call this before the session's devices or subscriptions
+        change.
+        """
         if session.results:
             session.results.clear()
         if session.lane is not None:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def put_in_order(by_number: dict[int, T]) -> None:
-    """Sort a dictionary by its keys (seqs) in place, because other objects refer to it."""
+    """Sort a dictionary by its keys (seqs) in place, because other objects refer to the dictionary."""
     found = sorted(by_number.items())
     by_number.clear()
     by_number.update(found)
@@ -41,7 +41,7 @@ class QueueRules:
     ) -> tuple[dict[Identity, int], tuple[Outcome, tuple[Identity, ...], int]]:
         """Return the subscriptions that can hold a notification, each with the time at which it lapses (rule 3).
 
-        Return also the outcome, subscriptions and time with which the session ends it if none can hold it.
+        If none can, the session ends the notification. Return as second value how: the outcome, subscriptions and time.
         """
         held: dict[Identity, int] = {}
         live_only: list[Identity] = []

@@ -114,7 +114,10 @@ class MemberRules:
         identities: tuple[Identity, ...],
         out: list[Command],
     ) -> bool:
-        """Deliver a held notification to a device; return True if it needs no receipt, at QoS 0 (rules 6 and 16)."""
+        """Deliver a held notification to a device (rules 6 and 16).
+
+        Return whether the delivery is at QoS 0 and needs no receipt.
+        """
         copy = self._state.copies[seq]
         session.pending[seq].in_flight.add(device)
         counted = ((session.name, identities),)
@@ -140,7 +143,10 @@ class MemberRules:
         return is_own
 
     def _pass_on(self, seq: int, copy: Copy, name: str, identities: tuple[Identity, ...], out: list[Command]) -> None:
-        """Pass a withheld notification to session *name*, next of its share: hold and deliver it there (rule 21)."""
+        """Hold and deliver a notification in session *name* (rule 21).
+
+        A policy withheld the notification from another session of a share, and *name* is the next.
+        """
         session = self._state.sessions[name]
         self._lanes.close(session)  # its unconfirmed deliveries may be younger, and must come after this one
         held, end = self._keeping.to_hold(session, identities, copy)
@@ -187,7 +193,10 @@ class MemberRules:
         return out
 
     def _on_its_way(self, device: str, seq: int, joining: str) -> Flight | None:
-        """Return a device's unconfirmed delivery of a notification through another session than *joining*, or None."""
+        """Return a device's unconfirmed delivery of a notification through any session but *joining*.
+
+        Return None if there is none.
+        """
         # Search only the sessions of the device: a notification may be held in thousands.
         joined, departed = self._state.joined.get(device, ()), self._state.departed.get(device, ())
         for name in (*joined, *departed, private_session(device)):
@@ -236,7 +245,10 @@ class MemberRules:
         return out
 
     def note_sent(self, device: str, member: Member, sent_seq: int = INT64_MAX) -> Iterator[None]:
-        """Record that a device may have received its unconfirmed deliveries up to *sent_seq*, for later DUP flags."""
+        """Record that a device may have received its unconfirmed deliveries up to *sent_seq*.
+
+        A redelivery then has DUP set.
+        """
         for count, (seq, flight) in enumerate(member.in_flight.items(), start=1):
             if count % QUICK_PIECE == 0:
                 yield
@@ -255,7 +267,10 @@ class MemberRules:
 
     @staticmethod
     def _must_finish(copy: Copy, flight: Flight, pending: Pending) -> bool:
-        """Return whether a sent delivery must be completed at a reconnect: at QoS 2, or if the client unsubscribed."""
+        """Return whether a sent delivery must be completed after a reconnect (rule 19).
+
+        It must at QoS 2 and, if the client has unsubscribed in the meantime, at QoS 1.
+        """
         if flight.qos == EXACTLY_ONCE:
             return copy.qos == EXACTLY_ONCE
         is_unsubscribed = pending.end is not None and pending.end[0] is _DROPPED and pending.lapses_at is not None
@@ -278,7 +293,10 @@ class MemberRules:
         *,
         begun: Mapping[int, Flight] = MappingProxyType({}),
     ) -> Iterator[None]:
-        """Cancel a device's unconfirmed deliveries, except *begun*; those that the session ended get their outcome."""
+        """Cancel a device's unconfirmed deliveries, except those in *begun*.
+
+        If the session has ended a notification, the device now gets its final outcome.
+        """
         in_flight, member.in_flight = member.in_flight, dict(begun)
         for count, seq in enumerate(in_flight, start=1):
             if count % QUICK_PIECE == 0:
@@ -299,7 +317,10 @@ class MemberRules:
         yield from self._departures.end(session, device, out)
 
     def _serve_shares(self, seq: int, identities: tuple[Identity, ...], out: list[Command]) -> None:
-        """Pass a notification that a policy withheld to the next session of each share among *identities* (rule 21)."""
+        """Pass a notification that a policy withheld to the next session of each share (rule 21).
+
+        The shares are those among the subscriptions *identities*.
+        """
         copy = self._state.copies[seq]
         if not copy.shares:
             return

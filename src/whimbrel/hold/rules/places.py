@@ -24,11 +24,14 @@ class Follower(Protocol):
     """Observer of the places of devices, for example a spatial index."""
 
     def place_changed(self, device: str, sighting: Sighting | None) -> None:
-        """Record the last place of a device; None: its place is forgotten."""
+        """Handle a change of a device's last place; *sighting* is None if the place is forgotten."""
 
 
 class Places:
-    """Last places of devices, and the filter for subscriptions out of range; ``follower`` gets every change."""
+    """Last places of devices, and the check of matching subscriptions for range.
+
+    ``follower`` is notified of every change.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -50,7 +53,7 @@ class Places:
             self.sighted(fact.state.device, Sighting(fact.seq, fact.state.reported_at, fact.state.place))
 
     def sighted(self, device: str, sighting: Sighting) -> None:
-        """Record the last place of a device, and notify the follower."""
+        """Record the last place of a device, and notify the observer (``follower``)."""
         places = self._last
         if device in places:
             del places[device]  # moves it to the end: the oldest reports come first
@@ -98,13 +101,16 @@ class Places:
         return [places[device] for device in session.members if device in places]
 
     def heard_by(self, notification: Notification, matches: Matches) -> Matches:
-        """Return *matches* without the subscriptions that are out of range of *notification*."""
+        """Return *matches* (sessions with subscriptions) without subscriptions out of range of *notification*."""
         return self.heard(matches, place=notification.place, area=notification.area, at=notification.published_at)
 
     def heard(
         self, matches: Matches, *, place: Place | None, area: Area | None, at: int
     ) -> list[tuple[str, tuple[Identity, ...]]]:
-        """Return *matches* without the subscriptions out of range of a publication at *place* and *at*, for *area*."""
+        """Return *matches* without the subscriptions that are out of range of a publication.
+
+        The publication was made at *place* at the time *at*, and is meant for *area*.
+        """
         found: list[tuple[str, tuple[Identity, ...]]] = []
         for name, identities in matches:
             session = self._state.sessions.get(name)
@@ -126,4 +132,4 @@ class Places:
 
 
 def _ignore(_: tuple[str, str]) -> None:
-    """Do nothing: no store follows the places."""
+    """Do nothing with the key of a changed row, because no store saves the places."""

@@ -25,7 +25,7 @@ _NEW = tuple.__new__  # makes a named tuple in a third of the time of its constr
 
 
 class Publications:
-    """Applies publications to the sessions that match; *has_fast_lane*: use fast lanes (``fast_lane``) if possible."""
+    """Applies publications to the sessions that match; with *has_fast_lane*, through fast lanes where possible."""
 
     def __init__(
         self,
@@ -81,7 +81,10 @@ class Publications:
     def _publishing(
         self, kept: Published, matches: Matches, others: Mapping[str, Matches], received: Collection[str]
     ) -> Work:
-        """Deliver a notification through fast lanes where possible, else hold and deliver it by rules; in slices."""
+        """Deliver a notification through fast lanes where possible, else by the rules.
+
+        Yield after each slice of work.
+        """
         out: list[Command] = []
         flown: list[HandOver] = []
         own: dict[str, Settle] = {}
@@ -105,7 +108,10 @@ class Publications:
         return out
 
     def _begin(self, kept: Published, matches: Matches, out: list[Command]) -> tuple[Matches, Mapping[str, Matches]]:
-        """Advance the time; return the matches that count, and the other candidates of each share (rule 21)."""
+        """Advance the time.
+
+        Return the matches that count and, for each share, the sessions that may get it next (rule 21).
+        """
         state, at = self._state, kept.published_at
         if at > state.now:  # noqa: PLR1730  # ``OutcomeRules.advance``, inlined: this runs for every publication
             state.now = at
@@ -128,7 +134,7 @@ class Publications:
     def _copy(
         self, kept: Published, flight_count: int, others: Mapping[str, Matches], received: Collection[str]
     ) -> Copy:
-        """Create and return the record of a notification that is stored."""
+        """Create the record of a notification that a session is about to hold or has in flight; return the record."""
         copy = self._state.copies[kept.seq] = Copy(kept.qos, kept.published_at, kept.expires_at, kept=kept)
         copy.flight_count = flight_count
         copy.shares = others
@@ -146,7 +152,11 @@ class Publications:
         own: dict[str, Settle],
         out: list[Command],
     ) -> list[Command]:
-        """Return all commands of a publication that fast lanes delivered to every session, by name of device."""
+        """Return all commands of a publication that fast lanes delivered in every matching session.
+
+        These are the commands in *out*, then the deliveries *flown*, sorted by device, then the outcomes *own*. If a
+        delivery needs a receipt, store the record of the notification.
+        """
         if flight_count:
             copy = self._copy(kept, flight_count, others, received)
             copy.received.update(own)
@@ -156,7 +166,7 @@ class Publications:
         return out
 
     def _store(self, seq: int, copy: Copy) -> None:
-        """Notify the follower of the record of a notification, unless it ended in every session at once."""
+        """Mark the record of a notification as stored, and notify its observer, unless it is already removed."""
         if seq in self._state.copies:
             self._state.store(copy)
 
@@ -169,9 +179,10 @@ class Publications:
         own: dict[str, Settle],
         out: list[Command],
     ) -> Iterator[None]:
-        """Hold a notification and deliver it, by the rules; *flown* and *own* came from fast lanes before.
+        """Hold a notification and deliver it, by the rules, in the sessions that the fast lanes left.
 
-        *flown* has deliveries, and *own* the outcomes of devices that got it at QoS 0 and confirm nothing.
+        The fast lanes have made the deliveries *flown*, and given the final outcomes *own* to devices that got it at
+        QoS 0 and confirm nothing.
         """
         copy.has_row = True
         if self._view.is_followed:
@@ -213,7 +224,7 @@ class Publications:
                 self._receive_at_once(command, copy, own, out)
 
     def _receive_at_once(self, command: HandOver, copy: Copy, own: dict[str, Settle], out: list[Command]) -> None:
-        """Count a delivery as received that needs no receipt, at QoS 0 (rule 16)."""
+        """Count a delivery at QoS 0, which needs no receipt, as received (rule 16)."""
         device = command.device
         settled = own.get(device)
         if settled is not None:
@@ -227,9 +238,9 @@ class Publications:
     def _hand_over_live(
         self, seq: int, matches: Matches, copy: Copy, flown: list[HandOver]
     ) -> Generator[None, None, list[HandOver]]:
-        """Deliver a notification once to every present device (rule 5); return all deliveries by name of device.
+        """Deliver a notification once to every present device (rule 5); return all deliveries, sorted by device.
 
-        The deliveries *flown* of fast lanes are among them.
+        The deliveries *flown*, which fast lanes have made, are included.
         """
         counted: dict[str, list[tuple[str, tuple[Identity, ...]]]] = {}
         confirming: set[str] = set()

@@ -39,7 +39,10 @@ def next_to_serve(
 
 
 def _leave_out(copy: Copy, gone: str | None, chosen: str | None) -> None:
-    """Remove the share *gone*, or the session *chosen* (which gets the notification), from the candidates of *copy*."""
+    """Remove a share or a session from the candidates in ``copy.shares``; None removes nothing.
+
+    The share *gone* has no candidate left; the session *chosen* gets the notification now.
+    """
     left = {
         share: [match for match in others if match[0] != chosen]
         for share, others in copy.shares.items()

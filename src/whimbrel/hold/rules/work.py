@@ -28,6 +28,6 @@ def all_of(work: Work) -> list[Command]:
 
 
 def at_once(commands: list[Command]) -> Work:
-    """Return *commands* as work that is done already, without a slice."""
+    """Return a generator that yields nothing and returns *commands*, for work that is already done."""
     yield from ()
     return commands

@@ -77,13 +77,13 @@ class RowStore(Protocol):
         """Return the row under *key*, or None."""
 
     def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
-        """Delete *drop*, then write *put*, and set ``applied``: all of it or, with an error, nothing.
+        """Delete the rows under *drop*, write *put* and set ``applied``, atomically: an error changes nothing.
 
         *applied* never decreases; it stays the same if only the passing of time (a tick) changed rows.
         """
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
-        """Replace all rows by *rows* and set ``applied``: all of it or, with an error, nothing.
+        """Replace all rows by *rows* and set ``applied``, atomically: an error changes nothing.
 
         For a caller that does not know which changes the store has, because a commit failed and more changes followed.
         """

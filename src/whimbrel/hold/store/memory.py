@@ -32,7 +32,7 @@ class MemoryStore:
         return self._rows.get(encode_key(key))
 
     def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
-        """Delete *drop*, then write *put*, and set ``applied``: all of it or, with an error, nothing."""
+        """Delete the rows under *drop*, write *put* and set ``applied``, atomically: an error changes nothing."""
         whole("applied", applied, self._applied, INT64_MAX)
         # Encode everything first, because this may fail and must then change nothing.
         dropped = list(map(encode_key, drop))
@@ -43,7 +43,7 @@ class MemoryStore:
         self._applied = applied
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
-        """Replace all rows by *rows* and set ``applied``: all of it or, with an error, nothing."""
+        """Replace all rows by *rows* and set ``applied``, atomically: an error changes nothing."""
         whole("applied", applied, self._applied, INT64_MAX)
         self._rows = {encode_key(key): bytes(value) for key, value in rows.items()}
         self._applied = applied

@@ -136,7 +136,7 @@ class SqliteStore:
         return None if found is None else self._unseal(found[0], *encoded)
 
     def commit(self, applied: int, put: Mapping[Key, bytes], drop: Collection[Key]) -> None:
-        """Delete *drop*, then write *put*, and set ``applied``: all of it or, with an error, nothing."""
+        """Delete the rows under *drop*, write *put* and set ``applied``, atomically: an error changes nothing."""
         whole("applied", applied, self._applied, INT64_MAX)
         with self._translated(), self._transaction():
             self._connection.executemany("DELETE FROM rows WHERE kind = ? AND key = ?", map(encode_key, drop))
@@ -145,7 +145,7 @@ class SqliteStore:
         self._applied = applied
 
     def replace(self, applied: int, rows: Mapping[Key, bytes]) -> None:
-        """Replace all rows by *rows* and set ``applied``: all of it or, with an error, nothing."""
+        """Replace all rows by *rows* and set ``applied``, atomically: an error changes nothing."""
         self.load(applied, rows.items())
 
     def load(self, applied: int, rows: Iterable[tuple[Key, bytes]]) -> None:
