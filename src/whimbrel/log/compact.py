@@ -92,7 +92,7 @@ def publication_body(
     packet_id: int | None = None,
     properties: bytes = b"",
 ) -> bytes:
-    """Return the body of a compact publication record; *publisher* and *subject* are UTF-8, empty if there is none."""
+    """Return the body of a publication record in the short form; *publisher* and *subject* are UTF-8, or empty."""
     flags = qos << _QOS_SHIFT | retain | _VALUE
     if expires_at is None and packet_id is None and not properties:  # the usual case
         start = _pack_publication(seq, PUBLICATION, published_at, flags, len(publisher), len(subject))
@@ -109,18 +109,18 @@ def publication_body(
 
 
 def receipt_prefix(session: str, device: str, subscriptions: Sequence[SubscriptionIdentity] = ()) -> bytes:
-    """Encode session, device and subscriptions, which end each receipt of a subscriber; a broker caches the result."""
+    """Encode session, device and subscriptions: the end of each receipt of a subscriber, which the broker reuses."""
     flat = [text for each in subscriptions for text in (each.subject_filter, each.name)]
     return cbor2.dumps([name("session", session), name("device", device), flat])
 
 
 def receipt_body(seq: int, handed_at: int, prefix: bytes, notification_seq: int, via: str | None = "live") -> bytes:
-    """Return the body of a compact delivery record; *prefix* is the result of ``receipt_prefix``."""
+    """Return the body of a delivery record in the short form; *prefix* is the result of ``receipt_prefix``."""
     return _pack_delivery(seq, DELIVERY, handed_at, notification_seq, _VIA_NUMBERS[via]) + prefix
 
 
 def move_body(seq: int, reported_at: int, latitude: float, longitude: float, device: bytes) -> bytes:
-    """Return the body of a compact move record, a report of a position only; *device* is UTF-8."""
+    """Return the body of a move record (a report of a position only) in the short form; *device* is UTF-8."""
     return _pack_move(seq, MOVE, reported_at, latitude, longitude) + device
 
 
@@ -128,7 +128,7 @@ def move_body(seq: int, reported_at: int, latitude: float, longitude: float, dev
 
 
 def time_of(payload: bytes) -> int:
-    """Return the time of a compact record."""
+    """Return the time of a record in the short (compact) form."""
     try:
         moment: int = _TIME.unpack_from(payload)[0]
     except struct.error:
@@ -152,7 +152,7 @@ def _optional(payload: bytes, flags: int) -> tuple[int | None, int | None, int, 
 
 
 def publication_values(payload: bytes) -> list[object]:
-    """Decode a compact publication: the values of a ``publications`` row from the time on, in column order."""
+    """Decode the short form of a publication: the values of all columns from ``published_at`` on, in order."""
     try:
         published_at, flags, publisher_length, subject_length = _PUBLICATION.unpack_from(payload)
         if flags & ~_KNOWN_FLAGS:
@@ -189,7 +189,7 @@ def publication_values(payload: bytes) -> list[object]:
 
 
 class PublicationColumns(NamedTuple):
-    """Columns that vary among compact publications; the other columns are constant (see ``publication_values``)."""
+    """Columns that the short form of a publication stores; the others are constant (see ``publication_values``)."""
 
     published_at: Sequence[int]
     publisher: list[str | None]
@@ -205,7 +205,10 @@ class PublicationColumns(NamedTuple):
 
 
 def publication_columns(payloads: Sequence[bytes]) -> PublicationColumns:
-    """Decode compact publications into columns; a bad record raises ``InvalidValueError`` or a Python exception."""
+    """Decode publications in the short form into columns.
+
+    A bad record raises ``InvalidValueError`` or a Python exception.
+    """
     published_at, flags, publisher_lengths, subject_lengths = zip(*map(_PUBLICATION.unpack_from, payloads), strict=True)
     texts = _Texts()
     publishers: list[str | None] = []
@@ -252,7 +255,7 @@ class _Texts(dict[bytes, str | None]):
 
 
 class ReceiptColumns(NamedTuple):
-    """Columns that vary among compact deliveries; the other columns are constant (see ``receipt_values``)."""
+    """Columns that are stored in the short form of a delivery; the others are constant (see ``receipt_values``)."""
 
     handed_at: Sequence[int]
     notification_seq: Sequence[int]
@@ -264,7 +267,10 @@ class ReceiptColumns(NamedTuple):
 
 
 def receipt_columns(payloads: Sequence[bytes]) -> ReceiptColumns:
-    """Decode compact deliveries into columns; a bad record raises a Python exception (see ``receipt_values``)."""
+    """Decode deliveries in the short form into columns.
+
+    A bad record raises a Python exception (see ``receipt_values``).
+    """
     handed_at, notification_seq, vias = zip(*map(_DELIVERY.unpack_from, payloads), strict=True)
     known: dict[bytes, int] = {}
     subscriber = [known.setdefault(payload[_DELIVERY.size :], len(known)) for payload in payloads]
@@ -282,7 +288,7 @@ def subscriber_values(rest: list[object]) -> tuple[str, str, list[dict[str, obje
 
 
 def move_values(payload: bytes) -> list[object]:
-    """Decode a compact move: the values of a ``reports`` row from the time on, in column order."""
+    """Decode the short form of a move: the values of the columns of ``reports`` from ``reported_at`` on, in order."""
     try:
         reported_at, latitude, longitude = _MOVE.unpack_from(payload)
     except struct.error as error:
@@ -293,7 +299,10 @@ def move_values(payload: bytes) -> list[object]:
 
 
 def receipt_values(node: str, payload: bytes, rest: list[object]) -> list[object]:
-    """Decode a compact delivery: the values of a ``receipts`` row from the time on; *rest* is its decoded CBOR list."""
+    """Decode the short form of a delivery: the values of the columns of ``receipts`` from ``handed_at`` on, in order.
+
+    *rest* is the decoded CBOR list at the end of *payload*.
+    """
     handed_at, notification_seq, via = _DELIVERY.unpack_from(payload)
     if via >= len(_VIAS):
         raise InvalidValueError("via", via, f"at most {len(_VIAS) - 1}; more are from a newer Whimbrel")
@@ -317,7 +326,7 @@ def receipt_values(node: str, payload: bytes, rest: list[object]) -> list[object
 
 
 def receipt_rest(payload: bytes) -> bytes:
-    """Return the bytes that ``receipt_prefix`` encoded: the end of *payload*."""
+    """Return the end of a delivery's *payload*: session, device and subscriptions (``receipt_prefix``), encoded."""
     if len(payload) < _DELIVERY.size:
         raise InvalidValueError("payload", Phrase(f"{len(payload)} bytes"), f"at least {_DELIVERY.size}")
     return payload[_DELIVERY.size :]

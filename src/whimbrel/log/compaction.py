@@ -1,4 +1,4 @@
-"""Compaction: merge the many small parts of a day into one.
+"""Compaction: merge the many small Parquet files (parts) of a day into one.
 
 Rule: only neighbouring parts are merged. The range of the new part covers the old ones. So once the new part is renamed
 to its final name, the old ones are superseded (``layout.parts``). Only then are they removed, so a reader that lists
@@ -38,7 +38,7 @@ class Compacted:
 
 
 def compact(directory: Path, *, small_bytes: int = SMALL_BYTES) -> Compacted:
-    """Merge neighbouring parts below *small_bytes* of the same table, date and node; remove superseded parts."""
+    """Merge neighbouring Parquet files below *small_bytes* of the same table, date and node; remove superseded ones."""
     layout.check_format(directory)
     merged = made = removed = 0
     for node in layout.nodes(directory):
@@ -56,7 +56,7 @@ def compact(directory: Path, *, small_bytes: int = SMALL_BYTES) -> Compacted:
 
 
 def _runs(parts: list[Part], small_bytes: int) -> Iterator[list[Part]]:
-    """Yield lists of two or more small neighbouring parts, each list of at most *small_bytes* together."""
+    """Yield lists of two or more small neighbouring Parquet files, each list of at most *small_bytes* together."""
     for _, of_day in groupby(parts, key=lambda part: part.date):
         run: list[Part] = []
         size = 0

@@ -30,7 +30,10 @@ def most_descriptors() -> int:
 
 
 def keep_reserve(wanted: int) -> int:
-    """Raise the soft limit to *wanted* descriptors, but leave ``RESERVED`` to the hard limit; return the new limit."""
+    """Raise the soft limit of open files to *wanted* or, if that is lower, to ``RESERVED`` below the hard limit.
+
+    Return the new soft limit.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     chosen = min(max(wanted, soft), most_descriptors())
     with suppress(ValueError, OSError):  # a system may allow fewer than its hard limit
@@ -51,7 +54,7 @@ def open_descriptor(path: Path, flags: int, mode: int = 0o777) -> int:
 
 @contextmanager
 def _reserve() -> Iterator[None]:
-    """Raise the soft limit by the reserve within the ``with`` block."""
+    """Raise the soft limit of open files by the reserve (for files of the log) within the ``with`` block."""
     with _LOCK:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         raised = soft + RESERVED if hard == resource.RLIM_INFINITY else min(soft + RESERVED, hard)

@@ -1,9 +1,9 @@
 """Export: write closed segments as Parquet, for Spark and other readers.
 
 Rule: only records that are proven durable are exported (``segments``), so a crash removes nothing that readers saw.
-Rule: an export writes the parts to temporary files and fsyncs them, renames them, then updates ``exported.json``. After
-a crash in between, the next export writes the same rows again. The names of its parts cover those of the crashed
-export, which are then superseded (``layout.parts``).
+Rule: an export writes the parts (Parquet files) to temporary files and fsyncs them, renames them, then updates
+``exported.json``. After a crash in between, the next export writes the same rows again. The names of its parts cover
+those of the crashed export, which are then superseded (``layout.parts``).
 Rule: export, compaction and retention of a node exclude one another by a lock; the writer does not need that lock.
 """
 
@@ -30,7 +30,7 @@ EXPORT_LOCK = ".export"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """Result of one export: rows, new parts, and the last exported seq."""
+    """Result of one export: number of rows, new Parquet files, and the last exported seq."""
 
     node: str
     rows: int
@@ -40,15 +40,16 @@ class Exported:
 
 
 def export_lock(directory: Path, node: str) -> Path:
-    """Return the folder whose lock a process must hold to change the parts of *node*."""
+    """Return the folder whose lock a process must hold to change the Parquet files of *node*."""
     return layout.segments_folder(directory, node) / EXPORT_LOCK
 
 
 def export(directory: Path, node: str, *, closed_only: bool = True, into: Path | None = None) -> Exported:
     """Export the facts that are not in Parquet yet: of closed segments or, without *closed_only*, all durable facts.
 
-    The parts and the last exported seq are written *into* the folder of another log, or into *directory* itself.
-    Another folder gets checkpoints too (``checkpoints.copying``), so that its tables have the same start state.
+    The Parquet files and the last exported seq are written *into* the folder of another log, or into *directory*
+    itself. Another folder gets checkpoints too (``checkpoints.copying``), so that its tables can start where those of
+    *directory* do.
     """
     layout.check_format(directory)
     target = directory if into is None else into

@@ -54,13 +54,13 @@ class DeadLetters:
         self._last_at = 0
 
     def add(self, source: str, line: int, reason: str, content: bytes) -> None:
-        """Buffer the bad *line* (its number) of *source*, with the *reason* and the line's *content*."""
+        """Buffer a bad line: its *source*, its number *line*, the *reason*, and its *content*."""
         self._last_at = max(self._last_at + 1, self._clock.now())  # unique: it is in the part's name
         row = {"found_at": self._last_at, "source": source, "position": line, "reason": reason}
         self._rows.append((self._last_at, row | {"content": content[:_CONTENT_BYTES]}))
 
     def flush(self) -> None:
-        """Write the buffered lines to ``dead_letters``, one part per day."""
+        """Write the buffered lines to the table ``dead_letters``, one Parquet file per day."""
         from whimbrel.log.parts import PartWriter, publish  # loads Arrow, so only if there are dead letters
 
         for day, of_day in groupby(self._rows, key=lambda each: layout.date_of(each[0])):
@@ -140,7 +140,10 @@ def _reason(error: InvalidInputError) -> str:
 
 
 def _column(error: InvalidInputError, line: bytes) -> int:
-    """Return the column number of the error in *line*: of bad JSON, else of the bad column's name, else 1."""
+    """Return where in the text *line* the error is, counted from 1: at bad JSON, or at the name of a bad column.
+
+    It is 1 if the position is unknown.
+    """
     if isinstance(error, MalformedBodyError):
         return error.column or 1
     if isinstance(error, InvalidValueError):

@@ -87,7 +87,7 @@ class Part:
 def create(directory: Path, *, has_receipts: bool = True) -> None:
     """Make *directory* a log, if it is not one yet; refuse a folder that has other files in it.
 
-    An imported log may have no receipts. Then its format file says so, and each hand-over counts as received.
+    An imported log may have no receipts. Then its format file says so, and each delivery attempt counts as received.
     """
     path = directory / FORMAT_FILE
     if not path.exists():
@@ -99,14 +99,14 @@ def create(directory: Path, *, has_receipts: bool = True) -> None:
 
 
 def assumes_receipts(directory: Path) -> bool:
-    """Return whether each hand-over counts as received in this log, because its devices confirm nothing."""
+    """Return whether each delivery attempt counts as received in this log, because its devices confirm nothing."""
     check_format(directory)
     found = json.loads((directory / FORMAT_FILE).read_bytes())
     return bool(found.get(_RECEIPTS) == _ASSUMED)
 
 
 def expect_receipts(directory: Path) -> None:
-    """Record that devices of this log confirm hand-overs from now on."""
+    """Record that devices of this log confirm deliveries from now on."""
     if assumes_receipts(directory):
         _put_format(directory, {})
 
@@ -198,7 +198,10 @@ def tables_present(directory: Path) -> list[str]:
 
 
 def parts(directory: Path, table: str, node: str | None = None) -> list[Part]:
-    """Return the parts of *table* without superseded ones, of one *node* or of all, ordered by date, node and seq."""
+    """Return the Parquet files (parts) of *table* without superseded ones, of one *node* or of all.
+
+    They are ordered by date, node and seq.
+    """
     kept: list[Part] = []
     for part in all_parts(directory, table, node):
         before = kept[-1] if kept else None
@@ -209,7 +212,7 @@ def parts(directory: Path, table: str, node: str | None = None) -> list[Part]:
 
 
 def all_parts(directory: Path, table: str, node: str | None = None) -> list[Part]:
-    """Return every part of *table*, of one *node* or of all; a superseded part follows the part that replaces it."""
+    """Return every Parquet file of *table*, of one *node* or of all; a superseded one follows the one replacing it."""
     return sorted(
         _every_part(directory / table, node or "*"), key=lambda part: (part.date, part.node, part.first, -part.last)
     )
@@ -232,7 +235,7 @@ def _folders(path: Path) -> Iterator[Path]:
 
 
 def last_of_part(name: str) -> int:
-    """Return the last seq of the part whose file has this *name*; -1 if it is not the name of a part."""
+    """Return the last seq of the Parquet file of this *name*; -1 if the name is not that of a part."""
     found = _PART.fullmatch(name)
     return int(found[2]) if found else -1
 

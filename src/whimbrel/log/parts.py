@@ -40,7 +40,7 @@ class PartWriter:
         self._parquet = pq.ParquetWriter(self._stream, TABLES[table].schema, compression="zstd")
 
     def add(self, row: Mapping[str, object]) -> None:
-        """Add *row*, the next in order."""
+        """Add *row*; rows must be added in the order in which the file shall have them."""
         self._batch.append(row)
         body = row.get("body") or row.get("content")
         self._bytes += len(body) if isinstance(body, bytes) else 0
@@ -89,13 +89,13 @@ def publish(writers: list[PartWriter]) -> None:
 
 
 def remove_leftovers(directory: Path, node: str) -> None:
-    """Remove the temporary files of *node*'s parts that a crash left."""
+    """Remove the temporary files that crashes left among the Parquet files (parts) of *node*."""
     for path in directory.glob(f"*/date=*/node={node}/_part-*.parquet.new"):
         path.unlink(missing_ok=True)
 
 
 def batches(part: Part) -> Iterator[Any]:
-    """Yield the rows of *part* as Arrow batches; raise ``CorruptLogError`` if the file is not valid Parquet."""
+    """Yield the rows of a Parquet file as Arrow batches; raise ``CorruptLogError`` if the file is not valid."""
     try:
         with pq.ParquetFile(part.path) as file:
             yield from file.iter_batches(batch_size=_BATCH_ROWS)
@@ -104,13 +104,16 @@ def batches(part: Part) -> Iterator[Any]:
 
 
 def part_rows(part: Part, table: str) -> Iterator[dict[str, object]]:
-    """Yield the rows of *part*, in the form of ``model.rows``."""
+    """Yield the rows of a Parquet file, in the form of ``model.rows``."""
     for batch in batches(part):
         yield from rows_from_arrow(table, batch)
 
 
 def statistics(path: Path, columns: tuple[str, ...]) -> tuple[int, dict[str, tuple[Any, Any]]]:
-    """Return a file's number of rows, and minimum and maximum of *columns* it has, from its Parquet footer alone."""
+    """Return a Parquet file's number of rows, and the minimum and maximum of each of *columns*, from its footer alone.
+
+    A column without statistics in the footer is left out.
+    """
     try:
         with pq.ParquetFile(path) as file:
             foot = file.metadata

@@ -1,6 +1,7 @@
 """Readers: read the facts of a node's segments in order, also while the node writes.
 
-Rule: a torn tail ends the reading; the next call of ``records`` continues there. Damage raises ``CorruptLogError``.
+Rule: a torn tail (an incomplete last write) ends the reading; the next call of ``records`` continues there. Damage
+raises ``CorruptLogError``.
 Rule: reading starts at the oldest segment that still exists; older facts are in Parquet.
 """
 
@@ -79,7 +80,7 @@ class DurableEnd:
 
     @staticmethod
     def _check_torn(stream: BinaryIO, header: Header, path: Path, scan: Scan) -> None:
-        """Raise ``CorruptLogError`` if a later mark proves that the bad frame at the end of *scan* was durable."""
+        """Raise ``CorruptLogError`` if a later mark proves that the bad frame at which *scan* stopped was durable."""
         if not is_proven_later(stream, header, scan.end, scan.next_seq):
             return
         again = Scan(stream, header, offset=scan.end, seq=scan.next_seq)  # the node may have written on meanwhile
@@ -101,7 +102,7 @@ class LogReader:
         """Total size of the payloads that were read, in bytes."""
 
     def extend(self, last: int) -> None:
-        """Set the last seq that the next reading may yield."""
+        """Set the last seq that ``records``, ``rows`` or ``facts`` may yield from now on."""
         self._last = last
 
     @property

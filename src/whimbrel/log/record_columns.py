@@ -33,7 +33,7 @@ UNREADABLE = (InvalidValueError, ValueError, TypeError, IndexError, OverflowErro
 
 
 class _Records(NamedTuple):
-    """Records with the same table number: seqs and payloads, in order."""
+    """Records with the same table number, in the order of their seqs."""
 
     seqs: list[int]
     payloads: list[bytes]

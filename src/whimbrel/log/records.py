@@ -101,7 +101,7 @@ _MAX_DEPTH = 4  # the list, a column's list, an item's map, and one to spare
 
 
 class _NoTags(Mapping[int, Callable[[object, bool], NoReturn]]):
-    """Decoder table that refuses every CBOR tag: we write none, and decoding them would build costly objects."""
+    """Decoders of CBOR tags that refuse every tag: we write none, and decoding them would build costly objects."""
 
     def __getitem__(self, tag: int) -> Callable[[object, bool], NoReturn]:
         def refuse(_value: object, _immutable: bool) -> NoReturn:  # noqa: FBT001 # cbor2 calls it so
@@ -141,7 +141,7 @@ def is_publication(body: bytes) -> bool:
 
 
 def framed(body: bytes, salt: int) -> bytes:
-    """Return the frame of *body*: its length, its checksum, then the body."""
+    """Return the frame of a record's *body*: its length, its checksum, then the body."""
     return HEAD.pack(len(body), crc32(body, salt)) + body
 
 
@@ -218,7 +218,7 @@ def _flat(attributes: Attributes) -> list[object]:
 
 
 def _attributes(flat: Any) -> Attributes:  # noqa: ANN401 # decoded CBOR; its types are checked here
-    """Undo ``_flat`` and check each name and value, in one pass; the result equals that of ``checked``."""
+    """Decode attributes from a flat list (``_flat``), and check names and values as ``checked`` does, in one pass."""
     if type(flat) is not list or len(flat) % 3:
         raise InvalidValueError("attributes", flat, "a list of name, type, value, …")
     found: dict[str, Scalar] = {}

@@ -2,8 +2,8 @@
 
 Rule: a segment is removed only if all its facts are older, are in Parquet, and are not after the older of the last two
 checkpoints. The last segment of a node is never removed, because it knows the next seq.
-Rule: parts are removed by their date. In a folder without segments (the target of an export), the checkpoints that end
-before the oldest part are removed with them.
+Rule: parts (Parquet files) are removed by their date. In a folder without segments (the target of an export), the
+checkpoints that end before the oldest part are removed with them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Removed", "retain"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """Counts of the removed parts and segments, and their size with that of removed checkpoints."""
+    """Number of removed Parquet files and segments, and the total size of all removed files, with checkpoints."""
 
     parts: int
     segments: int

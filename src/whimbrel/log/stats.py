@@ -39,7 +39,7 @@ class TableStats:
     """Size of the records that are not exported yet; of a checkpoint: the size of its file."""
 
     def cover(self, seqs: tuple[int, int] | None, times: tuple[int, int] | None) -> None:
-        """Widen the ranges of seqs and times so that they include *seqs* and *times*."""
+        """Widen the ranges of these stats so that they include the ranges *seqs* and *times*."""
         if seqs is not None:
             self.first_seq = seqs[0] if self.first_seq is None else min(self.first_seq, seqs[0])
             self.last_seq = seqs[1] if self.last_seq is None else max(self.last_seq, seqs[1])

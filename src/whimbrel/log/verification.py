@@ -1,6 +1,7 @@
 """Verification: read all files of a log, and report what is damaged, missing or inconsistent.
 
-Rule: a torn tail is not a problem, only a note: the next opening cuts it, and nothing in it was acknowledged.
+Rule: a torn tail (an incomplete last write) is not a problem, only a note: the next opening cuts it, and nothing in it
+was acknowledged.
 Rule: if segments and Parquet both hold a seq, they must hold the same fact. They are compared by digests of the
 records' bytes, so that memory does not grow with the log.
 """
@@ -55,7 +56,7 @@ class Verified:
 
 
 class _Digest:
-    """SHA-256 and count of facts, in order."""
+    """SHA-256 over a sequence of facts, and their number."""
 
     def __init__(self) -> None:
         self.count, self._hash = 0, hashlib.sha256()
@@ -69,7 +70,7 @@ class _Digest:
 
 
 def verify(directory: Path) -> Verified:
-    """Check every frame, the order of seqs and times, every part, and that parts agree with segments."""
+    """Check every frame, the order of seqs and times, every Parquet file, and that Parquet agrees with segments."""
     layout.check_format(directory)
     result = Verified()
     for node in layout.nodes(directory):
@@ -82,7 +83,7 @@ def verify(directory: Path) -> Verified:
 
 
 class _Node:
-    """Verification of one node: one pass over its segments, one over its parts."""
+    """Verification of one node: one pass over its segments, one over its Parquet files."""
 
     def __init__(self, directory: Path, node: str, result: Verified) -> None:
         self._directory, self._node, self._result = directory, node, result
@@ -117,7 +118,10 @@ class _Node:
             self._tell_gaps(found[0][0])
 
     def _verify_checkpoints(self, begin: int) -> None:
-        """Read every checkpoint whole; report one before *begin*, the segments' first seq, or after their end."""
+        """Read every checkpoint whole; report those that end before the seq *begin* or after the segments' end.
+
+        *begin* is the first seq in the segments.
+        """
         for seq, path in layout.checkpoints(self._directory, self._node):
             with self._result.noting():
                 checked(path, self._node, seq)

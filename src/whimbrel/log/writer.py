@@ -115,7 +115,7 @@ class LogWriter:
     # -- opening and closing -----------------------------------------------------------------------------------------
 
     def open(self, *, given_by: Callable[[], tuple[int, str]] | None = None, accepts_loss: bool = False) -> Recovery:
-        """Open the log, or create it; find the last whole record and cut the torn tail after it.
+        """Open the log, or create it; find the last whole record, and cut the torn tail (an incomplete write) after it.
 
         *given_by* is called once the log is locked. It returns the last seq that another system knows to be durable,
         and the name of that system. If the log ends before that seq, or before the last exported seq, records are
@@ -211,7 +211,7 @@ class LogWriter:
 
     @property
     def is_settled(self) -> bool:
-        """Whether ``settle`` would write nothing."""
+        """Whether ``settle`` would write nothing: no fact is buffered, and a mark proves all records."""
         return self._is_marked and not self._buffer
 
     @property
@@ -321,7 +321,7 @@ class LogWriter:
         return bool(self._segment_us) and self._begun_at is not None and at - self._begun_at >= self._segment_us
 
     def _is_mark_due(self) -> bool:
-        """Return whether all written records are durable, and some of them have no mark after them yet."""
+        """Return whether every written record is durable, but no mark that proves the last ones is written yet."""
         return not self._is_marked and self._durable.seq == self._written.seq
 
     def _mark(self) -> None:
@@ -344,7 +344,7 @@ class LogWriter:
         self.grown_bytes += len(data)
 
     def _make_durable(self, end: _End) -> None:
-        """Fsync the file, which is written up to *end*; on failure cut it back to its durable end."""
+        """Fsync the file, whose last record has the seq in *end*; on failure truncate it to its durable part."""
         if end == self._durable:
             return
         try:
@@ -360,7 +360,7 @@ class LogWriter:
         self._durable = end
 
     def _cut_to(self, end: _End) -> None:
-        """Truncate the file to *end*'s size; if that fails too, reopening the log cuts it."""
+        """After a failed write or fsync truncate the file to the size in *end*; if this fails, reopening does it."""
         try:
             os.ftruncate(self._file, end.size)
         except OSError:

@@ -1,14 +1,13 @@
 """Making a backup of a broker's data directory, while the broker runs or not.
 
 A backup has the checkpoints, the segments from the oldest to the open one, the heartbeat and the users file. It also
-has two marker files: one records that the broker has users, the other that client identifiers are mounted
-(``mqtt.mounts``). All facts that were acknowledged before the backup began are in these files, because they were
-fsynced. Later facts may be in them.
-A backup lacks the view (the SQLite copy of the state), which a starting broker rebuilds from a checkpoint. It also
-lacks Parquet, whose files any tool can copy.
-Rule: the backup takes no lock and sends the broker no request. The broker may cut segments meanwhile. Then segments
-that were copied before the cut are left out. If the copied checkpoints no longer reach the first segment, the backup
-starts again.
+has two marker files: one records that the broker has users, the other that stored sessions were moved to the mount
+points (topic prefixes) of their clients. All facts that were acknowledged before the backup began are in these files,
+because they were fsynced. Later facts may be in them. A backup lacks the view (the SQLite copy of the state), which a
+starting broker rebuilds from a checkpoint. It also lacks Parquet, whose files any tool can copy.
+Rule: the backup takes no lock and sends the broker no request. The broker may cut (remove) segments meanwhile. Copies
+of segments that were cut meanwhile are left out of the backup. If the copied checkpoints no longer reach the first
+segment, the backup starts again.
 Rule: the copying rate is limited, so that the broker has the disk for itself most of the time.
 """
 

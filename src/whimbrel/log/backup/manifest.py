@@ -40,7 +40,7 @@ LOG = "log"
 USERS = "users"
 """Name of the users file in a data folder."""
 MOUNTED = "mounted"
-"""Prefix (before ``-NODE``) of the marker file: the node's client identifiers are mounted (``mqtt.mounts``)."""
+"""Prefix (before ``-NODE``) of the marker file: stored sessions were moved to mount points (``making``)."""
 USERS_NEEDED = "users-needed"
 """Name of the marker file which records that the broker has users, and in which files."""
 _MAX_BYTES = 64 << 20
@@ -163,7 +163,7 @@ def pieces_of(backup: Path, path: str) -> Iterator[bytes]:
 
 
 def digest_of(pieces: Iterator[bytes]) -> tuple[int, str]:
-    """Return total size in bytes and SHA-256 of *pieces*."""
+    """Return the total size in bytes, and the SHA-256, of *pieces* (chunks of a file)."""
     digest, size = hashlib.sha256(), 0
     for piece in pieces:
         digest.update(piece)

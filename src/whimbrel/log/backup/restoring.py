@@ -3,7 +3,7 @@
 Rule: a data directory that has files is never overwritten.
 Rule: only files that the manifest names are written, each as a new file, and none outside the data directory.
 Rule: files are first copied to ``.restoring`` in the data directory, checked and fsynced; then they are renamed to
-their places, the log last. So a crash before the end leaves no log. If a broker is started there nevertheless, its
+their final paths, the log last. So a crash before the end leaves no log. If a broker is started there nevertheless, its
 users file is already in place.
 """
 
@@ -83,14 +83,14 @@ def _lay_down(backup: Path, each: BackedUp, beside: Path) -> None:
 
 
 def _write_each(descriptor: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Write each of *pieces* to *descriptor*, then yield it."""
+    """Write each of *pieces* (chunks of a file) to the file *descriptor*, then yield it."""
     for piece in pieces:
         write_all(descriptor, piece)
         yield piece
 
 
 def _check(backup: Path, each: BackedUp, pieces: Iterator[bytes]) -> None:
-    """Raise ``CorruptLogError`` unless *pieces* have the size and the checksum that the manifest gives for the file."""
+    """Raise ``CorruptLogError`` unless a file's chunks *pieces* have the size and the checksum in the manifest."""
     size, digest = digest_of(pieces)
     if (size, digest) != (each.size_bytes, each.sha256):
         found = (

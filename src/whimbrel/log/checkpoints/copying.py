@@ -22,7 +22,10 @@ APART_US = 86_400_000_000
 
 
 def copy_checkpoints(directory: Path, target: Path, node: str, *, first: int) -> None:
-    """Copy the checkpoints of *node* that *target* needs; *first* is its first seq after a gap, 1 without a gap."""
+    """Copy the checkpoints of *node* that the export folder *target* needs.
+
+    *first* is the first seq in *target* after missing ones; 1 if none are missing.
+    """
     remove_unfinished(target, node)
     there = layout.checkpoints(target, node)
     last_seq, last_at = 0, 0
@@ -39,9 +42,10 @@ def copy_checkpoints(directory: Path, target: Path, node: str, *, first: int) ->
 
 
 def remove_short(directory: Path, node: str, *, first: int) -> int:
-    """Remove checkpoints of *node* that are too old for *first*, the oldest seq in the folder; return their total size.
+    """Remove checkpoints of *node* that no table needs; return their total size in bytes.
 
-    The newest checkpoint stays. In a folder with segments nothing is removed: there ``folder.save`` removes old ones.
+    These end before the seq that precedes *first*, the oldest seq in the folder. The newest checkpoint stays. In a
+    folder with segments nothing is removed: there ``folder.save`` removes old ones.
     """
     if layout.segments(directory, node):
         return 0

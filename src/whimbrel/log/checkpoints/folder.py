@@ -98,7 +98,7 @@ def refuse_newer(directory: Path, node: str) -> None:
 def cut_limit(directory: Path, node: str) -> int | None:
     """Return the last seq that may be cut from a node's segments; None if there are no checkpoints.
 
-    With one checkpoint it is 0: nothing may be cut.
+    With only one checkpoint the result is 0: nothing may be cut.
     """
     found = layout.checkpoints(directory, node)
     if not found:
@@ -179,6 +179,6 @@ def _set_unsound_aside(directory: Path, node: str, pause: Callable[[], None]) ->
 
 
 def remove_unfinished(directory: Path, node: str) -> None:
-    """Remove the temporary files of checkpoints that a crash left."""
+    """Remove the temporary files that crashes left among the checkpoints of *node*."""
     for path in layout.segments_folder(directory, node).glob(".checkpoint-*.new"):
         path.unlink(missing_ok=True)

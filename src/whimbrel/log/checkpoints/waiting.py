@@ -33,6 +33,6 @@ class Waiting:
             yield key, value
 
     def absent(self) -> list[tuple[str, int]]:
-        """Return session and number of held notifications of sessions without a present device, largest first."""
+        """Return pairs (session, number of held notifications) of sessions without a present device, largest first."""
         away = [(name, count) for name, count in self._held.items() if name not in self._present]
         return sorted(away, key=lambda each: (-each[1], each[0]))

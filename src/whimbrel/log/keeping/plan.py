@@ -92,7 +92,7 @@ def plan(
     bounds: Bounds,
     now: int,
 ) -> Plan:
-    """Decide which of *segments* to remove; *other_bytes* is the size of the open segment and the checkpoints."""
+    """Decide which closed *segments* to remove; *other_bytes* is the size of the open one and of the checkpoints."""
     expired = tuple(each for each in readers if _is_expired(each, bounds, now))
     alive = [each for each in readers if each not in expired and each.lost_at is None]
     unread = {each: sum(one.size_bytes for one in segments if one.last > each.seq) for each in alive}

@@ -78,14 +78,17 @@ def lost_readers(directory: Path, node: str) -> list[Reader]:
 
 
 def mark_lost(directory: Path, node: str, reader: Reader) -> None:
-    """Record that *reader* lost unread records; for the export, its last exported seq shows that."""
+    """Record that *reader* lost unread records; nothing is recorded for the export, whose last seq shows it."""
     if reader.name != EXPORT:
         lost = Reader(name=reader.name, seq=reader.seq, renewed_at=reader.renewed_at, lost_at=reader.seq)
         _write(directory, node, lost)
 
 
 def name_for(kind: str, place: Path) -> str:
-    """Return the name of a reader of the kind *kind* that writes its output to *place*; it is the same in each run."""
+    """Return the name of a reader of the kind *kind* that writes its output to the path *place*.
+
+    The name is the same in each run.
+    """
     absolute = place.absolute()
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", absolute.name)[:32]
     return f"{kind}-{plain}-{hashlib.sha256(str(absolute).encode()).hexdigest()[:8]}"
