@@ -96,7 +96,10 @@ def test_two_namespaces_without_a_way_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ("--interface lo", "interface lo cannot be used for IPv6 multicast"),
+        (
+            "--interface lo",
+            "interface lo cannot be used for IPv6 multicast: network is unreachable; allowed is one that is up and",
+        ),
         ("", "interface: found none with an IPv6 link-local address, allowed is one: name it with --interface"),
         ("--sign key", "key file key: found mode 0644, allowed is 0600: others can read or change the secret key"),
     ],

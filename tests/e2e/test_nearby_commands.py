@@ -175,7 +175,8 @@ def test_an_interface_without_multicast_ends_the_command(folder: Path) -> None:
     done = _in_namespace(script, folder)
     assert done.stdout.split() == ["2", "2", "2"]
     loopback, down, missing = done.stderr.splitlines()
-    no_route = "(Network is unreachable|Cannot assign requested address)$"
+    reason = "(network is unreachable|cannot assign requested address)"
+    no_route = f"{reason}; allowed is one that is up and has an IPv6 link-local address$"
     for interface, line in (("lo", loopback), ("flat", down)):
         assert re.match(f"error: interface {interface} cannot be used for IPv6 multicast: {no_route}", line), line
     assert missing.startswith("error: interface nope cannot be used for IPv6 multicast: there is no such interface;")

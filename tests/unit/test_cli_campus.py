@@ -20,12 +20,23 @@ from whimbrel.cli.process import log_lines
         ("--config nowhere", "file of settings: found 'nowhere', allowed is one that can be read"),
         ("--profile wifi", "profile: found 'wifi', allowed is link or 802.15.4"),
         ("--log-format xml", "--log-format: found 'xml', allowed is text or json"),
+        ("--sign words", "key file words: found 64 characters, not all of them hexadecimal digits, allowed is 64 hex"),
+        ("--interface lo --data words", "data folder: found 'words', allowed is a folder"),
+        ("--interface lo --reach reach", "reach of car: found 5, allowed is a list of nodes"),
+        ("--config zero", "zero: data: found 'a\\x00b', allowed is a text without U+0000"),
+        ("--interface lo --data damaged", "damaged/memory is not the memory of a node: it does not begin like one"),
     ],
 )
 def test_a_node_that_cannot_start_says_why_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: str, sentence: str
 ) -> None:
     """What was found and what is allowed, before and after the command becomes the node."""
+    (tmp_path / "words").write_text("words of " * 7 + "w", encoding="ascii")
+    (tmp_path / "words").chmod(0o600)
+    (tmp_path / "reach").write_text('{"car": 5}', encoding="ascii")
+    (tmp_path / "zero").write_text('data = "a\\u0000b"\n', encoding="ascii")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "memory").write_text("rubbish", encoding="ascii")
 
     def run_here(_program: str, arguments: list[str]) -> None:
         monkeypatch.setattr(sys, "argv", arguments[2:])  # after "python -m"
@@ -33,7 +44,7 @@ def test_a_node_that_cannot_start_says_why_in_one_sentence(
 
     monkeypatch.setattr("os.execv", run_here)
     monkeypatch.setattr(log_lines, "set_up_logging", lambda *_: None)
-    monkeypatch.setattr(sys, "argv", ["whimbrel", "campus", "node", "--data", str(tmp_path / "data"), *options.split()])
+    monkeypatch.setattr(sys, "argv", ["whimbrel", "campus", "node", "--data", "data", *options.split()])
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exited:
         main()

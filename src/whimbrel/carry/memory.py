@@ -85,10 +85,10 @@ def read_memory(path: Path) -> Memory | None:
         return None
     begin = len(_MAGIC) + _HEAD.size
     if not data.startswith(_MAGIC) or len(data) < begin + _CHECK.size:
-        raise DamagedMemoryError(path, "it begins otherwise")
+        raise DamagedMemoryError(path, "it does not begin like one")
     body, check = data[: -_CHECK.size], data[-_CHECK.size :]
     if _CHECK.pack(zlib.crc32(body)) != check:
-        raise DamagedMemoryError(path, "its checksum is another")
+        raise DamagedMemoryError(path, "its checksum is wrong")
     address, stored, retrieved, control, size = _HEAD.unpack_from(body, len(_MAGIC))
     try:
         known = json.loads(body[begin : begin + size])

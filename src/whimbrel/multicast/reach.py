@@ -36,11 +36,14 @@ class Reach:
             if changed == self._changed:
                 return
             tree = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InvalidValueError("reach", str(self._path), f"JSON of the nodes each node hears ({error})") from None
-        heard = tree.get(self._name) if isinstance(tree, dict) else 0
-        if heard is not None and not (isinstance(heard, list) and all(isinstance(each, str) for each in heard)):
-            raise InvalidValueError(f"reach of {self._name}", heard, "a list of nodes")
+        if not isinstance(tree, dict):
+            raise InvalidValueError("reach", str(self._path), "an object of JSON with a list of nodes for each node")
+        for name, nodes in tree.items():
+            if not isinstance(nodes, list) or not all(isinstance(each, str) for each in nodes):
+                raise InvalidValueError(f"reach of {name}", nodes, "a list of nodes")
+        heard = tree.get(self._name)
         self._heard = None if heard is None else frozenset(heard)
         self._changed = changed
 

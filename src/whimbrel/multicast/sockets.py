@@ -9,6 +9,7 @@ Rule: datagrams are sent with a hop limit of 1 and never leave the link.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import ipaddress
 import socket
@@ -52,6 +53,14 @@ class Peer(NamedTuple):
     port: int
 
 
+def _reason(error: OSError) -> str:
+    """Return the system's description of *error*, and what is allowed if the interface has no usable address."""
+    said = error.strerror or str(error)
+    if error.errno in {errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.ENODEV, errno.ENETDOWN}:
+        said = f"{said.lower()}; allowed is one that is up and has an IPv6 link-local address"
+    return said
+
+
 def hashed_address(name: str) -> str:
     """Return the multicast address of the group *name*."""
     digest = hashlib.blake2s(name.encode(), digest_size=14).digest()
@@ -71,7 +80,7 @@ class MulticastSocket:
         try:
             self.socket = self._open_socket()
         except OSError as error:
-            raise NoMulticastError(interface, error.strerror or str(error)) from None
+            raise NoMulticastError(interface, _reason(error)) from None
         self._joined: frozenset[str] = frozenset()
 
     def _open_socket(self) -> socket.socket:
@@ -119,7 +128,7 @@ class MulticastSocket:
             for address in addresses - self._joined:
                 self._set(socket.IPV6_JOIN_GROUP, address)
         except OSError as error:
-            raise NoMulticastError(self.interface, error.strerror or str(error)) from None
+            raise NoMulticastError(self.interface, _reason(error)) from None
         self._joined = addresses
 
     def _set(self, option: int, address: str) -> None:
@@ -159,7 +168,7 @@ class MulticastSocket:
             opened.setblocking(False)
         except OSError as error:
             opened.close()
-            raise NoMulticastError(self.interface, error.strerror or str(error)) from None
+            raise NoMulticastError(self.interface, _reason(error)) from None
         except NoMulticastError:
             opened.close()
             raise

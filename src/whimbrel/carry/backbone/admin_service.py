@@ -26,7 +26,7 @@ from whimbrel.carry.control.topics import read_topics
 from whimbrel.carry.daemon.journal import SUBJECT, sample_name, subject_of
 from whimbrel.carry.daemon.metrics import MetricsServer
 from whimbrel.carry.daemon.request_socket import RequestSocket
-from whimbrel.carry.daemon.service import own_clock
+from whimbrel.carry.daemon.service import check_folder, own_clock
 from whimbrel.carry.hello import MAX_BODY_BYTES
 from whimbrel.client import Message
 from whimbrel.errors import InvalidInputError, InvalidValueError, Phrase, description_of
@@ -107,7 +107,7 @@ class AdminService:
         """Read the topics file and the stored state."""
         settings = self.settings
         names = read_topics(Path(settings.topics)) if settings.topics else {}
-        self._stack.enter_context(locked(self._folder, "run the administrative server of a campus"))
+        self._stack.enter_context(locked(check_folder(self._folder), "running the administrative server of a campus"))
         self.admin = Admin(
             names,
             state=self._read_state(),

@@ -186,7 +186,10 @@ class CampusDaemon:
     async def unsubscribe(self, topic: str) -> None:
         """End the subscription to *topic*."""
         if topic not in self.participant.subscriptions:
-            raise InvalidValueError("topic", topic, f"one of {', '.join(self.participant.subscriptions) or 'none'}")
+            mine = ", ".join(self.participant.subscriptions)
+            raise InvalidValueError(
+                "topic", topic, f"one of {mine}" if mine else "none: this node has no subscriptions"
+            )
         self.participant.unsubscribe(topic)
         if self._journal is not None:
             self._journal.note_interest(topic, is_added=False, at=self.now)

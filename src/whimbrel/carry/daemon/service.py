@@ -32,7 +32,7 @@ from whimbrel.model.clock import microseconds
 from whimbrel.multicast.reach import Reach
 from whimbrel.multicast.sockets import MulticastSocket
 
-__all__ = ["NodeService", "Service", "only_interface", "own_clock", "run_service", "stop_at_signals"]
+__all__ = ["NodeService", "Service", "check_folder", "only_interface", "own_clock", "run_service", "stop_at_signals"]
 
 _log = structlog.get_logger("whimbrel")
 _INTERFACES = Path("/proc/net/if_inet6")
@@ -100,6 +100,13 @@ def run_service(service: Service) -> None:
         service.close()
 
 
+def check_folder(folder: Path) -> Path:
+    """Return the data folder *folder*, which need not exist yet; raise an error if it is a file."""
+    if folder.exists() and not folder.is_dir():
+        raise InvalidValueError("data folder", str(folder), "a folder")
+    return folder
+
+
 def rules_of(settings: NodeSettings) -> Rules:
     """Return the rules of a participant with *settings*."""
     return Rules(
@@ -141,7 +148,7 @@ class NodeService:
         """Restore the node and join the link; raises a ``WhimbrelError`` if a setting or a file cannot be used."""
         settings, folder = self.settings, self.settings.folder
         topics = TopicNames(read_topics(Path(settings.topics)) if settings.topics else None)
-        self._stack.enter_context(locked(folder, "run a campus node"))
+        self._stack.enter_context(locked(check_folder(folder), "running a campus node"))
         memory = read_memory(folder / MEMORY)
         address = int(settings.address, 16) if settings.address else None
         if memory is None or (address is not None and address != memory.address):

@@ -128,13 +128,15 @@ def _check(file: Path, name: str, value: object, kind: object) -> object:
     if kind is float and type(value) is int:
         return float(value)
     if kind == tuple[str, ...]:
-        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        if isinstance(value, list) and all(isinstance(each, str) and "\0" not in each for each in value):
             return tuple(value)
         raise SettingsError(file, name, repr(value), "a list of texts")
     assert isinstance(kind, type)
     if type(value) is not kind:
         words = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
         raise SettingsError(file, name, repr(value), words[kind])
+    if isinstance(value, str) and "\0" in value:  # no name of a file or an interface has it
+        raise SettingsError(file, name, repr(value), "a text without U+0000")
     return value
 
 
@@ -145,7 +147,8 @@ def _is_hexadecimal(text: str, *, most: int) -> bool:
 def key_of(what: str, text: str) -> bytes:
     """Parse a key of 64 hexadecimal digits; the error message calls it *what*."""
     if len(text) != 2 * _KEY_BYTES or not _is_hexadecimal(text, most=2 * _KEY_BYTES):
-        raise InvalidValueError(what, Phrase(f"{len(text)} characters"), "64 hexadecimal digits")
+        others = "" if len(text) != 2 * _KEY_BYTES else ", not all of them hexadecimal digits"
+        raise InvalidValueError(what, Phrase(f"{len(text)} characters{others}"), "64 hexadecimal digits")
     return bytes.fromhex(text)
 
 

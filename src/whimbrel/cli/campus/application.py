@@ -74,8 +74,12 @@ def publish(
     """
     from whimbrel.carry.application import Campus  # see above
     from whimbrel.carry.hello import MAX_BODY_BYTES
+    from whimbrel.errors import InvalidValueError, Phrase
 
     text = sys.stdin.buffer.read(MAX_BODY_BYTES + 1) if body == "-" else body.encode()
+    if body == "-" and len(text) > MAX_BODY_BYTES:  # the node would name the number of bytes that were read
+        found = Phrase(f"more than {MAX_BODY_BYTES}")
+        raise InvalidValueError("bytes of a sample's body", found, f"an integer from 0 to {MAX_BODY_BYTES}")
 
     async def send() -> None:
         async with Campus(data) as campus:
