@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = re.compile(r"``([A-Za-z_][\w.]*)(?:\(\))?``")
 DEFINED = re.compile(r"^ *(?:async )?(?:def|class) (\w+)", re.MULTILINE)
 OF_OTHERS = set(
-    "DESCRIBE NUMBA_CACHE_DIR S17 _ssl acdirmax ansi defaultFS enabled fs getPulse m spark sql sun_path try_ websockets "
-    "wsproto yield".split()
+    "DESCRIBE NUMBA_CACHE_DIR S17 _ssl acdirmax ansi defaultFS enabled fs getPulse m spark sql sun_path try_ "
+    "websockets wsproto yield".split()
 )
 """Names of the papers, the system, the language and libraries."""
 MADE = {"attributes_typed", "body_base64", "lamp"}
