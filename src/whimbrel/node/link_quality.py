@@ -30,7 +30,7 @@ class LinkQuality:
         self.step(report.device, report.reported_at, report.received, report.sent)
 
     def step(self, device: str, at: int, received: int | None, sent: int | None) -> tuple[LinkState | None, LinkState]:
-        """Apply a report as ``reported`` does; return the link before it, None if unknown or too old, and after it."""
+        """Apply a report as ``on_report`` does; return the link before it, None if unknown or too old, and after it."""
         links, count = self.state, len(self.state)
         found = next_link(links.pop(device, None), at, received, sent)
         links[device] = found[1]

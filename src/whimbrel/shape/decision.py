@@ -1,7 +1,7 @@
 """Decisions: the result of running a policy on a notification, the device's variables and the time (section 4.1).
 
 Rule: the program runs synchronously, on the caller's thread, within its step limit. A transform that is not light is
-returned as ``work``: the worker's result is added with ``finished``, and only then the decision is complete.
+returned as ``work``: the worker's result is added with ``finish``, and only then the decision is complete.
 Rule: a decision that fails withholds, changes no variable, and says why; nothing is raised.
 Rule: the decision is a fact. It is logged before the bytes leave, and a redelivery sends the logged decision.
 """

@@ -97,7 +97,7 @@ class Failures:
         return [*self._counts.get((device, policy), {}).items()]
 
     def restore(self, device: str, policy: str, listed: list[tuple[str | None, int]]) -> None:
-        """Restore the counts in *listed*, which the method ``listed`` returned."""
+        """Restore the counts in *listed*, which the method ``list_failures`` returned."""
         self._counts[device, policy] = dict(listed)
         self._size += len(listed)
         suspended = sum(count >= FAILURES for _, count in listed)
