@@ -1,7 +1,8 @@
-"""The allowance: limits the time of pattern searches at a stretch, so that a costly match does not block other work.
+"""The allowance: limits how long pattern searches run without a pause, so that a costly match blocks no other work.
 
-The verdict of a search depends only on its pattern and its string. So a match may be stopped before its next expensive
-search and restarted in a later *turn*: it then finds the earlier verdicts in a cache, and gets further each time.
+Whether a search finds something (its verdict) depends only on its pattern and its string. So a match may be stopped
+before its next expensive search and restarted in a later *turn*, after other work has run. It then finds the earlier
+verdicts in a cache, and gets further each time.
 Rule: an allowance decides when a verdict is found, never which verdict.
 Rule: a search that cannot take long always runs; and each turn runs at least one long search.
 """
@@ -21,11 +22,14 @@ _Result = TypeVar("_Result")
 
 
 class OutOfAllowanceError(Exception):
-    """The time of this turn is spent; internal: the next attempt starts with the verdicts found so far."""
+    """The time for searches without a pause is spent.
+
+    Internal: the next attempt starts with the verdicts found so far.
+    """
 
 
 class Allowance:
-    """Time for searches in one turn: about *piece_s* seconds by *stopwatch*, a function that returns seconds."""
+    """Time for searches in one turn (run without a pause): about *piece_s* seconds, as measured by *stopwatch*."""
 
     def __init__(self, stopwatch: Callable[[], float], piece_s: float) -> None:
         self._stopwatch, self._piece_s = stopwatch, piece_s
@@ -35,7 +39,11 @@ class Allowance:
         """Verdicts of searches in the current match, which is not finished."""
 
     def attempt(self, match: Callable[[], _Result]) -> _Result:
-        """Run *match* and return its result; raise ``OutOfAllowanceError`` if it must be repeated in another turn."""
+        """Run *match* and return its result.
+
+        Raise ``OutOfAllowanceError`` if the time of this turn (run without a pause) is spent; then call again in
+        another turn.
+        """
         token = _current.set(self)
         try:
             found = match()
@@ -46,11 +54,14 @@ class Allowance:
         return found
 
     def renew(self) -> None:
-        """Begin a new turn with the full time."""
+        """Begin a new turn (run without a pause) with the full time."""
         self._until = None
 
     def attempting(self, match: Callable[[], _Result]) -> Generator[None, None, _Result]:
-        """Run *match* until it succeeds and return its result; when a turn's time is spent, yield, then start again."""
+        """Run *match* until it is finished and return its result.
+
+        Yield whenever the time of a turn is spent, then repeat it.
+        """
         while True:
             try:
                 return self.attempt(match)

@@ -55,7 +55,7 @@ class CompareOp(StrEnum):
 
 
 class BinaryOp(StrEnum):
-    """Arithmetic operators, followed by the operators for integers only."""
+    """Arithmetic operators; the shifts, ``|``, ``^`` and ``&`` are for integers only."""
 
     ADD = "+"
     SUBTRACT = "-"

@@ -19,7 +19,7 @@ OVERFLOW_TEXTS = ("overflow", "Literals are signed: 32 bits, or 64 with the suff
 
 
 class LanguageCode(IntEnum):
-    """Why a text is not in the language; the number never changes, the sentences may."""
+    """Reason why a text is not valid in a language; the number never changes, the sentences may."""
 
     _value_: int
     summary: str
@@ -28,7 +28,10 @@ class LanguageCode(IntEnum):
     """Advice to the author of the text."""
 
     def __new__(cls, number: int, summary: str = "", advice: str = "") -> Self:
-        """Make a member; the texts have defaults only because type checkers also see lookups by number here."""
+        """Make a member of the enum.
+
+        The texts have defaults only because type checkers also see lookups by number here.
+        """
         code = int.__new__(cls, number)
         code._value_, code.summary, code.help = number, summary, advice
         return code

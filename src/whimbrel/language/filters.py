@@ -37,7 +37,7 @@ def parse_stored(text: str) -> Predicate:
 
 
 def can_be_read(tree: Predicate, text: str) -> bool:
-    """Return False if *text*, the printed form of *tree*, is too long or too deep for the parser.
+    """Return False if *text*, the printed form of *tree*, is too long or nests too deep for the parser.
 
     The tree must be joined from parts that were checked before; nothing is parsed.
     """
@@ -56,9 +56,10 @@ def _read(text: str, bounds: PatternBounds) -> Predicate:
 
 
 def recognise(text: str) -> tuple[Template, list[str]] | None:
-    """Return the template of *text* and its tokens, if a filter of the same shape was parsed before; else None.
+    """Return the template (parsed form) of the shape of *text*, with the tokens of *text*.
 
-    Filters of one shape differ only in names and constants. So millions of filters are loaded without analysing each.
+    Return None if the shape is unknown. Filters of one shape differ only in names and constants. So millions of filters
+    are loaded without analysing each.
     """
     return _shapes.recognise(text)
 
@@ -93,7 +94,7 @@ class Filter:
     __slots__ = ("_verdict", "text", "tree")
 
     def __init__(self, text: str, *, is_stored: bool = False) -> None:
-        """Read *text*; with *is_stored* it was accepted before, so today's bounds for patterns do not apply."""
+        """Parse *text*; with *is_stored*, the text was accepted before, so today's bounds for patterns do not apply."""
         self.text = text
         self.tree = parse_stored(text) if is_stored else parse(text)
         self._verdict: VerdictFunction | None = None
@@ -112,7 +113,10 @@ class Filter:
 
     @property
     def refusal(self) -> str | None:
-        """Reason why this version would refuse the text as a new filter, or None; only pattern bounds differ."""
+        """Reason why this version would refuse the text as a new filter, or None.
+
+        Only bounds for patterns can be a reason.
+        """
         if self._has_patterns:
             try:
                 check(self.tree, ADMITTED)
@@ -150,9 +154,9 @@ def _restore(text: str) -> Filter:
 
 
 def filter_of(subscription: Subscription) -> Filter | None:
-    """Return the content filter of a subscription: the parsed one if present, else its text, parsed; None without both.
+    """Return the content filter of a subscription, already parsed or from its text; None if it has none.
 
-    Raise ``FilterError`` for a text that cannot be read.
+    Raise ``FilterError`` for a text that is not valid as a stored filter.
     """
     if isinstance(subscription.parsed, Filter):
         return subscription.parsed

@@ -55,7 +55,7 @@ class _Reader:
         return found
 
     def _alternatives(self) -> tuple[Requirement, ...]:
-        """Read ``a|b|c`` up to the end or the closing parenthesis; return the requirements of the whole."""
+        """Read ``a|b|c`` up to the end or the closing parenthesis; return the requirements (literals) of all of it."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise _UnknownError
@@ -100,7 +100,10 @@ class _Reader:
         return int(repeat[2]) if repeat[2] else int(repeat[1] == "+")
 
     def _term(self) -> tuple[str | None, Sequence[Requirement]]:
-        """Read one term; return its character, or None and its requirements."""
+        """Read one term.
+
+        Return the character that it stands for, or None, and the requirements (literals) of a group.
+        """
         character = self._regex[self._at]
         if character == "(":
             return None, self._group()
@@ -146,7 +149,10 @@ class _Reader:
         self._at = at + 1
 
     def _escape(self) -> str | None:
-        """Read a backslash and the sequence it begins; return the character that it stands for, or None."""
+        """Read a backslash and its escape sequence.
+
+        Return the one character that it stands for, or None if that may vary.
+        """
         escaped = self._regex[self._at + 1 : self._at + 2]
         self._at += 2
         if escaped in {"p", "P", "x"}:

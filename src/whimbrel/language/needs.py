@@ -68,7 +68,7 @@ def names(node: Node) -> frozenset[str]:
 
 
 def _required_names(tree: Predicate) -> frozenset[str]:
-    """Return the names without which *tree*, with ``!`` only at its leaves, is never true."""
+    """Return the names of the attributes without which *tree* is never true; ``!`` must stand only at its leaves."""
     match tree:
         case And(operands):
             return frozenset().union(*map(_required_names, operands))
@@ -135,7 +135,10 @@ def _compared_with(other: Value) -> frozenset[AttributeType]:
 
 
 def _test_types(function: TestFunction, *, either: bool, negated: bool = False) -> frozenset[AttributeType]:
-    """Return the types for which the test is true; with *either* (inside ``^^``) also those for which it is false."""
+    """Return the types of an attribute for which a type test, negated or not, is true.
+
+    With *either* (inside ``^^``), return also those for which the test is false.
+    """
     if function is TestFunction.NAN:
         return _NAN
     if function is TestFunction.REQUIRE:

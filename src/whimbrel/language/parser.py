@@ -87,7 +87,7 @@ class Parser:
         return self._predicate(tree, 0, len(self.kinds) - 1)
 
     def error(self, code: ErrorCode, reason: str, first: int, last: int | None = None) -> FilterError:
-        """Return an error at the tokens *first* to *last*; one past the last token means the end of the text."""
+        """Return an error at the tokens *first* to *last*; a number beyond the last token means the end of the text."""
         places = locate(self.text)
         if first >= len(places):
             return FilterError(code, reason, self.text, len(self.text), len(self.text))
@@ -303,7 +303,7 @@ class Parser:
         return self.error(ErrorCode.PARSE, f"found '{found}', expected {allowed}{hint}", self._at)
 
     def _grow(self, at: int) -> None:
-        """Record the node that starts at token *at*: it is one level above the node parsed last."""
+        """Count one more level for the expression that starts at token *at*; raise an error if it nests too deep."""
         self._height += 1
         if self._height > MAX_HEIGHT:
             raise self._too_deep(at)

@@ -65,6 +65,9 @@ def longest_searched(tree: Node) -> int:
 
 
 def longest_for(call: Pattern, longest: int) -> int:
-    """Return the longest string, in bytes, on which *call* runs in a filter whose patterns run on *longest* bytes."""
+    """Return the longest string, in bytes, on which *call* runs; *longest* is that of the patterns of its filter.
+
+    A call on a constant has its own limit.
+    """
     is_constant = not any(isinstance(node, Name) for node in walk(call.subject))
     return MAX_CONSTANT if is_constant else longest

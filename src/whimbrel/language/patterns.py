@@ -48,7 +48,10 @@ class PatternError(ValueError):
 
 
 def searcher(function: PatternFunction, pattern: str) -> Searcher:
-    """Return a function that tests a string with *function* and one *pattern*; raise ``PatternError`` for a bad one."""
+    """Return a function that tests a string with *pattern* as the pattern function *function* does.
+
+    Raise ``PatternError`` for a bad pattern.
+    """
     match function:
         case PatternFunction.BEGINS_WITH:
             return lambda text: text.startswith(pattern)
@@ -62,7 +65,7 @@ def searcher(function: PatternFunction, pattern: str) -> Searcher:
 
 
 def byte_searcher(function: PatternFunction, pattern: str) -> ByteSearcher:
-    """Return a function that tests UTF-8 bytes with *pattern* of *function*, one of ``COMPILED``.
+    """Return a function that tests UTF-8 bytes with *pattern*, as *function* (one of ``COMPILED``) does.
 
     Raise ``PatternError`` for a bad pattern.
     """
@@ -90,7 +93,10 @@ def program_size(function: PatternFunction, pattern: str) -> int:
 
 
 def position_count(function: PatternFunction, pattern: str) -> int:
-    """Return the number of positions in *pattern* at which a match can be; each automaton state is a set of them."""
+    """Return the number of positions in *pattern* that a match in progress can have reached; 0 for a plain string.
+
+    A state of the automaton is a set of such positions.
+    """
     return sum(_compiled(regex_of(function, pattern)).programfanout) if function in COMPILED else 0
 
 
@@ -149,7 +155,10 @@ def _wildcard_as_regex(pattern: str) -> str:
 
 
 def _class_as_regex(pattern: str, start: int) -> tuple[str, int]:
-    """Translate the class that opens at *start*; return the regular expression and the position after the class."""
+    """Translate the character class (``[...]``) of a wildcard that opens at *start* to a regular expression.
+
+    Return the regular expression, and the position after the class.
+    """
     at = start + 1
     negated = pattern.startswith("^", at)
     at += negated

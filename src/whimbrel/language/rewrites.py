@@ -82,7 +82,10 @@ def fold(tree: Predicate) -> Predicate | bool:
 
 
 def _fold_junction(kind: type[And | Or], operands: Iterable[Predicate], *, deciding: bool) -> Predicate | bool:
-    """Fold constants in ``&&`` or ``||``: one *deciding* constant decides it, the opposite constant is left out."""
+    """Fold ``&&`` or ``||``: an operand that is the constant *deciding* decides the result.
+
+    The other constant is left out.
+    """
     folded = [fold(operand) for operand in operands]
     if any(operand is deciding for operand in folded):
         return deciding
@@ -103,14 +106,17 @@ def _fold_xor(operands: Iterable[Predicate]) -> Predicate | bool:
 
 
 def _fold_compare(node: Compare) -> Predicate | bool:
-    """Fold a comparison of two constants; an infinite result of arithmetic has no literal, but can be compared."""
+    """Replace a comparison of two constants by its verdict, if it has one.
+
+    The constants may be arithmetic; an infinite result has no literal, but can be compared.
+    """
     left, right = _constant(node.left), _constant(node.right)
     verdict = None if left is None or right is None else compare(node.op, left, right)
     return node if verdict is None else verdict
 
 
 def _constant(node: Value) -> Scalar | None:
-    """Return the value of a term without names, or None if it has names or no value."""
+    """Return the value of a literal or of arithmetic on literals; None for any other term, or if it has no value."""
     match node:
         case Literal(value):
             return value
@@ -135,7 +141,7 @@ def _fold_equals(subject: Value, options: tuple[Value, ...]) -> Predicate | bool
 def fold_value(node: Value) -> Value:
     """Fold constant arithmetic inside a value; NaN and infinities have no literal and stay as written.
 
-    An unchanged subterm stays the same object, because the matcher finds a constant's token through its node.
+    An unchanged subterm stays the same object: the matcher uses the identity of a node to find its token in the text.
     """
     result: Scalar | None = None
     match node:

@@ -58,7 +58,7 @@ _COMPILED = frozenset((PatternFunction.REGEX, PatternFunction.WILDCARD))
 
 
 class _Memo(dict[str, _T]):
-    """Bounded cache of a pure function of tokens, read at the speed of a dictionary."""
+    """Bounded cache of a pure function of one token; a cached result is read as fast as a key of a dictionary."""
 
     def __init__(self, compute: Callable[[str], _T]) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Template:
         """Function that builds the tree of another text of this shape from its tokens."""
 
     def place(self, node: Node) -> int:
-        """Return the token position of a name, or of a literal without its sign."""
+        """Return the index, among the tokens, of a name or of a literal without its sign."""
         return self._spans[id(node)][1]
 
     def is_negative(self, node: Literal) -> bool:
@@ -100,17 +100,17 @@ class Template:
         return first != last
 
     def kind(self, place: int) -> str:
-        """Return the kind of the token at *place*."""
+        """Return the kind of the token with the index *place*."""
         return self._kinds[place]
 
     def pattern_places(self, node: Pattern) -> tuple[int, ...]:
-        """Return the token positions of a call's patterns: the only strings after the call's subject."""
+        """Return the indexes of the tokens that are a call's patterns: the only strings after the call's subject."""
         start, end = self._spans[id(node.subject)][1] + 1, self._spans[id(node)][1]
         return tuple(at for at in range(start, end) if self._kinds[at] == Kind.STRING)
 
 
 class ShapeCache:
-    """Templates by shape."""
+    """Cache of templates (parsed first texts) by shape; a shape is a filter's text without its names and constants."""
 
     def __init__(self) -> None:
         self._templates: dict[tuple[str, ...], Template] = {}
@@ -181,7 +181,7 @@ def _is_free_of_constants(tree: Node) -> bool:
 
 
 class _Translator:
-    """Turns a tree into a function that builds the same tree from other tokens of the same shape."""
+    """Turns the tree of a template into a function that builds such a tree from the tokens of another filter."""
 
     def __init__(self, template: Template) -> None:
         self._template = template

@@ -69,7 +69,7 @@ class Kind:
 class TokenError(ValueError):
     """The text has a token that is not allowed; internal: the parser turns this into its own error with a position.
 
-    *span* is the position in the text, for a parser that does not know a better one.
+    *span* is the begin and the end of the error in the text, for a parser that does not know a better position.
     """
 
     def __init__(self, code: ErrorCode, reason: str, span: tuple[int, int] = (0, 0)) -> None:

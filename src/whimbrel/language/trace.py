@@ -48,7 +48,10 @@ def verdict_word(verdict: bool | None) -> str:  # noqa: FBT001  # a verdict is t
 
 
 def reasons(shown: Trace) -> list[Trace]:
-    """Return the leaves that caused the verdict: at each level, the parts that agree with it."""
+    """Return the leaves of the trace that explain the verdict of its root.
+
+    At each level, follow the parts with the same verdict; if none has it, follow all parts.
+    """
     if not shown.parts:
         return [shown]
     deciding = [part for part in shown.parts if part.verdict is shown.verdict] or list(shown.parts)

@@ -51,7 +51,7 @@ BACKENDS: Mapping[str, Backend] = {"python": _python, "spark": _spark}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vector:
-    """One line of a vectors file."""
+    """One test vector: a line of the file, with a filter, attributes, and the expected outcome."""
 
     line: int
     expr: str
@@ -61,7 +61,7 @@ class Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A vector with an unexpected outcome."""
+    """A test vector whose outcome is not the expected one."""
 
     line: int
     expr: str
@@ -103,7 +103,7 @@ def _column(line: bytes, error: InvalidValueError) -> int:
 
 
 def failures(vectors: Sequence[Vector], backend: Backend) -> list[Failure]:
-    """Return the vectors for which our parser with *backend* has another outcome than expected."""
+    """Return a ``Failure`` for each test vector whose outcome, by our parser and *backend*, is not the expected one."""
     trees = [_tree(vector.expr) for vector in vectors]
     cases = [(tree, v.attributes) for tree, v in zip(trees, vectors, strict=True) if tree is not None]
     verdicts = iter(backend(cases))

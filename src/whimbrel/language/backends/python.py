@@ -209,7 +209,7 @@ def _pattern(node: Pattern) -> VerdictFunction:
 
 
 def _compiled_pattern(node: Pattern, longest: int) -> VerdictFunction:
-    """Return the verdict function of a call with regular expressions or wildcards; undefined on a too long string."""
+    """Return a function that computes the verdict of a pattern test by RE2; undefined for a string that is too long."""
     subject = compile_value(node.subject)
     searchers = tuple(byte_searcher(node.function, pattern) for pattern in node.patterns)
 

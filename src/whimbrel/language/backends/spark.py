@@ -177,12 +177,12 @@ class _Translator:
     # -- values ------------------------------------------------------------------------------------------------------
 
     def _direct(self, node: Value) -> _Typed:
-        """Return the columns of *node*, which must not be arithmetic that is too large to be written out."""
+        """Return the columns that compute *node*, which must not be arithmetic that is too large to be written out."""
         value = self._value(node)
         return _UNDEFINED if value is None else value
 
     def _value(self, node: Value) -> _Typed | None:
-        """Return the columns of *node*, or None for arithmetic that is too large to be written out."""
+        """Return the columns that compute *node*, or None for arithmetic that is too large to be written out."""
         if node not in self._values:
             value = self._write_out(node)
             self._values[node] = value if value is not None and value.mentions <= _MAX_MENTIONS else None
@@ -236,7 +236,10 @@ class _Translator:
     # -- programs ----------------------------------------------------------------------------------------------------
 
     def _compute(self, nodes: Sequence[Value], finish: _Finish) -> Column:
-        """Return *finish* applied to the values of *nodes*; too large arithmetic is computed by a program."""
+        """Return *finish* applied to the values of *nodes*.
+
+        Arithmetic that is too large is computed by a postfix program.
+        """
         values = [self._value(node) for node in nodes]
         large = [node for node, value in zip(nodes, values, strict=True) if value is None]
         if not large:
@@ -275,7 +278,10 @@ _ORDER: Mapping[CompareOp, Callable[[Any, Any], Any]] = {
 
 
 def _compare(op: CompareOp, left: _Typed, right: _Typed) -> Column:
-    """Compare as integers, as reals and as strings, of which at most one result is not NULL."""
+    """Return the verdict of a comparison; both values are compared as integers, as reals and as strings.
+
+    At most one of these three results is not NULL.
+    """
     parts: list[Column] = []
     if left.integer is not None and right.integer is not None:
         parts.append(_ORDER[op](left.integer.number, right.integer.number))
@@ -301,7 +307,10 @@ def _may_meet_as_reals(left: _Typed, right: _Typed) -> bool:
 
 
 def _as_real(value: _Typed, other: _Typed) -> Column:
-    """Return the number *value* as a real, for an operation with *other*; the result is unused if both are integers."""
+    """Return the number *value* as a real, so that it can be compared or computed with *other*.
+
+    The result is not used if both numbers are integers.
+    """
     if value.integer is None or other.real is None:
         assert value.real is not None, "one of the two may be a real"
         return value.real
@@ -575,7 +584,10 @@ def verdicts(cases: Sequence[tuple[Predicate, Attributes]]) -> list[bool | None]
 
 
 def _verdict_frame(spark: SparkSession, chunk: range, cases: Sequence[tuple[Predicate, Attributes]]) -> DataFrame:
-    """Return one row with the verdict per case of *chunk*; each row computes all trees: cheaper than many plans."""
+    """Return a DataFrame with the number and the verdict of each case in *chunk*.
+
+    Each row computes the trees of all cases, because one plan for all of them is cheaper than many plans.
+    """
     rows = pa.array([attributes_to_column_value(cases[place][1]) for place in chunk], ATTRIBUTES_TYPE)
     frame = spark.createDataFrame(pa.table({"place": pa.array(chunk, pa.int32()), "attributes": rows}))
     columns = [to_column(cases[place][0], F.col("attributes")) for place in chunk]

@@ -43,7 +43,10 @@ def own_steps(statement: Statement) -> int:
 
 
 def string_steps(statement: Statement) -> int:
-    """Return the part of ``own_steps`` for string functions, which is for the longest strings; a run may need fewer."""
+    """Return the part of ``own_steps`` that is for string functions.
+
+    It is for the longest strings, so a run may need fewer.
+    """
     return sum(map(_string_steps, tree.expressions(statement)))
 
 

@@ -261,7 +261,7 @@ class _Checker:
 
 
 def _literal_kind(node: Expression) -> _Kind:
-    """Return the type of the value of *node* (unless NULL), without knowledge about the types of locals."""
+    """Return the type of the value of *node* (unless NULL); locals and calls count as any type."""
     match node:
         case tree.Constant(value):
             return _Kind.ANY if value is None else _Kind.STRING if isinstance(value, str) else _Kind.NUMBER

@@ -54,7 +54,7 @@ def compile_program(program: Program) -> Compiled:
 
 
 def _segments(block: Block) -> Iterator[Block]:
-    """Split *block* after each statement that may end the policy or function (``return``, or an ``if`` with one)."""
+    """Split *block* after each ``return`` and each ``if``, because these may end the policy or function."""
     begin = 0
     for end, statement in enumerate(block, start=1):
         if end == len(block) or isinstance(statement, tree.If | tree.Return):
@@ -93,7 +93,7 @@ class _Compiler:
         return several
 
     def _segment(self, block: Block) -> _Execution:
-        """Compile statements of which only the last may end the scope, so that their steps are counted together."""
+        """Compile statements of which only the last may return or branch, so that their steps are counted at once."""
         steps = sum(map(own_steps, block))
         spared = sum(map(string_steps, block))
         *before, last = map(self._statement, block)
@@ -223,9 +223,9 @@ class _Compiler:
 
 
 def _spare(steps: int) -> _Execution:
-    """Return a function that credits *steps*, the most that string functions may need, to ``run.spared``.
+    """Return a function that adds *steps*, the most that string functions may need, to ``run.spared``.
 
-    The string functions then subtract the steps that they use.
+    The string functions then subtract the steps that they use, so the rest is the steps not used.
     """
 
     def execute(run: Run) -> Any:  # noqa: ANN401

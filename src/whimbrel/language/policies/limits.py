@@ -23,7 +23,7 @@ class PolicyCost(NamedTuple):
     pixels: int = 0
 
     def plus(self, other: PolicyCost) -> PolicyCost:
-        """Return the cost of a run of this part and then of *other*."""
+        """Return the cost of a run of two parts of a policy, *self* and *other*, one after the other."""
         return PolicyCost(self.steps + other.steps, self.bytes + other.bytes, self.pixels + other.pixels)
 
     def or_else(self, other: PolicyCost) -> PolicyCost:

@@ -76,7 +76,7 @@ OPERATIONS = MappingProxyType({each.name: each for each in _ALL})
 
 
 def is_automatic(name: str) -> bool:
-    """Return whether *name* is an automatic variable of every device, even before a report."""
+    """Return whether *name* is an automatic variable for every device, reported by the device or not yet."""
     return name in AUTOMATIC or name == "Place"
 
 
@@ -93,5 +93,5 @@ def member_name(accessor: str, prefix: str) -> str | None:
 
 
 def scope_of(word: str) -> Scope | None:
-    """Return the scope that ``word.name`` refers to, or None if *word* is not a reserved word for a scope."""
+    """Return the group of variables that the word before a dot stands for (``device`` or ``state``), or None."""
     return {"device": Scope.DEVICE, "state": Scope.STATE}.get(word)

@@ -91,7 +91,10 @@ class Policy:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Variables that the policy may read, and ``name.*`` for each set."""
+        """Names of the variables that the policy may read.
+
+        For each set, such as ``device.responsible``, the name is ``responsible.*``.
+        """
         found = {node.name for node in self._expressions() if isinstance(node, tree.Property)}
         found |= {f"{node.name}.*" for node in self._expressions() if isinstance(node, tree.Member)}
         return frozenset(found)

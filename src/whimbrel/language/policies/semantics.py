@@ -196,9 +196,9 @@ def is_member(run: Run, scope: Scope, name: str, item: AnyValue) -> bool | None:
 
 
 def set_property(run: Run, scope: Scope, name: str, value: AnyValue) -> None:
-    """Set a manual variable; ``setProperty`` has no effect on an automatic variable (section 4 of the paper).
+    """Set a manual variable; ``setProperty`` has no effect on a name of an automatic variable (section 4 of the paper).
 
-    A name in ``operations.AUTOMATIC`` cannot be set even before the device has reported it.
+    Some names (``operations.is_automatic``) are automatic even before the device has reported them.
     """
     if scope is Scope.STATE or not (is_automatic(name) or name in run.automatic):
         run.set(name, value)
@@ -221,7 +221,7 @@ def with_data(message: AnyValue, value: AnyValue) -> AnyValue:
 
 
 def compress_message(run: Run, values: Sequence[AnyValue], names: tuple[str, ...]) -> Message | None:
-    """Return ``compress(message, …)``; an image is reduced to fit the display in width, height and pixels."""
+    """Return *message* with a transform that makes its body smaller, as ``compress(message, …)`` does."""
     message, battery, display, network = values
     if not isinstance(message, Message):
         return None

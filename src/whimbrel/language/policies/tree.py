@@ -68,7 +68,7 @@ __all__ = [
 
 
 class Scope(Enum):
-    """The group of variables that a name refers to."""
+    """Group of variables in which a name is looked up: automatic, manual, or both."""
 
     ANY = "any"
     """The paper's ``getProperty``: the automatic variable of that name if there is one, else the manual variable."""

@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Level(IntEnum):
-    """Share of a body that is sent, by the lower of battery and link; four levels, so that equal work is shared."""
+    """Share of a body to send, by the lower of battery and link; only four levels, so that devices share results."""
 
     QUARTER = 1
     HALF = 2
@@ -47,7 +47,11 @@ class Level(IntEnum):
 
 
 class Compression(NamedTuple):
-    """A transform to a smaller body: an image of *level* that fits the display (0: unknown); or JSON of *names*."""
+    """A transform to a smaller body.
+
+    An image is reduced to the share *level* and to the size of the display (0: unknown); JSON keeps only the members
+    *names*.
+    """
 
     level: Level
     width_px: int = 0
@@ -57,7 +61,7 @@ class Compression(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """A transform to JSON with only *names*."""
+    """A transform of the data to JSON that has only the members *names*."""
 
     names: tuple[str, ...]
 
@@ -66,7 +70,7 @@ Transform: TypeAlias = Compression | Projection
 
 
 class Data(NamedTuple):
-    """The data of a message: the original body or *text*, and the transforms to apply."""
+    """The data of a message: the original body, or a new text or bytes; and the transforms to apply to it."""
 
     is_original: bool
     text: bytes | str | None = None
@@ -78,7 +82,7 @@ ORIGINAL, EMPTY = Data(is_original=True), Data(is_original=False)
 
 
 class Message(NamedTuple):
-    """A message: original attributes or none, changed attributes (None: removed), and data."""
+    """A message: its original attributes or none, the changes to them (None: removed), and its data."""
 
     is_original: bool
     changes: Mapping[str, Scalar | None]
@@ -93,7 +97,7 @@ class Message(NamedTuple):
         return Message(self.is_original, self.changes, data)
 
     def with_transform(self, transform: Transform) -> Message:
-        """Return a copy of the message whose data also gets *transform*."""
+        """Return a copy of the message with *transform* added to the transforms of its data."""
         data = self.data
         return self.with_data(Data(data.is_original, data.text, (*data.transforms, transform)))
 
@@ -140,7 +144,7 @@ class Run:
         return value
 
     def state(self, name: str) -> Scalar | None:
-        """Return the manual variable *name*, with the changes of this run."""
+        """Return the manual variable *name*, as this run has changed it; None if it does not exist."""
         if name in self.changed:
             return self.changed[name]
         value = self.manual.get(name)
@@ -149,7 +153,7 @@ class Run:
         return value
 
     def variable(self, name: str) -> Scalar | None:
-        """Return the automatic variable *name*, else the manual one."""
+        """Return the automatic variable *name*; if there is none, the manual variable of that name."""
         value = self.automatic.get(name)
         if value is None:
             return self.state(name)
@@ -157,7 +161,7 @@ class Run:
         return value
 
     def set(self, name: str, value: AnyValue) -> None:
-        """Set a manual variable; NULL, or a value that cannot be stored, removes it."""
+        """Set a manual variable (one that policies set); NULL, or a value that cannot be stored, removes it."""
         kept = storable(value)
         if kept is None and name not in self.manual:
             self.changed.pop(name, None)
@@ -174,7 +178,10 @@ class Run:
 
 
 def truth(value: AnyValue) -> bool | None:
-    """Return the verdict of *value* as a condition: a number is true unless it is 0; None for any other value."""
+    """Return the verdict of *value* as a condition: a number is true unless it is 0, and a verdict stays as it is.
+
+    Return None for NaN and for any other value.
+    """
     if value is None or value is True or value is False:
         return value
     if isinstance(value, int):
@@ -192,9 +199,9 @@ def storable(value: AnyValue) -> Scalar | None:
 
 
 def level_of(battery: AnyValue, network: AnyValue) -> Level:
-    """Return the share of a body to send (R1 to R3), by the lower of *battery* and *network*.
+    """Return the share of a body to send, by the lower of *battery* and *network*.
 
-    From 3/4 on, everything is sent. A missing value counts as full.
+    Shares are in quarters; from 3/4 on, everything is sent. A missing value counts as full.
     """
     least: float = 1.0
     for each in (battery, network):

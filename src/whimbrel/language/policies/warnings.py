@@ -40,7 +40,7 @@ def _warning(text: str, start: int, name: str) -> PolicyWarning:
 
 
 def _mixed_comparisons(program: Program) -> Iterator[tuple[Expression, str]]:
-    """Yield each comparison of an attribute, which may be a string, with a number; and the attribute's name."""
+    """Yield (comparison, attribute name) for each comparison of a number with an attribute that may be a string."""
     for body in (program.body, *(function.body for function in program.functions)):
         locals_ = _from_attributes(body)
         for node in walk(body):
@@ -58,7 +58,7 @@ def _mixed_comparisons(program: Program) -> Iterator[tuple[Expression, str]]:
 
 
 def _from_attributes(body: Block) -> frozenset[str]:
-    """Return the locals to which an attribute is assigned unchanged."""
+    """Return the names of the local variables to which an attribute of a message is assigned unchanged."""
     found = (each for each in statements(body) if isinstance(each, tree.Assign))
     return frozenset(each.name for each in found if isinstance(each.value, tree.Attribute))
 

@@ -149,7 +149,10 @@ class Calls:
                 return tree.DataOf(values[0])
 
     def _values_and_names(self, least: int | None, opened: Token) -> tuple[list[Expression], tuple[str, ...]]:
-        """Parse the arguments of a call: values, and then names in quotes if the operation (by *least*) takes names."""
+        """Parse the arguments of a call: values and, if the operation takes them, names in quotes after the values.
+
+        *least* is the least number of arguments of an operation that takes names; None for any other function.
+        """
         if least is None:
             return self._arguments(opened), ()
         few = {2: 1, 3: 2, 4: 4}[least]

@@ -1,7 +1,8 @@
 """Parser of policies, from text to tree: a Pratt parser for expressions, and recursive descent for statements.
 
-Rule: one grammar for two spellings. Figure 4 of the paper is read as it is printed: its head, line numbers, type words,
-accessors and ``endif``. Our own form has braces, ``m.pulse``, ``device.Battery`` and ``state.sent``.
+Rule: one grammar for two spellings. Figure 4 of the paper is read as it is printed: its first line ``arrived(…) :-``,
+line numbers, type words, accessors and ``endif``. Our own form has braces, ``m.pulse``, ``device.Battery`` and
+``state.sent``.
 Rule: errors that only the whole policy can show (names, kinds, recursion, cost) are found by ``check``.
 Rule: operators bind as in filters (``precedence``); ``in`` binds like a comparison, and neither chains.
 """

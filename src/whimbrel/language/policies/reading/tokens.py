@@ -87,5 +87,5 @@ def _kind(text: str, found: re.Match[str]) -> str:
 
 
 def policy_code(error: TokenError) -> PolicyCode:
-    """Return the policy code that corresponds to a token error, which has a filter code."""
+    """Return the policy error code with the same name as the filter error code in *error*."""
     return PolicyCode[error.code.name]
