@@ -253,7 +253,7 @@ class Broker:
 
     @property
     def applied(self) -> int:
-        """The seq of the last fact that was applied."""
+        """The seq of the last fact (log record) that was applied to the state."""
         return self._commits.applied
 
     @property
@@ -267,11 +267,11 @@ class Broker:
 
     @property
     def is_applying(self) -> bool:
-        """Whether a fact is half applied; the state then corresponds to no seq and cannot be saved."""
+        """Whether a fact (log record) is half applied; the state then corresponds to no seq and cannot be saved."""
         return self._commits.is_applying
 
     def complete(self) -> None:
-        """Apply the rest of a half-applied fact at once; the broker calls this when no more turns will follow."""
+        """Apply the rest of a half-applied fact (log record) at once; no turn of the event loop will follow."""
         self._commits.complete()
 
     def when_applied(self, action: Callable[[], None]) -> None:
@@ -456,7 +456,7 @@ class Broker:
         self._let_go(now)
 
     def on_sync(self, seq: int) -> None:
-        """Apply the facts that waited for the disk, now that all up to *seq* is durable, and answer their clients."""
+        """Apply the facts (log records) that waited for fsync, now that all up to *seq* are durable; answer clients."""
         self.refuse(is_refusing=False)
         self._long_work.tried = 0
         self._commits.durable(seq)
@@ -465,7 +465,7 @@ class Broker:
         self._end_step(self._commits.last_at)
 
     def refuse(self, *, is_refusing: bool = True) -> None:
-        """Refuse publications while the log cannot be written; those that wait already are accepted later."""
+        """Refuse publications while the log cannot be written; waiting publications are accepted later."""
         self._admission.is_refusing = is_refusing
 
     def spare(self, *, is_short: bool) -> None:

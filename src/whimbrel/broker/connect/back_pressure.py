@@ -66,12 +66,12 @@ class BackPressure:
                 self._sender.fail(link, *full)
 
     def choke(self, link: Link, now: int) -> None:
-        """Pause writing to a link whose send buffer is full, except for packets that cannot wait."""
+        """Pause writing to a connection whose send buffer is full, except for packets that cannot wait."""
         link.room = 0
         self.lag(link, now, is_lagging=True)
 
     def drain(self, link: Link, unsent_bytes: int, now: int) -> None:
-        """Resume writing to a link whose buffer holds only *unsent_bytes*, beginning with waiting messages."""
+        """Resume writing to a connection whose buffer has only *unsent_bytes* left; waiting messages go first."""
         if link.closing is not None or link.is_choked:
             return
         most = self._most_outgoing if self._memory.has_room() else _LEAST_BUFFER

@@ -68,7 +68,7 @@ class _Fate(Enum):
 class ConnectHandler:
     """Connects and disconnects clients.
 
-    *opened* is called when a link may continue after CONNECT, *leaving* before a client is disconnected.
+    *opened* is called when the packets behind a CONNECT may be handled, *leaving* before a client is disconnected.
     """
 
     def __init__(
@@ -333,7 +333,7 @@ class ConnectHandler:
                 self.change_receipts(client, now, is_confirming=link.confirms)
 
     def _open(self, link: Link, connect: Connect, came: PresenceChanged, assigned: str | None) -> Pieces:
-        """Apply the fact that a client connected, and answer CONNECT if the link still exists."""
+        """Apply the log record of a client's connection, and answer CONNECT if the connection still exists."""
         now, state = came.changed_at, self._state
         is_resumed = came.device in state.clients
         self._coming.discard(came.device)

@@ -13,7 +13,7 @@ __all__ = ["end_silent"]
 
 
 def end_silent(links: Iterable[Link], sender: Sender, listened_us: int, *, connect_timeout_us: int) -> None:
-    """Close links that exceeded a timeout; *listened_us* is how long the broker listened (``Broker.end_silent``)."""
+    """Close connections that exceeded a timeout; for *listened_us* see ``Broker.end_silent``."""
     for link in links:
         if link.closing is not None:
             continue

@@ -1,4 +1,4 @@
-"""Delivering: send QoS 1 and 2 messages from the hold to a client, and record their receipts (MQTT 5, 4.3 and 4.4)."""
+"""Delivering: send queued messages to clients, and record receipts (their outcomes) in the log (MQTT 5, 4.3, 4.4)."""
 
 from __future__ import annotations
 
@@ -138,7 +138,10 @@ class DeliveryHandler:
         return _MAX_SENT
 
     def _send(self, client: LiveClient, link: Link, out: Outgoing, now: int) -> None:
-        """Send a message that may be sent, and record its receipt at QoS 0."""
+        """Send a message that may be sent.
+
+        Record its receipt at once if it is too long, or has QoS 0 (a retained one only if a policy decided about it).
+        """
         if out.is_decided and out.qos:
             identifier = packet_id_of(out.message.seq)
             flying = client.flying.get(identifier)
@@ -190,7 +193,7 @@ class DeliveryHandler:
             self._sender.send(link, _PUBREL + identifier.to_bytes(2))
 
     def on_pubacks(self, client: LiveClient, packets: Sequence[Puback], now: int) -> None:
-        """Record receipts for PUBACKs of a client (QoS 1)."""
+        """Record in the log the deliveries that a client's PUBACKs acknowledge (QoS 1)."""
         commits, flying = self._commits, client.flying
         append, now, receipts, confirmed, seq = commits.append_body, commits.now(now), 0, 0, 0
         for packet in packets:
@@ -229,7 +232,7 @@ class DeliveryHandler:
             self.pump(client, now)
 
     def on_pubrec(self, client: LiveClient, link: Link, packet: Pubrec, now: int) -> None:
-        """Handle PUBREC: record the receipt of a QoS 2 message, and send PUBREL when it is accepted."""
+        """Handle PUBREC: record the delivery in the log, and send PUBREL when the record is accepted."""
         identifier = packet.packet_id
         out = client.flying.get(identifier)
         if out is not None and out.qos != EXACTLY_ONCE:
@@ -326,7 +329,7 @@ class DeliveryHandler:
             self._receipt(client, out._replace(terms=uncounted), outcome, now)
 
     def _settle(self, client: LiveClient, out: Outgoing, terms: HandOverOptions, outcome: Outcome, now: int) -> None:
-        """Apply a receipt to the state."""
+        """Apply a receipt (log record of a delivery's outcome) to the state."""
         if out.is_held:
             settled = self._state.node.settle(now, terms.session, client.id, out.message.seq, outcome, qos=out.qos)
             self._state.perform(settled, now)

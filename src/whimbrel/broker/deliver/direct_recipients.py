@@ -170,7 +170,7 @@ class DirectRecipients:
     def pass_on(
         self, message: KeptNotification, sender: Sender, ready: list[LiveClient], now: int
     ) -> tuple[Found, list[str]]:
-        """Deliver a message to each direct recipient that does not need the hold.
+        """Deliver a message to each direct recipient that does not need the hold (queues of all sessions).
 
         Return the recipients left to the hold, and the devices that the hold must count as having the message.
         """

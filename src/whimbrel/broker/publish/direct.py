@@ -30,7 +30,7 @@ _PUBACK = b"\x40\x02"
 
 
 class DirectPath:
-    """Passes publications on without the hold; *pump_ready* first sends the deliveries that are waiting already."""
+    """Passes publications on past the hold (queues of all sessions); *pump_ready* sends earlier deliveries first."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ _Receive = Callable[[Link, LiveClient, Sequence[Publish], int], None]
 
 
 class Stalled:
-    """The connections whose publications wait; *receive* handles these publications again."""
+    """The connections whose publications wait for room; *receive* handles these publications again."""
 
     def __init__(self, admission: Admission, sender: Sender, receive: _Receive) -> None:
         self._admission, self._sender, self._receive = admission, sender, receive
@@ -37,7 +37,7 @@ class Stalled:
         self._shut_out: dict[str, None] = {}
 
     def holds(self, link: Link, packets: Sequence[Publish]) -> bool:
-        """Queue publications if earlier ones of the link wait, else return False; close a link with too many."""
+        """Queue publications if earlier ones of the connection wait, else return False; close it if it has too many."""
         stalled = link.stalled
         if stalled is None:
             return False

@@ -37,7 +37,7 @@ class Asked(NamedTuple):
 
 
 class Answers:
-    """Sends answers to requests through *sender*, stamped with the time of the last fact."""
+    """Sends answers to requests through *sender*, stamped with the time of the last log record."""
 
     def __init__(self, commits: CommitQueue, sender: Sender) -> None:
         self._commits, self._sender = commits, sender

@@ -114,7 +114,7 @@ class Sessions:
         return not (link.joining or link.rights) or self._authorizer.may_publish(link, device, f"{SESSIONS}join")
 
     def joined_by(self, link: Link, device: str, seq: int, now: int) -> list[PresenceChanged]:
-        """Return the facts, with seqs from *seq* on, by which a device joins the sessions that its CONNECT names."""
+        """Return the log records, with seqs from *seq* on, of a device's joining the sessions in its CONNECT."""
         for joining in link.joining:
             link.rights[joining.session] = joining.rights
             self._entering.add((joining.session, device))
@@ -124,7 +124,7 @@ class Sessions:
         ]
 
     def enter(self, fact: PresenceChanged) -> Pieces:
-        """Apply the fact that a device joined."""
+        """Apply the log record of a device's joining a session."""
         self._entering.discard((fact.session or "", fact.device))
         return self._state.applying(fact)
 
@@ -204,7 +204,7 @@ class Sessions:
             self._answers.refuse(asked, ReasonCode.PAYLOAD_FORMAT_INVALID, str(error))
 
     def _attempt(self, asked: Asked, content: Filter | None, now: int) -> Procedure[None]:
-        """Carry out a request when all facts before it are accepted; raise ``_SessionChangedError`` to try it again."""
+        """Carry out a request when all earlier facts are accepted; raise ``_SessionChangedError`` to try it again."""
         request, session = asked.request, asked.request.session
         yield ACCEPTED
         while session in self._state.volatile.changing or session in self._state.volatile.deleting:

@@ -90,7 +90,7 @@ class Service:
         self._log_sync.sync_if_wanted()
 
     async def drain(self) -> None:
-        """Disconnect all clients, then fsync the log and write the view."""
+        """Disconnect all clients, then fsync the log and write the view (snapshot of the state)."""
         running, turns = self.running, self.turns
         if running.failure is None:
             running.broker.drain()

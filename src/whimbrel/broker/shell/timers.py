@@ -1,4 +1,4 @@
-"""Timers: advance the core's time four times a second; update the view and run the log keeper every few seconds.
+"""Timers: advance the core's time four times a second; write the snapshot and run the log keeper every few seconds.
 
 Rule: time in which this process was stopped, or too busy to read, does not count towards a client's keep-alive timeout.
 The timeouts are checked a moment after a tick, when all data waiting in the sockets has been read.

@@ -44,7 +44,7 @@ _SYSTEM = "$SYS/"
 
 
 class BrokerState(NodeListener[LiveClient]):
-    """State of the broker with the node name *name*; *hold* and *routes* are created empty unless given."""
+    """State of the broker with the node name *name*; *hold* and *routes* are new ones unless given."""
 
     def __init__(self, name: str, *, hold: Hold[KeptNotification] | None = None, routes: Routes | None = None) -> None:
         self.routes = Routes() if routes is None else routes
@@ -69,12 +69,12 @@ class BrokerState(NodeListener[LiveClient]):
     # -- facts -------------------------------------------------------------------------------------------------------
 
     def apply(self, fact: Fact) -> None:
-        """Apply a fact, which is new or comes from a replayed log."""
+        """Apply a fact: a log record that is new or comes from a replayed log."""
         for _ in self.applying(fact):
             pass
 
     def applying(self, fact: Fact) -> Iterator[None]:
-        """Apply a fact in steps, and yield after each.
+        """Apply a fact (log record) in steps, and yield after each step.
 
         Until the last step, the state is between two facts: it is not the state after any seq.
         """
@@ -91,7 +91,7 @@ class BrokerState(NodeListener[LiveClient]):
         return self.node.applying(fact)
 
     def note(self, fact: PolicyFact | SessionChanged) -> None:
-        """Pass a fact to the policies as soon as it is appended to the log."""
+        """Pass a fact (log record) to the policies as soon as it is appended to the log."""
         self.node.note(fact)
 
     def move(self, device: str, seq: int, place: Place, now: int) -> None:
@@ -120,14 +120,14 @@ class BrokerState(NodeListener[LiveClient]):
     # -- updates of derived values -------------------------------------------------------------------------------------
 
     def subscription_put(self, subscription: Subscription) -> None:
-        """Add a new or changed subscription to the routes."""
+        """Add a new or changed subscription to the routes (matching index)."""
         self.routes.put(subscription)
         identity = (subscription.subject_filter, subscription.name)
         self.subscribed_to.setdefault(subscription.session, {})[identity] = subscription.max_held or 0
         self.terms.forget(subscription.session)
 
     def subscription_removed(self, session: str, identity: Identity) -> None:
-        """Remove an ended subscription from the routes."""
+        """Remove an ended subscription from the routes (matching index)."""
         self.routes.remove(session, identity)
         self.subscribed_to.get(session, {}).pop(identity, None)
         self.terms.forget(session)
@@ -164,11 +164,11 @@ class BrokerState(NodeListener[LiveClient]):
             self.named.note_member(device, session)
 
     def conditions_changed(self) -> None:
-        """Discard the cached routes, because other clients than before can be served directly, without the hold."""
+        """Discard the cached matches: other clients than before can be served directly, without the hold."""
         self.routes.forget()
 
     def client_leaves(self, client: LiveClient, session: str) -> None:
-        """Withdraw the copies that are queued for a client for a session that it leaves."""
+        """Remove from a client's queue the copies of the session that it leaves."""
         client.withdraw(session, is_deleted=False)
 
     def connection_ended(self, client: LiveClient) -> None:

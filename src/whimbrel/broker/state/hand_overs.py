@@ -158,6 +158,6 @@ class HandOvers:
 def _is_private_alone(command: HandOver) -> bool:
     """Return whether a copy is for private sessions only.
 
-    Only then may a QoS 0 copy be sent ahead of copies of a higher QoS: a named session gets all in order.
+    Only then may a QoS 0 copy overtake copies of a higher QoS: a named session gets all messages in order.
     """
     return all(is_private(session) for session, _ in command.sessions)

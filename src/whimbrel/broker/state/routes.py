@@ -208,7 +208,7 @@ class Routes:
         self.has_content = True
 
     def remove(self, session: str, identity: Identity) -> None:
-        """Remove a subscription if the routes have it."""
+        """Remove a subscription, if the index has it."""
         self.refused_today.pop((session, identity), None)
         self.unreadable.pop((session, identity), None)
         number = self._numbers.pop((session, identity), None)
@@ -254,7 +254,7 @@ class Routes:
     def by_content(
         self, subjects: Sequence[str], attributes: Sequence[Attributes], secured: Sequence[Secured] | None = None
     ) -> list[list[int]]:
-        """Return, for each notification, the subscriptions in the matcher that match it, as handles (see ``whose``).
+        """Return, for each notification, the handles (see ``whose``) of the matcher's subscriptions that match it.
 
         They match in subject, content and keys. *secured* has the keys of each notification; None: all are open.
         """

@@ -41,7 +41,7 @@ class VolatileState:
         """Named sessions whose deletion waits for fsync."""
 
     def may_send(self, link: Link, client: LiveClient, message: KeptNotification, now: int) -> bool:
-        """Return whether the gate allows sending *message* to the *client* over *link* at the time *now*.
+        """Return whether *message* may be sent to the *client* over *link* (its connection) at the time *now*.
 
         The gate refuses a message that has expired, or that the client has no right to receive.
         """

@@ -225,13 +225,13 @@ class History:
             self._ready.append(replay)
 
     def resume(self, link: Link) -> None:
-        """Continue the replays of a link that may have room in its buffer again."""
+        """Continue the replays of a connection whose send buffer may have room again."""
         for replay in self._replays.get(link, ()):
             if replay.chunk and replay not in self._ready:
                 self._ready.append(replay)
 
     def look(self) -> None:
-        """Continue the replays that waited for facts to be written and applied."""
+        """Continue the replays that waited until the latest log records were written and applied."""
         waiting, self.waiting = self.waiting, []
         for replay in waiting:
             if not replay.is_over:

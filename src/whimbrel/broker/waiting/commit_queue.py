@@ -33,7 +33,7 @@ Apply: TypeAlias = Callable[[], Pieces | None]
 
 
 class _Entry(NamedTuple):
-    """Entry of the queue: a fact or an action; *number* is the fact's seq, for an action the last seq before it."""
+    """Entry of the queue: a fact (log record) or an action; *number* is a fact's seq, or the last before an action."""
 
     number: int
     apply: Apply
@@ -69,7 +69,7 @@ class CatchUpBuffer:
 
 
 class CommitQueue:
-    """Queue of the facts and actions that wait for fsync of the log *log*, or for facts before them."""
+    """Queue of the facts (log records) and actions that wait for fsync of *log*, or for earlier facts."""
 
     def __init__(self, log: LogWriter) -> None:
         self._log = log
@@ -86,7 +86,7 @@ class CommitQueue:
 
     @property
     def written(self) -> int:
-        """The seq of the last fact that was written to the log's file."""
+        """The seq of the last fact (log record) that was written to the log's file."""
         return self._log.written_seq
 
     def open_tap(self) -> CatchUpBuffer:
@@ -110,7 +110,7 @@ class CommitQueue:
 
     @property
     def seq(self) -> int:
-        """The seq of the next fact."""
+        """The seq that the next fact (log record) gets."""
         return self._log.next_seq
 
     @property
@@ -127,7 +127,7 @@ class CommitQueue:
 
     @property
     def applied(self) -> int:
-        """The seq of the last fact that was completely applied."""
+        """The seq of the last fact (log record) that was completely applied to the state."""
         if not self.waiting:
             return self._log.next_seq - 1
         first = self.waiting[0]
@@ -135,11 +135,11 @@ class CommitQueue:
 
     @property
     def is_applying(self) -> bool:
-        """Whether a fact has been applied only in part."""
+        """Whether a fact (log record) has been applied only in part."""
         return self._pieces is not None
 
     def enter(self, fact: Fact, apply: Apply, *, is_owed: bool) -> None:
-        """Append *fact* to the log, and call *apply* when it is accepted; *is_owed*: only when it is durable."""
+        """Append *fact* to the log, and call *apply* when it is accepted; *is_owed*: when it is durable."""
         self._log.append(fact)
         self.enter_appended(fact.seq, apply, is_owed=is_owed)
 
@@ -166,7 +166,7 @@ class CommitQueue:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a fact is ready to apply: one was applied in part, or the first in the queue is durable."""
+        """Whether a fact can be applied now: one was applied in part, or the first in the queue is durable."""
         return self._pieces is not None or (bool(self.waiting) and self.waiting[0].number <= self._durable)
 
     @property
@@ -175,7 +175,7 @@ class CommitQueue:
         return bool(self.waiting) and self.waiting[-1].number > self._durable
 
     def go_on(self) -> None:
-        """Apply durable facts of the queue: as many as one turn of the event loop may apply."""
+        """Apply durable facts (log records) of the queue: as many as one turn of the event loop may apply."""
         waiting, left = self.waiting, _MAX_APPLIED
         if self._pieces is not None and not self._do_piece():
             return
@@ -185,12 +185,12 @@ class CommitQueue:
             left -= 1
 
     def complete(self) -> None:
-        """Apply the remaining steps of a fact at once, because the event loop will have no more turns."""
+        """Do the remaining steps of a half-applied fact at once, because the event loop will have no more turns."""
         while self._pieces is not None:
             self._do_piece()
 
     def _begin(self, entry: _Entry) -> bool:
-        """Apply the fact of *entry*, or do its first step; return whether no fact is half applied afterwards."""
+        """Apply the fact of *entry*, or do its first step; return False if a fact is half applied afterwards."""
         pieces = entry.apply()
         if pieces is None or next(pieces, pieces) is not None:
             return self._pieces is None  # it may have entered another fact, of which the first step was applied
@@ -200,7 +200,7 @@ class CommitQueue:
         return False
 
     def _do_piece(self) -> bool:
-        """Do one step of the half-applied fact, the first entry; return whether no fact is half applied afterwards."""
+        """Do one step of the half-applied fact, the first entry; return False if a fact is half applied afterwards."""
         assert self._pieces is not None
         pieces, self._pieces, entry = self._pieces, None, self.waiting.popleft()
         if next(pieces, pieces) is not None:

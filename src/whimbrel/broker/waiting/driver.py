@@ -36,11 +36,11 @@ _Result = TypeVar("_Result")
 
 
 class _Accepted(NamedTuple):
-    """Request to wait until all facts entered so far are accepted (see ``commit_queue``)."""
+    """Request to wait until all facts (log records) entered so far are accepted (see ``commit_queue``)."""
 
 
 class Append(NamedTuple):
-    """Request to append *facts* to the log, and wait until the first is to be applied.
+    """Request to append *facts* (log records) to the log, and wait until the first is to be applied.
 
     To wait for each of the others, the procedure yields ``NEXT``. *is_owed*: the facts must be durable (fsynced) before
     they are applied.
@@ -67,7 +67,7 @@ class BlockingCall(NamedTuple):
 
 
 class SlicedWork(NamedTuple):
-    """Request to run the long work *pieces* for a link in steps, and wait for its return value."""
+    """Request to run the generator *pieces*, long work for a connection, and wait for its return value."""
 
     link: Link
     pieces: Generator[None, None, object]

@@ -30,7 +30,7 @@ class _Work(NamedTuple):
 
 
 class LongWork:
-    """Scheduler of the unfinished work of all links; *resume* is called with a link when its packets may go on."""
+    """Scheduler of all connections' unfinished work; it calls *resume* when a connection's packets may go on."""
 
     def __init__(self, resume: Callable[[Link], None]) -> None:
         self._resume = resume
@@ -43,10 +43,10 @@ class LongWork:
         return bool(self._unfinished)
 
     def begin(self, link: Link, pieces: Iterator[None], *, holds_packets: bool = True) -> None:
-        """Do the first step of the work *pieces*, and schedule the others; they are done in later turns.
+        """Do the first step of the generator *pieces*, and schedule the other steps for later turns.
 
-        If *holds_packets*, later packets of the link wait until the work is done. Work that does not make packets wait
-        is postponed as a whole if the link has other work, or if much work was begun in this turn.
+        If *holds_packets*, later packets of the connection *link* wait until the work is done. Work that does not make
+        packets wait is postponed as a whole if the link has other work, or if much work was begun in this turn.
         """
         self.tried += not holds_packets
         is_late = link.is_busy if holds_packets else link in self._unfinished or self.tried > _MAX_SHORT
@@ -59,7 +59,7 @@ class LongWork:
                 works.append(_Work(pieces, holds_packets))
 
     def go_on(self) -> None:
-        """Do one step of the work of the link whose turn it is, or finish several short pieces of its work."""
+        """Do one step of work for the connection whose turn it is, or finish several short works of it."""
         link = next(iter(self._unfinished), None)
         if link is None:
             return

@@ -82,7 +82,7 @@ class Joining(NamedTuple):
 
 
 class Link:
-    """A connection in the core; *shell* is the object that carries the bytes."""
+    """A connection in the core (the broker without I/O); *shell* is the object that carries the bytes."""
 
     __slots__ = (
         "address",
@@ -278,7 +278,7 @@ class LiveClient(StoredClient):
         self.queued_bytes += len(out.message.record)
 
     def let_go(self, out: Outgoing) -> None:
-        """Subtract a confirmed copy that is not in the hold from the queued bytes."""
+        """Subtract a confirmed copy that is not in the hold (store of queued messages) from the queued bytes."""
         if not out.is_held and out.via is not RETAINED:
             self.queued_bytes -= len(out.message.record)
 
@@ -324,12 +324,12 @@ class LiveClient(StoredClient):
         self.queued_bytes += size
 
     def put_behind(self, message: KeptNotification, identifiers: tuple[int, ...], *, retain: bool) -> None:
-        """Queue a live copy without a receipt behind those with receipts, so that it does not overtake them."""
+        """Queue a QoS 0 copy without a receipt behind the copies with receipts, so that it does not overtake them."""
         self.put_live(Outgoing(message, 0, retain, False, identifiers, (), is_held=False))
 
     @property
     def unshed_bytes(self) -> int:
-        """Queued bytes except those of QoS 0 copies, which ``shed`` can drop."""
+        """Queued bytes, without those of the QoS 0 copies that ``shed`` can drop."""
         waiting = sum(len(out.message.record) for out in self.queue if not out.qos and out.via is not RETAINED)
         return self.queued_bytes - self.live_bytes - waiting
 
@@ -358,7 +358,7 @@ class LiveClient(StoredClient):
     def land(self) -> None:
         """Clear the queued and in-flight copies after the connection ended; the hold will deliver its copies again.
 
-        Retained messages are not in the hold, so unacknowledged ones are kept here for the next connection.
+        The hold is the store of queued messages. Retained messages are not in it, so unacknowledged ones are kept here.
         """
         self.sent -= len(self.queue) + len(self.live)  # these copies count again when they are delivered again
         self._again += [out._replace(dup=True) for out in self.flying.values() if out.via == RETAINED]
@@ -454,7 +454,7 @@ class LiveClient(StoredClient):
         self.queue = deque(sorted(self.queue, key=lambda out: out.message.seq))
 
     def count(self, seq: int, terms: HandOverOptions) -> None:
-        """Make a copy that is queued or in flight count for one more session."""
+        """Add one more session, with its delivery options *terms*, to a copy that is queued or in flight."""
         flying = self.flying.get(packet_id_of(seq))
         if flying is not None and flying.is_held and flying.message.seq == seq:
             self.flying[packet_id_of(seq)] = flying._replace(terms=(*flying.terms, terms))

@@ -65,7 +65,7 @@ class EventLines:
     def note(
         self, event: Event, link: Link, now: int, *, reason: str = "", code: int | None = None, **more: object
     ) -> None:
-        """Add a line about an event on a link, or count it as left out if the limit is reached."""
+        """Add a line about an event on a connection, or count the line as left out if the limit is reached."""
         if not self._has_room(event, now):
             self._left_out[event] = self._left_out.get(event, 0) + 1
             return

@@ -24,9 +24,9 @@ __all__ = ["Gate", "has_room"]
 
 
 def has_room(link: Link) -> bool:
-    """Return whether a QoS 0 copy may be written to a link now: the link is open and its buffer is not full.
+    """Return whether a QoS 0 copy may be written now: the connection is open and its buffer is not full.
 
-    Otherwise the copy waits with the rest (``BackPressure``) up to a bound, and beyond that it is dropped, with a
+    Otherwise the copy waits behind earlier ones (``BackPressure``) up to a bound, and beyond that it is dropped, with a
     receipt. Messages without a record in the log, such as ``$SYS``, are dropped at once.
     """
     return link.room > 0
@@ -56,7 +56,7 @@ class Gate:
     def refusal(
         self, link: Link, client_id: str, message: KeptNotification, now: int, *, is_begun: bool = False
     ) -> Outcome | None:
-        """Return the outcome of a message that may not be sent, or None if it may be.
+        """Return the outcome to record for a message that may not be sent, or None if it may be sent.
 
         A delivery that *is_begun* at QoS 2 is completed even if it has expired (4.3.3).
         """

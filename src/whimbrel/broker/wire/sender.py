@@ -1,4 +1,4 @@
-"""The sender: encodes packets for clients, and collects the bytes of each link until the shell writes them at once."""
+"""The sender: encodes packets, and collects the bytes of each connection until the shell writes them at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_LATE = 1_000
 
 
 class Sender:
-    """Queues packets of links, and marks links to be written or closed."""
+    """Queues packets for connections, and lists the connections that are to be written or closed."""
 
     def __init__(self, counters: Counters) -> None:
         self.counters = counters
@@ -40,13 +40,13 @@ class Sender:
         """Links that were sent a QoS 0 copy although their buffer is full: further copies must wait."""
 
     def send(self, link: Link, data: bytes) -> None:
-        """Queue *data* to be written to a link."""
+        """Queue *data* to be written to a connection."""
         link.room -= len(data)
         link.out.append(data)
         self.touch(link)
 
     def touch(self, link: Link) -> None:
-        """Add a link to those that the shell writes at the end of this turn."""
+        """Add a connection to those that the shell writes at the end of this turn of the event loop."""
         if not link.is_dirty:
             link.is_dirty = True
             self.dirty.append(link)
@@ -148,9 +148,9 @@ class Sender:
         dup: bool,
         identifiers: tuple[int, ...],
     ) -> bytes | None:
-        """Return a PUBLISH with the link's topic alias, or None if it exceeds the packet limit (3.1.2.11.4).
+        """Return a PUBLISH packet with the connection's topic alias, or None if it is too long (3.1.2.11.4).
 
-        A subject outside the link's mount point has no name for the client; it gives None as well.
+        A subject outside the listener's mount point has no name for the client; the result is None then, too.
         """
         machine = link.machine
         if machine.mount and not has_name(message.subject, machine.mount):
@@ -201,7 +201,7 @@ class Sender:
         self.close(link, reason)
 
     def close(self, link: Link, reason: str) -> None:
-        """Close a link once everything queued for it is written."""
+        """Close a connection once all bytes queued for it are written."""
         if link.closing is None:
             link.closing, link.room = reason, 0
             self.leaving.append(link)

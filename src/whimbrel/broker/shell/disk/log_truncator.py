@@ -127,7 +127,7 @@ class _Totals:
 
 
 class LogTruncator:
-    """Retention of the log in *directory*: bounds its size, its age and the free space; *view* is the view's file."""
+    """Retention of the log in *directory*: bounds its size, its age and free space; *view* is the snapshot's file."""
 
     def __init__(
         self,
@@ -320,7 +320,7 @@ class LogTruncator:
         return replace(bounds, free_bytes=max(bounds.free_bytes, space.wanted_bytes))
 
     def _limit_in_need(self) -> int:
-        """Return the last seq that may be cut because the disk is nearly full; 0 if it is not.
+        """Return the seq up to which the log may be cut because the disk is nearly full; 0 if it is not full.
 
         A second checkpoint needs a record that is newer than the first, but no more records are accepted. So the newest
         sound checkpoint suffices if the view, as a second copy, has the same records.
@@ -345,7 +345,7 @@ class LogTruncator:
         return readers
 
     def _checkpoint(self, now: int, newest: int, waiting: Waiting, troubles: list[str]) -> CheckpointInfo | None:
-        """Copy the present view to a checkpoint, unless the *newest* checkpoint has the same records.
+        """Copy the view (snapshot of the state) to a checkpoint, unless the *newest* one has the same records.
 
         *waiting* counts the queues of absent sessions. Return None if there is nothing new, or if the copy failed; the
         reason is then added to *troubles*.

@@ -84,7 +84,7 @@ class Restored:
 
 
 class Storage:
-    """Data folder of a node: log, view, heartbeat and checkpoints; *accepts_loss*: start if records are missing."""
+    """Data folder of a node: log, snapshot, heartbeat and checkpoints; *accepts_loss*: start if records are missing."""
 
     def __init__(self, config: Config, *, accepts_loss: bool = False) -> None:
         self._node, self._accepts_loss = config.node.name, accepts_loss
@@ -120,12 +120,12 @@ class Storage:
         """Seq of the checkpoint that was loaded in place of the view; 0 if no checkpoint was loaded."""
 
     def open(self, routes: Routes, *, progress: Callable[[int], None] = lambda _: None) -> tuple[BrokerState, Restored]:
-        """Open log and view, and return the state that they record."""
+        """Open log and view (snapshot of the state), and return the state that they record."""
         self.open_files()
         return self.restore(routes, progress=progress)
 
     def open_files(self) -> None:
-        """Lock the folder and open log and view; raise if they cannot be used.
+        """Lock the folder and open log and view (snapshot of the state); raise if they cannot be used.
 
         A folder that cannot be served is refused here, before any port is opened. ``restore`` then reads the state.
         """
@@ -144,7 +144,7 @@ class Storage:
     def restore(
         self, routes: Routes, *, progress: Callable[[int], None] = lambda _: None
     ) -> tuple[BrokerState, Restored]:
-        """Return the state that log and view record; this may take long, and any thread may call it."""
+        """Return the state that log and view (its snapshot) record; this may take long; any thread may call it."""
         with self._closed_on_error():
             return self._restore(routes, progress)
 
@@ -225,7 +225,7 @@ class Storage:
     # -- missing records ---------------------------------------------------------------------------------------------
 
     def _applied_by_view(self) -> tuple[int, str]:
-        """Open the view, if it can be used; return its last seq, which was durable when the view was written.
+        """Open the view (snapshot of the state), if it can be used; return its last seq, which was durable.
 
         The second part of the result names the view, for error texts.
         """
@@ -239,7 +239,7 @@ class Storage:
         return self._store.applied, f"its view, {self._view_path.name},"
 
     def _begin_with_checkpoint(self) -> None:
-        """Load the newest sound checkpoint into the view, if there is no view or the log was cut beyond its end."""
+        """Load the newest sound checkpoint into the view (snapshot) if there is none, or the log was cut beyond it."""
         applied = 0 if self._store is None else max(self._store.applied, 0)
         begin = layout.segments(self.log_folder, self._node)[0][0]
         if applied and begin <= applied + 1:
@@ -254,7 +254,7 @@ class Storage:
             self._store.load(self._begun_with, reader.rows())
 
     def _check_reach(self, recovery: Recovery) -> None:
-        """Raise if records between view and log are missing; if the loss is accepted, close the view instead."""
+        """Raise if records between view (snapshot) and log are missing; if the loss is accepted, close the view."""
         if recovery.missing_to:
             self._lost = f"records {recovery.last_seq + 1} to {recovery.missing_to}, which were after the log's end"
         applied = 0 if self._store is None else max(self._store.applied, 0)
@@ -299,7 +299,7 @@ class Storage:
         self._store.commit(self.log.sync(), *state.view.changes())
 
     def _new_view(self) -> SqliteStore:
-        """Rename an existing view, and create an empty one."""
+        """Rename an existing view (snapshot of the state), and create an empty one."""
         aside = next(path for number in count(1) if not (path := Path(f"{self._view_path}.aside-{number}")).exists())
         for suffix in _FILES_OF_A_VIEW:
             path = Path(f"{self._view_path}{suffix}")
@@ -309,13 +309,13 @@ class Storage:
 
     @property
     def applied(self) -> int:
-        """The last seq that the view has; 0 if there is no view."""
+        """The last seq that the view (snapshot of the state) has; 0 if there is no view."""
         return 0 if self._store is None else max(self._store.applied, 0)
 
     # -- the view ----------------------------------------------------------------------------------------------------
 
     def _write_down(self, applied: int, state: BrokerState) -> str | None:
-        """Write the view after a long replay; otherwise a broker that is killed often would replay more each time.
+        """Write the view (snapshot) after a long replay; else a broker that is killed often would replay ever more.
 
         Return why it could not be written, or None: the broker serves clients even if the disk is full.
         """
@@ -326,7 +326,7 @@ class Storage:
         return None
 
     def write_view(self, applied: int, put: dict[Key, bytes], drop: set[Key]) -> None:
-        """Fsync the log, then commit changed rows to the view, which then has the state up to the seq *applied*.
+        """Fsync the log, then commit changed rows to the view (snapshot), which has the state up to *applied* then.
 
         *put* has the new and changed rows, *drop* the keys of the removed ones.
         """
@@ -335,7 +335,7 @@ class Storage:
         self._store.commit(applied, put, drop)
 
     def replace_view(self, applied: int, rows: dict[Key, bytes]) -> None:
-        """Fsync the log, then replace all rows of the view by *rows*, the state up to seq *applied*."""
+        """Fsync the log, then replace all rows of the view (snapshot) by *rows*, the state up to seq *applied*."""
         assert self._store is not None
         self.log.sync()
         self._store.replace(applied, rows)

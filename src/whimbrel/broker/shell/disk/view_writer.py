@@ -28,7 +28,7 @@ _MAX_WAITS = 64
 
 
 class ViewWriter:
-    """Writer of the view of *broker*, in a thread of *pool*; *unwritten* is the error of an earlier attempt, if any."""
+    """Writer of a broker's view (snapshot), in a thread of *pool*; *unwritten* is the error of an earlier attempt."""
 
     def __init__(self, broker: Broker, storage: Storage, pool: Executor, *, unwritten: str | None = None) -> None:
         self._broker, self._storage, self._pool = broker, storage, pool
@@ -45,7 +45,7 @@ class ViewWriter:
             self._fail(unwritten)
 
     def turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to update the view, unless an update is under way or the disk fails.
+        """Begin to update the view (snapshot of the state), unless an update is under way or the disk fails.
 
         After a failed update, a number of calls (the back-off) do nothing.
         """
@@ -105,7 +105,7 @@ class ViewWriter:
             self._note_success()
 
     def finish(self) -> None:
-        """Write the view when the server stops; raise ``WhimbrelError`` if that fails.
+        """Write the view (snapshot of the state) when the server stops; raise ``WhimbrelError`` if that fails.
 
         It waits for a commit that is under way, and then commits all rows that changed since.
         """

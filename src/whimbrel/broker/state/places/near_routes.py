@@ -121,7 +121,7 @@ class NearRoutes:
             del self._numbers[self._handles.pop(number)]
 
     def members_changed(self, session: str, *, is_named: bool) -> None:
-        """Update the grid after a device joined or left a session, or the session ended."""
+        """Update the spatial grid after a device joined or left a session, or the session ended."""
         if self.grid_so_far is not None:
             self.grid_so_far.members_changed(session, is_named=is_named)
 
@@ -194,7 +194,7 @@ class NearRoutes:
         return NearFound(by_session(entries), is_decided=False)
 
     def sessions_within(self, area: Area, asked: int) -> set[str] | None:
-        """Return the sessions that may be in *area*, or None if the grid is not complete, or not worth using.
+        """Return the sessions that may be in *area*; None if the spatial grid is incomplete or not worth using.
 
         *asked* is the number of subscriptions to check; if they are few, the hold checks them as fast.
         """

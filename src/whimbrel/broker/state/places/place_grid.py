@@ -41,7 +41,7 @@ _MAX_MOVES = 2_000
 
 
 class PlacesOfHold(Protocol):
-    """The places and members that the hold has, as the grid uses them (``hold.rules.places.Places``)."""
+    """Places of devices and members of sessions in the hold, as this grid uses them (``hold.rules.places.Places``)."""
 
     follower: Any
     """The object whose ``place_changed`` is called with every new place of a device."""
@@ -90,11 +90,11 @@ class PlaceGrid:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the grid has all places that existed when it was created."""
+        """Whether the grid (spatial index) has all places that existed when it was created."""
         return not self._unknown
 
     def learn(self) -> None:
-        """Add to the grid the next ``_MAX_MOVES`` of the places that existed when it was created."""
+        """Add the next ``_MAX_MOVES`` of the places that existed when the grid (spatial index) was created."""
         for _ in range(min(_MAX_MOVES, len(self._unknown))):
             device = self._unknown.popleft()
             if device not in self._moved and (last := self._places.last(device)) is not None:
@@ -116,7 +116,7 @@ class PlaceGrid:
         self._changed.add(session)
 
     def remove(self, number: int, session: str) -> None:
-        """Remove the subscription *number* of *session*, if the grid has it."""
+        """Remove the subscription with the route number *number* of *session*, if the grid has it."""
         if self._matcher.remove(str(number)):
             self._wanting[session] -= 1
             self._several -= self._wanting[session] == 1
