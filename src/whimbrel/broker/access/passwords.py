@@ -96,7 +96,7 @@ class Cost:
 
     @classmethod
     def of_memory(cls, mib: int) -> Cost:
-        """Return the cost of a hash that takes *mib* MiB of memory, a power of two; half the memory, half the time."""
+        """Return the cost of a hash that takes *mib* MiB of memory, a power of two; time grows with memory."""
         return cls(n=mib * 2**20 // (128 * 8))
 
     def is_below(self, other: Cost) -> bool:

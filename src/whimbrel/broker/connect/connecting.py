@@ -333,7 +333,7 @@ class ConnectHandler:
                 self.change_receipts(client, now, is_confirming=link.confirms)
 
     def _open(self, link: Link, connect: Connect, came: PresenceChanged, assigned: str | None) -> Pieces:
-        """Apply the log record of a client's connection, and answer CONNECT if the connection still exists."""
+        """Apply the fact (log record) that a client connected; answer CONNECT if the connection still exists."""
         now, state = came.changed_at, self._state
         is_resumed = came.device in state.clients
         self._coming.discard(came.device)

@@ -53,7 +53,7 @@ class UserCheck:
         return connect.username, now
 
     def revocation(self, link: Link, changes: UserChanges) -> tuple[ReasonCode, str] | None:
-        """Return why a client is disconnected after *changes* of the users (code and text), or None."""
+        """Return the reason code and text for disconnecting a client after *changes* of the users, or None."""
         if link.user_epoch is None or link.verified_user is not None:
             return None
         if link.user is None:

@@ -54,7 +54,7 @@ def now(about: str, *, topic: str = "", place: str = "") -> Any:  # noqa: ANN401
 
 
 def figures_of(kind: type[DataclassInstance]) -> dict[str, Figure]:
-    """Return the figures of a dataclass by name."""
+    """Return the descriptions of a dataclass's figures (metrics), by field name."""
     return {each.name: each.metadata[_KEY] for each in fields(kind)}
 
 

@@ -212,7 +212,7 @@ class StepBudget:
         """Devices that used steps in the second before."""
 
     def spend(self, device: str, steps: int, now: int) -> int | None:
-        """Count the *steps* of a decision; return the time until which *device* must wait, or None if it need not."""
+        """Count the *steps* of a policy's decision; return the time until which *device* must wait, or None."""
         if steps <= FREE_STEPS or not self._total:
             return None
         self._go_to(now // US_PER_S)

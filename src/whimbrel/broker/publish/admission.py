@@ -72,7 +72,7 @@ class Admission:
         return refusal
 
     def report_refusal(self, link: Link, client: LiveClient, packet: Publish) -> Refusal | None:
-        """Return why a publication is refused, apart from its topic name and the room in sessions, or None."""
+        """Return why a publication is refused, or None; topic name and room in sessions are checked elsewhere."""
         limits, topic, state = self._limits, packet.topic, self._state
         if not self._authorizer.is_open and not self._authorizer.may_publish(link, client.id, topic):
             return ReasonCode.NOT_AUTHORIZED, "this topic may not be published to"

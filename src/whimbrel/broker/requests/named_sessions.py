@@ -114,7 +114,7 @@ class Sessions:
         return not (link.joining or link.rights) or self._authorizer.may_publish(link, device, f"{SESSIONS}join")
 
     def joined_by(self, link: Link, device: str, seq: int, now: int) -> list[PresenceChanged]:
-        """Return the log records, with seqs from *seq* on, of a device's joining the sessions in its CONNECT."""
+        """Return log records, with seqs from *seq* on: the device joins each session that its CONNECT names."""
         for joining in link.joining:
             link.rights[joining.session] = joining.rights
             self._entering.add((joining.session, device))
@@ -124,7 +124,7 @@ class Sessions:
         ]
 
     def enter(self, fact: PresenceChanged) -> Pieces:
-        """Apply the log record of a device's joining a session."""
+        """Apply the fact (log record) that a device joined a session."""
         self._entering.discard((fact.session or "", fact.device))
         return self._state.applying(fact)
 

@@ -50,7 +50,7 @@ class Ownership:
         """Notices that the shell logs and then removes."""
 
     def replace(self, config: Config) -> None:
-        """Replace the settings about users."""
+        """Apply the users settings of *config*: whether users exist, and whether anonymous clients may connect."""
         self._has_users, self._admits_anonymous = config.has_users, config.admits_anonymous
 
     def claim(self, client: LiveClient, user: str | None) -> Claim:

@@ -147,7 +147,7 @@ class BrokerState(NodeListener[LiveClient]):
                     member.withdraw(session, is_deleted=True)
 
     def session_changed(self, session: str, ended_members: Sequence[str]) -> None:
-        """Update the indexes after a session was created or deleted, or its access was changed."""
+        """Update the indexes of places and named sessions after a session began, ended or changed its access."""
         is_named = not is_private(session)
         if not self.hold.has(session):
             self.routes.near.members_changed(session, is_named=is_named)
@@ -156,7 +156,7 @@ class BrokerState(NodeListener[LiveClient]):
             self.named.note_access(session)
 
     def members_changed(self, session: str, device: str) -> None:
-        """Update the indexes after a device joined or left a session."""
+        """Update the indexes of places and named sessions after a device joined or left a session."""
         is_named = not is_private(session)
         if self.routes.near.grid_so_far is not None:
             self.routes.near.members_changed(session, is_named=is_named)

@@ -57,7 +57,7 @@ class Feedback:
         """Number of times that a table could not be read."""
 
     def take(self, lessons: PipelineResults) -> None:
-        """Replace the results for which *lessons* has newer ones, and count the failures."""
+        """Store the results that *lessons* (one read of the pipeline's tables) has, and count failed reads."""
         if lessons.connections is not None:
             self._connections = lessons.connections
         if lessons.replicas is not None:

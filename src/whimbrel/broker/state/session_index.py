@@ -19,7 +19,7 @@ __all__ = ["SessionIndex"]
 
 
 class SessionIndex:
-    """Index of the named sessions of *hold* by member device and by owning user."""
+    """Index of the named sessions of *hold* (the store of sessions) by member device and by owning user."""
 
     def __init__(self, hold: Hold[Any]) -> None:
         self._hold = hold

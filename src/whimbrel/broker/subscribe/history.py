@@ -180,7 +180,7 @@ class History:
     # -- reads by the shell ------------------------------------------------------------------------------------------
 
     def next_question(self, now: int) -> HistoryQuestion | None:
-        """Return the next chunk of the log to read, or None; the replays take turns."""
+        """Return a request for the next chunk of the log to read, or None; the replays take turns."""
         while self._asking:
             replay = self._asking.popleft()
             if not replay.is_over:
@@ -189,11 +189,11 @@ class History:
 
     @property
     def has_questions(self) -> bool:
-        """Whether the shell has a chunk to read."""
+        """Whether the shell has a chunk of the log to read."""
         return bool(self._asking)
 
     def on_chunk(self, question: HistoryQuestion, chunk: HistoryChunk) -> None:
-        """Handle a chunk that the shell has read."""
+        """Handle a chunk of the log that the shell has read for a replay."""
         replay = question.replay
         assert isinstance(replay, _Replay)
         if replay.is_over:

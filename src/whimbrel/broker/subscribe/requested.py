@@ -208,7 +208,7 @@ def subscription_of(
 
 
 def identity_of(topic_filter: str, options: Options, limits: Limits) -> tuple[str, str]:
-    """Return the identity of the subscription that an UNSUBSCRIBE names."""
+    """Return the identity (topic filter and name) of the subscription that an UNSUBSCRIBE names."""
     plain, name, *_ = _parts(topic_filter, options, limits)
     check_topic_filter(split_share(plain)[1])
     return plain, name

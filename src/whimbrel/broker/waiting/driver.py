@@ -95,7 +95,7 @@ class Driver:
         self._commits, self._tasks, self._long_work = commits, tasks, long_work
 
     def start(self, procedure: Procedure[None]) -> None:
-        """Run *procedure* until it first has to wait."""
+        """Run the generator *procedure* until it first has to wait."""
         self._resume(procedure, None)
 
     def _resume(self, procedure: Procedure[None], value: object) -> None:
@@ -114,7 +114,7 @@ class Driver:
         self._arrange(procedure, wait)
 
     def _arrange(self, procedure: Procedure[None], wait: Wait) -> None:
-        """Arrange that *procedure* is resumed when the event *wait* has happened."""
+        """Arrange that *procedure* (a generator) is resumed when the event *wait* has happened."""
         match wait:
             case _Accepted():
                 self._commits.then(partial(self._resume, procedure, None))

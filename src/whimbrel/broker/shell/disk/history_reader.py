@@ -60,7 +60,7 @@ def read_chunk(directory: Path, node: str, question: HistoryQuestion) -> History
 
 
 def _first_of(directory: Path, node: str, question: HistoryQuestion) -> int:
-    """Return the first seq to read: segments whose last record is older than the replay are skipped."""
+    """Return the first seq to read; skip the log segments that end before the time at which the replay begins."""
     disk = on_disk(directory, node)
     since_at = question.matches.since_at
     later = (each.last + 1 for each in disk.segments if each.last_at < since_at)
@@ -95,7 +95,7 @@ class HistoryReader:
         loop.run_in_executor(self._pool, self.read, question).add_done_callback(read)
 
     def read(self, question: HistoryQuestion) -> HistoryChunk:
-        """Read one chunk; then sleep as long as that took, if over 2 ms, to leave the GIL to the event loop."""
+        """Read one chunk of the log; then sleep as long as that took, if over 2 ms, to leave the GIL free."""
         began = time.monotonic()
         try:
             chunk = read_chunk(self._directory, self._node, question)

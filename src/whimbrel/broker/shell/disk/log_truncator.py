@@ -116,7 +116,7 @@ class TruncationRun:
 
 @dataclass(slots=True)
 class _Totals:
-    """Totals since the broker started, for metrics; and the last run."""
+    """Totals of the keeper's runs since the broker started, for metrics; and its last run."""
 
     cut_bytes: int = 0
     checkpoints: int = 0
@@ -231,7 +231,7 @@ class LogTruncator:
 
     @property
     def begin(self) -> tuple[int, int]:
-        """First seq of the log, and the time of the last record before it, as of the last run."""
+        """First seq of the log, and the time of the last record before it, when the keeper last ran."""
         last = self.totals.last
         return (1, 0) if last is None else (max(last.disk.oldest, 1), last.disk.oldest_at)
 

@@ -48,7 +48,7 @@ class Host(Protocol):
         """Counters of connections and bytes, for metrics."""
 
     def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
-        """Return the core's link for a new connection; *user* is the name in the client's certificate, or None."""
+        """Return the core's object for a new connection; *user* is the name in the client's certificate, or None."""
 
     def choke(self, stream: Stream, *, is_choked: bool) -> None:
         """Pause messages to a client that reads too slowly (back-pressure), or resume them."""
@@ -123,7 +123,7 @@ class Stream(asyncio.BaseProtocol):
         self.begin()
 
     def begin(self) -> None:
-        """Create the core's link; close the connection if its certificate was revoked since the handshake began."""
+        """Create the core's object (link); close if the certificate was revoked since the handshake began."""
         assert self.transport is not None
         if late_refusal(self.transport) is not None:
             self.server.counters.failed_handshakes += 1
@@ -233,7 +233,7 @@ class WebStream(Stream, asyncio.BufferedProtocol):
         self._read_bytes = _LEAST_WEB_READ
 
     def begin(self) -> None:
-        """Start the timeout for the upgrade to WebSocket; the core's link is created after the upgrade."""
+        """Start the timeout for the upgrade to WebSocket; the core gets the connection afterwards."""
         timeout = self.server.config.limits.connect_timeout_s
         asyncio.get_running_loop().call_later(timeout, self._give_up)
 

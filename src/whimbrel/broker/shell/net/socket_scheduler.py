@@ -84,7 +84,7 @@ class SocketScheduler:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def open(self, stream: Stream, address: str, user: str | None, listener: ListenerRules | None) -> Link:
-        """Return the core's link for a new connection; *user* is the name in the client's certificate, or None."""
+        """Return the core's object for a new connection; *user* is the name in the client's certificate, or None."""
         return self._broker.open_link(stream, address, self._clock.now(), verified_user=user, listener=listener)
 
     def choke(self, stream: Stream, *, is_choked: bool) -> None:
@@ -235,7 +235,7 @@ class SocketScheduler:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Schedule a flush for the end of this turn."""
+        """Schedule ``flush`` for the end of this turn of the event loop."""
         if not self._is_flushing:
             self._is_flushing = True
             self.running.loop.call_soon(self._end_turn)

@@ -63,7 +63,7 @@ class PlaceGrid:
     """
 
     def __init__(self, matcher: Matcher, places: PlacesOfHold, named: Iterable[str]) -> None:
-        """Begin to follow *places*; *named* are the sessions that are not private."""
+        """Begin with the devices and sessions in *places*, and follow their changes; *named* are the named sessions."""
         self._matcher, self._places = matcher, places
         self._index: ProximityIndex = matcher.places
         self._entries: list[Entry] = []
