@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import logging
 import os
@@ -412,14 +413,19 @@ def flooded(kind: str, count: int) -> tuple[CampusDaemon, MemoryTransport, float
     daemon.perform(made.adopt(Sample(topic=1, published_at=0, publisher=1, body=bytes(1_000)), copies=8, own=now[0]))
     air.meet(1, 66)
     MemoryTransport(66, air)
-    begun = time.process_time()
-    for number, (data, came_to_all) in enumerate(hostile_frames(kind, count)):
-        now[0] = 1_000_000 * US + number * 100
-        transport.put(data, came_to_all=came_to_all)
-        if number % 10_000 == 0:
-            daemon.turn()
-        daemon.read()
-    return daemon, transport, time.process_time() - begun
+    spent, frames = 0.0, enumerate(hostile_frames(kind, count))
+    while second := list(
+        itertools.islice(frames, 10_000)
+    ):  # made before the time is taken: that is not the node's work
+        begun = time.process_time()
+        for number, (data, came_to_all) in second:
+            now[0] = 1_000_000 * US + number * 100
+            transport.put(data, came_to_all=came_to_all)
+            if number % 10_000 == 0:
+                daemon.turn()
+            daemon.read()
+        spent += time.process_time() - begun
+    return daemon, transport, spent
 
 
 def grown_kb(kind: str, count: int) -> int:
